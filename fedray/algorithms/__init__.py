@@ -1,0 +1,26 @@
+"""The algorithms by name."""
+
+from fedray.algorithms.average import FedAvg, FedProx
+from fedray.algorithms.base import Algorithm
+from fedray.algorithms.control import Scaffold
+from fedray.algorithms.dual import FedDyn
+from fedray.algorithms.momentum import FedCM, MoFedSAM
+from fedray.algorithms.sharpness import FedSAM, FedTOGA
+from fedray.component import choose, load_class
+from fedray.errors import UserError
+
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    kind.name: kind for kind in (FedAvg, FedProx, Scaffold, FedDyn, FedCM, FedSAM, MoFedSAM, FedTOGA)
+}
+
+
+def algorithm(value: object) -> Algorithm:
+    """The algorithm of a configuration's `algorithm` section; `package.module:Class` names one's own."""
+    name = value if isinstance(value, str) else value.get("name") if isinstance(value, dict) else None
+    if isinstance(name, str) and ":" in name:
+        kind = load_class("algorithm", name)
+        if not issubclass(kind, Algorithm):
+            raise UserError(f"algorithm.name: {name} is not a fedray.algorithms.base.Algorithm")
+        named = type(kind.__name__, (kind,), {"name": name, "__module__": kind.__module__, "__doc__": kind.__doc__})
+        return choose("algorithm", value, {name: named})
+    return choose("algorithm", value, ALGORITHMS)

@@ -1,0 +1,162 @@
+"""The contract of a federated algorithm: the paper's formulas on flat vectors, and nothing about where they run.
+
+An algorithm is its hyper-parameters (a frozen pydantic model, so `algorithm.rho: -1` is refused before anything starts)
+and up to seven small functions. The engine calls them in this order:
+
+    server                                     each client of the cohort                    server
+    broadcast, message  -> theta, message ->   begin, [direction -> step] x K_i, upload  -> aggregate
+
+All vectors are float32 `(P,)` in `model.parameters()` order unless said otherwise. Formulas branch on hyper-parameters,
+never on the value of a tensor, and treat every vector as immutable: `c.theta = c.theta - ...`, not `c.theta -= ...`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from torch import Tensor
+
+from fedray.component import Component
+from fedray.models.flat import Layout, Output
+from fedray.vectors import Vectors, unit
+
+__all__ = ["Algorithm", "Client", "Received", "Server", "Sum", "Vectors", "unit"]
+
+Forward = Callable[[Tensor], Output]
+Loss = Callable[[Forward], Tensor]
+"""A loss of one batch: given the forward pass at some theta, the scalar to differentiate."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """One upload: the server receives Σ_i weight_i · vector_i over the cohort, exactly, whatever the order.
+
+    The same tensor in two uploads is sent once (that is what the cost of a method counts); scalars are free.
+    """
+
+    vector: Tensor
+    weight: float = 1.0
+
+
+@dataclass
+class Server:
+    """What the server knows when it aggregates.
+
+    theta: x, the global model. state: the algorithm's own vectors. clients: N. cohort: M, the clients that took part.
+    round: t, from 0. lr: η_t, the local learning rate of this round. server_lr: η_g.
+    """
+
+    theta: Tensor
+    state: Vectors
+    layout: Layout
+    clients: int
+    cohort: int = 0
+    round: int = 0
+    lr: float = 0.0
+    server_lr: float = 1.0
+
+
+class Client(Protocol):
+    """What a local step sees.
+
+    theta_0: x, the parameters received. theta: y, the current ones. message: what the server broadcasts beside theta.
+    state: what this client keeps between rounds; assign to it in `upload`. local: scratch vectors of this round.
+    x, y: the batch, its inputs and int64 labels. step: k. steps: K_i, the steps this client makes in the round.
+    lr: η_t. momentum: m of the local optimiser. weight: π_i, its share in the average of the cohort. total_clients: N.
+    total_samples: Σ n_j over all clients.
+    """
+
+    theta_0: Tensor
+    theta: Tensor
+    message: Vectors
+    state: Vectors
+    local: Vectors
+    x: Tensor
+    y: Tensor
+    step: int
+    steps: int
+    lr: float
+    momentum: float
+    weight: float
+    total_clients: int
+    total_samples: int
+
+    @property
+    def layout(self) -> Layout:
+        """Which slice of theta is what."""
+
+    @property
+    def samples(self) -> int:
+        """n_i: training samples of this client."""
+
+    @property
+    def update(self) -> Tensor:
+        """u_i = theta - theta_0."""
+
+    def grad(self, theta: Tensor, loss: Loss | None = None) -> Tensor:
+        """Mini-batch gradient at `theta` of the mean loss (default: cross-entropy), without weight decay or clip.
+
+        The result is the caller's: no later call changes it.
+        """
+
+    def full_grad(self, theta: Tensor) -> Tensor:
+        """Gradient at `theta` of the mean cross-entropy over all of this client's samples."""
+
+    def predict(self, theta: Tensor) -> Output:
+        """Output on the batch at `theta`, without gradient, in evaluation mode."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """The reduced uploads of a round, by name; `update` is U = Σ_i π_i u_i."""
+
+    sums: Vectors = field(default_factory=Vectors)
+
+    def __getattr__(self, name: str) -> Tensor:
+        try:
+            return self.sums[name]
+        except KeyError:
+            raise AttributeError(f"no upload named {name!r}; there are: {', '.join(self.sums)}") from None
+
+
+class Algorithm(Component):
+    """Base of all algorithms, and by itself FedAvg's behaviour. Subclasses override what their paper changes."""
+
+    idea: ClassVar[str] = ""
+    """One line for lists: what the method adds."""
+
+    def server_state(self, theta: Tensor) -> Vectors:
+        """The server's vectors beside theta before round 0."""
+        return Vectors()
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        """A client's vectors before its first activity; theta is only there for its shape."""
+        return Vectors()
+
+    def broadcast(self, server: Server) -> Tensor:
+        """The parameters clients start from; default x."""
+        return server.theta
+
+    def message(self, server: Server) -> Vectors:
+        """What is sent to every client beside theta."""
+        return Vectors()
+
+    def begin(self, c: Client) -> None:
+        """Before a client's first step: prepare `c.local`."""
+
+    def direction(self, c: Client) -> Tensor:
+        """q, what this step descends, before clip, weight decay, momentum and learning rate."""
+        return c.grad(c.theta)
+
+    def upload(self, c: Client) -> dict[str, Sum]:
+        """After the last step: new `c.state`, and uploads beside the update (which the engine sends itself)."""
+        return {}
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        """New `server.theta` and `server.state` from the reduced uploads."""
+        server.theta = server.theta + server.server_lr * got.update
+
+    @classmethod
+    def hyper_parameters(cls) -> Sequence[tuple[str, str, str]]:
+        """(name, default, description) of each hyper-parameter."""
+        return [(name, repr(f.default), f.description or "") for name, f in cls.model_fields.items()]

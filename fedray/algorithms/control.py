@@ -1,0 +1,34 @@
+"""Control variates: each client corrects its gradient by the difference of the server's and its own variate."""
+
+from torch import Tensor
+
+from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Vectors
+
+
+class Scaffold(Algorithm):
+    """q = g(y) + c - c_i; afterwards c_i <- c_i - c - u_i/(K_i η_t), and c stays the mean of all N variates (option II)."""
+
+    name = "scaffold"
+    paper = "Karimireddy et al., SCAFFOLD, ICML 2020, algorithm 1, option II"
+    idea = "control variates cancel client drift"
+
+    def server_state(self, theta: Tensor) -> Vectors:
+        return Vectors(c=theta.new_zeros(theta.shape))
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        return Vectors(c=theta.new_zeros(theta.shape))
+
+    def message(self, server: Server) -> Vectors:
+        return Vectors(c=server.state.c)
+
+    def direction(self, c: Client) -> Tensor:
+        return c.grad(c.theta) + c.message.c - c.state.c
+
+    def upload(self, c: Client) -> dict[str, Sum]:
+        change = -c.message.c - c.update / (c.steps * c.lr)
+        c.state.c = c.state.c + change
+        return {"c_change": Sum(change)}
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        super().aggregate(server, got)
+        server.state.c = server.state.c + got.c_change / server.clients

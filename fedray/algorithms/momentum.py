@@ -1,0 +1,55 @@
+"""Client-level momentum (FedCM) and its sharpness-aware variant (MoFedSAM)."""
+
+from pydantic import Field
+from torch import Tensor
+
+from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Vectors, unit
+
+
+class ClientMomentum(Algorithm):
+    """Δ = -Σ π_i u_i/(K_i η_t): the mean local direction of the round before, 0 in the first.
+
+    The learning rate in Δ is the one that made u_i (D-23); Δ has a gradient's sign and the server descends (D-19).
+    """
+
+    def server_state(self, theta: Tensor) -> Vectors:
+        return Vectors(delta=theta.new_zeros(theta.shape))
+
+    def message(self, server: Server) -> Vectors:
+        return Vectors(delta=server.state.delta)
+
+    def upload(self, c: Client) -> dict[str, Sum]:
+        return {"delta": Sum(c.update, -c.weight / (c.steps * c.lr))}
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        super().aggregate(server, got)
+        server.state.delta = got.delta
+
+
+class FedCM(ClientMomentum):
+    """q = α g(y) + (1 - α) Δ. α multiplies the fresh gradient: α = 1 is FedAvg (D-18)."""
+
+    name = "fedcm"
+    paper = "Xu et al., FedCM: federated learning with client-level momentum, 2021, algorithm 2"
+    idea = "mixes the previous global direction into each local step"
+    alpha: float = Field(0.1, gt=0, le=1, description="α: weight of the fresh gradient")
+
+    def direction(self, c: Client) -> Tensor:
+        return self.alpha * c.grad(c.theta) + (1 - self.alpha) * c.message.delta
+
+
+class MoFedSAM(ClientMomentum):
+    """q = β g(y + ρ unit(g(y))) + (1 - β) Δ; β = 1 is FedSAM, ρ = 0 is FedCM.
+
+    Readings: the Δ of the round just finished is the one used (D-21); the server adds η_g times the mean update (D-20).
+    """
+
+    name = "mofedsam"
+    paper = "Qu et al., Generalized federated learning via sharpness aware minimization, ICML 2022, algorithm 2"
+    idea = "FedSAM with client-level momentum"
+    rho: float = Field(0.5, ge=0, description="ρ: SAM radius")
+    beta: float = Field(0.1, gt=0, le=1, description="β: weight of the fresh gradient")
+
+    def direction(self, c: Client) -> Tensor:
+        g_tilde = c.grad(c.theta + self.rho * unit(c.grad(c.theta)))
+        return self.beta * g_tilde + (1 - self.beta) * c.message.delta

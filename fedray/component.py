@@ -1,0 +1,94 @@
+"""What data sets, partitions, models and algorithms have in common: a name, typed options, a paper, a registry.
+
+A component is a frozen pydantic model whose fields are the options a user writes beside `name:`. Its registry is a plain
+dictionary, name -> class. `package.module:Class` names a class of the user's own where the section allows it.
+"""
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedray.errors import UserError, unknown
+
+
+class Component(BaseModel):
+    """Base of everything that is chosen by name in a configuration."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: ClassVar[str]
+    """The name in a configuration."""
+    paper: ClassVar[str] = ""
+    """Authors, title, venue: where the definition comes from."""
+
+    def options(self) -> dict[str, Any]:
+        """The section as a configuration holds it: `name` and every option, defaults filled in, JSON types only."""
+        return {"name": self.name, **self.model_dump(mode="json")}
+
+    @classmethod
+    def parse(cls, section: str, options: Mapping[str, Any]) -> Self:
+        """Build from the options of a section; raises UserError naming `section.option`."""
+        try:
+            return cls.model_validate(dict(options))
+        except ValidationError as error:
+            raise describe(error, section, cls) from None
+
+
+def describe(error: ValidationError, section: str = "", model: type[BaseModel] | None = None) -> UserError:
+    """The first complaint of a pydantic error as one line: key, what was found, what is allowed."""
+    first = error.errors()[0]
+    if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
+        return cause
+    path = ".".join(str(part) for part in (section, *first["loc"]) if part != "")
+    if first["type"] == "extra_forbidden":
+        valid = [] if model is None else _fields_at(model, first["loc"][:-1])
+        return unknown(path.rpartition(".")[0] or "configuration", str(first["loc"][-1]), valid)
+    if first["type"] == "missing":
+        return UserError(f"{path}: is required")
+    message = first["msg"].removeprefix("Value error, ")
+    return UserError(f"{path}: found {first['input']!r}; {message[0].lower()}{message[1:]}")
+
+
+def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    for part in path:
+        annotation = model.model_fields[str(part)].annotation
+        if not (inspect.isclass(annotation) and issubclass(annotation, BaseModel)):
+            return []
+        model = annotation
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+C = TypeVar("C", bound=Component)
+
+
+def choose(section: str, value: Any, registry: Mapping[str, type[C]]) -> C:
+    """Resolve `{name: ..., option: ...}` (or just a name) against a registry.
+
+    Raises UserError for an unknown name or option, naming the nearest valid one.
+    """
+    if isinstance(value, Component):
+        return value  # type: ignore[return-value]
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        raise UserError(f"{section}: found {value!r}; a mapping with a `name` is required, one of: "
+                        f"{', '.join(sorted(registry))}")
+    name, options = value["name"], {k: v for k, v in value.items() if k != "name"}
+    if name not in registry:
+        raise unknown(f"{section}.name", name, registry)
+    return registry[name].parse(section, options)
+
+
+def load_class(section: str, path: str) -> type:
+    """Import `package.module:Class`. Raises UserError where it cannot be imported."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"{section}.name: {path!r} cannot be imported: {error}") from None
+    if not inspect.isclass(found):
+        raise UserError(f"{section}.name: {path!r} is not a class")
+    return found

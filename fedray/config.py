@@ -1,0 +1,227 @@
+"""What a run is: typed, validated, hashable. Unknown or conflicting keys are refused by name before anything starts."""
+
+import hashlib
+import inspect
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
+
+from fedray.algorithms import Algorithm, algorithm
+from fedray.component import Component, describe
+from fedray.data.partition import Partition, partition
+from fedray.data.sources import DataSource, data_source
+from fedray.errors import UserError
+from fedray.models.zoo import ModelSpec, model_spec
+
+NUMERICS = 1
+"""Part of every cell's identity. Raised when the same configuration is meant to give other numbers than before."""
+
+
+class Section(BaseModel):
+    """Base of the sections: frozen, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Clients(Section):
+    """Who exists and who takes part in a round."""
+
+    total: int = Field(100, gt=0, description="N: number of clients")
+    per_round: int | float = Field(10, gt=0, description="M: a number, or a fraction of total (0.1; 1.0 is everyone)")
+    sampling: Literal["fixed", "bernoulli"] = Field(
+        "fixed", description="fixed: exactly M without replacement; bernoulli: each client with probability M/N")
+    cohorts: tuple[tuple[int, ...], ...] | None = Field(
+        None, description="explicit client ids per round instead of sampling (availability traces, replays)")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if isinstance(self.per_round, float) and self.per_round > 1:
+            raise UserError(f"clients.per_round: found {self.per_round}; a fraction is at most 1.0, "
+                            "a number of clients is written without a point")
+        if self.per_round > self.total:
+            raise UserError(f"clients.per_round: found {self.per_round}; clients.total is only {self.total}")
+        for t, ids in enumerate(self.cohorts or ()):
+            if not ids or len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) >= self.total:
+                raise UserError(f"clients.cohorts: round {t} lists {list(ids)[:5]}; "
+                                f"different ids in 0..{self.total - 1} are required, at least one")
+        return self
+
+    @property
+    def cohort_size(self) -> int:
+        """M as a number: max(floor(fraction x N), 1) for a fraction."""
+        if isinstance(self.per_round, float):
+            return max(int(self.per_round * self.total + 1e-9), 1)
+        return self.per_round
+
+
+class Training(Section):
+    """The local optimiser and the server's averaging. lr of round t (from 0) is lr x lr_decay^t."""
+
+    rounds: int = Field(100, gt=0)
+    local_epochs: int | None = Field(None, gt=0, description="passes over the client's shard per round; default 5")
+    local_steps: int | None = Field(None, gt=0, description="mini-batches per round, instead of local_epochs")
+    batch_size: int | Literal["full"] = Field(50, description="samples per batch, or `full` for the whole shard")
+    shuffle: bool = Field(True, description="reshuffle the shard every epoch")
+    lr: float = Field(0.1, gt=0, allow_inf_nan=False, description="η: local learning rate of the first round")
+    lr_decay: float = Field(1.0, gt=0, le=1, description="factor per round")
+    momentum: float = Field(0.0, ge=0, lt=1, description="m: local momentum; its buffer starts at 0 every round")
+    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
+    clip_norm: float | None = Field(None, gt=0, description="C: largest norm of a direction, before weight decay")
+    server_lr: float = Field(1.0, gt=0, allow_inf_nan=False, description="η_g: scales the averaged update only")
+    aggregation: Literal["uniform", "samples"] = Field(
+        "uniform", description="π: weights of the cohort's average, equal or proportional to n_i")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.local_epochs is not None and self.local_steps is not None:
+            raise UserError("training.local_steps: give either local_steps or local_epochs, not both")
+        if isinstance(self.batch_size, int) and self.batch_size < 1:
+            raise UserError(f"training.batch_size: found {self.batch_size}; a positive number or `full` is required")
+        return self
+
+    @property
+    def epochs(self) -> int:
+        """local_epochs, 5 where neither epochs nor steps are given."""
+        return self.local_epochs or 5
+
+    def steps(self, samples: int) -> int:
+        """K_i: the mini-batch steps a client with this many samples makes in a round."""
+        if samples == 0:
+            return 0
+        if self.local_steps is not None:
+            return self.local_steps
+        size = samples if self.batch_size == "full" else self.batch_size
+        return self.epochs * -(-samples // size)
+
+
+class Evaluation(Section):
+    """When the global model is tested. The last round always is."""
+
+    every: int = Field(10, gt=0, description="rounds between evaluations")
+
+
+class Runtime(Section):
+    """Where it runs. Of these only `device` and `threads` can change a number, so only they identify a cell."""
+
+    backend: Literal["inline", "ray"] = "ray"
+    actors: int = Field(1, gt=0, description="processes that train clients, per run")
+    cpus_per_actor: float = Field(1, ge=0)
+    gpus_per_actor: float = Field(0.0, ge=0, description="fractions share a GPU")
+    threads: int = Field(1, gt=0, description="threads of each process that computes")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where gpus_per_actor > 0, else cpu")
+    checkpoint_every: int = Field(50, gt=0, description="rounds between checkpoints")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.gpus_per_actor > 1 and self.gpus_per_actor != int(self.gpus_per_actor):
+            raise UserError(f"runtime.gpus_per_actor: found {self.gpus_per_actor}; a fraction below 1 or a whole number")
+        return self
+
+    @property
+    def torch_device(self) -> str:
+        """`cpu` or `cuda`."""
+        if self.device == "auto":
+            return "cuda" if self.gpus_per_actor > 0 else "cpu"
+        return self.device
+
+
+class RunConfig(Section):
+    """One run: one configuration and one seed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    seed: int = Field(0, ge=0)
+    data: DataSource
+    partition: Partition
+    clients: Clients = Clients()
+    model: ModelSpec
+    algorithm: Algorithm
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+    runtime: Runtime = Runtime()
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _data(cls, value: Any) -> DataSource:
+        return data_source(value)
+
+    @field_validator("partition", mode="before")
+    @classmethod
+    def _partition(cls, value: Any) -> Partition:
+        return partition(value)
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _model(cls, value: Any) -> ModelSpec:
+        return model_spec(value)
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _algorithm(cls, value: Any) -> Algorithm:
+        return algorithm(value)
+
+    @field_serializer("data", "partition", "model", "algorithm")
+    def _options(self, component: Component) -> dict[str, Any]:
+        return component.options()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        cohorts = self.clients.cohorts
+        if cohorts is not None and len(cohorts) < self.training.rounds:
+            raise UserError(f"clients.cohorts: lists {len(cohorts)} rounds, training.rounds is {self.training.rounds}")
+        return self
+
+    @classmethod
+    def parse(cls, value: "Mapping[str, Any] | RunConfig") -> "RunConfig":
+        """Validate a nested mapping. Raises UserError: one line that names the key."""
+        if isinstance(value, RunConfig):
+            return value
+        try:
+            return cls.model_validate(dict(value))
+        except ValidationError as error:
+            raise describe(error, "", cls) from None
+
+    def resolved(self) -> dict[str, Any]:
+        """Every key with its value, defaults filled in, JSON types only; `parse` of it gives an equal run."""
+        return self.model_dump(mode="json")
+
+    def identity(self, data_digest: str) -> dict[str, Any]:
+        """What can change a number, and nothing else.
+
+        Scheduling, backend, number of actors, checkpointing and paths are left out; data, an initial state_dict and
+        classes of the user's own enter by digest.
+        """
+        whole = self.resolved()
+        whole["runtime"] = {"device": self.runtime.torch_device, "threads": self.runtime.threads}
+        whole["data"] = {"name": self.data.name, "digest": data_digest}
+        whole["training"] |= {"local_epochs": None if self.training.local_steps else self.training.epochs}
+        if self.model.init is not None:
+            whole["model"]["init"] = _file_digest("model.init", self.model.init)
+        for name in ("model", "algorithm"):
+            if ":" in whole[name]["name"]:
+                whole[name]["source"] = _source_digest(whole[name]["name"])
+        return {"numerics": NUMERICS, **whole}
+
+    def cell(self, data_digest: str) -> str:
+        """The cell's hash: 16 hexadecimal digits of the SHA-256 of `identity`."""
+        text = json.dumps(self.identity(data_digest), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _file_digest(key: str, path: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from None
+
+
+def _source_digest(path: str) -> str:
+    module = sys.modules.get(path.partition(":")[0])
+    try:
+        return hashlib.sha256(inspect.getsource(module).encode()).hexdigest() if module else ""
+    except OSError:
+        return ""

@@ -1,0 +1,40 @@
+"""Samples on the training device: gathered, scaled and normalised batch by batch."""
+
+import warnings
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.data.dataset import Dataset
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """A tensor over the same memory, which may be read-only (shared with other processes): it is only read."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+class Samples:
+    """One split of a data set; uint8 images become float32, scaled to [0, 1] and normalised, when gathered."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, data: Dataset, device: torch.device | str) -> None:
+        self._x = as_tensor(x).to(device)
+        self._y = as_tensor(y).to(device)
+        self._scale = self._shift = None
+        if x.dtype == np.uint8:
+            mean, std = (torch.tensor(value or [default], dtype=torch.float32, device=device).view(1, -1, 1, 1)
+                         for value, default in ((data.mean, 0.0), (data.std, 1.0)))
+            self._scale, self._shift = 1 / (255 * std), -mean / std
+
+    def __len__(self) -> int:
+        return len(self._y)
+
+    def batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Inputs float32 `(b, ...)` and labels int64 `(b,)`."""
+        index = torch.from_numpy(indices).to(self._x.device)
+        x, y = self._x.index_select(0, index), self._y.index_select(0, index)
+        if self._scale is not None and self._shift is not None:
+            x = x.float().mul_(self._scale).add_(self._shift)
+        return x, y

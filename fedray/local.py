@@ -1,0 +1,187 @@
+"""One client's local training: batches, learning rate, clipping, weight decay, momentum. No Ray in here."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedray.algorithms.base import Algorithm, Forward, Loss, Sum, Vectors
+from fedray.config import Training
+from fedray.data.batches import Samples
+from fedray.models.flat import Layout, Network, Output
+from fedray.rng import generator, key
+
+FULL_GRADIENT_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What every client of a round receives. round: t from 0; lr: η_t; theta (P,), buffers (B,) float32."""
+
+    round: int
+    lr: float
+    theta: Tensor
+    buffers: Tensor
+    message: Vectors
+    cohort: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's part of a round: its id, its weight π_i and what it kept (empty before its first activity)."""
+
+    client: int
+    weight: float
+    state: Vectors
+
+
+@dataclass
+class LocalClient:
+    """The view an algorithm has of a client (the contract is `fedray.algorithms.base.Client`)."""
+
+    network: Network
+    samples_of: Samples
+    indices: np.ndarray
+    theta_0: Tensor
+    theta: Tensor
+    message: Vectors
+    state: Vectors
+    steps: int
+    lr: float
+    momentum: float
+    weight: float
+    total_clients: int
+    total_samples: int
+    local: Vectors = field(default_factory=Vectors)
+    step: int = 0
+    x: Tensor = field(init=False)
+    y: Tensor = field(init=False)
+    loss: Tensor = field(init=False)
+    """Sum over the steps of the loss of each step's first gradient."""
+
+    def __post_init__(self) -> None:
+        self.loss = torch.zeros((), device=self.theta.device)
+        self._passes = 0
+        self._update: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def samples(self) -> int:
+        return len(self.indices)
+
+    @property
+    def layout(self) -> Layout:
+        return self.network.layout
+
+    @property
+    def update(self) -> Tensor:
+        if self._update is None or self._update[0] is not self.theta:
+            self._update = self.theta, self.theta - self.theta_0
+        return self._update[1]
+
+    def start_step(self, step: int, x: Tensor, y: Tensor) -> None:
+        """Begin local step k on a batch."""
+        self.step, self.x, self.y, self._passes = step, x, y, 0
+
+    def grad(self, theta: Tensor, loss: Loss | None = None) -> Tensor:
+        self.network.train(True)
+        # Float buffers (running statistics) follow the first forward pass of a step only.
+        with contextlib.nullcontext() if self._passes == 0 else self._buffers_kept():
+            self.network.load(theta)
+            value = (loss or self._cross_entropy)(self.network)
+            gradient = self._flat(torch.autograd.grad(value, self.network.trained, materialize_grads=True))
+        if self._passes == 0:
+            self.loss = self.loss + value.detach()
+        self._passes += 1
+        return gradient
+
+    def full_grad(self, theta: Tensor) -> Tensor:
+        total = torch.zeros_like(theta)
+        self.network.train(True)
+        with self._buffers_kept():
+            self.network.load(theta)
+            for start in range(0, self.samples, FULL_GRADIENT_BATCH):
+                x, y = self.samples_of.batch(self.indices[start:start + FULL_GRADIENT_BATCH])
+                loss = cross_entropy(self.network(x).logits, y, reduction="sum")
+                total += self._flat(torch.autograd.grad(loss, self.network.trained, materialize_grads=True))
+        return total / self.samples
+
+    def predict(self, theta: Tensor) -> Output:
+        self.network.train(False)
+        with torch.no_grad():
+            self.network.load(theta)
+            return self.network(self.x)
+
+    def _cross_entropy(self, forward: Forward) -> Tensor:
+        return cross_entropy(forward(self.x).logits, self.y)
+
+    def _flat(self, gradients: tuple[Tensor, ...]) -> Tensor:
+        if len(gradients) == len(self.network.parameters):
+            return torch.cat([g.reshape(-1) for g in gradients])
+        given = iter(gradients)
+        return torch.cat([next(given).reshape(-1) if p.requires_grad else p.new_zeros(p.numel())
+                          for p in self.network.parameters])
+
+    @contextlib.contextmanager
+    def _buffers_kept(self) -> Iterator[None]:
+        kept = self.network.buffers.clone()
+        yield
+        self.network.buffers.copy_(kept)
+
+
+def batches(training: Training, samples: int, seed: int, round: int, client: int) -> Iterator[np.ndarray]:
+    """Positions in the client's shard, one int64 array per step; the last batch of an epoch may be smaller."""
+    rng = generator(seed, "shuffle", round, client)
+    size = samples if training.batch_size == "full" else training.batch_size
+    left = training.steps(samples)
+    while left > 0:
+        order = rng.permutation(samples) if training.shuffle else np.arange(samples)
+        for start in range(0, samples, size):
+            if left == 0:
+                return
+            left -= 1
+            yield order[start:start + size]
+
+
+def train_client(
+    algorithm: Algorithm, network: Network, samples: Samples, indices: np.ndarray, training: Training, seed: int,
+    broadcast: Broadcast, job: Job, total_clients: int, total_samples: int,
+) -> tuple[LocalClient, dict[str, Sum]]:
+    """All local steps of one client.
+
+    The canonical step on the algorithm's direction q: clip, q <- q + wd y, v <- m v + q, y <- y - η_t v.
+    Returns the client (its new state, its update) and every upload, `update` and `buffers` included.
+    """
+    network.buffers.copy_(broadcast.buffers)
+    c = LocalClient(
+        network, samples, indices, theta_0=broadcast.theta, theta=broadcast.theta, message=broadcast.message,
+        state=Vectors(job.state or algorithm.client_state(broadcast.theta)), steps=training.steps(len(indices)),
+        lr=broadcast.lr, momentum=training.momentum, weight=job.weight, total_clients=total_clients,
+        total_samples=total_samples)
+    decay = training.weight_decay * (network.layout.trainable.to(c.theta.device) if network.layout.frozen else 1.0)
+    velocity: Tensor | None = None
+    devices = [c.theta.device] if c.theta.is_cuda else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(key(seed, "torch", broadcast.round, job.client))  # dropout
+        algorithm.begin(c)
+        for k, positions in enumerate(batches(training, c.samples, seed, broadcast.round, job.client)):
+            c.start_step(k, *samples.batch(indices[positions]))
+            q = algorithm.direction(c)
+            if training.clip_norm is not None:
+                q = q * (training.clip_norm / torch.linalg.vector_norm(q)).clamp(max=1.0)
+            if training.weight_decay:
+                q = q + decay * c.theta
+            if training.momentum:
+                velocity = q if velocity is None else training.momentum * velocity + q
+                q = velocity
+            c.theta = c.theta - c.lr * q
+        uploads = algorithm.upload(c)
+    if reserved := uploads.keys() & {"update", "buffers", "train_loss"}:
+        raise ValueError(f"{algorithm.name}: an upload cannot be named {reserved.pop()!r}")
+    uploads["update"] = Sum(c.update, job.weight)
+    if network.buffers.numel():
+        uploads["buffers"] = Sum(network.buffers - broadcast.buffers, job.weight)
+    return c, uploads

@@ -1,0 +1,128 @@
+"""A module whose parameters are views into one flat vector, and the layout that says which slice is what."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from fedray.errors import UserError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """name -> slice of theta, in `model.parameters()` order; tied parameters appear once.
+
+    `heads` are the names of the head's parameters, everything else is the body; `frozen` those without gradient.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    heads: frozenset[str] = frozenset()
+    frozen: frozenset[str] = frozenset()
+    sizes: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(math.prod(shape) for shape in self.shapes))
+
+    @property
+    def size(self) -> int:
+        """P: the length of theta."""
+        return sum(self.sizes)
+
+    def mask(self, belongs: Callable[[str], bool]) -> Tensor:
+        """float32 `(P,)`: 1 where the parameter's name belongs, else 0."""
+        return torch.cat([torch.full((size,), float(belongs(name)))
+                          for name, size in zip(self.names, self.sizes, strict=True)])
+
+    @cached_property
+    def head(self) -> Tensor:
+        """float32 `(P,)`: 1 on the head's parameters."""
+        return self.mask(lambda name: name in self.heads)
+
+    @cached_property
+    def trainable(self) -> Tensor:
+        """float32 `(P,)`: 1 on the parameters that receive gradients."""
+        return self.mask(lambda name: name not in self.frozen)
+
+    def views(self, theta: Tensor) -> dict[str, Tensor]:
+        """Slices of `theta (..., P)` in their own shapes `(..., *shape)`; views, not copies."""
+        parts = torch.split(theta, self.sizes, dim=-1)
+        return {name: part.view(*theta.shape[:-1], *shape)
+                for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a forward pass gives: logits `(n, classes)` and features `(n, d)`, the input of the head."""
+
+    logits: Tensor
+    features: Tensor
+
+
+class Network:
+    """A module laid out flat: `theta` (P,) and `buffers` (B,) are the storage of its parameters and float buffers.
+
+    Raises UserError for a module without a linear head or with no parameters.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
+        self.module = module.to(device)
+        named = dict(module.named_parameters())
+        head_name, self.head = _head(module)
+        heads = frozenset(name for name in named if name.startswith(head_name + "."))
+        self.layout = Layout(tuple(named), tuple(tuple(p.shape) for p in named.values()), heads,
+                             frozenset(name for name, p in named.items() if not p.requires_grad))
+        self.parameters: list[nn.Parameter] = list(named.values())
+        self.trained = [p for p in self.parameters if p.requires_grad]
+        self.theta = _flatten(self.parameters)
+        self._float_buffers = [b for b in module.buffers() if b.is_floating_point()]
+        self.buffers = _flatten(self._float_buffers) if self._float_buffers else torch.zeros(0, device=device)
+        self.has_modes = any(isinstance(m, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)
+                             for m in module.modules())
+        self._features: Tensor | None = None
+        self.head.register_forward_pre_hook(self._keep_features)
+
+    def _keep_features(self, module: nn.Module, inputs: Sequence[Tensor]) -> None:
+        self._features = inputs[0]
+
+    def load(self, theta: Tensor) -> None:
+        """Make `theta` (P,) the module's parameters (a copy)."""
+        self.theta.copy_(theta)
+
+    def __call__(self, x: Tensor) -> Output:
+        """Forward pass at the loaded parameters, in the module's present mode."""
+        logits = self.module(x)
+        if self._features is None:
+            raise UserError("model.head: the head is not used in forward()")
+        features, self._features = self._features, None
+        if own := getattr(self.module, "features", None):
+            features = own(x) if callable(own) and not isinstance(own, nn.Module) else features
+        return Output(logits, features)
+
+    def train(self, mode: bool) -> None:
+        """Training or evaluation mode; free for modules that know no difference."""
+        if self.has_modes and self.module.training != mode:
+            self.module.train(mode)
+
+
+def _flatten(tensors: Sequence[Tensor]) -> Tensor:
+    flat = torch.cat([t.detach().reshape(-1).float() for t in tensors])
+    for t, part in zip(tensors, torch.split(flat, [t.numel() for t in tensors]), strict=True):
+        t.data = part.view(t.shape)
+    return flat
+
+
+def _head(module: nn.Module) -> tuple[str, nn.Module]:
+    """The head's name and module: the class attribute `head` names it, else it is the last nn.Linear."""
+    named = dict(module.named_modules())
+    if isinstance(name := getattr(type(module), "head", None), str):
+        if name not in named:
+            raise UserError(f"model.head: {type(module).__name__}.head names {name!r}, which is not a submodule")
+        return name, named[name]
+    linears = [(name, m) for name, m in named.items() if isinstance(m, nn.Linear)]
+    if not linears:
+        raise UserError(f"model.name: {type(module).__name__} has no nn.Linear to be its head")
+    return linears[-1]

@@ -1,0 +1,76 @@
+"""Everything a configuration names, made: arrays, shards, model. Each process builds the same from the same inputs."""
+
+import logging
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from fedray.config import RunConfig
+from fedray.data.dataset import Dataset
+from fedray.data.shards import Shards
+from fedray.errors import UserError
+from fedray.models.flat import Network
+from fedray.rng import key
+
+log = logging.getLogger("fedray")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A configuration with its data dealt out."""
+
+    config: RunConfig
+    data: Dataset
+    shards: Shards
+
+    @classmethod
+    def build(cls, config: RunConfig, data: Dataset | None = None) -> "Problem":
+        """Load the data (or take those given, as the configured source loads them), fit them to the model and split.
+
+        Raises UserError for what can only be known with the data at hand.
+        """
+        data = fitted(data or config.data.load(), config)
+        shards = config.partition.split(data, config.clients.total, config.seed)
+        if shards.sizes.max() == 0:
+            raise UserError("partition: every client is empty")
+        return cls(config, data, shards)
+
+    def module(self) -> nn.Module:
+        """The freshly initialised model of this seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(self.config.seed, "init"))
+            module = self.config.model.build(self.data.input_shape, self.data.num_classes)
+        self.config.model.load_init(module)
+        return module
+
+    def network(self, device: torch.device | str) -> Network:
+        """The model laid out flat on `device`, checked against one sample.
+
+        Raises UserError where it does not accept the input shape or has fewer outputs than the data have classes.
+        """
+        network = Network(self.module(), device)
+        network.module.eval()
+        shape = self.data.input_shape
+        try:
+            with torch.no_grad():
+                outputs = network(torch.zeros(1, *shape, device=device)).logits.shape
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"model.name: {self.config.model.name} does not take inputs of shape {shape}: {reason}"
+                            ) from None
+        if len(outputs) != 2 or outputs[1] < self.data.num_classes:
+            raise UserError(f"model.name: {self.config.model.name} gives outputs of shape {tuple(outputs[1:])}, "
+                            f"the data have {self.data.num_classes} classes")
+        network.module.train()
+        return network
+
+
+def fitted(data: Dataset, config: RunConfig) -> Dataset:
+    """Images smaller or larger than the one size a model takes are resized, and it is said."""
+    size = config.model.image_size
+    shape = data.input_shape
+    if size is None or len(shape) != 3 or shape[1:] == (size, size):
+        return data
+    log.info("%s: %dx%d images resized to %dx%d for %s", data.name, *shape[1:], size, size, config.model.name)
+    return data.resized(size)

@@ -1,0 +1,27 @@
+"""A flat dictionary of named tensors whose entries also read as attributes: `c.state.h`, `c.message.delta`."""
+
+import torch
+from torch import Tensor
+
+
+class Vectors(dict[str, Tensor]):
+    """Message, client state and server state: names to tensors. Assigning an attribute sets the entry."""
+
+    def __getattr__(self, name: str) -> Tensor:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"no vector named {name!r} here; there are: {', '.join(self) or 'none'}") from None
+
+    def __setattr__(self, name: str, value: Tensor) -> None:
+        if hasattr(dict, name):
+            raise AttributeError(f"{name!r} is a method of dict and cannot name a vector")
+        self[name] = value
+
+    def __reduce__(self) -> tuple[type, tuple[dict[str, Tensor]]]:
+        return Vectors, (dict(self),)
+
+
+def unit(v: Tensor, eps: float = 1e-7) -> Tensor:
+    """`v / (||v||_2 + eps)` over the last axis: one global norm. The zero vector stays zero."""
+    return v / (torch.linalg.vector_norm(v, dim=-1, keepdim=True) + eps)
