@@ -1,7 +1,7 @@
 """What data sets, partitions, models and algorithms have in common: a name, typed options, a paper, a registry.
 
-A component is a frozen pydantic model whose fields are the options a user writes beside `name:`. Its registry is a plain
-dictionary, name -> class. `package.module:Class` names a class of the user's own where the section allows it.
+A component is a frozen pydantic model whose fields are the options a user writes beside `name:`. Its registry is a
+plain dictionary, name -> class. `package.module:Class` names a class of the user's own where the section allows it.
 """
 
 import importlib

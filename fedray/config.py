@@ -118,7 +118,7 @@ class Runtime(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.gpus_per_actor > 1 and self.gpus_per_actor != int(self.gpus_per_actor):
-            raise UserError(f"runtime.gpus_per_actor: found {self.gpus_per_actor}; a fraction below 1 or a whole number")
+            raise UserError(f"runtime.gpus_per_actor: found {self.gpus_per_actor}; a fraction below 1 or whole GPUs")
         return self
 
     @property

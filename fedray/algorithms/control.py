@@ -6,7 +6,7 @@ from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Vec
 
 
 class Scaffold(Algorithm):
-    """q = g(y) + c - c_i; afterwards c_i <- c_i - c - u_i/(K_i η_t), and c stays the mean of all N variates (option II)."""
+    """q = g(y) + c - c_i; afterwards c_i <- c_i - c - u_i/(K_i η_t), c stays the mean of all N c_i."""
 
     name = "scaffold"
     paper = "Karimireddy et al., SCAFFOLD, ICML 2020, algorithm 1, option II"

@@ -49,7 +49,7 @@ class Layout:
 
     def views(self, theta: Tensor) -> dict[str, Tensor]:
         """Slices of `theta (..., P)` in their own shapes `(..., *shape)`; views, not copies."""
-        parts = torch.split(theta, self.sizes, dim=-1)
+        parts = torch.split(theta, list(self.sizes), dim=-1)
         return {name: part.view(*theta.shape[:-1], *shape)
                 for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
 
