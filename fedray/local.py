@@ -167,8 +167,9 @@ def train_client(
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(key(seed, "torch", broadcast.round, job.client))  # dropout
         algorithm.begin(c)
+        augment = generator(seed, "augment", broadcast.round, job.client)
         for k, positions in enumerate(batches(training, c.samples, seed, broadcast.round, job.client)):
-            c.start_step(k, *samples.batch(indices[positions]))
+            c.start_step(k, *samples.batch(indices[positions], augment))
             q = algorithm.direction(c)
             if training.clip_norm is not None:
                 q = q * (training.clip_norm / torch.linalg.vector_norm(q)).clamp(max=1.0)

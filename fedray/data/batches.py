@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.data.augment import augmented
 from fedray.data.dataset import Dataset
 
 
@@ -23,6 +24,7 @@ class Samples:
         self._x = as_tensor(x).to(device)
         self._y = as_tensor(y).to(device)
         self._scale = self._shift = None
+        self.augment = data.augment
         if x.dtype == np.uint8:
             mean, std = (torch.tensor(value or [default], dtype=torch.float32, device=device).view(1, -1, 1, 1)
                          for value, default in ((data.mean, 0.0), (data.std, 1.0)))
@@ -31,10 +33,13 @@ class Samples:
     def __len__(self) -> int:
         return len(self._y)
 
-    def batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Inputs float32 `(b, ...)` and labels int64 `(b,)`."""
+    def batch(self, indices: np.ndarray, augment: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Inputs float32 `(b, ...)` (token ids int64) and labels int64 `(b,)`; augmented where a generator is given."""
         index = torch.from_numpy(indices).to(self._x.device)
         x, y = self._x.index_select(0, index), self._y.index_select(0, index)
         if self._scale is not None and self._shift is not None:
             x = x.float().mul_(self._scale).add_(self._shift)
+        if augment is not None and self.augment:
+            black = x.new_zeros(1, x.shape[1], 1, 1) if self._shift is None else self._shift
+            x = augmented(x, self.augment, black.expand(1, x.shape[1], 1, 1), augment)
         return x, y

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from fedray.data.augment import Transform
 from fedray.errors import UserError
 
 
@@ -18,6 +19,7 @@ class Dataset:
     gathered; or float32 `(n, ...)`, used as they are. y_train, y_test: int64 labels `(n,)` in `[0, num_classes)`.
     mean, std: one number per channel (of images in [0, 1]), or empty for no normalisation.
     client_train, client_test: int64 natural client id of each sample, or None.
+    augment: transforms of the training images, in the order they are applied.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Dataset:
     std: tuple[float, ...] = ()
     client_train: np.ndarray | None = None
     client_test: np.ndarray | None = None
+    augment: tuple[Transform, ...] = ()
 
     def __post_init__(self) -> None:
         for part in ("train", "test"):
@@ -47,6 +50,9 @@ class Dataset:
         if self.x_train.shape[1:] != self.x_test.shape[1:]:
             raise UserError(f"data {self.name}: x_train samples have shape {self.x_train.shape[1:]}, "
                             f"x_test samples {self.x_test.shape[1:]}")
+        if self.augment and self.x_train.ndim != 4:
+            raise UserError(f"data.augment: data {self.name} are no images, their samples have shape "
+                            f"{self.x_train.shape[1:]}")
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -57,6 +63,7 @@ class Dataset:
     def digest(self) -> str:
         """SHA-256 over everything above but the name: how data enter the identity of a cell."""
         hashed = hashlib.sha256(repr((self.num_classes, self.mean, self.std)).encode())
+        hashed.update("".join(map(repr, self.augment)).encode())
         for name in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test"):
             array = getattr(self, name)
             if array is not None:
