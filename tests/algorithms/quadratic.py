@@ -1,0 +1,130 @@
+"""The problem of the hand-derived rounds: two clients with quadratic losses, trained by the real engine.
+
+A sample is (a1, a2, b1, b2); its loss is f(y) = ½ Σ_j a_j (y_j - b_j)², so its gradient is g(y) = a (y - b), entry by entry.
+Unless a case says otherwise:
+
+    x = (0, 0), η = ½, batches of one sample in order, one local epoch, uniform average, both clients in every round
+    client 0: one sample,  g0(y)  = (y1 + 3, 2 (y2 - 2)),  so K_0 = 1 and g0(0)  = (3, -4)
+    client 1: two samples, g1(y)  = (2 (y1 - 2), y2 + 3),  so K_1 = 2 and g1(0)  = (-4, 3)
+                           g1'(y) = (y1 - 3, y2 - 1) in its second step
+
+Norms of 5 keep SAM's arithmetic in whole numbers: with ρ = 5 a perturbation is the gradient itself.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedray.algorithms.base import Vectors
+from fedray.backend.inline import InlineBackend
+from fedray.config import RunConfig
+from fedray.data.dataset import Dataset
+from fedray.problem import Problem
+from fedray.simulation import Simulation, State
+
+Sample = tuple[float, float, float, float]
+Point = tuple[float, float]
+
+CLIENTS: tuple[tuple[Sample, ...], ...] = (
+    ((1, 2, -3, 2),),
+    ((2, 1, 2, -3), (1, 1, 3, 1)),
+)
+TRAINING = {"rounds": 10, "lr": 0.5, "batch_size": 1, "local_epochs": 1, "shuffle": False}
+
+
+class Quadratic(nn.Module):
+    """The samples' losses as logits: cross-entropy of (0, 40 + f) with label 1's complement, 0, is 40 + f.
+
+    Nothing of the engine is replaced: the derivative of that cross-entropy by the second logit is 1/(1 + e^-(40 + f)),
+    which is 1 in float32, so the gradient is exactly f's.
+    """
+
+    head = "point"
+
+    def __init__(self, start: Sequence[float]) -> None:
+        super().__init__()
+        self.point = nn.Linear(len(start), 1, bias=False)
+        self.point.weight.data = torch.tensor([list(start)], dtype=torch.float32)
+
+    def forward(self, samples: Tensor) -> Tensor:
+        a, b = samples.chunk(2, dim=1)
+        y = self.point(torch.eye(a.shape[1])).T  # the parameters, read through the head
+        loss = 0.5 * (a * (y - b) ** 2).sum(1)
+        return torch.stack([torch.zeros_like(loss), 40 + loss], dim=1)
+
+
+@dataclass
+class Case:
+    """What a derivation starts from, and the numbers it arrives at.
+
+    rounds: per round, name -> values: `theta`, `server.NAME`, `client.I.NAME`. server, clients: vectors the run starts
+    from, where round 0's zeros would hide a term; start: x.
+    """
+
+    algorithm: Mapping[str, Any]
+    rounds: Sequence[Mapping[str, Any]]
+    samples: Sequence[Sequence[Sample]] = CLIENTS
+    training: Mapping[str, Any] = field(default_factory=dict)
+    start: Point = (0, 0)
+    server: Mapping[str, Point] = field(default_factory=dict)
+    clients: Mapping[int, Mapping[str, Point]] = field(default_factory=dict)
+    cohorts: Sequence[Sequence[int]] | None = None
+
+
+CASES: dict[str, Callable[[], Case]] = {}
+
+
+def derived(case: Callable[[], Case]) -> Callable[[], Case]:
+    """Decorator: a function whose docstring derives the numbers of the case it returns."""
+    CASES[case.__name__] = case
+    return case
+
+
+def problem(case: Case) -> Problem:
+    """The case as the engine's own configuration and data set; labels are 0, so that the loss is what it should be."""
+    x = np.array([sample for shard in case.samples for sample in shard], dtype=np.float32)
+    y = np.zeros(len(x), dtype=np.int64)
+    owner = np.repeat(np.arange(len(case.samples)), [len(shard) for shard in case.samples])
+    config = RunConfig.parse({
+        "data": "digits", "partition": "natural",
+        "clients": {"total": len(case.samples), "per_round": len(case.samples), "cohorts": case.cohorts},
+        "model": {"name": "quadratic:Quadratic", "start": list(case.start)},
+        "algorithm": dict(case.algorithm), "training": {**TRAINING, "rounds": len(case.rounds), **case.training},
+        "evaluation": {"every": 100}, "runtime": {"backend": "inline"}})
+    return Problem.build(config, Dataset("quadratic", x, y, x, y, 2, client_train=owner))
+
+
+def check(case: Case, tolerance: float = 1e-6) -> None:
+    """Run the case's rounds in the engine and compare every number it lists."""
+    simulation = Simulation(problem(case), InlineBackend())
+    state = simulation.state()
+    state.server |= {name: _vector(value) for name, value in case.server.items()}
+    state.clients |= {i: Vectors({name: _vector(value) for name, value in kept.items()})
+                      for i, kept in case.clients.items()}
+    simulation.restore(state)
+    for t, expected in enumerate(case.rounds):
+        simulation.step()
+        for name, value in expected.items():
+            found = look_up(simulation.state(), name)
+            assert torch.allclose(found, _vector(value), rtol=tolerance, atol=tolerance), \
+                f"round {t}: {name} is {found.tolist()}, the derivation says {list(value)}"
+
+
+def look_up(state: State, name: str) -> Tensor:
+    """`theta`, `server.NAME` or `client.I.NAME` of a state."""
+    match name.split("."):
+        case ["theta"]:
+            return state.theta
+        case ["server", vector]:
+            return state.server[vector]
+        case ["client", i, vector]:
+            return state.clients[int(i)][vector]
+    raise ValueError(f"{name!r} is not theta, server.NAME or client.I.NAME")
+
+
+def _vector(value: Sequence[float]) -> Tensor:
+    return torch.tensor(value, dtype=torch.float32)

@@ -1,0 +1,23 @@
+"""One round (more where a state only then matters) of each method, derived by hand in the docstring of its case.
+
+`quadratic.py` has the two clients and the notation, the modules `rounds_*` the cases.
+"""
+
+import pytest
+import rounds_first
+from quadratic import CASES, check
+
+from fedray.algorithms import ALGORITHMS
+
+MODULES = [rounds_first]
+"""Importing one registers its cases."""
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_round(name: str) -> None:
+    check(CASES[name]())
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_method_has_a_derivation(name: str) -> None:
+    assert name in {case().algorithm["name"] for case in CASES.values()}

@@ -1,0 +1,24 @@
+"""What all tests share: one thread per process, and the place of real data, if there is any."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)  # results depend on it, and the suite's processes share few cores
+
+
+def shared_data(name: str) -> Path:
+    """A file of real data, from $FEDRAY_TEST_DATA or ../shared/data beside the repository; skips where it is absent."""
+    default = Path(__file__).parent.parent.parent / "shared" / "data"
+    path = Path(os.environ.get("FEDRAY_TEST_DATA", default)) / name
+    if not path.exists():
+        pytest.skip(f"real data not present: {name} (set FEDRAY_TEST_DATA)")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """A test that raised the number of threads does not change the next one's bits."""
+    torch.set_num_threads(1)
