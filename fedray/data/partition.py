@@ -159,8 +159,9 @@ class Sharding(Partition):
             members = rng.permutation(np.flatnonzero(labels == label))
             if count == 0:
                 continue
-            for shard, client in zip(np.array_split(members, count), owners[start:start + count], strict=True):
-                owner[shard] = client
+            lengths = np.full(count, len(members) // count)
+            lengths[:len(members) % count] += 1
+            owner[members] = np.repeat(owners[start:start + count], lengths)
             start += count
         return Shards.from_owner(owner, clients)
 

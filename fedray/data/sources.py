@@ -1,37 +1,31 @@
-"""The data sets by name, and the files each wants under `data_dir` (`FEDRAY_DATA`, default ~/.cache/fedray)."""
+"""The data sets by name, and two that need no published files: scikit-learn's digits and one's own arrays."""
 
-import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from fedray.component import Component, choose
+from fedray.component import choose
 from fedray.data.dataset import Dataset
+from fedray.data.source import DataSource, Images, Published, Recipe, data_dir
+from fedray.data.vision import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
 from fedray.errors import UserError
 
-
-def data_dir() -> Path:
-    """Where files of data sets are looked for: `$FEDRAY_DATA`, else ~/.cache/fedray."""
-    return Path(os.environ.get("FEDRAY_DATA", "~/.cache/fedray")).expanduser()
+__all__ = ["DATASETS", "DataSource", "data_dir", "data_source"]
 
 
-class DataSource(Component):
-    """Base of the data sets: `load()` returns the arrays or raises UserError saying which file belongs where."""
-
-    def load(self) -> Dataset:
-        """Read the arrays."""
-        raise NotImplementedError
-
-
-class Digits(DataSource):
+class Digits(Images):
     """scikit-learn's digits: 1,797 real 8x8 grey images, 10 classes; a fixed 80/20 split. Needs no files."""
 
     name = "digits"
     paper = "Alpaydin & Kaynak, Optical Recognition of Handwritten Digits, UCI 1998 (test part), in scikit-learn"
+    published = Published(1_437, 360, 10, (1, 8, 8), size="none")
+    recipes = {"plain": Recipe((0.3054,), (0.3763,))}
 
-    def load(self) -> Dataset:
+    def fetch(self) -> None:
+        """Nothing to do: the images come with scikit-learn."""
+
+    def read(self) -> Dataset:
         from sklearn.datasets import load_digits  # imported here: it costs a second and other data do not need it
 
         digits = load_digits()
@@ -40,62 +34,10 @@ class Digits(DataSource):
         order = np.random.RandomState(0).permutation(len(images))  # RandomState: its streams are frozen by NumPy
         train, test = order[:1437], order[1437:]
         labels = digits.target.astype(np.int64)
-        return Dataset("digits", images[train], labels[train], images[test], labels[test], 10, (0.3054,), (0.3763,))
+        return Dataset("digits", images[train], labels[train], images[test], labels[test], 10)
 
 
-class _Torchvision(DataSource):
-    """Data sets read by torchvision's own classes; downloaded by `fedray data fetch`, never in a run."""
-
-    def _open(self, kind: str, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
-        import torchvision.datasets
-
-        root = data_dir()
-        try:
-            found = getattr(torchvision.datasets, kind)(str(root), download=False, **arguments)
-        except RuntimeError:
-            raise UserError(f"data.name: {self.name} is not in {root}; put torchvision's {kind} files there "
-                            f"({kind}(root, download=True) makes them) or set FEDRAY_DATA") from None
-        images = np.asarray(found.data)
-        images = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
-        return np.ascontiguousarray(images), np.asarray(found.targets, dtype=np.int64)
-
-    def _pair(self, kind: str, classes: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Dataset:
-        x_train, y_train = self._open(kind, train=True)
-        x_test, y_test = self._open(kind, train=False)
-        return Dataset(self.name, x_train, y_train, x_test, y_test, classes, mean, std)
-
-
-class MNIST(_Torchvision):
-    """MNIST, 60,000 / 10,000 grey 28x28 images."""
-
-    name = "mnist"
-    paper = "LeCun et al. 1998"
-
-    def load(self) -> Dataset:
-        return self._pair("MNIST", 10, (0.1307,), (0.3081,))
-
-
-class FashionMNIST(_Torchvision):
-    """Fashion-MNIST, 60,000 / 10,000 grey 28x28 images."""
-
-    name = "fashion_mnist"
-    paper = "Xiao et al. 2017"
-
-    def load(self) -> Dataset:
-        return self._pair("FashionMNIST", 10, (0.2860,), (0.3530,))
-
-
-class CIFAR10(_Torchvision):
-    """CIFAR-10, 50,000 / 10,000 colour 32x32 images; normalised as FL-Simulator does."""
-
-    name = "cifar10"
-    paper = "Krizhevsky 2009"
-
-    def load(self) -> Dataset:
-        return self._pair("CIFAR10", 10, (0.491, 0.482, 0.447), (0.247, 0.243, 0.262))
-
-
-class Npz(DataSource):
+class Npz(Images):
     """One's own arrays: x_train, y_train, x_test, y_test and, if present, client_train and client_test.
 
     Images uint8 `(n, h, w[, c])` are scaled to [0, 1] and normalised when mean and std are given; float32 `(n, ...)`
@@ -104,10 +46,8 @@ class Npz(DataSource):
 
     name = "npz"
     path: str = Field(description="the .npz file")
-    mean: tuple[float, ...] = Field((), description="per channel, of images in [0, 1]")
-    std: tuple[float, ...] = Field((), description="per channel, of images in [0, 1]")
 
-    def load(self) -> Dataset:
+    def read(self) -> Dataset:
         path = Path(self.path).expanduser()
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -121,13 +61,10 @@ class Npz(DataSource):
             raise UserError(f"data.path: {path} lacks {', '.join(missing)}; it holds {', '.join(sorted(arrays))}")
         x_train, x_test = (self._images(path, key, arrays[key]) for key in ("x_train", "x_test"))
         y_train, y_test = (self._integers(path, key, arrays[key]) for key in ("y_train", "y_test"))
-        channels = x_train.shape[1] if x_train.dtype == np.uint8 else 0
-        if len(self.mean) != len(self.std) or (self.mean and len(self.mean) != channels):
-            raise UserError(f"data.mean: found {len(self.mean)} means and {len(self.std)} stds; "
-                            f"the images have {channels} channels")
-        ids = {key: self._integers(path, key, arrays[key]) for key in ("client_train", "client_test") if key in arrays}
+        client_train, client_test = (self._integers(path, key, arrays[key]) if key in arrays else None
+                                     for key in ("client_train", "client_test"))
         return Dataset("npz", x_train, y_train, x_test, y_test, int(max(y_train.max(), y_test.max())) + 1,
-                       self.mean, self.std, **ids)
+                       client_train=client_train, client_test=client_test)
 
     @staticmethod
     def _images(path: Path, key: str, x: np.ndarray) -> np.ndarray:
@@ -145,7 +82,9 @@ class Npz(DataSource):
         return y.astype(np.int64)
 
 
-DATASETS: dict[str, type[DataSource]] = {kind.name: kind for kind in (Digits, MNIST, FashionMNIST, CIFAR10, Npz)}
+DATASETS: dict[str, type[DataSource]] = {
+    kind.name: kind for kind in (Digits, MNIST, FashionMNIST, EMNIST, CIFAR10, CIFAR100, SVHN, Npz)
+}
 
 
 def data_source(value: object) -> DataSource:

@@ -1,0 +1,60 @@
+"""Arrays that are slow to decode are decoded once: memory-mapped .npy files under `<data_dir>/.fedray-cache`."""
+
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from fedray.data.source import data_dir
+
+log = logging.getLogger("fedray")
+
+
+@contextlib.contextmanager
+def partial_name(path: Path) -> Iterator[Path]:
+    """A name beside `path` to write to; it becomes `path` at the end of the block, or is removed where that fails."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as made:
+        partial = Path(made.name)
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def cached(
+    name: str, version: str, sources: Iterable[Path], decode: Callable[[], dict[str, np.ndarray]],
+) -> dict[str, np.ndarray]:
+    """The arrays of `decode()`, read-only and memory-mapped, decoded anew only when a source file has changed.
+
+    The key is made of `version` (of the decoder and its options) and of every source's path, size and time of
+    modification. The folder appears whole or not at all; of two processes that decode at once one wins.
+    """
+    root = data_dir() / ".fedray-cache"
+    folder = root / f"{name}-{_key(version, sources)}"
+    if not folder.is_dir():
+        root.mkdir(exist_ok=True)
+        log.info("%s: decoding once into %s", name, folder)
+        partial = Path(tempfile.mkdtemp(dir=root, prefix=f".{name}-"))
+        try:
+            for key, array in decode().items():
+                np.save(partial / f"{key}.npy", array)
+            with contextlib.suppress(OSError):  # another process was first: its folder is as good
+                partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return {file.stem: np.load(file, mmap_mode="r") for file in sorted(folder.glob("*.npy"))}
+
+
+def _key(version: str, sources: Iterable[Path]) -> str:
+    digest = hashlib.sha256(version.encode())
+    for path in sorted(sources):
+        stat = path.stat()
+        digest.update(f"{path.relative_to(data_dir())}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]
