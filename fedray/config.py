@@ -119,6 +119,8 @@ class Runtime(Section):
     def _check(self) -> Self:
         if self.gpus_per_actor > 1 and self.gpus_per_actor != int(self.gpus_per_actor):
             raise UserError(f"runtime.gpus_per_actor: found {self.gpus_per_actor}; a fraction below 1 or whole GPUs")
+        if self.gpus_per_actor == 0 and self.cpus_per_actor == 0:
+            raise UserError("runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU")
         return self
 
     @property
@@ -173,6 +175,7 @@ class RunConfig(Section):
         cohorts = self.clients.cohorts
         if cohorts is not None and len(cohorts) < self.training.rounds:
             raise UserError(f"clients.cohorts: lists {len(cohorts)} rounds, training.rounds is {self.training.rounds}")
+        self.algorithm.check(self.model)
         return self
 
     @classmethod

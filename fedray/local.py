@@ -158,7 +158,7 @@ def train_client(
     network.buffers.copy_(broadcast.buffers)
     c = LocalClient(
         network, samples, indices, theta_0=broadcast.theta, theta=broadcast.theta, message=broadcast.message,
-        state=Vectors(job.state or algorithm.client_state(broadcast.theta)), steps=training.steps(len(indices)),
+        state=Vectors(job.state or algorithm.client_state(network.initial)), steps=training.steps(len(indices)),
         lr=broadcast.lr, momentum=training.momentum, weight=job.weight, total_clients=total_clients,
         total_samples=total_samples)
     decay = training.weight_decay * (network.layout.trainable.to(c.theta.device) if network.layout.frozen else 1.0)

@@ -49,7 +49,9 @@ class Problem:
 
         Raises UserError where it does not accept the input shape or has fewer outputs than the data have classes.
         """
-        network = Network(self.module(), device)
+        algorithm, model = self.config.algorithm, self.config.model
+        network = Network(self.module(), device, taps=model.taps if algorithm.reads_taps else ())
+        algorithm.check_layout(network.layout)
         network.module.eval()
         shape = self.data.input_shape
         try:

@@ -3,7 +3,7 @@
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client
+from fedray.algorithms.base import Algorithm, Client, Proximal
 
 
 class FedAvg(Algorithm):
@@ -14,7 +14,7 @@ class FedAvg(Algorithm):
     idea = "local SGD, averaged"
 
 
-class FedProx(Algorithm):
+class FedProx(Proximal):
     """q = g(y) + μ (y - x): the proximal term (μ/2)||y - x||²."""
 
     name = "fedprox"
@@ -22,5 +22,5 @@ class FedProx(Algorithm):
     idea = "keeps local models near the global one"
     mu: float = Field(1.0, ge=0, description="μ: weight of the proximal term (FedSOL's tables: 1.0)")
 
-    def direction(self, c: Client) -> Tensor:
-        return c.grad(c.theta) + self.mu * (c.theta - c.theta_0)
+    def proximal(self, c: Client, theta: Tensor) -> Tensor:
+        return self.mu * (theta - c.theta_0)

@@ -17,10 +17,12 @@ from typing import ClassVar, Protocol
 from torch import Tensor
 
 from fedray.component import Component
+from fedray.errors import UserError
 from fedray.models.flat import Layout, Output
+from fedray.models.zoo import ModelSpec
 from fedray.vectors import Vectors, unit
 
-__all__ = ["Algorithm", "Client", "Received", "Server", "Sum", "Vectors", "unit"]
+__all__ = ["Algorithm", "Client", "Proximal", "Received", "Server", "Sum", "Vectors", "unit"]
 
 Forward = Callable[[Tensor], Output]
 Loss = Callable[[Forward], Tensor]
@@ -124,13 +126,17 @@ class Algorithm(Component):
 
     idea: ClassVar[str] = ""
     """One line for lists: what the method adds."""
+    reads_taps: ClassVar[bool] = False
+    """Whether the method reads `Output.taps`."""
+    reads_features: ClassVar[bool] = False
+    """Whether the method learns through `Output.features`, the input of the head."""
 
     def server_state(self, theta: Tensor) -> Vectors:
         """The server's vectors beside theta before round 0."""
         return Vectors()
 
     def client_state(self, theta: Tensor) -> Vectors:
-        """A client's vectors before its first activity; theta is only there for its shape."""
+        """A client's vectors before its first activity. theta: the run's initial parameters, whatever the round."""
         return Vectors()
 
     def broadcast(self, server: Server) -> Tensor:
@@ -144,9 +150,13 @@ class Algorithm(Component):
     def begin(self, c: Client) -> None:
         """Before a client's first step: prepare `c.local`."""
 
+    def gradient(self, c: Client) -> Tensor:
+        """The descent gradient within q; sharpness-aware methods take it at a perturbed point."""
+        return c.grad(c.theta)
+
     def direction(self, c: Client) -> Tensor:
         """q, what this step descends, before clip, weight decay, momentum and learning rate."""
-        return c.grad(c.theta)
+        return self.gradient(c)
 
     def upload(self, c: Client) -> dict[str, Sum]:
         """After the last step: new `c.state`, and uploads beside the update (which the engine sends itself)."""
@@ -156,7 +166,30 @@ class Algorithm(Component):
         """New `server.theta` and `server.state` from the reduced uploads."""
         server.theta = server.theta + server.server_lr * got.update
 
+    def check(self, model: ModelSpec) -> None:
+        """Called when the configuration is read. Raises UserError where the model cannot serve the method."""
+        if self.reads_taps and not model.taps:
+            raise UserError(f"model.name: found {model.name}, which names no taps; {self.name} reads inner layers")
+        if self.reads_features and not model.has_body:
+            raise UserError(f"model.name: found {model.name}, all of it head; {self.name} needs a feature layer")
+
+    def check_layout(self, layout: Layout) -> None:
+        """Called when the model is built: for what cannot be known of a user's own model before. Raises UserError."""
+        if self.reads_features and layout.heads == set(layout.names):
+            raise UserError(f"model.name: every parameter belongs to the head; {self.name} needs a feature layer")
+
     @classmethod
     def hyper_parameters(cls) -> Sequence[tuple[str, str, str]]:
         """(name, default, description) of each hyper-parameter."""
         return [(name, repr(f.default), f.description or "") for name, f in cls.model_fields.items()]
+
+
+class Proximal(Algorithm):
+    """Base of the methods whose step is q = gradient + the gradient of a term of their own."""
+
+    def proximal(self, c: Client, theta: Tensor) -> Tensor:
+        """Gradient `(..., P)` at `theta` of what the method adds to the local loss. FedSOL perturbs along it."""
+        raise NotImplementedError
+
+    def direction(self, c: Client) -> Tensor:
+        return self.gradient(c) + self.proximal(c, c.theta)

@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Vectors
+from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Vectors
 
 
-class Scaffold(Algorithm):
+class Scaffold(Proximal):
     """q = g(y) + c - c_i; afterwards c_i <- c_i - c - u_i/(K_i η_t), c stays the mean of all N c_i."""
 
     name = "scaffold"
@@ -21,8 +21,8 @@ class Scaffold(Algorithm):
     def message(self, server: Server) -> Vectors:
         return Vectors(c=server.state.c)
 
-    def direction(self, c: Client) -> Tensor:
-        return c.grad(c.theta) + c.message.c - c.state.c
+    def proximal(self, c: Client, theta: Tensor) -> Tensor:
+        return c.message.c - c.state.c
 
     def upload(self, c: Client) -> dict[str, Sum]:
         change = -c.message.c - c.update / (c.steps * c.lr)

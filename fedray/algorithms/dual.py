@@ -3,13 +3,13 @@
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Vectors
+from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Vectors
 
 
-class DynamicRegularisation(Algorithm):
-    """q = s(c) + α (y - x + H_i); H_i <- H_i + u_i; x <- x + η_g U + (1/N) Σ_all H_i.
+class DynamicRegularisation(Proximal):
+    """q = gradient + α (y - x + H_i); H_i <- H_i + u_i; x <- x + η_g U + (1/N) Σ_all H_i.
 
-    s(c) is the descent gradient of the method. This is FedDyn in model units (H_i = -λ_i/α, form b); α multiplies:
+    `gradient` is the method's descent gradient. This is FedDyn in model units (H_i = -λ_i/α, form b); α multiplies:
     `alpha: 0.1` is the papers' setting (D-3). Σ runs over all N clients (D-2). α = 0 is not FedAvg (D-14).
     """
 
@@ -21,12 +21,8 @@ class DynamicRegularisation(Algorithm):
     def client_state(self, theta: Tensor) -> Vectors:
         return Vectors(h=theta.new_zeros(theta.shape))
 
-    def gradient(self, c: Client) -> Tensor:
-        """s(c): the gradient to which the regulariser is added."""
-        return c.grad(c.theta)
-
-    def direction(self, c: Client) -> Tensor:
-        return self.gradient(c) + self.alpha * (c.theta - c.theta_0 + c.state.h)
+    def proximal(self, c: Client, theta: Tensor) -> Tensor:
+        return self.alpha * (theta - c.theta_0 + c.state.h)
 
     def upload(self, c: Client) -> dict[str, Sum]:
         c.state.h = c.state.h + c.update

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -56,19 +56,26 @@ class Layout:
 
 @dataclass(frozen=True)
 class Output:
-    """What a forward pass gives: logits `(n, classes)` and features `(n, d)`, the input of the head."""
+    """What a forward pass gives.
+
+    logits: `(n, classes)`. features: `(n, d)`, the input of the head. taps: inner features `(n, d_l)`, layer by layer,
+    averaged over positions; empty unless the network was made with taps.
+    """
 
     logits: Tensor
     features: Tensor
+    taps: tuple[Tensor, ...] = ()
 
 
 class Network:
     """A module laid out flat: `theta` (P,) and `buffers` (B,) are the storage of its parameters and float buffers.
 
-    Raises UserError for a module without a linear head or with no parameters.
+    taps: names of the submodules (activations, as a rule) whose input every forward pass is to return. Where a module
+    is called more than once, as a residual block's ReLU is, its last call counts.
+    Raises UserError for a module without a linear head or with no parameters, or without a submodule of that name.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
+    def __init__(self, module: nn.Module, device: torch.device | str = "cpu", taps: Sequence[str] = ()) -> None:
         self.module = module.to(device)
         named = dict(module.named_parameters())
         head_name, self.head = _head(module)
@@ -78,15 +85,29 @@ class Network:
         self.parameters: list[nn.Parameter] = list(named.values())
         self.trained = [p for p in self.parameters if p.requires_grad]
         self.theta = _flatten(self.parameters)
+        self.initial = self.theta.clone()
         self._float_buffers = [b for b in module.buffers() if b.is_floating_point()]
         self.buffers = _flatten(self._float_buffers) if self._float_buffers else torch.zeros(0, device=device)
         self.has_modes = any(isinstance(m, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)
                              for m in module.modules())
         self._features: Tensor | None = None
         self.head.register_forward_pre_hook(self._keep_features)
+        self._taps: dict[str, Tensor] = {}
+        modules = dict(module.named_modules())
+        for tap in taps:
+            if tap not in modules:
+                raise UserError(f"model.taps: {type(module).__name__} has no submodule {tap!r}")
+            modules[tap].register_forward_pre_hook(partial(self._keep_tap, tap))
+        self._tap_names = tuple(taps)
 
     def _keep_features(self, module: nn.Module, inputs: Sequence[Tensor]) -> None:
         self._features = inputs[0]
+
+    def _keep_tap(self, name: str, module: nn.Module, inputs: Sequence[Tensor]) -> None:
+        # Averaged here and now: an in-place activation overwrites its input. Channels are dimension 1 of images
+        # (n, c, h, w), the last of tokens (n, l, d).
+        x = inputs[0]
+        self._taps[name] = x.flatten(2).mean(2) if x.ndim == 4 else x.mean(1) if x.ndim == 3 else x
 
     def load(self, theta: Tensor) -> None:
         """Make `theta` (P,) the module's parameters (a copy)."""
@@ -100,7 +121,11 @@ class Network:
         features, self._features = self._features, None
         if own := getattr(self.module, "features", None):
             features = own(x) if callable(own) and not isinstance(own, nn.Module) else features
-        return Output(logits, features)
+        try:
+            taps = tuple(self._taps.pop(name) for name in self._tap_names)
+        except KeyError as missing:
+            raise UserError(f"model.taps: {missing} is not used in forward()") from None
+        return Output(logits, features, taps)
 
     def train(self, mode: bool) -> None:
         """Training or evaluation mode; free for modules that know no difference."""

@@ -21,6 +21,21 @@ class ModelSpec(Component):
     image_size: ClassVar[int | None] = None
     init: str | None = Field(None, description="path of a state_dict (torch.save or .safetensors) to start from")
 
+    @property
+    def taps(self) -> tuple[str, ...]:
+        """Names of the submodules whose input is a tap (inner features, before the activation), first to last."""
+        return ()
+
+    @property
+    def has_body(self) -> bool:
+        """Whether parameters come before the head, so that there are features to learn."""
+        return True
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether inputs are integer tokens instead of real numbers."""
+        return False
+
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         """A freshly initialised module (torch's global generator)."""
         raise NotImplementedError
@@ -58,6 +73,14 @@ class MLP(ModelSpec):
     name = "mlp"
     hidden: tuple[int, ...] = Field((200,), description="widths of the hidden layers")
 
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return tuple(str(2 * i + 2) for i in range(len(self.hidden)))
+
+    @property
+    def has_body(self) -> bool:
+        return bool(self.hidden)
+
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         layers: list[nn.Module] = [nn.Flatten()]
         width = int(torch.tensor(input_shape).prod())
@@ -74,6 +97,10 @@ class LeNet(ModelSpec):
     paper = "FL-Simulator's, FedDyn's and FedDC's LeNet (FedTOGA table 1)"
     image_size = 32
 
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return ("1", "4", "8", "10")
+
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, _, _ = _image(input_shape, self.name)
         return nn.Sequential(
@@ -87,6 +114,10 @@ class McMahanCNN(ModelSpec):
 
     name = "mcmahan_cnn"
     paper = "McMahan et al., FedAvg, AISTATS 2017; as in FedSOL's and FedNTD's code"
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return ("1", "4", "8")
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, height, width = _image(input_shape, self.name)
@@ -103,6 +134,10 @@ class ResNet18(ModelSpec):
     paper = "He et al., CVPR 2016; the GroupNorm variant of FL-Simulator, FedLESAM, FedTOGA"
     image_size = 32
     norm: Literal["group", "batch"] = Field("group", description="normalisation layer")
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return ("relu", *(f"layer{i}.1.relu" for i in range(1, 5)))
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         from torchvision.models import resnet18
@@ -121,6 +156,14 @@ class CustomModel(ModelSpec):
     model_config = ConfigDict(frozen=True, extra="allow")
     name = "custom"
     path: ClassVar[str] = ""
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return tuple(getattr(load_class("model", self.name), "taps", ()))
+
+    @property
+    def takes_tokens(self) -> bool:
+        return bool(getattr(load_class("model", self.name), "takes_tokens", False))
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         kind = load_class("model", self.name)
