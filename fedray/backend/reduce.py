@@ -27,7 +27,7 @@ class Accumulator:
         Raises NotSummable where |vector| x weight x terms reaches 2^18 or an entry is not finite: nothing is added,
         and nothing can wrap around.
         """
-        scaled = vector.detach().to(torch.float64).mul_(weight * SCALE).round_()
+        scaled = vector.detach().to(torch.float64, copy=True).mul_(weight * SCALE).round_()
         largest = float(scaled.abs().max()) if scaled.numel() else 0.0
         if not largest * terms < LIMIT:
             raise NotSummable(f"{name} is not finite" if largest != largest or largest == float("inf") else

@@ -1,6 +1,6 @@
 """The problem of the hand-derived rounds: two clients with quadratic losses, trained by the real engine.
 
-A sample is (a1, a2, b1, b2); its loss is f(y) = ½ Σ_j a_j (y_j - b_j)², so its gradient is g(y) = a (y - b), entry by entry.
+A sample is (a1, a2, b1, b2); its loss is f(y) = ½ Σ_j a_j (y_j - b_j)², with gradient g(y) = a (y - b), entry by entry.
 Unless a case says otherwise:
 
     x = (0, 0), η = ½, batches of one sample in order, one local epoch, uniform average, both clients in every round
