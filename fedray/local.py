@@ -1,7 +1,7 @@
 """One client's local training: batches, learning rate, clipping, weight decay, momentum. No Ray in here."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Algorithm, Forward, Loss, Sum, Vectors
+from fedray.algorithms.base import Algorithm, Forward, Loss, Part, Sum, Vectors
 from fedray.config import Training
 from fedray.data.batches import Samples
 from fedray.models.flat import Layout, Network, Output
@@ -60,17 +60,23 @@ class LocalClient:
     step: int = 0
     x: Tensor = field(init=False)
     y: Tensor = field(init=False)
-    loss: Tensor = field(init=False)
-    """Sum over the steps of the loss of each step's first gradient."""
 
     def __post_init__(self) -> None:
-        self.loss = torch.zeros((), device=self.theta.device)
-        self._passes = 0
+        self._past_loss = self._step_loss = torch.zeros((), device=self.theta.device)
         self._update: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def loss(self) -> Tensor:
+        """Sum over the steps of each step's first cross-entropy; of its first loss where it took none by itself."""
+        return self._past_loss + self._step_loss
 
     @property
     def samples(self) -> int:
         return len(self.indices)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.samples_of.input_shape
 
     @property
     def layout(self) -> Layout:
@@ -84,19 +90,33 @@ class LocalClient:
 
     def start_step(self, step: int, x: Tensor, y: Tensor) -> None:
         """Begin local step k on a batch."""
-        self.step, self.x, self.y, self._passes = step, x, y, 0
+        self._past_loss, self._step_loss = self.loss, torch.zeros_like(self._step_loss)
+        self.step, self.x, self.y, self._passes, self._plain_seen = step, x, y, 0, False
 
-    def grad(self, theta: Tensor, loss: Loss | None = None) -> Tensor:
+    def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
+        wanted = self.network.parts[part]
+        return self._flat(self._differentiate(theta, loss or self._cross_entropy, wanted, plain=loss is None), wanted)
+
+    def grad_with(self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
+                  ) -> tuple[Tensor, Tensor]:
+        extra = extra.detach().requires_grad_()
+        *gradients, by_extra = self._differentiate(theta, lambda forward: loss(forward, extra),
+                                                   [*self.network.trained, extra])
+        return self._flat(gradients), by_extra
+
+    def _differentiate(self, theta: Tensor, loss: Loss, wanted: Sequence[Tensor], plain: bool = False
+                       ) -> tuple[Tensor, ...]:
         self.network.train(True)
         # Float buffers (running statistics) follow the first forward pass of a step only.
         with contextlib.nullcontext() if self._passes == 0 else self._buffers_kept():
             self.network.load(theta)
-            value = (loss or self._cross_entropy)(self.network)
-            gradient = self._flat(torch.autograd.grad(value, self.network.trained, materialize_grads=True))
-        if self._passes == 0:
-            self.loss = self.loss + value.detach()
+            value = loss(self.network)
+            gradients = torch.autograd.grad(value, wanted, materialize_grads=True)
+        if self._passes == 0 or (plain and not self._plain_seen):
+            self._step_loss = value.detach()
+        self._plain_seen |= plain
         self._passes += 1
-        return gradient
+        return gradients
 
     def full_grad(self, theta: Tensor) -> Tensor:
         total = torch.zeros_like(theta)
@@ -118,11 +138,11 @@ class LocalClient:
     def _cross_entropy(self, forward: Forward) -> Tensor:
         return cross_entropy(forward(self.x).logits, self.y)
 
-    def _flat(self, gradients: tuple[Tensor, ...]) -> Tensor:
+    def _flat(self, gradients: Sequence[Tensor], wanted: Sequence[Tensor] | None = None) -> Tensor:
         if len(gradients) == len(self.network.parameters):
             return torch.cat([g.reshape(-1) for g in gradients])
-        given = iter(gradients)
-        return torch.cat([next(given).reshape(-1) if p.requires_grad else p.new_zeros(p.numel())
+        given = {id(p): g for p, g in zip(wanted or self.network.trained, gradients, strict=True)}
+        return torch.cat([given[id(p)].reshape(-1) if id(p) in given else p.new_zeros(p.numel())
                           for p in self.network.parameters])
 
     @contextlib.contextmanager

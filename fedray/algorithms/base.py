@@ -12,7 +12,7 @@ never on the value of a tensor, and treat every vector as immutable: `c.theta = 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
@@ -22,11 +22,13 @@ from fedray.models.flat import Layout, Output
 from fedray.models.zoo import ModelSpec
 from fedray.vectors import Vectors, unit
 
-__all__ = ["Algorithm", "Client", "Proximal", "Received", "Server", "Sum", "Vectors", "unit"]
+__all__ = ["Algorithm", "Client", "Part", "Proximal", "Received", "Server", "Sum", "Vectors", "unit"]
 
 Forward = Callable[[Tensor], Output]
 Loss = Callable[[Forward], Tensor]
 """A loss of one batch: given the forward pass at some theta, the scalar to differentiate."""
+Part = Literal["all", "body", "head"]
+"""Which parameters: the layout marks head and body."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +97,20 @@ class Client(Protocol):
     def update(self) -> Tensor:
         """u_i = theta - theta_0."""
 
-    def grad(self, theta: Tensor, loss: Loss | None = None) -> Tensor:
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+
+    def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
         """Mini-batch gradient at `theta` of the mean loss (default: cross-entropy), without weight decay or clip.
 
-        The result is the caller's: no later call changes it.
+        0 outside `part`; for the head nothing is propagated through the body. The result is the caller's: no later call
+        changes it.
         """
+
+    def grad_with(self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
+                  ) -> tuple[Tensor, Tensor]:
+        """As `grad`, and the gradient by `extra`, of any shape, which the loss receives as its second argument."""
 
     def full_grad(self, theta: Tensor) -> Tensor:
         """Gradient at `theta` of the mean cross-entropy over all of this client's samples."""
@@ -130,6 +141,8 @@ class Algorithm(Component):
     """Whether the method reads `Output.taps`."""
     reads_features: ClassVar[bool] = False
     """Whether the method learns through `Output.features`, the input of the head."""
+    perturbs_inputs: ClassVar[bool] = False
+    """Whether the method moves the inputs, which then cannot be tokens."""
 
     def server_state(self, theta: Tensor) -> Vectors:
         """The server's vectors beside theta before round 0."""
@@ -172,11 +185,15 @@ class Algorithm(Component):
             raise UserError(f"model.name: found {model.name}, which names no taps; {self.name} reads inner layers")
         if self.reads_features and not model.has_body:
             raise UserError(f"model.name: found {model.name}, all of it head; {self.name} needs a feature layer")
+        if self.perturbs_inputs and model.takes_tokens:
+            raise UserError(f"model.name: found {model.name}, whose inputs are tokens; {self.name} needs real numbers")
 
-    def check_layout(self, layout: Layout) -> None:
-        """Called when the model is built: for what cannot be known of a user's own model before. Raises UserError."""
+    def check_built(self, layout: Layout, tokens: bool) -> None:
+        """The same once model and data are there, for what cannot be told of a user's own before. Raises UserError."""
         if self.reads_features and layout.heads == set(layout.names):
             raise UserError(f"model.name: every parameter belongs to the head; {self.name} needs a feature layer")
+        if self.perturbs_inputs and tokens:
+            raise UserError(f"data.name: the inputs are tokens; {self.name} needs real numbers")
 
     @classmethod
     def hyper_parameters(cls) -> Sequence[tuple[str, str, str]]:

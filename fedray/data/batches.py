@@ -33,6 +33,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self._y)
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self._x.shape[1:])
+
     def batch(self, indices: np.ndarray, augment: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Inputs float32 `(b, ...)` (token ids int64) and labels int64 `(b,)`; augmented where a generator is given."""
         index = torch.from_numpy(indices).to(self._x.device)

@@ -42,6 +42,10 @@ class Layout:
         """float32 `(P,)`: 1 on the head's parameters."""
         return self.mask(lambda name: name in self.heads)
 
+    def part(self, part: str) -> Tensor:
+        """float32 `(P,)`: 1 on the parameters of `all`, `body` or `head`."""
+        return self.mask(lambda name: part == "all" or (name in self.heads) == (part == "head"))
+
     @cached_property
     def trainable(self) -> Tensor:
         """float32 `(P,)`: 1 on the parameters that receive gradients."""
@@ -84,6 +88,9 @@ class Network:
                              frozenset(name for name, p in named.items() if not p.requires_grad))
         self.parameters: list[nn.Parameter] = list(named.values())
         self.trained = [p for p in self.parameters if p.requires_grad]
+        in_head = {id(named[name]) for name in heads}
+        self.parts = {"all": self.trained, "head": [p for p in self.trained if id(p) in in_head],
+                      "body": [p for p in self.trained if id(p) not in in_head]}
         self.theta = _flatten(self.parameters)
         self.initial = self.theta.clone()
         self._float_buffers = [b for b in module.buffers() if b.is_floating_point()]
@@ -92,6 +99,12 @@ class Network:
                              for m in module.modules())
         self._features: Tensor | None = None
         self.head.register_forward_pre_hook(self._keep_features)
+        own = getattr(module, "features", None)
+        self._own: Callable[[Tensor], Tensor] | None = None
+        self._own_features: Tensor | None = None
+        if callable(own) and not isinstance(own, nn.Module):
+            self._own = own
+            module.__dict__["features"] = partial(self._keep_own, own)
         self._taps: dict[str, Tensor] = {}
         modules = dict(module.named_modules())
         for tap in taps:
@@ -102,6 +115,10 @@ class Network:
 
     def _keep_features(self, module: nn.Module, inputs: Sequence[Tensor]) -> None:
         self._features = inputs[0]
+
+    def _keep_own(self, features: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        self._own_features = features(x)
+        return self._own_features
 
     def _keep_tap(self, name: str, module: nn.Module, inputs: Sequence[Tensor]) -> None:
         # Averaged here and now: an in-place activation overwrites its input. Channels are dimension 1 of images
@@ -115,12 +132,13 @@ class Network:
 
     def __call__(self, x: Tensor) -> Output:
         """Forward pass at the loaded parameters, in the module's present mode."""
+        self._own_features = None
         logits = self.module(x)
         if self._features is None:
             raise UserError("model.head: the head is not used in forward()")
         features, self._features = self._features, None
-        if own := getattr(self.module, "features", None):
-            features = own(x) if callable(own) and not isinstance(own, nn.Module) else features
+        if self._own is not None:  # as forward() computed them; a second pass only where it does without
+            features = self._own(x) if self._own_features is None else self._own_features
         try:
             taps = tuple(self._taps.pop(name) for name in self._tap_names)
         except KeyError as missing:
