@@ -1,0 +1,155 @@
+"""Methods whose local step is plain, or whose server is more than an average: sections 2.1-2.4 and 2.13-2.16."""
+
+import numpy as np
+
+from .tensors import Tensors, dot, times, zeros
+from .world import World
+
+
+def fedavg(w: World) -> Tensors:
+    """McMahan et al., AISTATS 2017."""
+    x = w.x0
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch))
+            u[c.i] = c.u
+        x = x + w.server_lr * w.average(u)
+    return x
+
+
+def fedprox(w: World, mu: float) -> Tensors:
+    """Li et al., MLSys 2020: the gradient of mu/2 ||y - x||^2 beside the loss's."""
+    x = w.x0
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch) + mu * (c.y - x))
+            u[c.i] = c.u
+        x = x + w.server_lr * w.average(u)
+    return x
+
+
+def fednova(w: World, mu: float = 0.0, gmf: float = 0.0, prox_tau: str = "normalised") -> Tensors:
+    """Wang et al., NeurIPS 2020: d_i = (x - y_K) / a_i; x <- x - tau_eff sum pi_i d_i, tau_eff = sum pi_i a_i.
+
+    a_i is how far, in units of the lr, the client's own recursion moves when every gradient is 1 (and weight decay 0):
+    the canonical step's v <- m v + (1 - eta mu a), a <- a + v. That is K for plain SGD, (K - m (1 - m^K) / (1 - m)) /
+    (1 - m) for momentum, a <- (1 - eta mu) a + 1 for the prox term: the definitions' three cases.
+    prox_tau `steps`: tau_eff = sum pi_i K_i, as the official code has it when mu > 0. gmf: server momentum.
+    """
+    x = w.x0
+    b = zeros(x)
+    for t in range(w.rounds):
+        d, a = {}, {}
+        for c in w.participants(t, x):
+            r, a_i = 0.0, 0.0
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch) + mu * (c.y - x))
+                r = w.momentum * r + (1.0 - c.eta * mu * a_i)
+                a_i = a_i + r
+            d[c.i], a[c.i] = (x - c.y) / a_i, a_i
+            eta = c.eta
+        p = w.weights(list(d))
+        tau_eff = sum(p[i] * (a[i] if prox_tau == "normalised" else len(w.batches(t, i))) for i in d)
+        b = gmf * b + (tau_eff / eta) * w.average(d)
+        x = x - w.server_lr * eta * b
+    return x
+
+
+def fedavgm(w: World, beta: float) -> Tensors:
+    """Hsu et al., 2019: heavy ball on the averaged update."""
+    x = w.x0
+    b = zeros(x)
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch))
+            u[c.i] = c.u
+        b = beta * b + w.average(u)
+        x = x + w.server_lr * b
+    return x
+
+
+def _adaptive(w: World, yogi: bool, beta1: float, beta2: float, tau: float, v0: float | None) -> Tensors:
+    """Reddi et al., ICLR 2021, algorithm 2; no bias correction; v starts at tau^2 (D-52) or at v0. eta_g: server_lr."""
+    x = w.x0
+    m = zeros(x)
+    v = Tensors({name: np.full_like(value, tau**2 if v0 is None else v0) for name, value in x.items()})
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch))
+            u[c.i] = c.u
+        U = w.average(u)
+        m = beta1 * m + (1 - beta1) * U
+        if yogi:
+            sign = Tensors({name: np.sign(v[name] - U[name] ** 2) for name in v})
+            v = v - (1 - beta2) * times(times(U, U), sign)
+        else:
+            v = beta2 * v + (1 - beta2) * times(U, U)
+        x = x + w.server_lr * Tensors({name: m[name] / (np.sqrt(v[name]) + tau) for name in m})
+    return x
+
+
+def fedadam(w: World, beta1: float, beta2: float, tau: float, v0: float | None = None) -> Tensors:
+    """FedAdam."""
+    return _adaptive(w, False, beta1, beta2, tau, v0)
+
+
+def fedyogi(w: World, beta1: float, beta2: float, tau: float, v0: float | None = None) -> Tensors:
+    """FedYogi."""
+    return _adaptive(w, True, beta1, beta2, tau, v0)
+
+
+def fedacg(w: World, lam: float, beta: float) -> Tensors:
+    """Kim et al., CVPR 2024: clients start at x~ = x + lam b and are held near it; b stays x^{t+1} - x^t."""
+    x = w.x0
+    b = zeros(x)
+    for t in range(w.rounds):
+        ahead = x + lam * b
+        u = {}
+        for c in w.participants(t, ahead):
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch) + beta * (c.y - ahead))
+            u[c.i] = c.u
+        D = w.server_lr * w.average(u)
+        previous, b = x, lam * b + D
+        x = ahead + D
+        assert dot(b - (x - previous), b - (x - previous)) < 1e-24
+    return x
+
+
+def fedcm(w: World, alpha: float) -> Tensors:
+    """Xu et al., 2021: q = alpha g + (1 - alpha) Delta; Delta = -sum pi_i u_i / (K_i eta_t), 0 in the first round."""
+    x = w.x0
+    delta = zeros(x)
+    for t in range(w.rounds):
+        u, slope = {}, {}
+        for c in w.participants(t, x):
+            for batch in c.batches:
+                c.step(alpha * w.grad(c.y, batch) + (1 - alpha) * delta)
+            u[c.i], slope[c.i] = c.u, c.u / (c.K * c.eta)
+        delta = -w.average(slope)
+        x = x + w.server_lr * w.average(u)
+    return x
+
+
+def mimelite(w: World, beta: float) -> Tensors:
+    """Karimireddy et al., NeurIPS 2021: SGD with momentum, m frozen on the clients; m <- beta m + sum pi_i G_i(x)."""
+    x = w.x0
+    m = zeros(x)
+    for t in range(w.rounds):
+        u, G = {}, {}
+        for c in w.participants(t, x):
+            G[c.i] = w.grad(x, w.clients[c.i])
+            for batch in c.batches:
+                c.step(beta * m + w.grad(c.y, batch))
+            u[c.i] = c.u
+        x = x + w.server_lr * w.average(u)
+        m = beta * m + w.average(G)
+    return x

@@ -1,0 +1,75 @@
+"""Methods with a memory on each client: SCAFFOLD, FedDyn in both parametrisations, FedDC (2.5, 2.7, 2.17)."""
+
+from .tensors import Tensors, mean, norm, total, zeros
+from .world import World
+
+
+def scaffold(w: World) -> Tensors:
+    """Karimireddy et al., ICML 2020, option II."""
+    x = w.x0
+    c_server, c_client = zeros(x), w.each(x)
+    for t in range(w.rounds):
+        u, change = {}, []
+        for c in w.participants(t, x):
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch) + c_server - c_client[c.i])
+            new = c_client[c.i] - c_server - c.u / (c.K * c.eta)
+            change.append(new - c_client[c.i])
+            u[c.i], c_client[c.i] = c.u, new
+        x = x + w.server_lr * w.average(u)
+        c_server = c_server + total(change) / w.N
+        assert norm(c_server - mean(c_client)) < 1e-12
+    return x
+
+
+def feddyn(w: World, alpha: float, code_clip: bool = False) -> Tensors:
+    """Acar et al., ICLR 2021, model units (form b). code_clip: the clip does not see alpha y (D-12)."""
+    x = w.x0
+    H = w.each(x)
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            for batch in c.batches:
+                if code_clip:
+                    c.step(w.grad(c.y, batch) + alpha * (H[c.i] - x), unclipped=alpha * c.y)
+                else:
+                    c.step(w.grad(c.y, batch) + alpha * (c.y - x + H[c.i]))
+            H[c.i] = H[c.i] + c.u
+            u[c.i] = c.u
+        x = x + w.server_lr * w.average(u) + mean(H)
+    return x
+
+
+def feddyn_gradient_units(w: World, alpha: float) -> Tensors:
+    """The same in gradient units (form a, the paper's): lambda_i = -alpha H_i, h = mean lambda_i."""
+    x = w.x0
+    dual, h = w.each(x), zeros(x)
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch) - dual[c.i] + alpha * (c.y - x))
+            dual[c.i] = dual[c.i] - alpha * c.u
+            u[c.i] = c.u
+        h = h - (alpha / w.N) * total(list(u.values()))
+        x = x + w.server_lr * w.average(u) - h / alpha
+        assert norm(h - mean(dual)) < 1e-12
+    return x
+
+
+def feddc(w: World, alpha: float) -> Tensors:
+    """Gao et al., CVPR 2022: drift h_i and control variates c_i, duals and variates unweighted over N."""
+    x = w.x0
+    h, c_client, c_server = w.each(x), w.each(x), zeros(x)
+    for t in range(w.rounds):
+        u, change = {}, []
+        for c in w.participants(t, x):
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch) + alpha * (c.y - x + h[c.i]) + (c_server - c_client[c.i]))
+            h[c.i] = h[c.i] + c.u
+            new = c_client[c.i] - c_server - c.u / (c.K * c.eta)
+            change.append(new - c_client[c.i])
+            u[c.i], c_client[c.i] = c.u, new
+        x = x + w.server_lr * w.average(u) + mean(h)
+        c_server = c_server + total(change) / w.N
+    return x

@@ -1,0 +1,122 @@
+"""FedSOL (Lee et al., CVPR 2024): section 2.24, its strategies, the projection, and its mix with other methods."""
+
+import numpy as np
+
+from .nets import contrastive, distillation
+from .tensors import Tensors, dot, mean, norm, restrict, times, total, zeros
+from .world import Batch, Local, World
+
+
+def adaptive_radius(y: Tensors, x: Tensors, radius: str) -> Tensors:
+    """Lambda: 1 (`fixed`), or |y - x| normalised tensor by tensor: along dimension 0 (`dim0`), as a whole (`layer`)."""
+    if radius == "fixed":
+        return Tensors({name: np.ones_like(value) for name, value in y.items()})
+    result = Tensors()
+    for name, moved in (y - x).items():
+        size = np.linalg.norm(moved, axis=0, keepdims=True) if radius == "dim0" else np.linalg.norm(moved)
+        result[name] = np.abs(moved) / np.maximum(size, 1e-12)
+    return result
+
+
+def perturbation(w: World, y: Tensors, x: Tensors, g_p: Tensors, rho: float, target: str, radius: str) -> Tensors:
+    """e = rho Lambda g_p / (||g_p|| + 1e-12) on the target's tensors; 0 where g_p is (D-34)."""
+    everything = set(w.net.names)
+    g_p = restrict(g_p, {"head": w.net.head, "body": everything - w.net.head, "all": everything}[target])
+    if norm(g_p) < 1e-8:
+        return zeros(y)
+    return (rho / (norm(g_p) + 1e-12)) * times(adaptive_radius(y, x, radius), g_p)
+
+
+def grad_kl(w: World, y: Tensors, x: Tensors, tau: float, batch: Batch) -> Tensors:
+    """Gradient at y of the batch mean of KL(softmax(z_x/tau) || softmax(z_y/tau))."""
+    X = batch[0]
+    out = w.net.forward(y, X)
+    return w.net.backward(y, X, out, dz=distillation(w.net.forward(x, X).z, out.z, tau)[1])[0]
+
+
+def fedsol(w: World, rho: float, tau: float, target: str, radius: str, strategy: str = "A1", b: float = 1.0) -> Tensors:
+    """The KL proximal loss; strategy A1 is FedSOL, the others are table 10's, `projection` is table 1's."""
+    x = w.x0
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            for batch in c.batches:
+                c.step(direction(w, c, x, batch, rho, tau, target, radius, strategy, b))
+            u[c.i] = c.u
+        x = x + w.server_lr * w.average(u)
+    return x
+
+
+def direction(w: World, c: Local, x: Tensors, batch: Batch, rho: float, tau: float, target: str, radius: str,
+              strategy: str, b: float) -> Tensors:
+    """Table 10's formula column (D-30)."""
+    y = c.y
+    g_l, g_p = w.grad(y, batch), grad_kl(w, y, x, tau, batch)
+    if strategy == "projection":
+        return g_l - (dot(g_l, g_p) / dot(g_p, g_p)) * g_p if dot(g_l, g_p) < 0 else g_l
+    e_p = perturbation(w, y, x, g_p, rho, target, radius)
+    e_c = perturbation(w, y, x, g_p + g_l, rho, target, radius)
+    if strategy == "A0":
+        return g_l
+    if strategy == "A1":
+        return w.grad(y + e_p, batch)
+    if strategy == "A2":
+        return g_l + b * grad_kl(w, y + e_p, x, tau, batch)
+    if strategy == "A3":
+        return w.grad(y + e_p, batch) + b * grad_kl(w, y + e_p, x, tau, batch)
+    if strategy == "A4":
+        return w.grad(y + e_c, batch) + b * grad_kl(w, y + e_c, x, tau, batch)
+    if strategy == "A5":
+        return g_l + g_p
+    assert strategy == "A6"
+    return w.grad(y + e_p, batch) + b * g_p
+
+
+def fedsol_with(w: World, base: str, rho: float, target: str, radius: str, alpha: float = 0.1,
+                tau: float = 0.5) -> Tensors:
+    """Table 4's combined column: g_p from another method's proximal term, q = g(y + e), its bookkeeping unchanged.
+
+    base fedprox, fednova: g_p = y - x. feddyn: g_p = -lambda_i + alpha (y - x). scaffold: g_p = c - c_i. moon: the
+    contrastive gradient (temperature tau). Weights in front of them vanish when g_p is normalised.
+    """
+    x = w.x0
+    dual, h = w.each(x), zeros(x)
+    c_client, c_server = w.each(x), zeros(x)
+    previous = [w.x0 for _ in range(w.N)]
+    for t in range(w.rounds):
+        u, change, a = {}, [], {}
+        for c in w.participants(t, x):
+            r, a[c.i] = 0.0, 0.0
+            for batch in c.batches:
+                if base in ("fedprox", "fednova"):
+                    g_p = c.y - x
+                elif base == "feddyn":
+                    g_p = -dual[c.i] + alpha * (c.y - x)
+                elif base == "scaffold":
+                    g_p = c_server - c_client[c.i]
+                else:
+                    X = batch[0]
+                    out, before = w.net.forward(c.y, X), w.net.forward(previous[c.i], X)
+                    dh = contrastive(out.h, w.net.forward(x, X).h, before.h, tau)[1]
+                    g_p = w.net.backward(c.y, X, out, dh=dh)[0]
+                e = perturbation(w, c.y, x, g_p, rho, target, radius)
+                c.step(w.grad(c.y + e, batch))
+                r = w.momentum * r + 1.0
+                a[c.i] += r
+            u[c.i] = c.u
+            dual[c.i] = dual[c.i] - alpha * c.u
+            new = c_client[c.i] - c_server - c.u / (c.K * c.eta)
+            change.append(new - c_client[c.i])
+            c_client[c.i], previous[c.i] = new, c.y
+        c_server = c_server + total(change) / w.N
+        if base == "fednova":
+            p = w.weights(list(u))
+            d = {i: u[i] / a[i] for i in u}
+            x = x + w.server_lr * sum(p[i] * a[i] for i in u) * w.average(d)
+        else:
+            x = x + w.server_lr * w.average(u)
+        if base == "feddyn":
+            h = h - (alpha / w.N) * total(list(u.values()))
+            x = x - h / alpha
+            assert norm(h - mean(dual)) < 1e-12
+    return x

@@ -1,0 +1,151 @@
+"""Two small classifiers and the losses of the papers, with gradients written out by hand (float64).
+
+A net maps inputs X (n, d) to logits z (n, C); on the way it shows its features h (the input of the last layer) and its
+inner activations a (before the ReLU). `backward` takes the derivatives of a scalar with respect to z, h and a and
+returns those with respect to the parameters and to X. A loss returns its value and its derivative with respect to z,
+h or a. So any gradient of the papers is `net.backward(p, X, out, dz=..., dh=..., da=...)`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .tensors import Tensors
+
+
+@dataclass(frozen=True)
+class Out:
+    """Logits z (n, C), features h (n, m), inner activations a (n, m) (None where the net has no inner layer)."""
+
+    z: np.ndarray
+    h: np.ndarray
+    a: np.ndarray | None
+
+
+class SoftmaxRegression:
+    """z = W x + b. The features are the inputs; everything is head."""
+
+    names = ("W", "b")
+    head = {"W", "b"}
+    weights = {"W"}
+
+    def forward(self, p: Tensors, X: np.ndarray) -> Out:
+        return Out(X @ p["W"].T + p["b"], X, None)
+
+    def backward(self, p: Tensors, X: np.ndarray, out: Out, dz: np.ndarray | float = 0.0,
+                 dh: np.ndarray | float = 0.0) -> tuple[Tensors, np.ndarray]:
+        dz = dz + np.zeros_like(out.z)
+        return Tensors(W=dz.T @ X, b=dz.sum(0)), dz @ p["W"] + dh
+
+
+class MLP:
+    """a = W1 x + b1, h = max(a, 0), z = W2 h + b2. The head is the last layer."""
+
+    names = ("W1", "b1", "W2", "b2")
+    head = {"W2", "b2"}
+    weights = {"W1", "W2"}
+
+    def __init__(self) -> None:
+        self.margin = np.inf
+        """Smallest |a| seen. Below about 1e-6 a float32 run may sit on the other side of the ReLU's kink."""
+
+    def forward(self, p: Tensors, X: np.ndarray) -> Out:
+        a = X @ p["W1"].T + p["b1"]
+        self.margin = min(self.margin, float(np.abs(a).min()))
+        h = np.maximum(a, 0.0)
+        return Out(h @ p["W2"].T + p["b2"], h, a)
+
+    def backward(self, p: Tensors, X: np.ndarray, out: Out, dz: np.ndarray | float = 0.0,
+                 dh: np.ndarray | float = 0.0, da: np.ndarray | float = 0.0) -> tuple[Tensors, np.ndarray]:
+        dz = dz + np.zeros_like(out.z)
+        dh = dz @ p["W2"] + dh
+        da = dh * (out.a > 0) + da
+        return Tensors(W1=da.T @ X, b1=da.sum(0), W2=dz.T @ out.h, b2=dz.sum(0)), da @ p["W1"]
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    """Row by row."""
+    e = np.exp(z - z.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def cross_entropy(z: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
+    """Batch mean of -log softmax(z)_y; dz = (softmax(z) - onehot(y)) / n."""
+    n = len(y)
+    p = softmax(z)
+    value = -np.log(p[np.arange(n), y]).mean()
+    p[np.arange(n), y] -= 1
+    return float(value), p / n
+
+
+def distillation(teacher: np.ndarray, z: np.ndarray, tau: float) -> tuple[float, np.ndarray]:
+    """Batch mean of KL(softmax(teacher/tau) || softmax(z/tau)); dz = (q - p) / (tau n), p teacher, q student."""
+    p, q = softmax(teacher / tau), softmax(z / tau)
+    return float((p * np.log(p / q)).sum() / len(z)), (q - p) / (tau * len(z))
+
+
+def not_true_distillation(teacher: np.ndarray, z: np.ndarray, y: np.ndarray, tau: float) -> tuple[float, np.ndarray]:
+    """tau^2 x distillation on the C-1 logits that are not the true class's, whose derivative is 0."""
+    n, classes = z.shape
+    others = np.array([[c for c in range(classes) if c != label] for label in y])
+    rows = np.arange(n)[:, None]
+    value, d = distillation(teacher[rows, others], z[rows, others], tau)
+    dz = np.zeros_like(z)
+    dz[rows, others] = tau**2 * d
+    return tau**2 * value, dz
+
+
+def cosine(h: np.ndarray, r: np.ndarray) -> tuple[float, np.ndarray]:
+    """cos(h, r) of two vectors and its derivative with respect to h: r/(|h||r|) - cos h/|h|^2."""
+    a, b = np.linalg.norm(h), np.linalg.norm(r)
+    assert min(a, b) > 1e-6, "a sample with all features dead has no direction: choose other data"
+    s = float(h @ r / (a * b))
+    return s, r / (a * b) - s * h / a**2
+
+
+def contrastive(h: np.ndarray, h_global: np.ndarray, h_previous: np.ndarray, tau: float) -> tuple[float, np.ndarray]:
+    """MOON: batch mean of -log(e^{s_g/tau} / (e^{s_g/tau} + e^{s_p/tau})).
+
+    With r = e^{s_p/tau} / (e^{s_g/tau} + e^{s_p/tau}): d/ds_g = -r/tau, d/ds_p = +r/tau.
+    """
+    n, value, dh = len(h), 0.0, np.zeros_like(h)
+    for j in range(n):
+        s_g, d_g = cosine(h[j], h_global[j])
+        s_p, d_p = cosine(h[j], h_previous[j])
+        e_g, e_p = np.exp(s_g / tau), np.exp(s_p / tau)
+        value += -np.log(e_g / (e_g + e_p)) / n
+        dh[j] = e_p / (e_g + e_p) * (d_p - d_g) / tau / n
+    return float(value), dh
+
+
+def relaxed_contrastive(f: np.ndarray, y: np.ndarray, tau: float, threshold: float, negatives: int, scl: float,
+                        penalty: float) -> tuple[float, np.ndarray]:
+    """FedRCL at one layer: batch mean over anchors j of scl L_scl + penalty L_pen, activations f (n, m).
+
+    L_scl: -log softmax of the least similar same-class sample (itself if alone) against the most similar other-class
+    ones. L_pen: -log(e^{1/tau}/(e^{1/tau} + e^{s/tau})), s of that same-class sample if >= threshold, else -1.
+    """
+    n, value, df = len(f), 0.0, np.zeros_like(f)
+
+    def push(j: int, i: int, slope: float) -> None:  # d(value) = slope d cos(f_j, f_i); a sample's own cosine is 1
+        if i != j:
+            df[j] += slope * cosine(f[j], f[i])[1]
+            df[i] += slope * cosine(f[i], f[j])[1]
+
+    for j in range(n):
+        s = [cosine(f[j], f[i])[0] if i != j else 1.0 for i in range(n)]
+        mates = [i for i in range(n) if y[i] == y[j] and i != j]
+        positive = min(mates, key=lambda i: s[i]) if mates else j
+        strangers = sorted((i for i in range(n) if y[i] != y[j]), key=lambda i: -s[i])[:negatives]
+        chosen = [positive, *strangers]
+        e = np.exp([s[i] / tau for i in chosen])
+        share = e / e.sum()
+        value += scl * -np.log(share[0]) / n
+        for i, part in zip(chosen, share, strict=True):
+            push(j, i, scl * (part - (i == positive)) / tau / n)
+        close = bool(mates) and s[positive] >= threshold
+        e_self, e_mate = np.exp(1 / tau), np.exp((s[positive] if close else -1.0) / tau)
+        value += penalty * -np.log(e_self / (e_self + e_mate)) / n
+        if close:
+            push(j, positive, penalty * e_mate / (e_self + e_mate) / tau / n)
+    return float(value), df

@@ -1,0 +1,105 @@
+"""What the methods act in: clients with their samples, cohorts, mini-batches, and the canonical local step."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .nets import MLP, SoftmaxRegression, cross_entropy
+from .tensors import Tensors, norm, zeros
+
+Batch = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass
+class World:
+    """A federation. x0: initial model; clients: (X, y) of each; order: (round, client) -> index arrays per step."""
+
+    net: MLP | SoftmaxRegression
+    x0: Tensors
+    clients: list[Batch]
+    cohorts: list[list[int]]
+    epochs: int
+    batch_size: int
+    lr: float
+    lr_decay: float = 1.0
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    clip: float | None = None
+    aggregation: str = "uniform"
+    server_lr: float = 1.0
+    order: dict[tuple[int, int], list[np.ndarray]] = field(default_factory=dict)
+
+    @property
+    def N(self) -> int:
+        """All clients, present or not."""
+        return len(self.clients)
+
+    @property
+    def rounds(self) -> int:
+        return len(self.cohorts)
+
+    def each(self, like: Tensors) -> list[Tensors]:
+        """A zero vector for each of the N clients."""
+        return [zeros(like) for _ in range(self.N)]
+
+    def grad(self, y: Tensors, batch: Batch) -> Tensors:
+        """g(y): gradient of the mean cross-entropy of a mini-batch, no weight decay in it."""
+        X, labels = batch
+        out = self.net.forward(y, X)
+        return self.net.backward(y, X, out, dz=cross_entropy(out.z, labels)[1])[0]
+
+    def average(self, uploads: dict[int, Tensors]) -> Tensors:
+        """sum_i pi_i upload_i over the participants: pi uniform, or n_i / sum_j n_j."""
+        weights = self.weights(list(uploads))
+        result = zeros(self.x0)
+        for i, upload in uploads.items():
+            result = result + weights[i] * upload
+        return result
+
+    def weights(self, cohort: list[int]) -> dict[int, float]:
+        """pi_i of each participant."""
+        if self.aggregation == "uniform":
+            return {i: 1 / len(cohort) for i in cohort}
+        everyone = sum(len(self.clients[i][1]) for i in cohort)
+        return {i: len(self.clients[i][1]) / everyone for i in cohort}
+
+    def participants(self, t: int, x: Tensors) -> "Iterator[Local]":
+        """The clients of round t, each ready to start from x."""
+        for i in self.cohorts[t]:
+            yield Local(self, t, i, x)
+
+    def batches(self, t: int, i: int) -> list[Batch]:
+        """The mini-batches of client i in round t: the given order, else the samples as they lie, epoch by epoch."""
+        X, y = self.clients[i]
+        if (t, i) in self.order:
+            return [(X[at], y[at]) for at in self.order[t, i]]
+        epoch = [(X[s:s + self.batch_size], y[s:s + self.batch_size]) for s in range(0, len(y), self.batch_size)]
+        return self.epochs * epoch
+
+
+class Local:
+    """Client i in round t: model y, batches, their number K, learning rate, momentum buffer (new every round)."""
+
+    def __init__(self, world: World, t: int, i: int, start: Tensors) -> None:
+        self.world, self.t, self.i, self.start, self.y = world, t, i, start, start
+        self.batches = world.batches(t, i)
+        self.K = len(self.batches)
+        self.eta = world.lr * world.lr_decay**t
+        self.v = zeros(start)
+
+    def step(self, q: Tensors, unclipped: Tensors | None = None) -> None:
+        """Clip q, add weight decay, then momentum, then the step; `unclipped` joins q after the clip (D-12)."""
+        world = self.world
+        if world.clip is not None and norm(q) > world.clip:
+            q = (world.clip / norm(q)) * q
+        if unclipped is not None:
+            q = q + unclipped
+        q = q + world.weight_decay * self.y
+        self.v = world.momentum * self.v + q
+        self.y = self.y - self.eta * self.v
+
+    @property
+    def u(self) -> Tensors:
+        """The local update."""
+        return self.y - self.start
