@@ -96,9 +96,13 @@ def not_true_distillation(teacher: np.ndarray, z: np.ndarray, y: np.ndarray, tau
 
 
 def cosine(h: np.ndarray, r: np.ndarray) -> tuple[float, np.ndarray]:
-    """cos(h, r) of two vectors and its derivative with respect to h: r/(|h||r|) - cos h/|h|^2."""
+    """cos(h, r) of two vectors and its derivative with respect to h: r/(|h||r|) - cos h/|h|^2.
+
+    A sample whose features are all dead has no direction: 0, and no derivative (its ReLUs would stop it anyway).
+    """
     a, b = np.linalg.norm(h), np.linalg.norm(r)
-    assert min(a, b) > 1e-6, "a sample with all features dead has no direction: choose other data"
+    if a == 0 or b == 0:
+        return 0.0, np.zeros_like(h)
     s = float(h @ r / (a * b))
     return s, r / (a * b) - s * h / a**2
 
