@@ -3,14 +3,22 @@
 from fedray.algorithms.average import FedAvg, FedProx
 from fedray.algorithms.base import Algorithm
 from fedray.algorithms.control import Scaffold
-from fedray.algorithms.dual import FedDyn
-from fedray.algorithms.momentum import FedCM, MoFedSAM
+from fedray.algorithms.dual import FedDC, FedDyn
+from fedray.algorithms.momentum import FedCM, MimeLite, MoFedSAM
+from fedray.algorithms.nova import FedNova
+from fedray.algorithms.server_opt import FedACG, FedAdam, FedAvgM, FedYogi
 from fedray.algorithms.sharpness import FedSAM, FedTOGA
 from fedray.component import choose, load_class
 from fedray.errors import UserError
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    kind.name: kind for kind in (FedAvg, FedProx, Scaffold, FedDyn, FedCM, FedSAM, MoFedSAM, FedTOGA)
+    kind.name: kind for kind in (
+        FedAvg, FedProx, FedNova,
+        FedAvgM, FedAdam, FedYogi, FedACG,
+        Scaffold, FedCM, MimeLite, MoFedSAM,
+        FedDyn, FedDC,
+        FedSAM, FedTOGA,
+    )
 }
 
 

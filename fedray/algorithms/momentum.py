@@ -1,4 +1,4 @@
-"""Client-level momentum (FedCM) and its sharpness-aware variant (MoFedSAM)."""
+"""Momentum that clients apply: FedCM, its sharpness-aware variant MoFedSAM, and MimeLite's frozen optimiser state."""
 
 from pydantic import Field
 from torch import Tensor
@@ -53,3 +53,32 @@ class MoFedSAM(ClientMomentum):
     def direction(self, c: Client) -> Tensor:
         g_tilde = c.grad(c.theta + self.rho * unit(c.grad(c.theta)))
         return self.beta * g_tilde + (1 - self.beta) * c.message.delta
+
+
+class MimeLite(Algorithm):
+    """q = g(y) + β m, m frozen during the round; m <- β m + Σ π_i ∇f_i(x) with full-batch gradients at the x received.
+
+    β is SGD's momentum: β = 0 is FedAvg. One step on the full batch by all clients is centralised momentum SGD. Some
+    tables (MoFedSAM's) give instead the weight of the fresh gradient, 1 - β, in (1 - β) g + β m.
+    """
+
+    name = "mimelite"
+    paper = "Karimireddy et al., Mime: mimicking centralized stochastic algorithms, 2020, algorithm 1 (MimeLite)"
+    idea = "the server's momentum, held fixed during local steps"
+    beta: float = Field(0.9, ge=0, lt=1, description="β: momentum")
+
+    def server_state(self, theta: Tensor) -> Vectors:
+        return Vectors(m=theta.new_zeros(theta.shape))
+
+    def message(self, server: Server) -> Vectors:
+        return Vectors(m=server.state.m)
+
+    def direction(self, c: Client) -> Tensor:
+        return self.gradient(c) + self.beta * c.message.m
+
+    def upload(self, c: Client) -> dict[str, Sum]:
+        return {"full_gradient": Sum(c.full_grad(c.theta_0), c.weight)}
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        super().aggregate(server, got)
+        server.state.m = self.beta * server.state.m + got.full_gradient
