@@ -25,7 +25,8 @@ class Samples:
         self._y = as_tensor(y).to(device)
         self._scale = self._shift = None
         self.augment = data.augment
-        if x.dtype == np.uint8:
+        self._tokens = x.dtype == np.uint8 and x.ndim == 2
+        if x.dtype == np.uint8 and not self._tokens:
             mean, std = (torch.tensor(value or [default], dtype=torch.float32, device=device).view(1, -1, 1, 1)
                          for value, default in ((data.mean, 0.0), (data.std, 1.0)))
             self._scale, self._shift = 1 / (255 * std), -mean / std
@@ -42,7 +43,9 @@ class Samples:
         """Inputs float32 `(b, ...)` (token ids int64) and labels int64 `(b,)`; augmented where a generator is given."""
         index = torch.from_numpy(indices).to(self._x.device)
         x, y = self._x.index_select(0, index), self._y.index_select(0, index)
-        if self._scale is not None and self._shift is not None:
+        if self._tokens:
+            x = x.long()
+        elif self._scale is not None and self._shift is not None:
             x = x.float().mul_(self._scale).add_(self._shift)
         if augment is not None and self.augment:
             black = x.new_zeros(1, x.shape[1], 1, 1) if self._shift is None else self._shift
