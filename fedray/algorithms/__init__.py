@@ -1,13 +1,18 @@
 """The algorithms by name."""
 
+from fedray.algorithms.auxiliary import MOON, FedAvgKL, FedNTD, FedRCL
 from fedray.algorithms.average import FedAvg, FedProx
 from fedray.algorithms.base import Algorithm
 from fedray.algorithms.control import Scaffold
 from fedray.algorithms.dual import FedDC, FedDyn
+from fedray.algorithms.lesam import FedLESAM, FedLESAMD, FedLESAMS
 from fedray.algorithms.momentum import FedCM, MimeLite, MoFedSAM
 from fedray.algorithms.nova import FedNova
+from fedray.algorithms.robust import FedRobust
 from fedray.algorithms.server_opt import FedACG, FedAdam, FedAvgM, FedYogi
-from fedray.algorithms.sharpness import FedSAM, FedTOGA
+from fedray.algorithms.sharpness import FedASAM, FedGAMMA, FedSAM, FedSpeed
+from fedray.algorithms.smoo import FedSMOO
+from fedray.algorithms.toga import FedTOGA
 from fedray.component import choose, load_class
 from fedray.errors import UserError
 
@@ -17,7 +22,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedAvgM, FedAdam, FedYogi, FedACG,
         Scaffold, FedCM, MimeLite, MoFedSAM,
         FedDyn, FedDC,
-        FedSAM, FedTOGA,
+        FedSAM, FedASAM, FedGAMMA, FedSpeed, FedSMOO, FedLESAM, FedLESAMS, FedLESAMD, FedTOGA, FedRobust,
+        FedNTD, FedAvgKL, MOON, FedRCL,
     )
 }
 

@@ -34,9 +34,13 @@ class DynamicRegularisation(Proximal):
         c.state.h = c.state.h + c.update
         return {"h_change": Sum(c.update)}
 
+    def divisor(self, server: Server) -> int:
+        """N: h is the mean of all clients' H_i."""
+        return server.clients
+
     def aggregate(self, server: Server, got: Received) -> None:
         super().aggregate(server, got)
-        server.state.h = server.state.h + got.h_change / server.clients
+        server.state.h = server.state.h + got.h_change / self.divisor(server)
         server.theta = server.theta + server.state.h
 
 

@@ -1,0 +1,153 @@
+"""Methods that add a loss on the network's outputs: distillation (FedNTD, KL) and contrast (MOON, FedRCL)."""
+
+from collections.abc import Callable
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize, softplus
+
+from fedray.algorithms.base import Client, Forward, Part, Proximal, Sum, Vectors
+from fedray.models.flat import Output
+
+Term = Callable[[Output], Tensor]
+
+
+class AuxiliaryLoss(Proximal):
+    """q = ∇ [CE + term], one pass for both; the term sees the batch's outputs at y."""
+
+    def term(self, c: Client) -> Term:
+        """The added loss of the present batch, as a function of the outputs."""
+        raise NotImplementedError
+
+    def proximal(self, c: Client, theta: Tensor, part: Part = "all") -> Tensor:
+        term = self.term(c)
+        return c.grad(theta, lambda forward: term(forward(c.x)), part)
+
+    def direction(self, c: Client) -> Tensor:
+        term = self.term(c)
+
+        def loss(forward: Forward) -> Tensor:
+            output = forward(c.x)
+            return cross_entropy(output.logits, c.y) + term(output)
+
+        return c.grad(c.theta, loss)
+
+
+def kl(target: Tensor, logits: Tensor) -> Tensor:
+    """Mean over the batch of KL(softmax(target) || softmax(logits)), for logits `(n, C)`; no gradient to the target.
+
+    Written as Σ p (log p - log q) with the normalisers apart: at equal logits its gradient, softmax(logits) - p, is
+    then exactly zero instead of rounding noise, which a unit vector would blow up (D-34).
+    """
+    p = (target - target.logsumexp(1, keepdim=True)).exp()
+    return (logits.logsumexp(1) - target.logsumexp(1) + (p * (target - logits)).sum(1)).mean()
+
+
+def others(logits: Tensor, y: Tensor) -> Tensor:
+    """Logits without each sample's true class: `(n, C)` to `(n, C - 1)`."""
+    column = torch.arange(logits.shape[1] - 1, device=logits.device).expand(len(y), -1)
+    return logits.gather(1, column + (column >= y[:, None]))
+
+
+class FedNTD(AuxiliaryLoss):
+    """q = ∇ [CE + β τ² KL(softmax(z_g/τ) || softmax(z/τ))], both without the true class's logit; z_g: logits at x."""
+
+    name = "fedntd"
+    paper = "Lee et al., Preservation of the global knowledge by not-true distillation, NeurIPS 2022, eq. 5"
+    idea = "distils the global model's view of the not-true classes"
+    beta: float = Field(1.0, ge=0, description="β: weight of the distillation")
+    tau: float = Field(1.0, gt=0, description="τ: temperature", json_schema_extra={"paper": {
+        "FedSOL, FedNTD's configuration": 1, "FedNTD's class default": 3}})
+
+    def term(self, c: Client) -> Term:
+        target = others(c.predict(c.theta_0).logits, c.y) / self.tau
+        return lambda output: self.beta * self.tau**2 * kl(target, others(output.logits, c.y) / self.tau)
+
+
+class FedAvgKL(AuxiliaryLoss):
+    """q = ∇ [CE + w KL(softmax(z_g/τ) || softmax(z/τ))], z_g: logits at x: FedSOL's proximal loss, added outright.
+
+    The KL base of FedSOL's table 1 and strategy A5 of its table 10. No factor τ² (D-33).
+    """
+
+    name = "fedavg-kl"
+    paper = "Lee et al., FedSOL, CVPR 2024, table 1 (KL, base)"
+    idea = "distils the global model"
+    weight: float = Field(1.0, ge=0, description="w: weight of the KL term")
+    tau: float = Field(3.0, gt=0, description="τ: temperature")
+
+    def label(self) -> str:
+        """As FedSOL's table 1 calls it."""
+        return "fedavg+kl-base"
+
+    def term(self, c: Client) -> Term:
+        target = c.predict(c.theta_0).logits / self.tau
+        return lambda output: self.weight * kl(target, output.logits / self.tau)
+
+
+class MOON(AuxiliaryLoss):
+    """q = ∇ [CE + μ ℓ], ℓ = -log(e^{cos(h, h_g)/τ} / (e^{cos(h, h_g)/τ} + e^{cos(h, h_p)/τ})).
+
+    h: features (the input of the head; a model's own `features(x)` where it has them); h_g, h_p: those of the received
+    x and of the client's previous local model, which before its first activity is the run's initial model. Reading
+    D-50: no projection head is added; a model brings its own. Reference features are taken in evaluation mode.
+    """
+
+    name = "moon"
+    paper = "Li et al., Model-contrastive federated learning, CVPR 2021, algorithm 1"
+    idea = "pulls features to the global model's, away from the previous local one's"
+    reads_features = True
+    mu: float = Field(1.0, ge=0, description="μ: weight of the contrast", json_schema_extra={"paper": {
+        "CIFAR-10": 5, "CIFAR-100": 1, "FedSOL": 0.1}})
+    tau: float = Field(0.5, gt=0, description="τ: temperature")
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        return Vectors(previous=theta)
+
+    def term(self, c: Client) -> Term:
+        towards, away = (normalize(c.predict(theta).features.flatten(1)) for theta in (c.theta_0, c.state.previous))
+
+        def contrast(output: Output) -> Tensor:
+            # cos(h, h_p) - cos(h, h_g) in one product: exactly 0, gradient and all, where the references are equal.
+            difference = (normalize(output.features.flatten(1)) * (away - towards)).sum(1)
+            return self.mu * softplus(difference / self.tau).mean()
+
+        return contrast
+
+    def upload(self, c: Client) -> dict[str, Sum]:
+        c.state.previous = c.theta
+        return {}
+
+
+class FedRCL(AuxiliaryLoss):
+    """q = ∇ [CE + mean_l (w_s L_scl + w_p L_pen)] over the taps l, with cosines s between the samples of the batch.
+
+    Anchor j: s⁺ = its least similar sample of its own class (itself, s = 1, if alone), s⁻: the two most similar others.
+    L_scl = -log softmax(s⁺, s⁻_1, s⁻_2)/τ at s⁺; L_pen = log(1 + e^{(s⁺ - 1)/τ}) where j has a class mate and s⁺ is at
+    least the threshold, else with s = -1: mates that are already alike are pushed apart.
+    """
+
+    name = "fedrcl"
+    paper = "Seo et al., Relaxed contrastive learning for federated learning, CVPR 2024"
+    idea = "supervised contrast on every layer, with a penalty against collapse"
+    reads_taps = True
+    contrast: float = Field(1.0, ge=0, description="w_s: weight of the contrastive loss")
+    relaxation: float = Field(1.0, ge=0, description="w_p: weight of the penalty on alike class mates")
+    tau: float = Field(0.05, gt=0, description="τ: temperature")
+    threshold: float = Field(0.7, ge=-1, le=1, description="similarity of class mates from which the penalty pushes")
+
+    def term(self, c: Client) -> Term:
+        same = c.y[:, None] == c.y
+        mates = same & ~torch.eye(len(c.y), dtype=torch.bool, device=c.y.device)
+
+        def layer(tap: Tensor) -> Tensor:
+            h = normalize(tap)
+            s = h @ h.T
+            positive = s.masked_fill(~mates, 1.0).min(1).values
+            negatives = s.masked_fill(same, -torch.inf).topk(min(2, len(s)), 1).values
+            scl = torch.cat([positive[:, None], negatives], 1).div(self.tau).logsumexp(1) - positive / self.tau
+            alike = torch.where(mates.any(1) & (positive >= self.threshold), positive, -1.0)
+            return self.contrast * scl.mean() + self.relaxation * softplus((alike - 1) / self.tau).mean()
+
+        return lambda output: torch.stack([layer(tap) for tap in output.taps]).mean()
