@@ -5,11 +5,12 @@
 
 import pytest
 import rounds_first
+import rounds_server
 from quadratic import CASES, check
 
 from fedray.algorithms import ALGORITHMS
 
-MODULES = [rounds_first]
+MODULES = [rounds_first, rounds_server]
 """Importing one registers its cases."""
 
 

@@ -14,6 +14,8 @@ import torch
 from digits import final, states
 from torch import Tensor
 
+from fedray.algorithms.nova import effective_steps
+
 
 @dataclass
 class Reduction:
@@ -44,6 +46,31 @@ REDUCTIONS = {
                                      options={"sizes": (60,), "per_round": 1, "momentum": 0}),
     **{f"fedtoga_off_{kind}": Reduction({**TOGA_OFF, "rho": 0, "perturbation": kind}, {"name": "feddyn", "alpha": 0.3})
        for kind in ("fusion", "global", "neighbour")},
+    "fedavgm_beta0": Reduction({"name": "fedavgm", "beta": 0}, "fedavg"),
+    "fedavgm_round0": Reduction({"name": "fedavgm", "beta": 0.7}, "fedavg", options={"rounds": 1}),
+    "fedacg_off": Reduction({"name": "fedacg", "lam": 0, "beta": 0}, "fedavg"),
+    "fedacg_lambda0": Reduction({"name": "fedacg", "lam": 0, "beta": 0.5}, {"name": "fedprox", "mu": 0.5}),
+    "fedacg_round0": Reduction({"name": "fedacg", "lam": 0.8, "beta": 0.5}, {"name": "fedprox", "mu": 0.5},
+                               options={"rounds": 1}),
+    "fednova_equal_steps": Reduction({"name": "fednova"}, "fedavg", 1e-6,
+                                     options={"local_epochs": None, "local_steps": 5}),
+    "fednova_proximal_equal_steps": Reduction({"name": "fednova", "mu": 0.5}, {"name": "fedprox", "mu": 0.5}, 1e-6,
+                                              options={"local_epochs": None, "local_steps": 5}),
+    "fednova_one_client": Reduction({"name": "fednova"}, "fedavg", 1e-6, options={"per_round": 1}),
+    "mimelite_beta0": Reduction({"name": "mimelite", "beta": 0}, "fedavg"),
+    "mimelite_round0": Reduction({"name": "mimelite"}, "fedavg", options={"rounds": 1}),
+    "feddc_round0": Reduction({"name": "feddc", "alpha": 0.3}, {"name": "feddyn", "alpha": 0.3},
+                              options={"rounds": 1}),
+    "feddyn_scaling_equal_clients": Reduction(
+        {"name": "feddyn", "alpha": 0.3, "scaling": "samples"}, {"name": "feddyn", "alpha": 0.3},
+        options={"sizes": (32, 32, 32, 32)}),
+    "feddc_scaling_equal_clients": Reduction(
+        {"name": "feddc", "alpha": 0.3, "scaling": "samples"}, {"name": "feddc", "alpha": 0.3},
+        options={"sizes": (32, 32, 32, 32)}),
+    "scaffold_divisor_without_momentum": Reduction({"name": "scaffold", "divisor": "effective"}, "scaffold",
+                                                   options={"momentum": 0}),
+    "adam_and_yogi_agree_on_the_first_round_from_zero": Reduction(
+        {"name": "fedadam", "start": "zero"}, {"name": "fedyogi", "start": "zero"}, 1e-6, options={"rounds": 1}),
     "fedtoga_kappa_without_rho": Reduction({"name": "fedtoga", "rho": 0, "kappa": 4.0}, {"name": "fedtoga", "rho": 0}),
     "uniform_is_samples_for_equal_sizes": Reduction(
         {"name": "fedavg"}, "fedavg", options={"sizes": (32, 32, 32, 32), "aggregation": "uniform"},
@@ -76,6 +103,17 @@ DIFFERENT = [
     ({"name": "fedtoga", "perturbation": "neighbour"}, {"name": "fedtoga", "perturbation": "global"}, {}),
     ({"name": "fedtoga", "kappa": 0.0}, {"name": "fedtoga", "kappa": 5.0}, {}),
     ({"name": "fedavg"}, "fedavg", {"aggregation": "uniform"}),
+    ({"name": "fedavgm"}, "fedavg", {}),
+    ({"name": "fedadam"}, "fedyogi", {}),
+    ({"name": "fedadam"}, {"name": "fedadam", "start": "zero"}, {}),
+    ({"name": "fedacg"}, {"name": "fedprox", "mu": 0.01}, {}),
+    ({"name": "fedacg", "beta": 0}, {"name": "fedacg", "beta": 0.5}, {}),
+    ({"name": "fednova"}, "fedavg", {}),
+    ({"name": "mimelite"}, "fedavg", {}),
+    ({"name": "feddc", "alpha": 0.1}, {"name": "feddyn", "alpha": 0.1}, {}),
+    ({"name": "feddyn", "scaling": "samples"}, "feddyn", {}),
+    ({"name": "feddc", "scaling": "samples"}, "feddc", {}),
+    ({"name": "scaffold", "divisor": "effective"}, "scaffold", {}),
 ]
 
 
@@ -85,7 +123,7 @@ def test_a_method_switched_on_differs(left: dict[str, Any], right: Any, options:
     assert not close(final(left, **options).theta, final(right).theta, 1e-4)
 
 
-MEANS = [("scaffold", "c"), ("feddyn", "h"), ("fedtoga", "h")]
+MEANS = [("scaffold", "c"), ("feddyn", "h"), ("fedtoga", "h"), ("feddc", "h"), ("feddc", "c")]
 
 
 @pytest.mark.parametrize(("name", "vector"), MEANS)
@@ -139,3 +177,43 @@ def test_one_client_is_its_own_average() -> None:
     once = final("fedavg", **options, rounds=1, local_epochs=2).theta
     twice = final("fedavg", **options, rounds=2, local_epochs=1).theta
     assert close(once, twice, 1e-6)
+
+
+def test_fedacg_momentum_is_the_last_change_of_x() -> None:
+    """b = x^{t+1} - x^t after every round, and x^{t+1} is the mean of the local models (η_g = 1)."""
+    before = None
+    for state in states({"name": "fedacg"}):
+        if before is not None:
+            assert torch.allclose(state.server["b"], state.theta - before, rtol=0, atol=1e-6)
+        before = state.theta
+
+
+def test_mimelite_is_centralised_momentum_sgd() -> None:
+    """One full batch, all clients, by samples: U = -η (∇F(x) + β m) and m' = ∇F(x) + β m, so x_{t+1} = x_t - η m'."""
+    options = {"batch_size": "full", "local_epochs": 1, "per_round": 6, "weight_decay": 0, "clip_norm": None,
+               "momentum": 0, "lr_decay": 1.0}
+    before = None
+    for state in states({"name": "mimelite", "beta": 0.8}, **options):
+        if before is not None:
+            assert torch.allclose(state.theta - before, -0.1 * state.server["m"], rtol=1e-4, atol=1e-7)
+        before = state.theta
+
+
+def test_adaptive_servers_without_memory() -> None:
+    """β1 = β2 = 0: x <- x + lr U/(|U| + τ), for Adam whatever v was."""
+    one = {"rounds": 1}
+    start = final("fedavg", **one, lr=1e-30).theta
+    update = (final("fedavg", **one).theta - start).double()
+    moved = final({"name": "fedadam", "beta1": 0, "beta2": 0, "tau": 0.01, "lr": 0.1}, **one).theta - start
+    assert torch.allclose(moved.double(), 0.1 * update / (update.abs() + 0.01), rtol=0, atol=1e-6)
+
+
+def test_effective_steps() -> None:
+    """A constant gradient G moves y by -η a_i G: a_i against closed forms, K, with momentum m alone
+    (K - m(1 - m^K)/(1 - m))/(1 - m), with a proximal pull s alone (1 - (1 - s)^K)/s.
+    """
+    for steps in (1, 2, 7):
+        assert effective_steps(steps, 0.0) == steps
+        m, s = 0.9, 0.05
+        assert effective_steps(steps, m) == pytest.approx((steps - m * (1 - m**steps) / (1 - m)) / (1 - m), rel=1e-12)
+        assert effective_steps(steps, 0.0, s) == pytest.approx((1 - (1 - s) ** steps) / s, rel=1e-12)
