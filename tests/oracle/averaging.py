@@ -74,36 +74,36 @@ def fedavgm(w: World, beta: float) -> Tensors:
     return x
 
 
-def _adaptive(w: World, yogi: bool, beta1: float, beta2: float, tau: float, v0: float | None) -> Tensors:
-    """Reddi et al., ICLR 2021, algorithm 2; no bias correction; v starts at tau^2 (D-52) or at v0. eta_g: server_lr."""
+def _adaptive(w: World, yogi: bool, eta_g: float, beta1: float, beta2: float, tau: float, v0: float) -> Tensors:
+    """Reddi et al., ICLR 2021, algorithm 2, no bias correction; the server lr scales U, eta_g the adaptive step."""
     x = w.x0
     m = zeros(x)
-    v = Tensors({name: np.full_like(value, tau**2 if v0 is None else v0) for name, value in x.items()})
+    v = Tensors({name: np.full_like(value, v0) for name, value in x.items()})
     for t in range(w.rounds):
         u = {}
         for c in w.participants(t, x):
             for batch in c.batches:
                 c.step(w.grad(c.y, batch))
             u[c.i] = c.u
-        U = w.average(u)
+        U = w.server_lr * w.average(u)
         m = beta1 * m + (1 - beta1) * U
         if yogi:
             sign = Tensors({name: np.sign(v[name] - U[name] ** 2) for name in v})
             v = v - (1 - beta2) * times(times(U, U), sign)
         else:
             v = beta2 * v + (1 - beta2) * times(U, U)
-        x = x + w.server_lr * Tensors({name: m[name] / (np.sqrt(v[name]) + tau) for name in m})
+        x = x + eta_g * Tensors({name: m[name] / (np.sqrt(v[name]) + tau) for name in m})
     return x
 
 
-def fedadam(w: World, beta1: float, beta2: float, tau: float, v0: float | None = None) -> Tensors:
-    """FedAdam."""
-    return _adaptive(w, False, beta1, beta2, tau, v0)
+def fedadam(w: World, eta_g: float, beta1: float, beta2: float, tau: float, v0: float | None = None) -> Tensors:
+    """FedAdam. v starts at tau^2 where no v0 is given (D-52)."""
+    return _adaptive(w, False, eta_g, beta1, beta2, tau, tau**2 if v0 is None else v0)
 
 
-def fedyogi(w: World, beta1: float, beta2: float, tau: float, v0: float | None = None) -> Tensors:
-    """FedYogi."""
-    return _adaptive(w, True, beta1, beta2, tau, v0)
+def fedyogi(w: World, eta_g: float, beta1: float, beta2: float, tau: float, v0: float | None = None) -> Tensors:
+    """FedYogi. v starts at tau^2 where no v0 is given (D-52)."""
+    return _adaptive(w, True, eta_g, beta1, beta2, tau, tau**2 if v0 is None else v0)
 
 
 def fedacg(w: World, lam: float, beta: float) -> Tensors:

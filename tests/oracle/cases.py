@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import averaging, corrections, sharpness
+from . import averaging, corrections, fedsol, losses, sharpness
 from .tensors import Tensors
 
 BASE: dict[str, Any] = {"local_epochs": 2, "batch_size": 4, "shuffle": False, "lr": 0.1, "lr_decay": 0.9,
@@ -55,6 +55,16 @@ def cases(method: str, oracle: Callable[..., Tensors], options: dict[str, Any] |
 MLP_ONLY = ("plain", "together")
 PLAIN = ("plain",)
 
+FEDTOGA: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    *[(form, {"perturbation": form}, {"perturbation": form}) for form in ("fusion", "global", "neighbour")],
+    ("gradient scale", {"delta_scale": "gradient"}, {"gradient_scale": True}),
+    ("dual over cohort", {"dual_divisor": "cohort"}, {"dual_over_cohort": True}),
+    ("no sam", {"sam": False}, {"rho": 0.0, "kappa": 0.0}),
+    ("no dynamic regularisation", {"dynamic_regularisation": False}, {"dynamic": False, "lam": 0.0}),
+    ("no dual correction", {"dual_correction": False}, {"beta": 0.0}),
+    ("no sam correction", {"sam_correction": False}, {"sam_correction": False, "kappa": 0.0}),
+]
+
 CASES: list[Case] = [
     *cases("fedavg", averaging.fedavg, settings=tuple(SETTINGS)),
     *cases("fedprox", averaging.fedprox, mu=0.7),
@@ -65,9 +75,59 @@ CASES: list[Case] = [
     *cases("fedcm", averaging.fedcm, alpha=0.3),
     *cases("fedsam", sharpness.fedsam, rho=0.3),
     *cases("mofedsam", sharpness.mofedsam, rho=0.3, beta=0.3),
-    *[case for form in ("fusion", "global", "neighbour") for case in cases(
-        "fedtoga", sharpness.fedtoga, {"alpha": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8, "perturbation": form},
-        label=form, lam=0.2, rho=0.3, kappa=2.0, beta=0.8, perturbation=form)],
+    *[case for label, options, arguments in FEDTOGA for case in cases(
+        "fedtoga", sharpness.fedtoga, {"alpha": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8, **options}, label=label,
+        **{"lam": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8, **arguments})],
+    *cases("fedavgm", averaging.fedavgm, beta=0.6),
+    *[case for method, oracle in (("fedadam", averaging.fedadam), ("fedyogi", averaging.fedyogi)) for case in [
+        *cases(method, oracle, {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "tau": 0.02},
+               eta_g=0.1, beta1=0.8, beta2=0.95, tau=0.02),
+        *cases(method, oracle, {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "tau": 0.02, "start": "zero"},
+               label="from zero", settings=PLAIN, eta_g=0.1, beta1=0.8, beta2=0.95, tau=0.02, v0=0.0)]],
+    *cases("fedacg", averaging.fedacg, lam=0.8, beta=0.3),
+    *cases("feddyn", corrections.feddyn, label="scaled", alpha=0.3, scaling="samples"),
+    *cases("feddc", corrections.feddc, alpha=0.3),
+    *cases("feddc", corrections.feddc, label="scaled", alpha=0.3, scaling="samples"),
+    *cases("fednova", averaging.fednova),
+    *cases("fednova", averaging.fednova, label="prox", mu=0.7),
+    *cases("mimelite", averaging.mimelite, beta=0.6),
+    *cases("scaffold", corrections.scaffold, label="effective", settings=("together",), divisor="effective"),
+    *cases("fedntd", losses.fedntd, beta=0.8, tau=2.0),
+    *cases("fedavg-kl", losses.fedavg_kl, weight=2.0, tau=2.0),
+    *cases("moon", losses.moon, settings=MLP_ONLY, mu=2.0, tau=0.4),
+    *cases("fedrcl", losses.fedrcl, {"contrast": 0.7, "relaxation": 1.3, "tau": 0.1, "threshold": 0.6},
+           settings=MLP_ONLY, scl=0.7, penalty=1.3, tau=0.1, threshold=0.6),
+    *cases("fedrcl", losses.fedrcl, label="as published", settings=MLP_ONLY),
+    *cases("fedasam", sharpness.fedasam, rho=0.5, eta_a=0.2),
+    *cases("fedasam", sharpness.fedasam, {"rho": 0.5, "eta_a": 0.2, "scaled": "all"}, label="all", rho=0.5, eta_a=0.2,
+           everywhere=True),
+    *cases("fedgamma", sharpness.fedgamma, rho=0.3),
+    *cases("fedgamma", sharpness.fedgamma, label="effective", settings=("together",), rho=0.3, divisor="effective"),
+    *cases("fedspeed", sharpness.fedspeed, {"alpha": 0.2, "rho": 0.3}, lam=0.2, rho=0.3),
+    *cases("fedsmoo", sharpness.fedsmoo, {"alpha": 0.2, "rho": 0.3}, lam=0.2, rho=0.3),
+    *cases("fedsmoo", sharpness.fedsmoo, {"alpha": 0.2, "rho": 0.3, "perturbation_dual": "corrected"},
+           label="corrected", lam=0.2, rho=0.3, paper_upload=True),
+    *cases("fedlesam", sharpness.fedlesam, rho=0.3),
+    *cases("fedlesam", sharpness.fedlesam, {"rho": 0.3, "estimate": "server"}, label="server", rho=0.3,
+           broadcast=True),
+    *cases("fedlesam-s", sharpness.fedlesam_s, rho=0.3, correction=0.8),
+    *cases("fedlesam-s", sharpness.fedlesam_s, {"rho": 0.3, "estimate": "server"}, label="server", rho=0.3,
+           broadcast=True),
+    *cases("fedlesam-d", sharpness.fedlesam_d, {"alpha": 0.2, "rho": 0.3}, lam=0.2, rho=0.3),
+    *cases("fedlesam-d", sharpness.fedlesam_d, {"alpha": 0.2, "rho": 0.3, "estimate": "server"}, label="server",
+           lam=0.2, rho=0.3, broadcast=True),
+    *[case for affine in ("full", "diagonal", "channel") for case in cases(
+        "fedrobust", sharpness.fedrobust, {"ascent_lr": 0.1, "penalty": 0.5, "affine": affine}, label=affine,
+        eta2=0.1, lam=0.5, affine=affine, channels=2)],
+    *[case for target in ("head", "body", "all") for radius in ("fixed", "dim0", "layer") for case in cases(
+        "fedsol", fedsol.fedsol, label=f"{target}-{radius}", settings=MLP_ONLY, rho=1.0, tau=3.0, target=target,
+        radius=radius)],
+    *[case for strategy in ("A0", "A2", "A3", "A4", "A5", "A6", "projection") for case in cases(
+        "fedsol", fedsol.fedsol, label=strategy, settings=MLP_ONLY, rho=1.0, tau=3.0, target="all", radius="dim0",
+        strategy=strategy)],
+    *[case for base in ("fedprox", "scaffold", "feddyn", "moon", "fednova") for case in cases(
+        "fedsol", fedsol.fedsol_with, label=f"with {base}", settings=MLP_ONLY, base=base, rho=1.0, target="all",
+        radius="dim0")],
 ]
 
 NOT_COMPARED: dict[str, str] = {}

@@ -1,10 +1,16 @@
 """Methods with a memory on each client: SCAFFOLD, FedDyn in both parametrisations, FedDC (2.5, 2.7, 2.17)."""
 
 from .tensors import Tensors, mean, norm, total, zeros
-from .world import World
+from .world import Local, World
 
 
-def scaffold(w: World) -> Tensors:
+def effective_steps(w: World, c: Local, divisor: str) -> float:
+    """K, or FedSOL's a(K) = (K - m (1 - m^K) / (1 - m)) / (1 - m) for a local momentum m (`effective`, D-32)."""
+    m = w.momentum
+    return c.K if divisor == "steps" else (c.K - m * (1 - m**c.K) / (1 - m)) / (1 - m)
+
+
+def scaffold(w: World, divisor: str = "steps") -> Tensors:
     """Karimireddy et al., ICML 2020, option II."""
     x = w.x0
     c_server, c_client = zeros(x), w.each(x)
@@ -13,7 +19,7 @@ def scaffold(w: World) -> Tensors:
         for c in w.participants(t, x):
             for batch in c.batches:
                 c.step(w.grad(c.y, batch) + c_server - c_client[c.i])
-            new = c_client[c.i] - c_server - c.u / (c.K * c.eta)
+            new = c_client[c.i] - c_server - c.u / (effective_steps(w, c, divisor) * c.eta)
             change.append(new - c_client[c.i])
             u[c.i], c_client[c.i] = c.u, new
         x = x + w.server_lr * w.average(u)
@@ -22,18 +28,25 @@ def scaffold(w: World) -> Tensors:
     return x
 
 
-def feddyn(w: World, alpha: float, code_clip: bool = False) -> Tensors:
+def shares(w: World, scaling: str) -> list[float]:
+    """w_i of the official FedDyn and FedDC code, n_i N / sum n (`samples`), or 1 (`constant`); D-17."""
+    sizes = [len(y) for _, y in w.clients]
+    return [n * w.N / sum(sizes) if scaling == "samples" else 1.0 for n in sizes]
+
+
+def feddyn(w: World, alpha: float, scaling: str = "constant", code_clip: bool = False) -> Tensors:
     """Acar et al., ICLR 2021, model units (form b). code_clip: the clip does not see alpha y (D-12)."""
     x = w.x0
     H = w.each(x)
     for t in range(w.rounds):
         u = {}
         for c in w.participants(t, x):
+            a = alpha / shares(w, scaling)[c.i]
             for batch in c.batches:
                 if code_clip:
-                    c.step(w.grad(c.y, batch) + alpha * (H[c.i] - x), unclipped=alpha * c.y)
+                    c.step(w.grad(c.y, batch) + a * (H[c.i] - x), unclipped=a * c.y)
                 else:
-                    c.step(w.grad(c.y, batch) + alpha * (c.y - x + H[c.i]))
+                    c.step(w.grad(c.y, batch) + a * (c.y - x + H[c.i]))
             H[c.i] = H[c.i] + c.u
             u[c.i] = c.u
         x = x + w.server_lr * w.average(u) + mean(H)
@@ -57,18 +70,23 @@ def feddyn_gradient_units(w: World, alpha: float) -> Tensors:
     return x
 
 
-def feddc(w: World, alpha: float) -> Tensors:
-    """Gao et al., CVPR 2022: drift h_i and control variates c_i, duals and variates unweighted over N."""
+def feddc(w: World, alpha: float, scaling: str = "constant") -> Tensors:
+    """Gao et al., CVPR 2022: drift h_i and control variates c_i, both unweighted over N.
+
+    scaling `samples`: the official code's w_i, with alpha / w_i and c / w_i on the client and w_i in c's update.
+    """
     x = w.x0
     h, c_client, c_server = w.each(x), w.each(x), zeros(x)
     for t in range(w.rounds):
         u, change = {}, []
         for c in w.participants(t, x):
+            w_i = shares(w, scaling)[c.i]
+            a, c_here = alpha / w_i, c_server / w_i
             for batch in c.batches:
-                c.step(w.grad(c.y, batch) + alpha * (c.y - x + h[c.i]) + (c_server - c_client[c.i]))
+                c.step(w.grad(c.y, batch) + a * (c.y - x + h[c.i]) + (c_here - c_client[c.i]))
             h[c.i] = h[c.i] + c.u
-            new = c_client[c.i] - c_server - c.u / (c.K * c.eta)
-            change.append(new - c_client[c.i])
+            new = c_client[c.i] - c_here - c.u / (c.K * c.eta)
+            change.append(w_i * (new - c_client[c.i]))
             u[c.i], c_client[c.i] = c.u, new
         x = x + w.server_lr * w.average(u) + mean(h)
         c_server = c_server + total(change) / w.N

@@ -1,6 +1,6 @@
 """Methods that change the local loss by logits, features or inner layers: FedNTD, MOON, FedRCL (2.6, 2.8, 2.18)."""
 
-from .nets import contrastive, cross_entropy, not_true_distillation, relaxed_contrastive
+from .nets import contrastive, cross_entropy, distillation, not_true_distillation, relaxed_contrastive
 from .tensors import Tensors
 from .world import World
 
@@ -15,6 +15,22 @@ def fedntd(w: World, beta: float, tau: float) -> Tensors:
                 teacher = w.net.forward(x, X).z
                 out = w.net.forward(c.y, X)
                 dz = cross_entropy(out.z, y)[1] + beta * not_true_distillation(teacher, out.z, y, tau)[1]
+                c.step(w.net.backward(c.y, X, out, dz=dz)[0])
+            u[c.i] = c.u
+        x = x + w.server_lr * w.average(u)
+    return x
+
+
+def fedavg_kl(w: World, weight: float, tau: float) -> Tensors:
+    """CE + weight KL(softmax(z_x/tau) || softmax(z_y/tau)): FedSOL's proximal loss in the objective."""
+    x = w.x0
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            for X, y in c.batches:
+                teacher = w.net.forward(x, X).z
+                out = w.net.forward(c.y, X)
+                dz = cross_entropy(out.z, y)[1] + weight * distillation(teacher, out.z, tau)[1]
                 c.step(w.net.backward(c.y, X, out, dz=dz)[0])
             u[c.i] = c.u
         x = x + w.server_lr * w.average(u)

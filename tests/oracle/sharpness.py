@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from .corrections import effective_steps
 from .nets import cross_entropy
 from .tensors import Tensors, mean, norm, times, total, unit, zeros
 from .world import World
@@ -55,7 +56,7 @@ def fedasam(w: World, rho: float, eta_a: float, everywhere: bool = False) -> Ten
     return x
 
 
-def fedgamma(w: World, rho: float) -> Tensors:
+def fedgamma(w: World, rho: float, divisor: str = "steps") -> Tensors:
     """Dai et al., TNNLS 2023: SCAFFOLD with SAM gradients."""
     x = w.x0
     c_server, c_client = zeros(x), w.each(x)
@@ -65,7 +66,7 @@ def fedgamma(w: World, rho: float) -> Tensors:
             for batch in c.batches:
                 e = rho * unit(w.grad(c.y, batch))
                 c.step(w.grad(c.y + e, batch) + c_server - c_client[c.i])
-            new = c_client[c.i] - c_server - c.u / (c.K * c.eta)
+            new = c_client[c.i] - c_server - c.u / (effective_steps(w, c, divisor) * c.eta)
             change.append(new - c_client[c.i])
             u[c.i], c_client[c.i] = c.u, new
         x = x + w.server_lr * w.average(u)
@@ -136,8 +137,9 @@ def fedlesam(w: World, rho: float, broadcast: bool = False) -> Tensors:
     return x
 
 
-def fedlesam_s(w: World, rho: float, broadcast: bool = False) -> Tensors:
-    """FedLESAM-S: the same in SCAFFOLD (coefficient 1, D-11c)."""
+def fedlesam_s(w: World, rho: float, broadcast: bool = False, correction: float = 1.0,
+               divisor: str = "steps") -> Tensors:
+    """FedLESAM-S: the same in SCAFFOLD; the correction has the coefficient 1 but in the released code (D-11c)."""
     x = w.x0
     old: list[Tensors | None] = [None] * w.N
     c_server, c_client = zeros(x), w.each(x)
@@ -147,8 +149,8 @@ def fedlesam_s(w: World, rho: float, broadcast: bool = False) -> Tensors:
             delta = _lesam_delta(rho, x, old[c.i])
             old[c.i] = x
             for batch in c.batches:
-                c.step(w.grad(c.y + delta, batch) + c_server - c_client[c.i])
-            new = c_client[c.i] - c_server - c.u / (c.K * c.eta)
+                c.step(w.grad(c.y + delta, batch) + correction * (c_server - c_client[c.i]))
+            new = c_client[c.i] - c_server - c.u / (effective_steps(w, c, divisor) * c.eta)
             change.append(new - c_client[c.i])
             u[c.i], c_client[c.i] = c.u, new
         if broadcast:
@@ -179,10 +181,13 @@ def fedlesam_d(w: World, lam: float, rho: float, broadcast: bool = False) -> Ten
 
 
 def fedtoga(w: World, lam: float, rho: float, kappa: float, beta: float, perturbation: str = "fusion",
-            gradient_scale: bool = False, dual_over_cohort: bool = False) -> Tensors:
+            gradient_scale: bool = False, dual_over_cohort: bool = False, dynamic: bool = True,
+            sam_correction: bool = True) -> Tensors:
     """FedTOGA, algorithm 1 with D-1..D-7. perturbation: `global` is the definitions' plain, `neighbour` their N.
 
     gradient_scale: Delta divided by eta_t too (D-1). dual_over_cohort: the server's dual divided by M (D-2).
+    The ablation, from FedSAM up: `dynamic`, the dual and its proximal term; beta Delta in the descent (dual correction,
+    beta = 0 without it); `sam_correction`, whatever is added to g in the ascent.
     """
     x = w.x0
     H, h_server, delta = w.each(x), zeros(x), zeros(x)
@@ -191,7 +196,9 @@ def fedtoga(w: World, lam: float, rho: float, kappa: float, beta: float, perturb
         for c in w.participants(t, x):
             last = zeros(x)
             for batch in c.batches:
-                if perturbation == "global":
+                if not sam_correction:
+                    r = w.grad(c.y, batch)
+                elif perturbation == "global":
                     r = w.grad(c.y, batch) + kappa * delta
                 elif perturbation == "neighbour":
                     r = last + kappa * delta
@@ -199,40 +206,52 @@ def fedtoga(w: World, lam: float, rho: float, kappa: float, beta: float, perturb
                     r = w.grad(c.y, batch) + last + kappa * delta
                 e = rho * unit(r)
                 last = w.grad(c.y + e, batch)
-                c.step(last + lam * (c.y - x + H[c.i]) + beta * delta)
+                q = last + beta * delta
+                if dynamic:
+                    q = q + lam * (c.y - x + H[c.i])
+                c.step(q)
             H[c.i] = H[c.i] + c.u
             u[c.i] = c.u
             per_step[c.i] = c.u / (c.K * c.eta if gradient_scale else c.K)
         delta = -w.average(per_step)
         h_server = h_server + total(list(u.values())) / (len(u) if dual_over_cohort else w.N)
-        x = x + w.server_lr * w.average(u) + h_server
+        x = x + w.server_lr * w.average(u)
+        if dynamic:
+            x = x + h_server
     return x
 
 
-def fedrobust(w: World, eta2: float, lam: float, affine: str) -> Tensors:
+def fedrobust(w: World, eta2: float, lam: float, affine: str, channels: int = 1) -> Tensors:
     """Reisizadeh et al., NeurIPS 2020: inputs become A z + d, A and d climb per client (never sent), y descends.
 
-    affine: `full` (every input mixes with every other), `diagonal` (scale and shift per input number). Both start at
-    the identity; penalty lam (||A - I||^2 + ||d||^2); all three gradients are taken at the same point.
+    affine `full`: every input number mixes with every other; `diagonal`: a scale and a shift per input number;
+    `channel`: a scale and a shift per channel (inputs are channel after channel). They start at the identity; penalty
+    lam (||A - I||^2 + ||d||^2) on the numbers there are; all gradients of a step are taken at the same point.
     """
     x = w.x0
     inputs = w.clients[0][0].shape[1]
-    A = [np.eye(inputs) for _ in range(w.N)]
-    d = [np.zeros(inputs) for _ in range(w.N)]
+    if affine == "full":
+        tie = np.eye(inputs)
+        A_0 = np.eye(inputs)
+    else:  # tie[j, p] = 1 where input number j belongs to parameter p
+        groups = inputs if affine == "diagonal" else channels
+        tie = np.repeat(np.eye(groups), inputs // groups, axis=0)
+        A_0 = np.ones(groups)
+    A = [A_0 for _ in range(w.N)]
+    d = [np.zeros(tie.shape[1]) for _ in range(w.N)]
     for t in range(w.rounds):
         u = {}
         for c in w.participants(t, x):
             for X, y in c.batches:
-                moved = X @ A[c.i].T + d[c.i]
+                A_i, d_i = A[c.i], d[c.i]
+                moved = X @ A_i.T + d_i if affine == "full" else X * (tie @ A_i) + tie @ d_i
                 out = w.net.forward(c.y, moved)
                 g, dX = w.net.backward(c.y, moved, out, dz=cross_entropy(out.z, y)[1])
-                slope_A = dX.T @ X
-                if affine == "diagonal":
-                    slope_A = np.diag(np.diag(slope_A))
-                slope_A = slope_A - 2 * lam * (A[c.i] - np.eye(inputs))
-                slope_d = dX.sum(0) - 2 * lam * d[c.i]
+                slope_A = dX.T @ X if affine == "full" else (dX * X).sum(0) @ tie
+                slope_d = dX.sum(0) @ tie
                 c.step(g)
-                A[c.i], d[c.i] = A[c.i] + eta2 * slope_A, d[c.i] + eta2 * slope_d
+                A[c.i] = A_i + eta2 * (slope_A - 2 * lam * (A_i - A_0))
+                d[c.i] = d_i + eta2 * (slope_d - 2 * lam * d_i)
             u[c.i] = c.u
         x = x + w.server_lr * w.average(u)
     return x
