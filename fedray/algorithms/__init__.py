@@ -5,6 +5,7 @@ from fedray.algorithms.average import FedAvg, FedProx
 from fedray.algorithms.base import Algorithm
 from fedray.algorithms.control import Scaffold
 from fedray.algorithms.dual import FedDC, FedDyn
+from fedray.algorithms.fedsol import FedSOL, Projection
 from fedray.algorithms.lesam import FedLESAM, FedLESAMD, FedLESAMS
 from fedray.algorithms.momentum import FedCM, MimeLite, MoFedSAM
 from fedray.algorithms.nova import FedNova
@@ -24,6 +25,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedDyn, FedDC,
         FedSAM, FedASAM, FedGAMMA, FedSpeed, FedSMOO, FedLESAM, FedLESAMS, FedLESAMD, FedTOGA, FedRobust,
         FedNTD, FedAvgKL, MOON, FedRCL,
+        FedSOL, Projection,
     )
 }
 

@@ -1,0 +1,194 @@
+"""FedSOL, its combinations and strategies, and the projection it is compared with.
+
+FedSOL takes the descent gradient at a point perturbed along a proximal loss L_p, to where forgetting the global model
+costs most; the proximal loss itself does not enter the step.
+"""
+
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from pydantic import Field, field_serializer, field_validator, model_validator
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedray.algorithms.auxiliary import MOON, AuxiliaryLoss, FedAvgKL
+from fedray.algorithms.average import FedProx
+from fedray.algorithms.base import Algorithm, Client, Part, Proximal, Received, Server, Sum, Vectors
+from fedray.algorithms.control import Scaffold
+from fedray.algorithms.dual import FedDyn
+from fedray.algorithms.nova import FedNova
+from fedray.component import choose
+from fedray.errors import UserError
+from fedray.models.flat import Layout
+from fedray.models.zoo import ModelSpec
+
+
+class NovaProximal(FedNova):
+    """FedNova's averaging, and y - x to follow: its local solver's proximal term, whose weight a unit vector loses.
+
+    The step has no proximal term, so a_i counts none: μ = 0. The paper leaves FedNova's perturbation open.
+    """
+
+    mu: float = Field(0.0, ge=0, le=0)
+
+    def proximal(self, c: Client, theta: Tensor) -> Tensor:
+        return theta - c.theta_0
+
+
+class WithProximalLoss(Algorithm):
+    """A method around the proximal loss of another: all but the step is that method's, its bookkeeping included."""
+
+    choices: ClassVar[dict[str, type[Proximal]]] = {
+        "kl": FedAvgKL, "fedprox": FedProx, "fednova": NovaProximal, "scaffold": Scaffold, "feddyn": FedDyn,
+        "moon": MOON}
+    proximal: Proximal = Field("kl", validate_default=True, description="L_p: whose proximal loss, with its options")
+
+    @field_validator("proximal", mode="before")
+    @classmethod
+    def _choose(cls, value: Any) -> Proximal:
+        return choose("algorithm.proximal", value, cls.choices)
+
+    @field_serializer("proximal")
+    def _options(self, proximal: Proximal) -> dict[str, Any]:
+        return {"name": self.proximal_name, **proximal.model_dump(mode="json")}
+
+    @property
+    def proximal_name(self) -> str:
+        """The key in `choices`."""
+        return next(name for name, kind in self.choices.items() if kind is type(self.proximal))
+
+    def proximal_gradient(self, c: Client, theta: Tensor, part: Part = "all") -> Tensor:
+        """∇L_p at theta; of a loss on the outputs only the wanted part is computed, the rest being 0."""
+        if isinstance(self.proximal, AuxiliaryLoss):
+            return self.proximal.proximal(c, theta, part)
+        return self.proximal.proximal(c, theta)
+
+    def check(self, model: ModelSpec) -> None:
+        self.proximal.check(model)
+
+    def check_built(self, layout: Layout, tokens: bool) -> None:
+        self.proximal.check_built(layout, tokens)
+
+    def server_state(self, theta: Tensor) -> Vectors:
+        return self.proximal.server_state(theta)
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        return self.proximal.client_state(theta)
+
+    def broadcast(self, server: Server) -> Tensor:
+        return self.proximal.broadcast(server)
+
+    def message(self, server: Server) -> Vectors:
+        return self.proximal.message(server)
+
+    def begin(self, c: Client) -> None:
+        self.proximal.begin(c)
+
+    def upload(self, c: Client) -> dict[str, Sum]:
+        return self.proximal.upload(c)
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        self.proximal.aggregate(server, got)
+
+
+class FedSOL(WithProximalLoss):
+    """q = g(y + e) with e = ρ Λ unit(∇L_p(y)) on the perturbed part, 0 elsewhere and where ∇L_p vanishes (D-34).
+
+    L_p is KL(softmax(z_g/τ) || softmax(z/τ)) with τ = 3, or another method's proximal loss ("combined", table 4, which
+    perturbs all parameters); then that method's duals, variates, averaging go on while its term stays out of the step.
+    Λ = |y - x|, normalised in each parameter tensor: along its first dimension as in the code (dim0) or as a whole
+    as in eq. 7 (layer), which makes ρ mean something else (D-25); fixed: Λ = 1.
+
+    Strategies of table 10, e_c from ∇L + ∇L_p: A0 ∇L(y), A1 ∇L(y + e), A2 ∇L(y) + ∇L_p(y + e), A3 ∇L(y + e) +
+    ∇L_p(y + e), A4 as A3 at y + e_c, A5 ∇L(y) + ∇L_p(y), A6 ∇L(y + e) + ∇L_p(y). Their weight β of ∇L_p is L_p's own
+    (kl: `weight`, fedprox: `mu`).
+    """
+
+    name = "fedsol"
+    paper = "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions, CVPR 2024, algorithm 1"
+    idea = "descends where a proximal loss is worst, instead of adding it"
+    rho: float = Field(2.0, ge=0, description="ρ: radius of the perturbation", json_schema_extra={"paper": {
+        "table 8": 2.0, "code": 1.0, "searched": [0.1, 0.5, 1, 2]}})
+    perturb: Part = Field("head", description="which parameters are perturbed; default all for any L_p but kl")
+    radius: Literal["adaptive", "fixed"] = Field("adaptive", description="Λ: by how far each parameter has moved, or 1")
+    lambda_norm: Literal["dim0", "layer"] = Field("dim0", description="how an adaptive Λ is normalised")
+    strategy: Literal["A0", "A1", "A2", "A3", "A4", "A5", "A6"] = Field("A1", description="A1 is FedSOL")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _perturb_all_when_combined(cls, options: dict[str, Any]) -> dict[str, Any]:
+        proximal = options.get("proximal", "kl")
+        name = proximal.get("name") if isinstance(proximal, dict) else proximal
+        return options if name == "kl" else {"perturb": "all", **options}
+
+    @model_validator(mode="after")
+    def _refuse_what_perturbs_nothing(self) -> Self:
+        if self.proximal_name == "moon" and self.perturb == "head":
+            raise UserError("algorithm.perturb: found 'head', on which MOON's loss does not depend; body or all")
+        return self
+
+    def label(self) -> str:
+        """As the paper's tables call it: `fedsol`, `fedsol-all`, `fedsol+feddyn`, `fedsol-a3`."""
+        if self.proximal_name != "kl":
+            return f"fedsol+{self.proximal_name}"
+        part = "" if self.perturb == "head" else f"-{self.perturb}"
+        return f"fedsol{part}" + ("" if self.strategy == "A1" else f"-{self.strategy.lower()}")
+
+    def begin(self, c: Client) -> None:
+        super().begin(c)
+        c.local.perturbed = c.layout.part(self.perturb).to(c.theta.device)
+
+    def radii(self, c: Client) -> Tensor | float:
+        """Λ: float32 `(..., P)`, or 1."""
+        if self.radius == "fixed":
+            return 1.0
+        moved, columns = (c.theta - c.theta_0).abs(), []
+        for tensor, shape in zip(moved.split(list(c.layout.sizes), dim=-1), c.layout.shapes, strict=True):
+            rows = shape[0] if shape and self.lambda_norm == "dim0" else tensor.shape[-1]
+            columns.append(normalize(tensor.unflatten(-1, (rows, -1)), dim=-2).flatten(-2))
+        return torch.cat(columns, dim=-1)
+
+    def perturbed(self, c: Client, g: Tensor) -> Tensor:
+        """y + e with e along g."""
+        g = g * c.local.perturbed
+        norm = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
+        e = self.rho * self.radii(c) * torch.where(norm < 1e-8, 0.0, g / (norm + 1e-12))
+        return c.theta + e
+
+    def gradient(self, c: Client) -> Tensor:
+        y = c.theta
+        match self.strategy:
+            case "A0":
+                return c.grad(y)
+            case "A1":
+                return c.grad(self.perturbed(c, self.proximal_gradient(c, y, self.perturb)))
+            case "A4":
+                there = self.perturbed(c, c.grad(y) + self.proximal_gradient(c, y))
+                return c.grad(there) + self.proximal_gradient(c, there)
+            case "A5":
+                return c.grad(y) + self.proximal_gradient(c, y)
+        g_p = self.proximal_gradient(c, y)
+        there = self.perturbed(c, g_p)
+        return (c.grad(y if self.strategy == "A2" else there)
+                + (g_p if self.strategy == "A6" else self.proximal_gradient(c, there)))
+
+
+class Projection(WithProximalLoss):
+    """q = g - min(0, <g, g_p>) g_p / <g_p, g_p> with g_p = ∇L_p(y): against a proximal loss, only what is orthogonal.
+
+    FedSOL's table 1; one inner product over all parameters.
+    """
+
+    name = "projection"
+    paper = "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions, CVPR 2024, table 1"
+    idea = "removes from each step what conflicts with a proximal loss"
+    choices = {"kl": FedAvgKL, "fedprox": FedProx}
+
+    def label(self) -> str:
+        """As the paper's table 1 calls it: `fedavg+kl-projection`, `fedavg+l2-projection`."""
+        return f"fedavg+{'l2' if self.proximal_name == 'fedprox' else self.proximal_name}-projection"
+
+    def gradient(self, c: Client) -> Tensor:
+        g, g_p = c.grad(c.theta), self.proximal_gradient(c, c.theta)
+        along, length = (g * g_p).sum(-1, keepdim=True), (g_p * g_p).sum(-1, keepdim=True)
+        return g - torch.where(length > 0, along.clamp(max=0) / length, 0.0) * g_p
