@@ -28,6 +28,18 @@ class Component(BaseModel):
         """The section as a configuration holds it: `name` and every option, defaults filled in, JSON types only."""
         return {"name": self.name, **self.model_dump(mode="json")}
 
+    def label(self) -> str:
+        """`dirichlet(0.1)`, `pathological(3)`, `iid`: the name with the options that have no default."""
+        required = [as_written(getattr(self, name)) for name, f in type(self).model_fields.items() if f.is_required()]
+        return self.name + (f"({', '.join(required)})" if required else "")
+
+    @classmethod
+    def row(cls) -> tuple[str, str, str]:
+        """Options with defaults, first line of the docstring, paper: what lists print."""
+        options = [name + ("" if field.is_required() else f"={as_written(field.default)}")
+                   for name, field in cls.model_fields.items()]
+        return ", ".join(options), (cls.__doc__ or "").strip().splitlines()[0], cls.paper
+
     @classmethod
     def parse(cls, section: str, options: Mapping[str, Any]) -> Self:
         """Build from the options of a section; raises UserError naming `section.option`."""
@@ -35,6 +47,11 @@ class Component(BaseModel):
             return cls.model_validate(dict(options))
         except ValidationError as error:
             raise describe(error, section, cls) from None
+
+
+def as_written(value: Any) -> str:
+    """A value as a person writes it in a configuration."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def describe(error: ValidationError, section: str = "", model: type[BaseModel] | None = None) -> UserError:

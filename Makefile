@@ -1,0 +1,24 @@
+# Every target makes the virtual environment first where it is missing or older than its lists.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: quickstart test test-slow lint
+
+quickstart: .venv/ready
+	$(BIN)/fedray sweep sweeps/quickstart.yaml
+	$(BIN)/python -m analysis.tables quickstart
+
+test: .venv/ready lint
+	$(BIN)/python -m pytest
+
+test-slow: .venv/ready
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+.venv/ready: requirements.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt -e '.[dev]'
+	touch $@

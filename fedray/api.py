@@ -1,0 +1,54 @@
+"""One run from Python: `fedray.simulate(config)`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedray.backend.inline import Backend, InlineBackend
+from fedray.checkpoint import Checkpoints
+from fedray.config import RunConfig, Runtime
+from fedray.problem import Problem
+from fedray.simulation import Result, Simulation
+
+
+def make_backend(runtime: Runtime) -> Backend:
+    """The backend a configuration asks for; Ray is imported only here, and only where it is wanted."""
+    if runtime.backend == "inline":
+        return InlineBackend()
+    from fedray.backend.ray import RayBackend, cluster_nodes, refuse_infeasible
+
+    refuse_infeasible(runtime, cluster_nodes())
+    return RayBackend(runtime)
+
+
+def simulate(config: Mapping[str, Any] | RunConfig, checkpoints: Path | None = None) -> Result:
+    """One run, from start to end, or from the newest checkpoint in the directory `checkpoints`.
+
+    config: nested mapping as a run's YAML file holds it (README). With `runtime.backend: ray` (the default) a local Ray
+    is started unless one is running. Raises UserError before anything starts, Diverged when numbers go wrong.
+    """
+    run = RunConfig.parse(config)
+    problem = Problem.build(run)
+    if run.runtime.backend == "inline":
+        return _run(problem, InlineBackend(), checkpoints)
+    from fedray.cluster import cluster
+
+    with cluster():
+        return _run(problem, make_backend(run.runtime), checkpoints)
+
+
+def _run(problem: Problem, backend: Backend, checkpoints: Path | None) -> Result:
+    store = Checkpoints(checkpoints) if checkpoints is not None else None
+    try:
+        simulation = Simulation(problem, backend)
+        state = store.load() if store is not None else None
+        if state is not None:
+            simulation.restore(state)
+        while not simulation.done:
+            simulation.step()
+            state = simulation.state()
+            if store is not None and (state.round % problem.config.runtime.checkpoint_every == 0 or simulation.done):
+                store.save(state)
+        return simulation.result()
+    finally:
+        backend.close()

@@ -1,0 +1,193 @@
+"""Training on Ray actors: one long-lived actor per bundle, one call per actor and round, respawn of the dead."""
+
+import heapq
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from torch import Tensor
+
+from fedray.backend.reduce import Accumulator
+from fedray.config import RunConfig, Runtime
+from fedray.data.dataset import Dataset
+from fedray.data.shards import Shards
+from fedray.errors import UserError
+from fedray.local import Broadcast, Job
+from fedray.problem import Problem
+from fedray.vectors import Vectors
+from fedray.worker import Partial, Worker, test_chunks
+
+log = logging.getLogger("fedray")
+RESPAWNS = 10
+"""How often one call may lose its actor before the run gives up."""
+
+Arrays = dict[str, np.ndarray]
+
+
+class ClientActor:
+    """A process that trains clients. It remembers nothing of a client between calls."""
+
+    def open(self, config: dict[str, Any], data: Dataset, shards: Shards) -> None:
+        """Make ready for a run; replaces all of the one before."""
+        self._worker = Worker(Problem(RunConfig.parse(config), data, shards))
+
+    def train(self, broadcast: dict[str, Any], jobs: list[tuple[int, float, Arrays]]) -> dict[str, Any]:
+        """Train clients. The result is returned, not put, so that it outlives this actor."""
+        there = Broadcast(broadcast["round"], broadcast["lr"], _tensor(broadcast["theta"]),
+                          _tensor(broadcast["buffers"]), _vectors(broadcast["message"]), broadcast["cohort"])
+        partial = self._worker.train(there, [Job(i, weight, _vectors(state)) for i, weight, state in jobs])
+        return {"sums": _arrays(partial.sums), "diverged": partial.diverged,
+                "states": {i: _arrays(state) for i, state in partial.states.items()}}
+
+    def evaluate(self, model: dict[str, np.ndarray], chunks: list[int]) -> Arrays:
+        """Exact sums over some chunks of the test set."""
+        return _arrays(self._worker.evaluate(_tensor(model["theta"]), _tensor(model["buffers"]), chunks))
+
+
+class RayBackend:
+    """The actors of one trial, or of a single run. Results do not depend on how many there are.
+
+    group: the trial's placement group, whose last `runtime.actors` bundles are the actors'; None outside of a trial.
+    `data` may be set to the data set's reference where the caller has put it into the object store (one copy a node).
+    """
+
+    def __init__(self, runtime: Runtime, group: PlacementGroup | None = None) -> None:
+        self.runtime, self.group = runtime, group
+        self.data: ray.ObjectRef[Dataset] | None = None
+        self._actors: list[Any] = [None] * runtime.actors
+
+    def open(self, problem: Problem) -> None:
+        self._setup = (problem.config.resolved(), self.data or ray.put(problem.data), ray.put(problem.shards))
+        self._steps = [problem.config.training.steps(int(n)) for n in problem.shards.sizes]
+        self._chunks = test_chunks(len(problem.data.y_test))
+        for slot, actor in enumerate(self._actors):
+            if actor is None:
+                self._spawn(slot)
+        self._call("open", [self._setup] * len(self._actors))
+
+    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Partial:
+        sent = ray.put({"round": broadcast.round, "lr": broadcast.lr, "theta": broadcast.theta.numpy(),
+                        "buffers": broadcast.buffers.numpy(), "message": _arrays(broadcast.message),
+                        "cohort": broadcast.cohort})
+        shares = longest_first([self._steps[job.client] for job in jobs], len(self._actors))
+        calls = [(sent, [(jobs[k].client, jobs[k].weight, _arrays(jobs[k].state)) for k in share])
+                 for share in shares]
+        sums, whole = Accumulator(), Partial()
+        for answer in self._call("train", calls):
+            sums.merge({name: _tensor(v) for name, v in answer["sums"].items()})
+            whole.states |= {i: _vectors(state) for i, state in answer["states"].items()}
+            whole.diverged |= answer["diverged"]
+        whole.sums = sums.sums
+        return whole
+
+    def evaluate(self, theta: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        sent = ray.put({"theta": theta.numpy(), "buffers": buffers.numpy()})
+        chunks = [list(range(slot, self._chunks, len(self._actors))) for slot in range(len(self._actors))]
+        sums = Accumulator()
+        for answer in self._call("evaluate", [(sent, share) for share in chunks]):
+            sums.merge({name: _tensor(v) for name, v in answer.items()})
+        return sums.sums
+
+    def close(self) -> None:
+        for actor in self._actors:
+            if actor is not None:
+                ray.kill(actor)
+        self._actors = [None] * len(self._actors)
+
+    def _spawn(self, slot: int) -> None:
+        runtime = self.runtime
+        strategy: Any = "DEFAULT"
+        if self.group is not None:
+            bundle = self.group.bundle_count - runtime.actors + slot
+            strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundle)
+        self._actors[slot] = ray.remote(ClientActor).options(
+            num_cpus=runtime.cpus_per_actor, num_gpus=runtime.gpus_per_actor, scheduling_strategy=strategy).remote()
+
+    def _call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """One call per actor, answers in slot order; calls without work are left out.
+
+        An actor that dies is replaced and its call repeated: it had committed nothing, so the numbers are the same.
+        """
+        busy = [slot for slot, args in enumerate(arguments) if method == "open" or len(args[1]) > 0]
+        pending = {slot: getattr(self._actors[slot], method).remote(*arguments[slot]) for slot in busy}
+        answers = []
+        for slot in busy:
+            for attempt in range(RESPAWNS + 1):
+                try:
+                    answers.append(ray.get(pending[slot]))
+                    break
+                except (ActorDiedError, ActorUnavailableError, RayActorError) as error:
+                    if attempt == RESPAWNS:
+                        raise
+                    log.warning("client actor %d died (%s); respawning it", slot, type(error).__name__)
+                    ray.kill(self._actors[slot])
+                    self._spawn(slot)
+                    if method != "open":
+                        self._actors[slot].open.remote(*self._setup)
+                    pending[slot] = getattr(self._actors[slot], method).remote(*arguments[slot])
+                except RayTaskError as error:
+                    raise (error.cause if isinstance(error.cause, UserError) else error) from None
+        return answers
+
+
+def bundle(runtime: Runtime) -> dict[str, float]:
+    """What one client actor asks of the cluster."""
+    asked = {"CPU": runtime.cpus_per_actor, "GPU": runtime.gpus_per_actor}
+    return {name: amount for name, amount in asked.items() if amount}
+
+
+def capacity(runtime: Runtime, node: dict[str, float]) -> int:
+    """How many client actors a node with these total resources can hold; a fraction never spans two GPUs."""
+    cpus, gpus, eps = runtime.cpus_per_actor, runtime.gpus_per_actor, 1e-9
+    held = [int(node.get("CPU", 0) / cpus + eps)] if cpus else []
+    if gpus:
+        whole = node.get("GPU", 0)
+        held.append(int(whole + eps) * int(1 / gpus + eps) if gpus < 1 else int(whole / gpus + eps))
+    return min(held)
+
+
+def refuse_infeasible(runtime: Runtime, nodes: Sequence[dict[str, float]]) -> None:
+    """Raise UserError where the actors of one run can never be placed on nodes with these total resources."""
+    room = sum(capacity(runtime, node) for node in nodes)
+    if room < runtime.actors:
+        have = "; ".join(" ".join(f"{node.get(r, 0):g} {r}" for r in ("CPU", "GPU")) for node in nodes)
+        raise UserError(f"runtime.actors: {runtime.actors} actors of {runtime.cpus_per_actor:g} CPU and "
+                        f"{runtime.gpus_per_actor:g} GPU each are asked for, {room} fit; nodes have: {have}")
+
+
+def cluster_nodes() -> list[dict[str, float]]:
+    """Total resources of each living node."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def longest_first(loads: Sequence[int], parts: int) -> list[list[int]]:
+    """Positions 0..len(loads)-1 dealt to `parts`: the longest first, each to the least loaded (Graham 1969).
+
+    The largest part's load is at most 4/3 - 1/(3 parts) of the best possible.
+    """
+    shares: list[list[int]] = [[] for _ in range(parts)]
+    heap = [(0, part) for part in range(parts)]
+    for k in sorted(range(len(loads)), key=lambda k: -loads[k]):
+        load, part = heapq.heappop(heap)
+        shares[part].append(k)
+        heapq.heappush(heap, (load + loads[k], part))
+    return shares
+
+
+def _arrays(vectors: dict[str, Tensor]) -> Arrays:
+    return {name: v.numpy() for name, v in vectors.items()}
+
+
+def _vectors(arrays: Arrays) -> Vectors:
+    return Vectors({name: _tensor(array) for name, array in arrays.items()})
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    # A copy: what comes out of the object store is read-only and shared.
+    return torch.tensor(array)

@@ -1,0 +1,141 @@
+"""A run's state on disk: written atomically, checked when read, never unpickled.
+
+A cell's directory holds, per checkpoint after round r: `clients-r.safetensors` (the states that changed since the
+checkpoint before), `server-r.safetensors` (theta, buffers, server vectors) and, last and by atomic rename,
+`checkpoint-r.json`, which names every file it needs with its SHA-256. The last two checkpoints are kept, and the client
+files that they still name.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedray.algorithms.base import Vectors
+from fedray.simulation import State
+
+log = logging.getLogger("fedray")
+KEPT = 2
+
+
+class Checkpoints:
+    """The checkpoints of one cell."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def rounds(self) -> list[int]:
+        """Rounds of which a manifest exists, ascending."""
+        paths = self.directory.glob("checkpoint-*.json")
+        names = (re.fullmatch(r"checkpoint-(\d+)\.json", path.name) for path in paths)
+        return sorted(int(match[1]) for match in names if match)
+
+    def save(self, state: State) -> None:
+        """Write the state. Raises OSError (disk full, say); the checkpoint before then stays as it was."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        before = self._manifest(self.rounds()[-1]) if self.rounds() else None
+        old = {int(i): g for i, g in before["clients"].items()} if before else {}
+        # A state whose client has not been active since the last checkpoint is in a file already.
+        last = before["round"] if before else 0
+        changed = [i for i in state.clients if i not in old or state.active[i] > last]
+        homes = {i: old[i] for i in state.clients if i in old} | dict.fromkeys(changed, state.round)
+        files = {name: digest for name, digest in (before["files"] if before else {}).items()
+                 if name in {f"clients-{home}.safetensors" for home in homes.values()}}
+        if changed:
+            tensors = {f"{i}/{name}": v for i in changed for name, v in state.clients[i].items()}
+            files |= self._write(f"clients-{state.round}.safetensors", save(_own(tensors)))
+        server = {"theta": state.theta, "buffers": state.buffers}
+        server |= {f"server/{name}": v for name, v in state.server.items()}
+        files |= self._write(f"server-{state.round}.safetensors", save(_own(server)))
+        manifest = {"round": state.round, "seconds": state.seconds, "history": state.history, "clients": homes,
+                    "active": state.active, "files": files, "state_sha256": state.sha256()}
+        self._write(f"checkpoint-{state.round}.json", json.dumps(manifest).encode())
+        self._prune()
+
+    def load(self) -> State | None:
+        """The newest state that is whole, or None. What is damaged is logged and passed over."""
+        for round in reversed(self.rounds()):
+            try:
+                return self._load(round)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                log.warning("checkpoint %s is damaged (%s); falling back to the one before",
+                            self.directory / f"checkpoint-{round}.json", error)
+        return None
+
+    def _load(self, round: int) -> State:
+        manifest = self._manifest(round)
+        files = {name: load(self._read(name, digest)) for name, digest in manifest["files"].items()}
+        server = files[f"server-{round}.safetensors"]
+        clients: dict[int, Vectors] = defaultdict(Vectors)
+        homes = {int(i): home for i, home in manifest["clients"].items()}
+        for name, tensors in files.items():
+            for key, v in tensors.items() if name.startswith("clients-") else ():
+                client, _, vector = key.partition("/")
+                if f"clients-{homes.get(int(client))}.safetensors" == name:
+                    clients[int(client)][vector] = v
+        state = State(
+            round, server.pop("theta"), server.pop("buffers"),
+            Vectors({name.removeprefix("server/"): v for name, v in server.items()}), dict(clients),
+            {int(i): r for i, r in manifest["active"].items()}, manifest["history"], manifest["seconds"])
+        if state.sha256() != manifest["state_sha256"]:
+            raise ValueError("the state does not have the hash it was saved with")
+        return state
+
+    def _manifest(self, round: int) -> dict[str, Any]:
+        manifest: dict[str, Any] = json.loads((self.directory / f"checkpoint-{round}.json").read_bytes())
+        return manifest
+
+    def _read(self, name: str, digest: str) -> bytes:
+        if not re.fullmatch(r"(clients|server)-\d+\.safetensors", name):
+            raise ValueError(f"{name!r} is not the name of a checkpoint's file")
+        content = (self.directory / name).read_bytes()
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise ValueError(f"{name} does not have the checksum it was written with")
+        return content
+
+    def _write(self, name: str, content: bytes) -> dict[str, str]:
+        """Write and rename; a reader sees the whole file or none. Returns {name: SHA-256}."""
+        temporary = self.directory / f"{name}.{os.getpid()}.tmp"
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(self.directory / name)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        return {name: hashlib.sha256(content).hexdigest()}
+
+    def _prune(self) -> None:
+        kept = self.rounds()[-KEPT:]
+        needed = {f"checkpoint-{round}.json" for round in kept}
+        for round in kept:
+            with contextlib.suppress(ValueError, KeyError):  # a damaged manifest needs nothing
+                needed |= set(self._manifest(round)["files"])
+        for path in self.directory.iterdir():
+            ours = re.fullmatch(r"(checkpoint|clients|server)-\d+\.(json|safetensors)", path.name)
+            if ours and path.name not in needed:
+                path.unlink()
+
+
+def _own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors that share no memory, as safetensors wants them."""
+    seen: set[int] = set()
+    owned = {}
+    for name, tensor in tensors.items():
+        tensor = tensor.contiguous()
+        pointer = tensor.untyped_storage().data_ptr()
+        shared = pointer in seen or tensor.untyped_storage().nbytes() != tensor.nbytes
+        owned[name] = tensor.clone() if shared else tensor
+        seen.add(pointer)
+    return owned
+

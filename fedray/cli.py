@@ -1,0 +1,170 @@
+"""The command line: `fedray run | sweep | list | ui | data`."""
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedray.component import Component
+from fedray.errors import Diverged, UserError
+
+UsageError: Any = typer.BadParameter.__base__
+"""click's, wherever this version of typer has it."""
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+                  help="Federated-learning sweeps on Ray, tracked in MLflow.")
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="a run's YAML file, or a sweep's (its base, at its defaults)")],
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a dotted key")] = None,
+    backend: Annotated[str | None, typer.Option(help="inline | ray")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False,
+    track: Annotated[bool, typer.Option(help="log to MLflow")] = True,
+) -> None:
+    """One run."""
+    from fedray.api import simulate
+    from fedray.config import RunConfig
+    from fedray.files import load_yaml, parse_yaml
+    from fedray.sweepfile import changed, label
+
+    point: dict[str, Any] = load_yaml(file)
+    point = point.get("base", point)
+    for assignment in set_ or []:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key:
+            raise UserError(f"--set: found {assignment!r}; KEY=VALUE is required")
+        point = changed(point, key, parse_yaml(value, f"--set {key}"))
+    if backend is not None:
+        point = changed(point, "runtime.backend", backend)
+    try:
+        config = RunConfig.parse(point)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+    if track:
+        from fedray.single import tracked
+
+        result = tracked(config, label(point, config))
+    else:
+        result = simulate(config)
+    summary = result.summary()
+    if as_json:
+        print(json.dumps(summary))
+        return
+    table = Table("round", "test accuracy %", "test loss", "train loss", box=None)
+    for row in result.history[-10:]:
+        table.add_row(f"{row['round']:.0f}", f"{row['test_accuracy']:.2f}", f"{row['test_loss']:.4g}",
+                      f"{row['train_loss']:.4g}")
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"{label(point, config)}: {summary['seconds_per_round']:.3g} s per round")
+    console.print(f"theta_sha256 {summary['theta_sha256']}", soft_wrap=True)
+
+
+@app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(help="a sweep's YAML file")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would run, and whether it fits")] = False,
+    force: Annotated[bool, typer.Option("--force", help="run finished cells again")] = False,
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="trials at a time; default: as many as fit")] = None,
+    address: Annotated[str | None, typer.Option(help="auto | HOST:PORT; default: a local Ray")] = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="the file's own small version")] = False,
+) -> None:
+    """A grid of runs. Called again it resumes what is unfinished and skips what is finished."""
+    from fedray.plan import execute, plan
+    from fedray.sweepfile import Sweep
+    from fedray.tracking import Tracker
+
+    loaded = Sweep.load(file, smoke)
+    tracker = Tracker()
+    try:
+        planned = plan(loaded, tracker, force)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+    known = list(planned.statuses.values())
+    print(f"{loaded.name}: {len(planned.cells.cells)} cells, {known.count('finished')} finished, "
+          f"{known.count('diverged')} diverged, {len(planned.to_run)} to run")
+    if dry_run:
+        from fedray.dryrun import show
+
+        show(planned, address)
+        return
+    counts = execute(planned, tracker, max_concurrent, address)
+    print(f"{loaded.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
+    if counts["interrupted"]:
+        print("interrupted: call the same command again to go on from the checkpoints", file=sys.stderr)
+        raise typer.Exit(130)
+    if counts["failed"] or counts["missing"]:
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_(what: Annotated[str, typer.Argument(metavar="algorithms|models|datasets|partitions")]) -> None:
+    """Names, options with defaults, papers."""
+    from fedray.algorithms import ALGORITHMS
+    from fedray.data.partition import PARTITIONS
+    from fedray.data.sources import DATASETS
+    from fedray.errors import unknown
+    from fedray.models.zoo import MODELS
+
+    registries: dict[str, Any] = {"algorithms": ALGORITHMS, "models": MODELS, "datasets": DATASETS,
+                                  "partitions": PARTITIONS}
+    if what not in registries:
+        raise unknown("list", what, registries)
+    table = Table("name", "options", "what", "paper", box=None, pad_edge=False)
+    kinds: dict[str, type[Component]] = registries[what]
+    for name, kind in sorted(kinds.items()):
+        table.add_row(name, *kind.row())
+    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+
+
+@app.command()
+def ui(port: Annotated[int, typer.Option(min=1, max=65535)] = 5000) -> None:
+    """MLflow's UI on this directory's store (or MLFLOW_TRACKING_URI), on 127.0.0.1."""
+    import os
+
+    from fedray.tracking import open_store, store_uri
+
+    open_store()
+    arguments = ["mlflow", "ui", "--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", store_uri()]
+    os.execv(sys.executable, [sys.executable, "-m", *arguments])  # noqa: S606
+
+
+def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
+    """Run a command line: a user's mistake is one line and exit code 2, numbers gone wrong are exit code 3."""
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("fedray").setLevel(logging.INFO)
+    if not isinstance(command, typer.Typer):
+        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        single.command()(command)
+        command = single
+    try:
+        code = command(standalone_mode=False)
+    except typer.Exit as exit_:
+        code = exit_.exit_code
+    except (UserError, UsageError) as error:
+        message = str(error) if isinstance(error, UserError) else error.format_message()
+        print(f"fedray: {' '.join(message.split())}", file=sys.stderr)
+        code = 2
+    except Diverged as error:
+        print(f"fedray: {error}", file=sys.stderr)
+        code = 3
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    sys.exit(code or 0)
+
+
+def main() -> None:
+    """`fedray`."""
+    entry(app)
+
+
+if __name__ == "__main__":
+    main()

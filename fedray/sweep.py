@@ -1,0 +1,156 @@
+"""A sweep: cells -> Tune trials -> MLflow. Skips what is finished, resumes what is not."""
+
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
+
+from fedray.backend.ray import cluster_nodes, refuse_infeasible
+from fedray.cluster import cluster
+from fedray.plan import Plan, directory, storage
+from fedray.progress import Progress
+from fedray.sweepfile import Cell, Sweep
+from fedray.tracking import Tracker, picture, tags_of
+from fedray.trainable import CellTrainable, DataRef
+
+RETRIES = 3
+"""How often a trial whose process died is started again (from its checkpoint)."""
+
+
+class Sink(tune.Callback):
+    """Everything Tune reports goes to MLflow and to the display, from the driver."""
+
+    def __init__(self, plan: Plan, tracker: Tracker, progress: Progress, parent: str) -> None:
+        self.plan, self.tracker, self.progress, self.parent = plan, tracker, progress, parent
+        self._runs: dict[str, tuple[str, int]] = {}
+        self._histories: dict[str, list[dict[str, float]]] = {}
+        self._pictures: dict[str, Figure] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles its callbacks for Tuner.restore, which is not used: a store and a display cannot be
+
+    def on_trial_start(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        cell = self._cell(trial)
+        if cell.hash not in self._runs:
+            self._runs[cell.hash] = self.tracker.open_cell(
+                cell.hash, cell.label, cell.run.resolved(), self._tags(cell), self._picture(cell), self.parent,
+                again=not self.plan.force)
+        self._histories[cell.hash] = []
+        self.progress.started(cell.hash, cell.label)
+
+    def on_trial_result(self, iteration: int, trials: Sequence[Trial], trial: Trial, result: dict[str, Any],
+                        **_: Any) -> None:
+        cell = self._cell(trial)
+        run_id, logged = self._runs[cell.hash]
+        rows = result["rows"]
+        if rows:
+            self._histories[cell.hash] += rows
+            self.tracker.log_rows(run_id, rows, after=logged)
+            self._runs[cell.hash] = run_id, max(logged, int(rows[-1]["round"]))
+            self.progress.row(cell.hash, rows[-1], cell.run.training.rounds)
+        if result["done"] and result["status"] != "running":
+            self._close(cell, result["status"], result)
+
+    def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        cell = self._cell(trial)
+        if cell.hash not in self.progress.outcomes:  # Tune ended it, not the trial: a scheduler or `stop`
+            self._close(cell, "stopped", {})
+
+    def on_trial_error(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        message = str(trial.get_error() or "the trial's process died").strip().splitlines()[-1]
+        self._close(self._cell(trial), "failed", {"message": message})
+
+    def close_rest(self) -> None:
+        """Whatever is still open when Tune returns was interrupted."""
+        for cell in self.plan.to_run:
+            if cell.hash in self._runs and cell.hash not in self.progress.outcomes:
+                self._close(cell, "interrupted", {"message": "the sweep was interrupted; call it again to go on"})
+
+    def _close(self, cell: Cell, status: str, result: dict[str, Any]) -> None:
+        history = self._histories.get(cell.hash, [])
+        self.tracker.close_cell(self._runs[cell.hash][0], status, history, result, result.get("message", ""))
+        text = f"{history[-1]['test_accuracy']:.2f} %" if history else "no evaluation"
+        self.progress.ended(cell.hash, status, result.get("message", "") or text)
+
+    def _cell(self, trial: Trial) -> Cell:
+        return self.plan.cells.cells[trial.config["cell"]["hash"]]
+
+    def _tags(self, cell: Cell) -> dict[str, str]:
+        return {"fedray.sweep": self.plan.cells.sweep.name, **tags_of(cell.run)}
+
+    def _picture(self, cell: Cell) -> Figure:
+        problem = self.plan.cells.problem(cell)
+        digest = problem.shards.digest
+        if digest not in self._pictures:
+            self._pictures[digest] = picture(problem)
+        return self._pictures[digest]
+
+
+def run_cells(plan: Plan, tracker: Tracker, parent: str, max_concurrent: int | None, address: str | None
+              ) -> dict[str, str]:
+    """Run what is to run; hash -> outcome. Raises UserError before anything starts where one never fits."""
+    with cluster(address), Progress(len(plan.to_run)) as progress:
+        for runtime in plan.requests:
+            refuse_infeasible(runtime, cluster_nodes())
+        if plan.force:
+            tracker.supersede([cell.hash for cell in plan.to_run])
+            for cell in plan.to_run:
+                shutil.rmtree(directory(cell), ignore_errors=True)
+        sink = Sink(plan, tracker, progress, parent)
+        try:
+            _tune(plan, sink, max_concurrent)
+        finally:
+            sink.close_rest()
+        return progress.outcomes
+
+
+def _tune(plan: Plan, sink: Sink, max_concurrent: int | None) -> None:
+    sweep = plan.cells.sweep
+    cells = [{"hash": cell.hash, "run": cell.run.resolved(), "data": cell.data, "directory": str(directory(cell)),
+              "report_each": bool(sweep.scheduler or sweep.stop)} for cell in plan.to_run]
+    data = {key: DataRef(plan.cells.data[key]) for key in {cell.data for cell in plan.to_run}}
+    os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0",
+                   "TUNE_GLOBAL_CHECKPOINT_S": "3600", "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0"}
+    scratch = storage() / "tune" / str(os.getpid())
+    tuner = tune.Tuner(
+        tune.with_parameters(CellTrainable, data=data),
+        param_space={"cell": tune.grid_search(cells)},
+        tune_config=tune.TuneConfig(scheduler=_scheduler(sweep, plan), max_concurrent_trials=max_concurrent,
+                                    reuse_actors=True),
+        run_config=tune.RunConfig(name="sweep", storage_path=str(scratch), verbose=0, callbacks=[sink],
+                                  stop=sweep.stop or None,
+                                  checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+                                  failure_config=tune.FailureConfig(max_failures=RETRIES)))
+    try:
+        with _sigterm_as_interrupt():
+            tuner.fit()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)  # Tune's own state: a sweep resumes from MLflow and checkpoints
+
+
+def _scheduler(sweep: Sweep, plan: Plan) -> TrialScheduler:
+    rounds = max((cell.run.training.rounds for cell in plan.to_run), default=1)
+    if sweep.scheduler == "asha":
+        return ASHAScheduler(time_attr="round", metric="test_accuracy", mode="max", max_t=rounds,
+                             grace_period=max(1, rounds // 9), reduction_factor=3)
+    if sweep.scheduler == "median":
+        return MedianStoppingRule(time_attr="round", metric="test_accuracy", mode="max",
+                                  grace_period=max(1, rounds // 9))
+    return FIFOScheduler()
+
+
+@contextlib.contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM (a batch system's warning) ends a sweep as Ctrl-C does: trials stop, runs get their status."""
+    before = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,177 @@
+"""A sweep file and the cells it means. No Ray in here."""
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, ValidationError, field_validator
+
+from fedray.component import as_written, describe
+from fedray.config import RunConfig, Section
+from fedray.data.dataset import Dataset
+from fedray.errors import UserError, unknown
+from fedray.files import load_yaml
+from fedray.problem import Problem, fitted
+from fedray.rng import generator
+
+COMPONENTS = ("data", "partition", "model", "algorithm")
+"""Sections that a grid replaces whole, since their other keys belong to the name; other sections are merged."""
+
+SYMBOLS = {"rho": "ρ", "alpha": "α", "beta": "β", "kappa": "κ", "mu": "μ", "lambda": "λ", "tau": "τ", "gamma": "γ"}
+
+DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
+    "uniform": lambda rng, low, high: float(rng.uniform(low, high)),
+    "loguniform": lambda rng, low, high: float(math.exp(rng.uniform(math.log(low), math.log(high)))),
+    "randint": lambda rng, low, high: int(rng.integers(low, high)),
+    "choice": lambda rng, *values: values[int(rng.integers(len(values)))],
+}
+
+
+class Changes(Section):
+    """What `--smoke` changes: dotted keys of the base, and grid axes."""
+
+    base: dict[str, Any] = {}
+    grid: dict[str, list[Any]] = {}
+
+
+class Sweep(Section):
+    """The contents of a sweep file."""
+
+    name: str = Field(pattern=r"^[\w./-]+$")
+    description: str = ""
+    base: dict[str, Any]
+    grid: dict[str, list[Any]] = {}
+    cases: list[dict[str, Any]] = Field([{}], min_length=1, description="settings that belong together, as one axis")
+    search: dict[str, dict[str, list[Any]]] = {}
+    samples: int = Field(1, gt=0, description="draws of `search` per grid point")
+    scheduler: Literal["asha", "median"] | None = None
+    stop: dict[str, float] = {}
+    smoke: Changes | None = None
+
+    @field_validator("search")
+    @classmethod
+    def _known(cls, search: dict[str, dict[str, list[Any]]]) -> dict[str, dict[str, list[Any]]]:
+        for key, distribution in search.items():
+            if len(distribution) != 1:
+                raise UserError(f"search.{key}: one distribution is required, found {list(distribution)}")
+            (kind, arguments), = distribution.items()
+            if kind not in DISTRIBUTIONS:
+                raise unknown(f"search.{key}", kind, DISTRIBUTIONS)
+            try:
+                DISTRIBUTIONS[kind](np.random.default_rng(0), *arguments)
+            except (TypeError, ValueError) as error:
+                raise UserError(f"search.{key}: {kind} does not take {arguments}: {error}") from None
+        return search
+
+    @classmethod
+    def load(cls, path: Path, smoke: bool = False) -> "Sweep":
+        """Read a file; with `smoke` its own `smoke` section is applied. Raises UserError naming file and key."""
+        try:
+            sweep = cls.model_validate(load_yaml(path))
+            if not smoke:
+                return sweep
+            if sweep.smoke is None:
+                raise UserError("smoke: this sweep has no smoke section")
+            base = dict(sweep.base)
+            for key, value in sweep.smoke.base.items():
+                base = changed(base, key, value)
+            return sweep.model_copy(update={"name": f"{sweep.name}-smoke", "base": base,
+                                            "grid": sweep.grid | sweep.smoke.grid})
+        except ValidationError as error:
+            raise UserError(f"{path}: {describe(error, '', cls)}") from None
+        except UserError as error:
+            raise UserError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
+
+    def points(self) -> Iterator[dict[str, Any]]:
+        """Every configuration, as written (defaults not filled in): cases x grid x samples, in the file's order."""
+        for case, values in itertools.product(self.cases, itertools.product(*self.grid.values())):
+            config = dict(self.base)
+            for key, value in (*case.items(), *zip(self.grid, values, strict=True)):
+                config = changed(config, key, value)
+            for index in range(self.samples if self.search else 1):
+                yield self._drawn(config, index)
+
+    def _drawn(self, config: dict[str, Any], index: int) -> dict[str, Any]:
+        for key, distribution in self.search.items():
+            (kind, arguments), = distribution.items()
+            config = changed(config, key, DISTRIBUTIONS[kind](generator(0, f"search/{key}", index), *arguments))
+        return config
+
+
+def changed(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """A copy with one dotted key set. A mapping replaces a component section and is merged into any other."""
+    head, _, rest = key.partition(".")
+    found = config.get(head)
+    if rest:
+        if isinstance(found, str) and head in COMPONENTS:
+            found = {"name": found}
+        if found is not None and not isinstance(found, Mapping):
+            raise UserError(f"{key}: {head} holds {found!r}, which has no keys")
+        return {**config, head: changed(found or {}, rest, value)}
+    if isinstance(value, Mapping) and isinstance(found, Mapping) and head not in COMPONENTS:
+        for name, inner in value.items():
+            found = changed(found, name, inner)
+        return {**config, head: dict(found)}
+    return {**config, key: value}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration and one seed of a sweep."""
+
+    hash: str
+    label: str
+    run: RunConfig
+    data: str
+    """Key of its data set in `Cells.data`."""
+
+
+class Cells:
+    """The cells of a sweep, checked as far as that is possible without training, with their data.
+
+    cells: hash -> Cell, in the sweep's order; equal configurations are one cell. data: key -> data set, fitted.
+    """
+
+    def __init__(self, sweep: Sweep) -> None:
+        self.sweep = sweep
+        self.data: dict[str, Dataset] = {}
+        self.cells: dict[str, Cell] = {}
+        self._loaded: dict[str, tuple[Dataset, str]] = {}
+        self._problems: dict[str, Problem] = {}
+        for point in sweep.points():
+            run = RunConfig.parse(point)
+            source = json.dumps(run.data.options())
+            if source not in self._loaded:
+                data = run.data.load()
+                self._loaded[source] = data, data.digest
+            data, digest = self._loaded[source]
+            key = f"{digest}/{run.model.image_size}"
+            self.data.setdefault(key, fitted(data, run))
+            cell = Cell(run.cell(digest), label(point, run), run, key)
+            self.problem(cell)
+            self.cells.setdefault(cell.hash, cell)
+
+    def problem(self, cell: Cell) -> Problem:
+        """The cell's data dealt out; dealt, and the model tried, once per distinct setting. Raises UserError."""
+        run = cell.run
+        setting = json.dumps([cell.data, run.model.options(), run.partition.options(), run.clients.total, run.seed])
+        if setting not in self._problems:
+            problem = Problem.build(run, self.data[cell.data])
+            problem.network("cpu")
+            self._problems[setting] = problem
+        return Problem(run, self._problems[setting].data, self._problems[setting].shards)
+
+
+def label(point: Mapping[str, Any], run: RunConfig) -> str:
+    """A readable name: `fedtoga ρ=0.1 α=0.1 dirichlet(0.1) s0`; hyper-parameters as far as the file sets them."""
+    words = [run.algorithm.name]
+    section = point.get("algorithm")
+    for key, value in section.items() if isinstance(section, Mapping) else ():
+        if key != "name":
+            words.append(f"{SYMBOLS.get(key, key)}={as_written(value)}")
+    return " ".join([*words, run.partition.label(), f"s{run.seed}"])
