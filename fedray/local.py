@@ -1,6 +1,7 @@
 """One client's local training: batches, learning rate, clipping, weight decay, momentum. No Ray in here."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -60,10 +61,13 @@ class LocalClient:
     step: int = 0
     x: Tensor = field(init=False)
     y: Tensor = field(init=False)
+    passes: Counter[str] = field(default_factory=Counter)
+    """Calls of grad or grad_with (`gradients`), full_grad (`full_gradients`) and predict (`predictions`) so far."""
 
     def __post_init__(self) -> None:
         self._past_loss = self._step_loss = torch.zeros((), device=self.theta.device)
         self._update: tuple[Tensor, Tensor] | None = None
+        self._in_loss = False
 
     @property
     def loss(self) -> Tensor:
@@ -109,31 +113,41 @@ class LocalClient:
         self.network.train(True)
         # Float buffers (running statistics) follow the first forward pass of a step only.
         with contextlib.nullcontext() if self._passes == 0 else self._buffers_kept():
-            self.network.load(theta)
+            self._load(theta)
+            self._in_loss = True
             value = loss(self.network)
+            self._in_loss = False
             gradients = torch.autograd.grad(value, wanted, materialize_grads=True)
         if self._passes == 0 or (plain and not self._plain_seen):
             self._step_loss = value.detach()
         self._plain_seen |= plain
         self._passes += 1
+        self.passes["gradients"] += 1
         return gradients
 
     def full_grad(self, theta: Tensor) -> Tensor:
         total = torch.zeros_like(theta)
         self.network.train(True)
         with self._buffers_kept():
-            self.network.load(theta)
+            self._load(theta)
             for start in range(0, self.samples, FULL_GRADIENT_BATCH):
                 x, y = self.samples_of.batch(self.indices[start:start + FULL_GRADIENT_BATCH])
                 loss = cross_entropy(self.network(x).logits, y, reduction="sum")
                 total += self._flat(torch.autograd.grad(loss, self.network.trained, materialize_grads=True))
+        self.passes["full_gradients"] += 1
         return total / self.samples
 
     def predict(self, theta: Tensor) -> Output:
         self.network.train(False)
+        self.passes["predictions"] += 1
         with torch.no_grad():
-            self.network.load(theta)
+            self._load(theta)
             return self.network(self.x)
+
+    def _load(self, theta: Tensor) -> None:
+        if self._in_loss:  # the network holds one theta, and the backward pass still needs the loss's
+            raise RuntimeError("a loss cannot call grad(), full_grad() or predict(): call them before it")
+        self.network.load(theta)
 
     def _cross_entropy(self, forward: Forward) -> Tensor:
         return cross_entropy(forward(self.x).logits, self.y)

@@ -5,18 +5,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from quadratic import Case, check, problem
+from digits import problem as small
+from quadratic import Case, check
 from torch import Tensor, nn
 
 from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.average import FedAvg
-from fedray.algorithms.base import Client, Vectors
+from fedray.algorithms.base import Client, Server, Vectors
 from fedray.algorithms.sharpness import FedSAM
+from fedray.backend.inline import InlineBackend
 from fedray.config import Training
 from fedray.data.batches import Samples
 from fedray.data.dataset import Dataset
 from fedray.local import Broadcast, Job, LocalClient, batches, train_client
 from fedray.models.flat import Network
+from fedray.simulation import Simulation
 
 ONE = [[(1, 1, -2, 3), (1, 1, -3, -3.75)]]
 """One client whose gradients are (3, -4) at x = (1, -1) and (3, 4) at (0, 0.25)."""
@@ -195,21 +198,35 @@ def test_frozen_parameters_never_move() -> None:
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_a_method_modifies_nothing_it_was_given(name: str) -> None:
     """Received vectors and the state before are the same after a client has trained: retries and resumes rely on it."""
-    case = Case({"name": name}, [{}, {}])
-    built = problem(case)
+    built = small({"name": name})
     network, algorithm = built.network("cpu"), built.config.algorithm
     theta = network.theta.clone()
-    state = algorithm.client_state(theta)
-    samples = Samples(built.data.x_train, built.data.y_train, built.data, "cpu")
-    state = Vectors({key: torch.full_like(v, 0.5) for key, v in state.items()})
-    message = Vectors({key: torch.full_like(v, 0.25) for key, v in algorithm.server_state(theta).items()})
+    simulation = Simulation(built, InlineBackend())
+    simulation.step()
+    before = simulation.state()
+    server = Server(before.theta, before.server, network.layout, 6, 3, 1, 0.1)
+    client = next(iter(simulation.cohort(0)))
+    state = before.clients.get(int(client), Vectors())
+    message = algorithm.message(server)
     given = {"theta": theta, **{f"state.{k}": v for k, v in state.items()},
              **{f"message.{k}": v for k, v in message.items()}}
     copies = {key: v.clone() for key, v in given.items()}
-    train_client(algorithm, network, samples, built.shards[1], built.config.training, 0,
-                 Broadcast(0, 0.5, theta, network.buffers.clone(), message, 2), Job(1, 0.5, state), 2, 3)
+    samples = Samples(built.data.x_train, built.data.y_train, built.data, "cpu")
+    c, _ = train_client(algorithm, network, samples, built.shards[client], built.config.training, 0,
+                        Broadcast(1, 0.1, theta, before.buffers, message, 3), Job(int(client), 0.5, state), 6, 330)
     assert all(torch.equal(v, copies[key]) for key, v in given.items())
-    assert set(state) == set(algorithm.client_state(theta))
+    assert not torch.equal(c.theta, theta)
+    assert state.keys() == c.state.keys()
+
+
+def test_a_loss_cannot_evaluate_elsewhere() -> None:
+    """The network holds one theta: a prediction at another inside a loss would differentiate at the wrong point."""
+    c = client_of(nn.Linear(4, 3), *gaussian(8, 4, 3))
+    with pytest.raises(RuntimeError, match="before it"):
+        c.grad(c.theta, lambda forward: (forward(c.x).logits - c.predict(c.theta + 1).logits).square().mean())
+    c = client_of(nn.Linear(4, 3), *gaussian(8, 4, 3))
+    target = c.predict(c.theta + 1).logits
+    assert c.grad(c.theta, lambda forward: (forward(c.x).logits - target).square().mean()).abs().sum() > 0
 
 
 class Reserved(FedAvg):
