@@ -189,7 +189,7 @@ def train_client(
     The canonical step on the algorithm's direction q: clip, q <- q + wd y, v <- m v + q, y <- y - η_t v.
     Returns the client (its new state, its update) and every upload, `update` and `buffers` included.
     """
-    network.buffers.copy_(broadcast.buffers)
+    network.reset(broadcast.buffers)
     c = LocalClient(
         network, samples, indices, theta_0=broadcast.theta, theta=broadcast.theta, message=broadcast.message,
         state=Vectors(job.state or algorithm.client_state(network.initial)), steps=training.steps(len(indices)),

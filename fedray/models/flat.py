@@ -95,8 +95,7 @@ class Network:
         self.initial = self.theta.clone()
         self._float_buffers = [b for b in module.buffers() if b.is_floating_point()]
         self.buffers = _flatten(self._float_buffers) if self._float_buffers else torch.zeros(0, device=device)
-        self.has_modes = any(isinstance(m, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)
-                             for m in module.modules())
+        self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
         self._features: Tensor | None = None
         self.head.register_forward_pre_hook(self._keep_features)
         own = getattr(module, "features", None)
@@ -146,9 +145,15 @@ class Network:
         return Output(logits, features, taps)
 
     def train(self, mode: bool) -> None:
-        """Training or evaluation mode; free for modules that know no difference."""
-        if self.has_modes and self.module.training != mode:
+        """Training or evaluation mode; free where it is that already."""
+        if self.module.training != mode:
             self.module.train(mode)
+
+    def reset(self, buffers: Tensor) -> None:
+        """Set the float buffers (B,), and the integer ones (BatchNorm's batch counter) as the module was made."""
+        self.buffers.copy_(buffers)
+        for counter, initial in self._counters:
+            counter.copy_(initial)
 
 
 def _flatten(tensors: Sequence[Tensor]) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from digits import problem as small
 from quadratic import Case, check
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.average import FedAvg
@@ -20,6 +21,7 @@ from fedray.data.dataset import Dataset
 from fedray.local import Broadcast, Job, LocalClient, batches, train_client
 from fedray.models.flat import Network
 from fedray.simulation import Simulation
+from fedray.worker import Worker
 
 ONE = [[(1, 1, -2, 3), (1, 1, -3, -3.75)]]
 """One client whose gradients are (3, -4) at x = (1, -1) and (3, 4) at (0, 0.25)."""
@@ -184,6 +186,32 @@ def test_running_statistics_follow_the_first_pass_of_a_step() -> None:
         assert torch.allclose(network.buffers[:2], 0.19 * mean, rtol=1e-6)
         assert uploads["buffers"].weight == 0.25
         assert torch.allclose(uploads["buffers"].vector[:2], 0.19 * mean, rtol=1e-6)
+
+
+class Peculiar(nn.Module):
+    """Dropout as a function, which only the module's own mode switches, and statistics that depend on a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(64, momentum=None)
+        self.classifier = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(dropout(self.norm(x.flatten(1)), 0.5, self.training))
+
+
+def test_a_client_does_not_depend_on_who_trained_before() -> None:
+    """In one process or two: the same uploads, whatever the module counts; and testing twice gives the same loss."""
+    built = small("fedavg", model={"name": "test_canonical_step:Peculiar"})
+    network = built.network("cpu")
+    broadcast = Broadcast(0, 0.1, network.theta.clone(), network.buffers.clone(), Vectors(), 2)
+    jobs = [Job(0, 0.5, Vectors()), Job(1, 0.5, Vectors())]
+    together = Worker(built).train(broadcast, jobs).sums
+    apart = [Worker(built).train(broadcast, [job]).sums for job in jobs]
+    assert all(torch.equal(together[name], apart[0][name] + apart[1][name]) for name in together)
+    worker = Worker(built)
+    first, second = (worker.evaluate(broadcast.theta, broadcast.buffers, [0]) for _ in range(2))
+    assert torch.equal(first["loss"], second["loss"])
 
 
 def test_frozen_parameters_never_move() -> None:
