@@ -32,16 +32,14 @@ def fedprox(w: World, mu: float) -> Tensors:
     return x
 
 
-def fednova(w: World, mu: float = 0.0, gmf: float = 0.0, prox_tau: str = "normalised") -> Tensors:
+def fednova(w: World, mu: float = 0.0) -> Tensors:
     """Wang et al., NeurIPS 2020: d_i = (x - y_K) / a_i; x <- x - tau_eff sum pi_i d_i, tau_eff = sum pi_i a_i.
 
     a_i is how far, in units of the lr, the client's own recursion moves when every gradient is 1 (and weight decay 0):
     the canonical step's v <- m v + (1 - eta mu a), a <- a + v. That is K for plain SGD, (K - m (1 - m^K) / (1 - m)) /
     (1 - m) for momentum, a <- (1 - eta mu) a + 1 for the prox term: the definitions' three cases.
-    prox_tau `steps`: tau_eff = sum pi_i K_i, as the official code has it when mu > 0. gmf: server momentum.
     """
     x = w.x0
-    b = zeros(x)
     for t in range(w.rounds):
         d, a = {}, {}
         for c in w.participants(t, x):
@@ -51,11 +49,9 @@ def fednova(w: World, mu: float = 0.0, gmf: float = 0.0, prox_tau: str = "normal
                 r = w.momentum * r + (1.0 - c.eta * mu * a_i)
                 a_i = a_i + r
             d[c.i], a[c.i] = (x - c.y) / a_i, a_i
-            eta = c.eta
         p = w.weights(list(d))
-        tau_eff = sum(p[i] * (a[i] if prox_tau == "normalised" else len(w.batches(t, i))) for i in d)
-        b = gmf * b + (tau_eff / eta) * w.average(d)
-        x = x - w.server_lr * eta * b
+        tau_eff = sum(p[i] * a[i] for i in a)
+        x = x - w.server_lr * tau_eff * w.average(d)
     return x
 
 

@@ -27,7 +27,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @dataclass(frozen=True)
 class Case:
     """`options`: the algorithm section without its name; `arguments`: the oracle's; `setting`: of SETTINGS;
-    `equals`: the id of the case that gives the same by definition."""
+    `equals`: the id of the case that gives the same by definition; `inert`: arguments without influence here.
+    """
 
     method: str
     oracle: Callable[..., Tensors]
@@ -37,6 +38,7 @@ class Case:
     training: dict[str, Any] = field(default_factory=dict)
     label: str = ""
     equals: str = ""
+    inert: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -45,10 +47,10 @@ class Case:
 
 def cases(method: str, oracle: Callable[..., Tensors], options: dict[str, Any] | None = None, label: str = "",
           equals: str = "", settings: tuple[str, ...] = ("plain", "together", "softmax"),
-          training: dict[str, Any] | None = None, **arguments: Any) -> list[Case]:
+          training: dict[str, Any] | None = None, inert: tuple[str, ...] = (), **arguments: Any) -> list[Case]:
     """One case per setting; the options are the oracle's arguments where they have the same names."""
     return [Case(method, oracle, arguments if options is None else options, arguments, setting, training or {}, label,
-                 equals and f"{equals}-{setting}")
+                 equals and f"{equals}-{setting}", inert)
             for setting in settings]
 
 
@@ -64,6 +66,13 @@ FEDTOGA: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("no dual correction", {"dual_correction": False}, {"beta": 0.0}),
     ("no sam correction", {"sam_correction": False}, {"sam_correction": False, "kappa": 0.0}),
 ]
+
+RADII = {"fixed": {"radius": "fixed"}, "dim0": {"radius": "adaptive"},
+         "layer": {"radius": "adaptive", "lambda_norm": "layer"}}
+STRATEGIES = {"A0": 1.0, "A2": 0.6, "A3": 0.6, "A4": 1.0, "A5": 1.0, "A6": 0.6}
+COMBINED: dict[str, dict[str, float]] = {"fedprox": {"mu": 0.7}, "scaffold": {}, "feddyn": {"alpha": 0.3},
+                                         "moon": {"mu": 2.0, "tau": 0.1}, "fednova": {}}
+# A factor of L_p is lost when its gradient is normalised: nothing stays of FedProx's and MOON's mu, of FedDyn's alpha.
 
 CASES: list[Case] = [
     *cases("fedavg", averaging.fedavg, settings=tuple(SETTINGS)),
@@ -119,15 +128,27 @@ CASES: list[Case] = [
     *[case for affine in ("full", "diagonal", "channel") for case in cases(
         "fedrobust", sharpness.fedrobust, {"ascent_lr": 0.1, "penalty": 0.5, "affine": affine}, label=affine,
         eta2=0.1, lam=0.5, affine=affine, channels=2)],
-    *[case for target in ("head", "body", "all") for radius in ("fixed", "dim0", "layer") for case in cases(
-        "fedsol", fedsol.fedsol, label=f"{target}-{radius}", settings=MLP_ONLY, rho=1.0, tau=3.0, target=target,
-        radius=radius)],
-    *[case for strategy in ("A0", "A2", "A3", "A4", "A5", "A6", "projection") for case in cases(
-        "fedsol", fedsol.fedsol, label=strategy, settings=MLP_ONLY, rho=1.0, tau=3.0, target="all", radius="dim0",
-        strategy=strategy)],
-    *[case for base in ("fedprox", "scaffold", "feddyn", "moon", "fednova") for case in cases(
-        "fedsol", fedsol.fedsol_with, label=f"with {base}", settings=MLP_ONLY, base=base, rho=1.0, target="all",
-        radius="dim0")],
+    *[case for target in ("head", "body", "all") for radius, chosen in RADII.items() for case in cases(
+        "fedsol", fedsol.fedsol, {"proximal": {"name": "kl", "tau": 2.0}, "rho": 1.0, "perturb": target, **chosen},
+        label=f"{target}, {radius}", settings=MLP_ONLY, rho=1.0, tau=2.0, target=target, radius=radius)],
+    *cases("fedsol", fedsol.fedsol, {"proximal": {"name": "kl", "tau": 2.0}, "rho": 1.0, "perturb": "all"},
+           settings=("softmax",), rho=1.0, tau=2.0, target="all", radius="dim0"),
+    *[case for strategy, b in STRATEGIES.items() for case in cases(
+        "fedsol", fedsol.fedsol,
+        {"proximal": {"name": "kl", "tau": 2.0, "weight": b}, "rho": 1.0, "perturb": "all", "strategy": strategy},
+        label=strategy, settings=MLP_ONLY, equals="fedavg" if strategy == "A0" else "",
+        inert={"A0": ("rho", "tau", "b"), "A5": ("rho", "b")}.get(strategy, ()), rho=1.0, tau=2.0, target="all",
+        radius="dim0", strategy=strategy, b=b)],
+    *cases("fedsol", fedsol.fedsol, {"proximal": {"name": "kl", "tau": 2.0, "weight": 0.6}, "rho": 1.0,
+                                     "perturb": "head", "strategy": "A3"},
+           label="A3, head", settings=MLP_ONLY, rho=1.0, tau=2.0, target="head", radius="dim0", strategy="A3", b=0.6),
+    *[case for base, chosen in COMBINED.items() for radius in ("dim0", "fixed") for case in cases(
+        "fedsol", fedsol.fedsol_with,
+        {"proximal": {"name": base, **chosen}, "rho": 1.0, "perturb": "all", **RADII[radius]},
+        label=f"with {base}, {radius}", settings=MLP_ONLY, inert=("alpha",), base=base, rho=1.0, target="all",
+        radius=radius, **{name: value for name, value in chosen.items() if name != "mu"})],
+    *cases("projection", fedsol.projection, {"proximal": {"name": "kl", "tau": 2.0}}, tau=2.0),
+    *cases("projection", fedsol.projection, {"proximal": {"name": "fedprox", "mu": 0.3}}, label="l2", tau=None),
 ]
 
 NOT_COMPARED: dict[str, str] = {}

@@ -34,8 +34,8 @@ def shares(w: World, scaling: str) -> list[float]:
     return [n * w.N / sum(sizes) if scaling == "samples" else 1.0 for n in sizes]
 
 
-def feddyn(w: World, alpha: float, scaling: str = "constant", code_clip: bool = False) -> Tensors:
-    """Acar et al., ICLR 2021, model units (form b). code_clip: the clip does not see alpha y (D-12)."""
+def feddyn(w: World, alpha: float, scaling: str = "constant") -> Tensors:
+    """Acar et al., ICLR 2021, model units (form b); the clip sees the whole direction (D-12)."""
     x = w.x0
     H = w.each(x)
     for t in range(w.rounds):
@@ -43,10 +43,7 @@ def feddyn(w: World, alpha: float, scaling: str = "constant", code_clip: bool = 
         for c in w.participants(t, x):
             a = alpha / shares(w, scaling)[c.i]
             for batch in c.batches:
-                if code_clip:
-                    c.step(w.grad(c.y, batch) + a * (H[c.i] - x), unclipped=a * c.y)
-                else:
-                    c.step(w.grad(c.y, batch) + a * (c.y - x + H[c.i]))
+                c.step(w.grad(c.y, batch) + a * (c.y - x + H[c.i]))
             H[c.i] = H[c.i] + c.u
             u[c.i] = c.u
         x = x + w.server_lr * w.average(u) + mean(H)

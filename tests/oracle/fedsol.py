@@ -35,7 +35,7 @@ def grad_kl(w: World, y: Tensors, x: Tensors, tau: float, batch: Batch) -> Tenso
 
 
 def fedsol(w: World, rho: float, tau: float, target: str, radius: str, strategy: str = "A1", b: float = 1.0) -> Tensors:
-    """The KL proximal loss; strategy A1 is FedSOL, the others are table 10's, `projection` is table 1's."""
+    """The KL proximal loss; strategy A1 is FedSOL, the others are table 10's. b: their weight of L_p's gradient."""
     x = w.x0
     for t in range(w.rounds):
         u = {}
@@ -52,8 +52,6 @@ def direction(w: World, c: Local, x: Tensors, batch: Batch, rho: float, tau: flo
     """Table 10's formula column (D-30)."""
     y = c.y
     g_l, g_p = w.grad(y, batch), grad_kl(w, y, x, tau, batch)
-    if strategy == "projection":
-        return g_l - (dot(g_l, g_p) / dot(g_p, g_p)) * g_p if dot(g_l, g_p) < 0 else g_l
     e_p = perturbation(w, y, x, g_p, rho, target, radius)
     e_c = perturbation(w, y, x, g_p + g_l, rho, target, radius)
     if strategy == "A0":
@@ -70,6 +68,24 @@ def direction(w: World, c: Local, x: Tensors, batch: Batch, rho: float, tau: flo
         return g_l + g_p
     assert strategy == "A6"
     return w.grad(y + e_p, batch) + b * g_p
+
+
+def projection(w: World, tau: float | None) -> Tensors:
+    """Table 1: what of g_l conflicts with g_p is removed; g_p of the KL loss, or (tau None) of 1/2 ||y - x||^2."""
+    x = w.x0
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            for batch in c.batches:
+                g_l = w.grad(c.y, batch)
+                g_p = c.y - x if tau is None else grad_kl(w, c.y, x, tau, batch)
+                if dot(g_l, g_p) < 0:
+                    c.step(g_l - (dot(g_l, g_p) / dot(g_p, g_p)) * g_p)
+                else:
+                    c.step(g_l)
+            u[c.i] = c.u
+        x = x + w.server_lr * w.average(u)
+    return x
 
 
 def fedsol_with(w: World, base: str, rho: float, target: str, radius: str, alpha: float = 0.1,

@@ -74,17 +74,16 @@ def fedgamma(w: World, rho: float, divisor: str = "steps") -> Tensors:
     return x
 
 
-def fedspeed(w: World, lam: float, rho: float, mix: float = 1.0) -> Tensors:
-    """Sun et al., ICLR 2023, code form (D-15): SAM gradients under FedDyn's duals; mix: (1 - mix) g1 + mix g2."""
+def fedspeed(w: World, lam: float, rho: float) -> Tensors:
+    """Sun et al., ICLR 2023, code form (D-15): SAM gradients under FedDyn's duals."""
     x = w.x0
     H = w.each(x)
     for t in range(w.rounds):
         u = {}
         for c in w.participants(t, x):
             for batch in c.batches:
-                g1 = w.grad(c.y, batch)
-                g2 = w.grad(c.y + rho * unit(g1), batch)
-                c.step((1 - mix) * g1 + mix * g2 + lam * (c.y - x + H[c.i]))
+                e = rho * unit(w.grad(c.y, batch))
+                c.step(w.grad(c.y + e, batch) + lam * (c.y - x + H[c.i]))
             H[c.i] = H[c.i] + c.u
             u[c.i] = c.u
         x = x + w.server_lr * w.average(u) + mean(H)

@@ -23,13 +23,11 @@ from fedray.local import batches
 from fedray.problem import Problem
 from fedray.simulation import run
 
-from .cases import BASE, NOT_COMPARED, SETTINGS, Case
-from .cases import CASES as ALL
+from .cases import BASE, CASES, NOT_COMPARED, SETTINGS, Case
 from .nets import MLP, SoftmaxRegression
 from .tensors import Tensors
 from .world import World
 
-CASES = [case for case in ALL if case.method in ALGORITHMS]
 SIZES = (5, 9, 14, 7, 11, 16)
 COHORTS = ((0, 2, 5), (1, 3, 4), (0, 1, 2), (2, 3, 5), (0, 4, 5))
 SHAPE, CLASSES, HIDDEN = (2, 3, 1), 4, 8
@@ -122,7 +120,8 @@ def test_the_comparison_can_fail(index: int, name: str) -> None:
     """An oracle whose hyper-parameter is 2 % off is outside the bound: every one of them is really compared."""
     case, (seed, _, _) = CASES[index], oracle(index)
     changed = flat(case.oracle(world(case, seed), **{**case.arguments, name: 1.02 * case.arguments[name]}))
-    assert np.abs(fedrays(index) - changed).max() > 3 * TOLERANCE
+    distance = np.abs(fedrays(index) - changed).max()
+    assert distance < TOLERANCE if name in case.inert else distance > 3 * TOLERANCE
 
 
 def test_no_two_cases_have_the_same_oracle() -> None:

@@ -88,13 +88,11 @@ class Local:
         self.eta = world.lr * world.lr_decay**t
         self.v = zeros(start)
 
-    def step(self, q: Tensors, unclipped: Tensors | None = None) -> None:
-        """Clip q, add weight decay, then momentum, then the step; `unclipped` joins q after the clip (D-12)."""
+    def step(self, q: Tensors) -> None:
+        """Clip q, add weight decay, then momentum, then the step."""
         world = self.world
         if world.clip is not None and norm(q) > world.clip:
             q = (world.clip / norm(q)) * q
-        if unclipped is not None:
-            q = q + unclipped
         q = q + world.weight_decay * self.y
         self.v = world.momentum * self.v + q
         self.y = self.y - self.eta * self.v
