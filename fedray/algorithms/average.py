@@ -20,7 +20,8 @@ class FedProx(Proximal):
     name = "fedprox"
     paper = "Li et al., Federated optimization in heterogeneous networks, MLSys 2020, eq. 2"
     idea = "keeps local models near the global one"
-    mu: float = Field(1.0, ge=0, description="μ: weight of the proximal term (FedSOL's tables: 1.0)")
+    mu: float = Field(1.0, ge=0, description="μ: weight of the proximal term", json_schema_extra={"paper": {
+        "FedSOL, FedNTD": 1.0, "FL-Simulator": [0.1, 0.01], "FedDyn's and FedDC's code": 1e-4}})
 
     def proximal(self, c: Client, theta: Tensor) -> Tensor:
         return self.mu * (theta - c.theta_0)

@@ -10,10 +10,11 @@ All vectors are float32 `(P,)` in `model.parameters()` order unless said otherwi
 never on the value of a tensor, and treat every vector as immutable: `c.theta = c.theta - ...`, not `c.theta -= ...`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
+from pydantic import ConfigDict
 from torch import Tensor
 
 from fedray.component import Component
@@ -135,6 +136,8 @@ class Received:
 class Algorithm(Component):
     """Base of all algorithms, and by itself FedAvg's behaviour. Subclasses override what their paper changes."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     idea: ClassVar[str] = ""
     """One line for lists: what the method adds."""
     reads_taps: ClassVar[bool] = False
@@ -194,11 +197,6 @@ class Algorithm(Component):
             raise UserError(f"model.name: every parameter belongs to the head; {self.name} needs a feature layer")
         if self.perturbs_inputs and tokens:
             raise UserError(f"data.name: the inputs are tokens; {self.name} needs real numbers")
-
-    @classmethod
-    def hyper_parameters(cls) -> Sequence[tuple[str, str, str]]:
-        """(name, default, description) of each hyper-parameter."""
-        return [(name, repr(f.default), f.description or "") for name, f in cls.model_fields.items()]
 
 
 class Proximal(Algorithm):

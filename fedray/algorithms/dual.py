@@ -59,8 +59,8 @@ class FedDyn(DynamicRegularisation):
     name = "feddyn"
     paper = "Acar et al., Federated learning based on dynamic regularization, ICLR 2021, algorithm 1"
     idea = "aligns local and global stationary points"
-    alpha: float = Field(0.1, ge=0, description="α: coefficient of the dynamic regulariser",
-                         json_schema_extra={"paper": {"lenet": 0.01, "resnet18": 0.1}})
+    alpha: float = Field(0.1, ge=0, description="α: coefficient of the dynamic regulariser", json_schema_extra={
+        "paper": {"LeNet (FedDyn's code, FedTOGA)": 0.01, "ResNet-18 (FedTOGA, FL-Simulator)": 0.1, "FedSOL": 0.1}})
     scaling: Literal["constant", "samples"] = Field(
         "constant", description="samples: α_i = α Σ n/(n_i N), as in the authors' code (D-17)")
 
@@ -79,8 +79,8 @@ class FedDC(DynamicRegularisation):
     name = "feddc"
     paper = "Gao et al., FedDC: non-IID data via local drift decoupling and correction, CVPR 2022"
     idea = "tracks each client's drift and corrects it, with control variates beside"
-    alpha: float = Field(0.1, ge=0, description="α: weight of the drift penalty",
-                         json_schema_extra={"paper": {"lenet": 0.01, "resnet18": 0.1}})
+    alpha: float = Field(0.1, ge=0, description="α: weight of the drift penalty", json_schema_extra={"paper": {
+        "LeNet (FedDC, FedTOGA)": 0.01, "ResNet-18 (FedTOGA)": 0.1}})
     scaling: Literal["constant", "samples"] = Field(
         "constant", description="samples: α/w_i, c/w_i and w_i Δc_i, as in the authors' code (D-17)")
 

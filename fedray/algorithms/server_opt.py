@@ -18,7 +18,8 @@ class FedAvgM(Algorithm):
     name = "fedavgm"
     paper = "Hsu et al., Measuring the effects of non-identical data distribution, 2019"
     idea = "heavy-ball momentum on the server"
-    beta: float = Field(0.9, ge=0, lt=1, description="β: momentum (FedACG's code: 0.4, FedNTD's: 0.7)")
+    beta: float = Field(0.9, ge=0, lt=1, description="β: momentum", json_schema_extra={"paper": {
+        "FedACG's code": 0.4, "FedNTD's code": 0.7}})
 
     def server_state(self, theta: Tensor) -> Vectors:
         return Vectors(b=theta.new_zeros(theta.shape))
@@ -34,11 +35,12 @@ class AdaptiveServer(Algorithm):
     `lr` is the papers' η_g; `training.server_lr` scales U before all this.
     """
 
-    lr: float = Field(0.01, gt=0, description="η_g: step size of the server (FL-Simulator: 0.1)",
-                      json_schema_extra={"paper": {"lenet": 0.01, "resnet18": 0.01}})
+    lr: float = Field(0.01, gt=0, description="η_g: step size of the server", json_schema_extra={"paper": {
+        "LeNet, ResNet-18 (FedTOGA)": 0.01, "FL-Simulator": [0.1, 0.05]}})
     beta1: float = Field(0.9, ge=0, lt=1, description="β1: decay of the mean of updates")
     beta2: float = Field(0.99, ge=0, lt=1, description="β2: decay of the mean of squared updates")
-    tau: float = Field(1e-3, gt=0, description="τ: added to √v (FL-Simulator: 0.01)")
+    tau: float = Field(1e-3, gt=0, description="τ: added to √v", json_schema_extra={"paper": {
+        "FedTOGA, FedACG": 1e-3, "FL-Simulator": 0.01}})
     start: Literal["tau_squared", "zero"] = Field(
         "tau_squared", description="v before the first round: the paper's τ², or 0 as in FL-Simulator's code (D-52)")
 
@@ -96,10 +98,10 @@ class FedACG(Proximal):
     name = "fedacg"
     paper = "Kim et al., Communication-efficient federated learning with accelerated client gradient, CVPR 2024"
     idea = "clients start from the server's look-ahead, and stay near it"
-    lam: float = Field(0.85, ge=0, lt=1, description="λ: server momentum",
-                       json_schema_extra={"paper": {"lenet": 0.85, "resnet18": 0.85}})
-    beta: float = Field(0.01, ge=0, description="β: weight of the proximal term (the authors' code: 0.002)",
-                        json_schema_extra={"paper": {"lenet": 0.01, "resnet18": 0.01}})
+    lam: float = Field(0.85, ge=0, lt=1, description="λ: server momentum", json_schema_extra={"paper": {
+        "FedACG, FedTOGA": 0.85}})
+    beta: float = Field(0.01, ge=0, description="β: weight of the proximal term", json_schema_extra={"paper": {
+        "LeNet, ResNet-18 (FedTOGA)": 0.01, "FedACG's code": 0.002}})
 
     def server_state(self, theta: Tensor) -> Vectors:
         return Vectors(b=theta.new_zeros(theta.shape))
