@@ -62,17 +62,21 @@ class Case:
     """What a derivation starts from, and the numbers it arrives at.
 
     rounds: per round, name -> values: `theta`, `server.NAME`, `client.I.NAME`. server, clients: vectors the run starts
-    from, where round 0's zeros would hide a term; start: x.
+    from, where round 0's zeros would hide a term; start: x. model, labels, classes: another model than `Quadratic`, and
+    each sample's label for it.
     """
 
     algorithm: Mapping[str, Any]
     rounds: Sequence[Mapping[str, Any]]
-    samples: Sequence[Sequence[Sample]] = CLIENTS
+    samples: Sequence[Sequence[Sequence[float]]] = CLIENTS
     training: Mapping[str, Any] = field(default_factory=dict)
     start: Point = (0, 0)
-    server: Mapping[str, Point] = field(default_factory=dict)
-    clients: Mapping[int, Mapping[str, Point]] = field(default_factory=dict)
+    server: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    clients: Mapping[int, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     cohorts: Sequence[Sequence[int]] | None = None
+    model: Mapping[str, Any] = field(default_factory=dict)
+    labels: Sequence[Sequence[int]] = ()
+    classes: int = 2
 
 
 CASES: dict[str, Callable[[], Case]] = {}
@@ -85,17 +89,17 @@ def derived(case: Callable[[], Case]) -> Callable[[], Case]:
 
 
 def problem(case: Case) -> Problem:
-    """The case as the engine's own configuration and data set; labels are 0, so that the loss is what it should be."""
+    """The case as the engine's own configuration and data set; Quadratic's loss is what it should be for label 0."""
     x = np.array([sample for shard in case.samples for sample in shard], dtype=np.float32)
-    y = np.zeros(len(x), dtype=np.int64)
+    y = np.array([label for shard in case.labels for label in shard] or np.zeros(len(x)), dtype=np.int64)
     owner = np.repeat(np.arange(len(case.samples)), [len(shard) for shard in case.samples])
     config = RunConfig.parse({
         "data": "digits", "partition": "natural",
         "clients": {"total": len(case.samples), "per_round": len(case.samples), "cohorts": case.cohorts},
-        "model": {"name": "quadratic:Quadratic", "start": list(case.start)},
+        "model": case.model or {"name": "quadratic:Quadratic", "start": list(case.start)},
         "algorithm": dict(case.algorithm), "training": {**TRAINING, "rounds": len(case.rounds), **case.training},
         "evaluation": {"every": 100}, "runtime": {"backend": "inline"}})
-    return Problem.build(config, Dataset("quadratic", x, y, x, y, 2, client_train=owner))
+    return Problem.build(config, Dataset("quadratic", x, y, x, y, case.classes, client_train=owner))
 
 
 def check(case: Case, tolerance: float = 1e-6) -> None:

@@ -4,13 +4,16 @@
 """
 
 import pytest
+import rounds_fedsol
 import rounds_first
+import rounds_outputs
 import rounds_server
+import rounds_sharpness
 from quadratic import CASES, check
 
 from fedray.algorithms import ALGORITHMS
 
-MODULES = [rounds_first, rounds_server]
+MODULES = [rounds_fedsol, rounds_first, rounds_outputs, rounds_server, rounds_sharpness]
 """Importing one registers its cases."""
 
 

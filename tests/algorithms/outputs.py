@@ -1,0 +1,47 @@
+"""Models small enough to derive a round of the methods that look at outputs, features or inner layers."""
+
+from collections.abc import Sequence
+from math import log
+
+import torch
+from torch import Tensor, nn
+
+LN2 = log(2)
+
+
+def times_ln2(values: Sequence[float], divisor: float = 1.0) -> tuple[float, ...]:
+    """Logits that are logarithms of powers of two make rational probabilities."""
+    return tuple(LN2 * value / divisor for value in values)
+
+
+class Softmax(nn.Module):
+    """Logits W x for one input: theta = W, three classes, all of it head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Linear(1, 3, bias=False)
+        nn.init.zeros_(self.weights.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weights(x)
+
+
+class TwoLayers(nn.Module):
+    """Features h = A x, two of them, and logits H h for two classes; H = 0, so at first no class gradient reaches A.
+
+    theta = (A, H), row by row. The features pass an activation, the identity, whose input is the tap.
+    """
+
+    taps = ("activation",)
+    head = "classifier"
+
+    def __init__(self, body: Sequence[Sequence[float]]) -> None:
+        super().__init__()
+        self.body = nn.Linear(len(body[0]), 2, bias=False)
+        self.activation = nn.Identity()
+        self.classifier = nn.Linear(2, 2, bias=False)
+        self.body.weight.data = torch.tensor(body, dtype=torch.float32)
+        nn.init.zeros_(self.classifier.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.activation(self.body(x)))

@@ -1,0 +1,174 @@
+"""Hand-derived rounds of FedASAM, FedGAMMA, FedSpeed, FedSMOO, FedLESAM(-S, -D), FedTOGA's options and FedRobust."""
+
+from math import sqrt
+
+from quadratic import Case, derived
+from rounds_first import DUALS, FEDTOGA
+
+VARIATES = {0: {"c": (4, 0)}, 1: {"c": (0, -4)}}
+CLIENT_0 = [(1, 2, -3, 2)]
+FIRST_OF_1 = (2, 1, 2, -3)
+
+
+@derived
+def fedasam() -> Case:
+    """ρ = 5, η_a = 1, x = (2, -1), so T = |y| + 1 = (3, 2) in both first steps (the parameter is named weight).
+    Client 0, b = (1, 0): g = (1, -2), T g = (3, -4), e = ρ T (3, -4)/5 = (9, -8), q = g0(11, -9) = (10, -18),
+    u0 = (-5, 9).
+    Client 1, b = (4, -9): g = (-4, 8), T g = (-12, 16), e = 5 T (-12, 16)/20 = (-9, 8), q = g1(-7, 7) = (-22, 16),
+    y = (13, -9). Now T = (14, 10); b = (10, -3.4): g = (3, -5.6), T g = (42, -56), e = 5 T (42, -56)/70 = (42, -40),
+    q = g1'(55, -49) = (45, -45.6), y = (-9.5, 13.8), u1 = (-11.5, 14.8).
+    """
+    return Case({"name": "fedasam", "rho": 5.0, "eta_a": 1.0}, [{"theta": (-6.25, 10.9)}], start=(2, -1),
+                samples=[[(1, 2, 1, 0)], [(2, 1, 4, -9), (1, 1, 10, -3.4)]])
+
+
+@derived
+def fedgamma() -> Case:
+    """ρ = 5; from c = (2, -2), c0 = (4, 0), c1 = (0, -4). Client 0: e = (3, -4), q = g0(e) + c - c0
+    = (6, -12) + (-2, -2), u0 = (-2, 7). K_0 = 1: c0 becomes the perturbed gradient, (6, -12).
+    Client 1: e = (-4, 3), q = (-12, 6) + (2, 2), y = (5, -4). Its second sample is moved to b = (2, 0): g1'(y) = (3,
+    -4) = e, q = g1'(8, -8) + (2, 2) = (8, -6), u1 = (1, -1). c1 = (0, -4) - (2, -2) - u1/(2 η), the mean of (-12, 6)
+    and (6, -8). c = (2, -2) + ½ ((2, -12) + (-3, 3)).
+    """
+    return Case({"name": "fedgamma", "rho": 5.0},
+                [{"theta": (-0.5, 3), "client.0.c": (6, -12), "client.1.c": (-3, -1), "server.c": (1.5, -6.5)}],
+                samples=[CLIENT_0, [FIRST_OF_1, (1, 1, 2, 0)]], server={"c": (2, -2)}, clients=VARIATES)
+
+
+@derived
+def fedspeed() -> Case:
+    """ρ = 5, α = ½; H_0 = (2, -2), H_1 = (-4, 2), h = (-1, 0). Client 0: q = g0(3, -4) + ½ H_0 = (7, -13),
+    u0 = (-3.5, 6.5). Client 1: q = g1(-4, 3) + ½ H_1 = (-14, 7), y = (7, -3.5). Second sample b = (4, 0.5):
+    g1'(y) = (3, -4) = e, q = (6, -8) + ½ ((7, -3.5) + (-4, 2)) = (7.5, -8.75), u1 = (3.25, 0.875).
+    H_i = H_i + u_i, h = (-1, 0) + (u0 + u1)/2, x = (u0 + u1)/2 + h.
+    """
+    return Case({"name": "fedspeed", "rho": 5.0, "alpha": 0.5},
+                [{"theta": (-1.25, 7.375), "server.h": (-1.125, 3.6875), "client.0.h": (-1.5, 4.5),
+                  "client.1.h": (-0.75, 2.875)}],
+                samples=[CLIENT_0, [FIRST_OF_1, (1, 1, 4, 0.5)]], server={"h": (-1, 0)}, clients=DUALS)
+
+
+@derived
+def fedsmoo() -> Case:
+    """ρ = 5, α = ½; duals as in `fedspeed`, s = (1, -1), μ_0 = (-6, -3), μ_1 = (-1, 1).
+    Client 0: v = (3, -4) - μ_0 - s = (8, 0), e = (5, 0), μ_0 = μ_0 + e - s = (-2, -2); q = g0(5, 0) + ½ H_0
+    = (8, -4) + (1, -1), u0 = (-4.5, 2.5).
+    Client 1: v = (-4, 3) - (-1, 1) - s = (-4, 3) = e, μ_1 = (-6, 5); q = (-12, 6) + ½ H_1 = (-14, 7), y = (7, -3.5).
+    Second sample b = (6, -15.5): g1'(y) = (1, 12), v = (1, 12) - (-6, 5) - s = (6, 8), e = (3, 4), μ_1 = (-4, 10);
+    q = g1'(10, 0.5) + ½ ((7, -3.5) + H_1) = (4, 16) + (1.5, -0.75) = (5.5, 15.25), u1 = (4.25, -11.125).
+    s = 5 unit((-2, -2)/2 + (-4, 10)/2) = 5 unit(-3, 4). U = (-0.125, -4.3125), h = (-1, 0) + U, x = U + h.
+    """
+    return Case({"name": "fedsmoo", "rho": 5.0, "alpha": 0.5},
+                [{"theta": (-1.25, -8.625), "server.h": (-1.125, -4.3125), "server.s": (-3, 4),
+                  "client.0.h": (-2.5, 0.5), "client.1.h": (0.25, -9.125),
+                  "client.0.mu": (-2, -2), "client.1.mu": (-4, 10)}], **SMOO)
+
+
+SMOO = {"samples": [CLIENT_0, [FIRST_OF_1, (1, 1, 6, -15.5)]], "server": {"h": (-1, 0), "s": (1, -1)},
+        "clients": {0: {"h": (2, -2), "mu": (-6, -3)}, 1: {"h": (-4, 2), "mu": (-1, 1)}}}
+
+
+@derived
+def fedsmoo_corrected() -> Case:
+    """As `fedsmoo`, but s from μ_i - e_K: ((-2, -2) - (5, 0) + (-4, 10) - (3, 4))/2 = (-7, 2), of norm √53."""
+    return Case({"name": "fedsmoo", "rho": 5.0, "alpha": 0.5, "perturbation_dual": "corrected"},
+                [{"theta": (-1.25, -8.625), "server.s": (-35 / sqrt(53), 10 / sqrt(53)), "client.0.mu": (-2, -2)}],
+                **SMOO)
+
+
+@derived
+def fedlesam() -> Case:
+    """ρ = 5. Round 0, only client 0, active before at x_old = (6, -8): e = 5 unit(x_old - x) = (3, -4). Its b is
+    (-9, 4): q = g0(3, -4) = (12, -16), x = (-6, 8).
+    Round 1. Client 0: x_old = (0, 0), e = 5 unit(6, -8) = (3, -4), q = g0(-3, 4) = (6, 0), u0 = (-3, 0).
+    Client 1 for the first time, so e = 0: q = g1(-6, 8) = (-16, 11), y = (2, 2.5), q = (-1, 1.5), y = (2.5, 1.75),
+    u1 = (8.5, -6.25). x = (-6, 8) + (5.5, -6.25)/2.
+    """
+    return Case({"name": "fedlesam", "rho": 5.0}, [
+        {"theta": (-6, 8), "client.0.x_old": (0, 0)},
+        {"theta": (-3.25, 4.875), "client.0.x_old": (-6, 8), "client.1.x_old": (-6, 8), "client.1.active": (1,)},
+    ], samples=[[(1, 2, -9, 4)], [FIRST_OF_1, (1, 1, 3, 1)]], cohorts=[[0], [0, 1]],
+        clients={0: {"x_old": (6, -8), "active": (1,)}})
+
+
+@derived
+def fedlesam_server() -> Case:
+    """ρ = 5, the server's last change (-6, 8): e = -5 unit(-6, 8) = (3, -4) for all. Client 0: q = g0(e) = (6, -12),
+    u0 = (-3, 6). Client 1: q = g1(e) = (2, -1), y = (-1, 0.5); q = g1'(y + e) = (-1, -4.5), u1 = (-0.5, 2.75).
+    The change is now (u0 + u1)/2.
+    """
+    return Case({"name": "fedlesam", "rho": 5.0, "estimate": "server"},
+                [{"theta": (-1.75, 4.375), "server.change": (-1.75, 4.375)}], server={"change": (-6, 8)})
+
+
+@derived
+def fedlesam_s() -> Case:
+    """ρ = 5; e0 = 5 unit(6, -8) = (3, -4), e1 = 5 unit(-8, 6) = (-4, 3); variates as in `fedgamma`.
+    Client 0: q = (6, -12) + (-2, -2), u0 = (-2, 7), c0 = (6, -12). Client 1: q = (-12, 6) + (2, 2), y = (5, -4); second
+    sample b = (2, 0): q = g1'(1, -1) + (2, 2) = (1, 1), u1 = (4.5, -4.5), c1 = (0, -4) - (2, -2) - u1, the mean of
+    (-12, 6) and (-1, -1). c = (2, -2) + ½ ((2, -12) + (-6.5, 6.5)).
+    """
+    return Case({"name": "fedlesam-s", "rho": 5.0},
+                [{"theta": (1.25, 1.25), "client.0.c": (6, -12), "client.1.c": (-6.5, 2.5), "server.c": (-0.25, -4.75),
+                  "client.1.x_old": (0, 0)}],
+                samples=[CLIENT_0, [FIRST_OF_1, (1, 1, 2, 0)]], server={"c": (2, -2)}, clients={
+                    i: {**VARIATES[i], **MEMORIES[i]} for i in (0, 1)})
+
+
+MEMORIES = {0: {"x_old": (6, -8), "active": (1,)}, 1: {"x_old": (-8, 6), "active": (1,)}}
+
+
+@derived
+def fedlesam_d() -> Case:
+    """ρ = 5, α = ½; e_i as in `fedlesam_s`, duals as in `fedspeed`. Client 0: q = (6, -12) + (1, -1), u0 = (-3.5, 6.5).
+    Client 1: q = (-12, 6) + (-2, 1), y = (7, -3.5); q = g1'(3, -0.5) + ½ (3, -1.5) = (0, -1.5) + (1.5, -0.75),
+    u1 = (6.25, -2.375). U = (1.375, 2.0625), h = (-1, 0) + U, x = U + h.
+    """
+    return Case({"name": "fedlesam-d", "rho": 5.0, "alpha": 0.5},
+                [{"theta": (1.75, 4.125), "server.h": (0.375, 2.0625), "client.0.h": (-1.5, 4.5),
+                  "client.1.h": (2.25, -0.375), "client.0.x_old": (0, 0)}],
+                server={"h": (-1, 0)}, clients={i: {**DUALS[i], **MEMORIES[i]} for i in (0, 1)})
+
+
+@derived
+def fedtoga_as_printed() -> Case:
+    """`fedtoga_global`'s client 0 alone (M = 1 of N = 2), Δ divided by η too and h by M: u0 = (-4.125, -1.375),
+    h = (-1, 0) + u0/1, x = u0 + h, Δ = -u0/(1 η).
+    """
+    return Case({**FEDTOGA, "perturbation": "global", "delta_scale": "gradient", "dual_divisor": "cohort"},
+                [{"theta": (-9.25, -2.75), "server.h": (-5.125, -1.375), "server.delta": (8.25, 2.75),
+                  "client.0.h": (-2.125, -3.375)}],
+                server={"delta": (0.5, 3.5), "h": (-1, 0)}, clients=DUALS, cohorts=[[0]])
+
+
+@derived
+def fedtoga_dual_correction_alone() -> Case:
+    """β = ½, Δ = (2, -4), nothing perturbed, no duals. Client 0: q = (3, -4) + ½ Δ = (4, -6), u0 = (-2, 3).
+    Client 1: q = (-4, 3) + (1, -2), y = (1.5, -0.5); q = (-1.5, -1.5) + (1, -2), u1 = (1.75, 1.25).
+    Δ = -½ (u0 + u1/2).
+    """
+    return Case({**FEDTOGA, "sam": False, "dynamic_regularisation": False},
+                [{"theta": (-0.125, 2.125), "server.delta": (0.5625, -1.8125)}], server={"delta": (2, -4)})
+
+
+@derived
+def fedrobust() -> Case:
+    """η_2 = ½, λ = ¼, a scale and a shift for each of the inputs z = (a, b). By a the loss ½ a (y - b)² has the
+    derivative ½ (y - b)², by b -a (y - b); by the shift the same, by the scale z times it. The penalty's, -½ of what
+    differs from (1, 0), is 0 in a first step.
+    Client 0, z = (1, 2, -3, 2): y - b = (3, -2), by z (4.5, 2, -3, 4): shift ½ of that, scale 1 + ½ (4.5, 4, 9, 8).
+    u0 = (-1.5, 2) as in `fedavg`: descent and ascent start from the same point.
+    Client 1, z = (2, 1, 2, -3): y - b = (-2, 3), by z (2, 4.5, 4, -3); shift (1, 2.25, 2, -1.5),
+    scale 1 + ½ (4, 4.5, 8, 9) = (3, 3.25, 5, 5.5); y = (2, -1.5).
+    Second, z = (1, 1, 3, 1) is seen as scale z + shift = (4, 5.5, 17, 4): y - b = (-15, -5.5), q = (-60, -30.25),
+    u1 = (32, 13.625); by z (112.5, 15.125, 60, 30.25); shift ¾ (1, 2.25, 2, -1.5) + ½ of that,
+    scale 1 + ¾ (2, 2.25, 4, 4.5) + ½ (112.5, 15.125, 180, 30.25).
+    Round 1, only client 0, x = (15.25, 7.8125): z is seen as (5.5, 7, -18, 12), y - b = (33.25, -4.1875),
+    q = (182.875, -29.3125).
+    """
+    return Case({"name": "fedrobust", "ascent_lr": 0.5, "penalty": 0.25}, [
+        {"theta": (15.25, 7.8125), "client.0.affine": ((3.25, 3, 5.5, 5), (2.25, 1, -1.5, 2)),
+         "client.1.affine": ((58.75, 10.25, 94, 19.5), (57, 9.25, 31.5, 14))},
+        {"theta": (-76.1875, 22.46875)},
+    ], cohorts=[[0, 1], [0]])
