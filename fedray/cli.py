@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedray.commands_data import data_app
 from fedray.component import Component
 from fedray.errors import Diverged, UserError
 
@@ -128,8 +130,6 @@ def list_(what: Annotated[str, typer.Argument(metavar="algorithms|models|dataset
 @app.command()
 def ui(port: Annotated[int, typer.Option(min=1, max=65535)] = 5000) -> None:
     """MLflow's UI on this directory's store (or MLFLOW_TRACKING_URI), on 127.0.0.1."""
-    import os
-
     from fedray.tracking import open_store, store_uri
 
     open_store()
@@ -139,6 +139,7 @@ def ui(port: Annotated[int, typer.Option(min=1, max=65535)] = 5000) -> None:
 
 def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
     """Run a command line: a user's mistake is one line and exit code 2, numbers gone wrong are exit code 3."""
+    sys.path.insert(0, os.getcwd())  # one's own `package.module:Class` is looked for here first, as by `python -m`
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("fedray").setLevel(logging.INFO)
     if not isinstance(command, typer.Typer):
@@ -159,6 +160,9 @@ def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     sys.exit(code or 0)
+
+
+app.add_typer(data_app, name="data")
 
 
 def main() -> None:

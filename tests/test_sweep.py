@@ -1,0 +1,160 @@
+"""Whole sweeps through the command line, real Ray and real MLflow: killed, called again, with cells that diverge."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from mlflow import MlflowClient
+
+REPOSITORY = Path(__file__).parent.parent
+
+SWEEP: dict[str, Any] = {
+    "name": "small",
+    "base": {
+        "data": "digits", "clients": {"total": 10, "per_round": 3}, "model": {"name": "mlp", "hidden": [8]},
+        "partition": {"name": "dirichlet", "alpha": 0.5},
+        "training": {"rounds": 12, "local_epochs": 1, "batch_size": 50, "lr": 0.1},
+        "evaluation": {"every": 1}, "runtime": {"checkpoint_every": 2}},
+    "grid": {"algorithm": [{"name": "tests.plugins:Slow", "nap": 0.05}, {"name": "scaffold"}], "seed": [0, 1]},
+}
+
+
+def fedray(folder: Path, *arguments: str, module: str = "fedray.cli") -> subprocess.Popen[str]:
+    """A command in its own folder and session, so that killing it is like a lost machine, not like Ctrl-C."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
+    environment |= {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=folder, env=environment, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def done(process: subprocess.Popen[str], code: int = 0) -> str:
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == code, f"exit {process.returncode}\n{out}\n{err}"
+    return out if code != 2 else err
+
+
+def write(folder: Path, sweep: dict[str, Any]) -> Path:
+    path = folder / "sweep.yaml"
+    path.write_text(yaml.safe_dump(sweep, allow_unicode=True), encoding="utf-8")
+    return path
+
+
+def runs(folder: Path) -> list[Any]:
+    client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("fedray")
+    return list(client.search_runs([experiment.experiment_id], "tags.`fedray.kind` = 'cell'"))
+
+
+def state_hashes(folder: Path) -> dict[str, str]:
+    """cell hash -> state_sha256 of its run; exactly one run per cell, FINISHED."""
+    found = runs(folder)
+    assert {run.info.status for run in found} == {"FINISHED"}
+    assert max(Counter(run.data.tags["fedray.cell"] for run in found).values()) == 1
+    return {run.data.tags["fedray.cell"]: run.data.tags["fedray.state_sha256"] for run in found}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the small sweep has run undisturbed."""
+    folder = tmp_path_factory.mktemp("finished")
+    out = done(fedray(folder, "sweep", str(write(folder, SWEEP))))
+    assert "small: 4 finished" in out
+    return folder
+
+
+def test_a_second_call_has_nothing_to_run(finished: Path) -> None:
+    before = state_hashes(finished)
+    started = time.monotonic()
+    out = done(fedray(finished, "sweep", "sweep.yaml"))
+    assert "4 cells, 4 finished, 0 diverged, 0 to run" in out
+    assert "[1/" not in out
+    assert time.monotonic() - started < 60
+    assert state_hashes(finished) == before
+
+
+def test_killed_half_way_and_called_again_ends_like_an_undisturbed_one(finished: Path, tmp_path: Path) -> None:
+    """SIGKILL of the driver when one cell has finished and others are on their way."""
+    driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)))
+    assert driver.stdout is not None
+    for line in driver.stdout:
+        if "finished" in line and "[1/4]" in line:
+            break
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait(timeout=10)
+    driver.communicate()
+    statuses = Counter(run.info.status for run in runs(tmp_path))
+    assert statuses["FINISHED"] < 4, "it was killed too late to show anything"
+    out = done(fedray(tmp_path, "sweep", "sweep.yaml"))
+    assert "small: 4 finished" in out
+    assert state_hashes(tmp_path) == state_hashes(finished)
+    for run in runs(tmp_path):
+        client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+        steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "test_accuracy")]
+        assert sorted(set(steps)) == list(range(1, 13)), "every evaluated round is logged"
+
+
+def test_what_mlflow_holds(finished: Path) -> None:
+    client = MlflowClient(tracking_uri=f"sqlite:///{finished / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("fedray")
+    everything = client.search_runs([experiment.experiment_id])
+    parents = [run for run in everything if run.data.tags["fedray.kind"] == "sweep"]
+    assert [run.info.run_name for run in parents] == ["small"]
+    run = next(run for run in runs(finished) if run.data.tags["algorithm"] == "scaffold")
+    assert run.data.tags["mlflow.parentRunId"] == parents[0].info.run_id
+    assert run.info.run_name.startswith("scaffold dirichlet(0.5) s")
+    assert run.data.params["training.lr"] == "0.1"
+    assert run.data.params["partition.alpha"] == "0.5"
+    assert {artifact.path for artifact in client.list_artifacts(run.info.run_id)} == {"config.yaml", "partition.png"}
+    history = client.get_metric_history(run.info.run_id, "test_accuracy")
+    values = [metric.value for metric in sorted(history, key=lambda metric: metric.step)]
+    assert run.data.metrics["final_test_accuracy"] == values[-1]
+    assert run.data.metrics["last10_test_accuracy"] == pytest.approx(sum(values[2:]) / 10)
+    assert run.data.metrics["best_test_accuracy"] == max(values)
+
+
+def test_table_of_the_sweep(finished: Path) -> None:
+    out = done(fedray(finished, "small", "--format", "csv", module="analysis.tables"))
+    lines = out.splitlines()
+    assert lines[0] == "row,column,mean,std,seeds,others"
+    scaffold = [run.data.metrics["last10_test_accuracy"] for run in runs(finished)
+                if run.data.tags["algorithm"] == "scaffold"]
+    mean = sum(scaffold) / 2
+    row = next(line for line in lines if line.startswith("scaffold")).split(",")
+    assert float(row[2]) == pytest.approx(mean, rel=1e-5)
+    assert float(row[3]) == pytest.approx(abs(scaffold[0] - scaffold[1]) / 2**0.5, rel=1e-4)
+    assert row[4] == "2"
+
+
+def test_a_diverged_cell_is_marked_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    """lr = 1e20: one step makes the weights about 1e18, and the losses of the second are not finite."""
+    sweep = SWEEP | {"grid": {"training.lr": [1.0e20, 0.1]}, "base": SWEEP["base"] | {"algorithm": "fedavg"}}
+    out = done(fedray(tmp_path, "sweep", str(write(tmp_path, sweep))))
+    assert "small: 1 diverged, 1 finished" in out
+    bad = next(run for run in runs(tmp_path) if run.data.tags["fedray.status"] == "diverged")
+    assert bad.info.status == "FAILED"
+    assert bad.data.metrics["diverged_round"] == 1
+    assert "diverged in round 1, client" in bad.data.tags["fedray.message"]
+    out = done(fedray(tmp_path, "small", "--rows", "training.lr", module="analysis.tables"))
+    assert "(1 diverged)" in out
+    assert "2 cells, 1 finished, 1 diverged, 0 to run" in done(fedray(tmp_path, "sweep", "sweep.yaml"))
+
+
+def test_run_prints_the_same_hash_for_one_and_two_actors(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(SWEEP["base"] | {"algorithm": "fedtoga"}), encoding="utf-8")
+    processes = [fedray(tmp_path, "run", str(path), "--json", "--no-track", *arguments) for arguments in (
+        ("--set", "runtime.actors=1"), ("--set", "runtime.actors=2"), ("--backend", "inline"))]
+    results = [json.loads(done(process).splitlines()[-1]) for process in processes]
+    assert len({result["theta_sha256"] for result in results}) == 1
+    assert len({result["state_sha256"] for result in results}) == 1
+    assert results[0]["rounds"] == 12
+    assert set(results[0]) >= {"test_accuracy", "test_loss", "rounds", "theta_sha256", "state_sha256",
+                               "seconds_per_round"}
