@@ -11,6 +11,7 @@ of its initial model) is the first one for which the oracle, on its own, never c
 
 import dataclasses
 import functools
+import typing
 
 import numpy as np
 import pytest
@@ -150,3 +151,21 @@ def test_every_method_has_an_oracle() -> None:
     compared = {case.method for case in CASES}
     assert not compared & NOT_COMPARED.keys()
     assert compared | NOT_COMPARED.keys() >= ALGORITHMS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - NOT_COMPARED.keys()))
+def test_every_option_is_compared(name: str) -> None:
+    """Of a choice every value is, of a number one that is not its default, of FedSOL's proximal losses each."""
+    options = [case.options for case in CASES if case.method == name]
+    for option, field in ALGORITHMS[name].model_fields.items():
+        used = {repr(given.get(option, field.default)) for given in options}
+        if typing.get_origin(field.annotation) is typing.Literal:
+            assert used == {repr(value) for value in typing.get_args(field.annotation)}, option
+        elif field.annotation is bool:
+            assert used == {"True", "False"}, option
+        elif isinstance(field.default, float):
+            assert used - {repr(field.default)}, option
+        else:
+            assert option == "proximal"
+            losses = {given.get(option, {"name": field.default})["name"] for given in options}
+            assert losses == ALGORITHMS[name].choices.keys()
