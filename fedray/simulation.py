@@ -160,7 +160,7 @@ class Simulation:
         if float(sums["infinite"]):
             raise Diverged(self._state.round, None, "the test loss is not finite")
         count = len(self.problem.data.y_test)
-        return {"test_accuracy": 100 * float(sums["correct"].sum()) / count, "test_loss": float(sums["loss"]) / count}
+        return {"test_accuracy": 100 * float(sums["correct"].sum()) / count, "test_loss": float(sums["loss"])}
 
     def state(self) -> State:
         """The run as it is after the last whole round; the tensors are never modified in place."""
@@ -171,6 +171,7 @@ class Simulation:
     def restore(self, state: State) -> None:
         """Go on from a state of the same configuration."""
         self._state = state
+        self._state = self.state()  # a copy: the caller's own stays as it is
 
     def result(self) -> Result:
         """What the run has given so far."""

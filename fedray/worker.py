@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.backend.reduce import Accumulator, NotSummable
+from fedray.config import Runtime
 from fedray.data.batches import Samples
 from fedray.errors import UserError
 from fedray.local import Broadcast, Job, train_client
@@ -34,8 +35,7 @@ class Worker:
         config = problem.config
         torch.set_num_threads(config.runtime.threads)
         device = config.runtime.torch_device
-        if device == "cuda" and not torch.cuda.is_available():
-            raise UserError("runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu")
+        refuse_missing_device(config.runtime)
         data = problem.data
         self.problem = problem
         self.network = problem.network(device)
@@ -68,27 +68,34 @@ class Worker:
         return partial
 
     def evaluate(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int]) -> dict[str, Tensor]:
-        """Test the chunks (of 500 consecutive test samples each): exact sums of `loss` and of `correct` per class."""
+        """Test chunks of 500 consecutive samples: exact sums of `loss` over n (the mean) and `correct` per class."""
         self.network.load(theta.to(self.device))
         self.network.buffers.copy_(buffers)
         self.network.train(False)
         sums = Accumulator()
-        classes = self.problem.data.num_classes
+        classes, n = self.problem.data.num_classes, len(self.test_samples)
         for chunk in chunks:
             x, y = self.test_samples.batch(np.arange(chunk * TEST_BATCH,
-                                                     min((chunk + 1) * TEST_BATCH, len(self.test_samples))))
+                                                     min((chunk + 1) * TEST_BATCH, n)))
             with torch.no_grad():
                 logits = self.network(x).logits
             loss = cross_entropy(logits, y, reduction="sum")
             # A model that went wrong is reported as such: its loss counts as not finite, not as an error here.
-            sums.add("infinite", (~torch.isfinite(loss)).float(), 1.0, len(self.test_samples))
-            sums.add("loss", torch.nan_to_num(loss, 0.0, 0.0, 0.0).clamp(max=1e5), 1.0, 1)
+            sums.add("infinite", (~torch.isfinite(loss)).float(), 1.0, n)
+            loss = torch.nan_to_num(loss, 0.0, 0.0, 0.0).clamp(max=1e5 * len(y))  # so that the mean can be summed
+            sums.add("loss", loss, 1 / n, test_chunks(n))
             correct = torch.bincount(y[logits.argmax(1) == y], minlength=classes)
-            sums.add("correct", correct.float(), 1.0, len(self.test_samples))
+            sums.add("correct", correct.float(), 1.0, n)
         return sums.sums
 
     def _moved(self, vectors: Vectors) -> Vectors:
         return Vectors({name: v.to(self.device) for name, v in vectors.items()})
+
+
+def refuse_missing_device(runtime: Runtime) -> None:
+    """Raise UserError where this process cannot see the device that the configuration asks for."""
+    if runtime.torch_device == "cuda" and not torch.cuda.is_available():
+        raise UserError("runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu")
 
 
 def test_chunks(samples: int) -> int:

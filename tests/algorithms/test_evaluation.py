@@ -1,0 +1,55 @@
+"""Testing the global model: exact sums over the chunks, whatever the loss, and a state that can be gone back to."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from digits import data, problem
+from torch.nn.functional import cross_entropy
+
+from fedray.backend.inline import InlineBackend
+from fedray.problem import Problem
+from fedray.simulation import Simulation
+
+
+def many(samples: int) -> Problem:
+    """The digits with a test set of this size (samples repeat)."""
+    built, whole = problem("fedavg"), data()
+    pick = np.arange(samples) % len(whole.y_test)
+    return replace(built, data=replace(whole, x_test=whole.x_test[pick], y_test=whole.y_test[pick]))
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0, 3000.0])
+@pytest.mark.parametrize("samples", [1, 501, 4300])
+def test_loss_and_accuracy_over_chunks(scale: float, samples: int) -> None:
+    """Nine chunks of 500 give the mean over all 4,300; also where a wild model's losses are in the millions."""
+    built = many(samples)
+    running = Simulation(built, InlineBackend())
+    state = running.state()
+    state.theta = scale * state.theta
+    running.restore(state)
+    found = running.evaluate()
+    network = built.network("cpu")
+    network.load(state.theta)
+    x = (torch.from_numpy(built.data.x_test).float() / 255 - built.data.mean[0]) / built.data.std[0]
+    with torch.no_grad():
+        logits, y = network(x).logits, torch.from_numpy(built.data.y_test)
+    expected = min(float(cross_entropy(logits.double(), y)), 1e5)
+    assert found["test_loss"] == pytest.approx(expected, rel=1e-5)
+    assert found["test_accuracy"] == pytest.approx(100 * float((logits.argmax(1) == y).double().mean()))
+
+
+def test_a_state_can_be_gone_back_to_twice() -> None:
+    """Neither going on from a state nor going on after taking it changes it."""
+    running = Simulation(problem("scaffold"), InlineBackend())
+    running.step()
+    state = running.state()
+    before = state.sha256()
+    running.step()
+    after = running.state().sha256()
+    for _ in range(2):
+        running.restore(state)
+        running.step()
+        assert running.state().sha256() == after
+        assert state.sha256() == before
