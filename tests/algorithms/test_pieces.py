@@ -1,0 +1,127 @@
+"""The pieces of methods: distillation, contrast over taps, FedSOL's radii and perturbation, the projection."""
+
+from math import log
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import kl_div, log_softmax
+
+from fedray.algorithms.auxiliary import FedRCL, kl, others
+from fedray.algorithms.base import Output, Vectors
+from fedray.algorithms.fedsol import FedSOL, Projection
+from fedray.models.flat import Layout
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_kl_is_torchs() -> None:
+    target, logits = 3 * random(7, 5), 3 * random(7, 5, seed=1)
+    expected = kl_div(log_softmax(logits, 1), log_softmax(target, 1), reduction="batchmean", log_target=True)
+    assert torch.allclose(kl(target, logits), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_kl_of_equal_logits_has_no_gradient_at_all() -> None:
+    """Exactly: a unit vector of rounding noise would be a perturbation of full length (D-34)."""
+    target = 10 * random(50, 10)
+    logits = target.clone().requires_grad_()
+    assert not torch.autograd.grad(kl(target, logits), logits)[0].any()
+
+
+def test_not_true_logits() -> None:
+    logits = torch.tensor([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])
+    assert others(logits, torch.tensor([0, 1, 2])).tolist() == [[2, 3], [4, 6], [7, 8]]
+
+
+def test_not_true_distillation_sees_neither_shifts_nor_the_true_class() -> None:
+    """A constant on all logits and anything on the true class change nothing; of two classes nothing is left."""
+    target, logits, y = random(6, 4), random(6, 4, seed=1), torch.tensor([0, 1, 2, 3, 0, 1])
+    plain = kl(others(target, y), others(logits, y))
+    true = logits.scatter_add(1, y[:, None], random(6, 1, seed=2))
+    assert torch.equal(kl(others(target, y), others(true, y)), plain)
+    assert torch.allclose(kl(others(target + 3, y), others(logits - 2, y)), plain, rtol=1e-5)
+    assert kl(others(target[:, :2], y % 2), others(logits[:, :2], y % 2)) == 0
+
+
+def rcl(tap: Tensor, y: list[int], **options: float) -> float:
+    """FedRCL's term for one tap."""
+    term = FedRCL.parse("algorithm", options).term(SimpleNamespace(y=torch.tensor(y)))  # type: ignore[arg-type]
+    return float(term(Output(tap, tap, (tap,))))
+
+
+def test_fedrcl_of_identical_class_mates() -> None:
+    """s = 1 within the class: the penalty is log 2 for each; without it and without other classes nothing is left."""
+    alike = torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]])
+    assert rcl(alike, [0, 0, 0]) == pytest.approx(log(2), rel=1e-4)
+    assert rcl(alike, [0, 0, 0], relaxation=0) == pytest.approx(0, abs=1e-6)
+
+
+def test_fedrcl_of_samples_without_mates() -> None:
+    """All classes distinct: no penalty, and orthogonal features leave log(1 + 2 e^-20) of the contrast."""
+    assert rcl(torch.eye(4), [0, 1, 2, 3], contrast=0) < 1e-12
+    assert rcl(torch.eye(4), [0, 1, 2, 3]) < 1e-7
+    assert rcl(torch.eye(4)[:1], [0]) < 1e-7
+
+
+LAYOUT = Layout(("a.weight", "a.bias", "h.weight"), ((2, 3), (2,), (2, 2)), frozenset({"h.weight"}))
+
+
+def moved(part: str = "all", **options: Any) -> tuple[FedSOL, Any]:
+    """A client of FedSOL that has moved from x by a random vector."""
+    method = FedSOL.parse("algorithm", {"perturb": part, **options})
+    local = Vectors(perturbed=LAYOUT.part(part))
+    return method, SimpleNamespace(theta=random(12), theta_0=random(12, seed=1), layout=LAYOUT, local=local)
+
+
+def test_lambda_by_column_and_by_layer() -> None:
+    """|y - x|, every column (dim0), or every tensor (layer), of norm 1; a bias is one column."""
+    method, c = moved()
+    by_column = LAYOUT.views(method.radii(c))
+    assert torch.allclose(by_column["a.weight"].norm(dim=0), torch.ones(3))
+    assert torch.allclose(by_column["a.bias"].norm(), torch.ones(()))
+    views = LAYOUT.views((c.theta - c.theta_0).abs())
+    assert torch.allclose(by_column["h.weight"], views["h.weight"] / views["h.weight"].norm(dim=0))
+    by_layer = LAYOUT.views(moved(lambda_norm="layer")[0].radii(c))
+    assert all(torch.allclose(by_layer[name], view / view.norm()) for name, view in views.items())
+
+
+def test_lambda_of_a_stack_of_clients_is_that_of_each() -> None:
+    method, c = moved()
+    stack = SimpleNamespace(theta=random(3, 12, seed=5), theta_0=c.theta_0, layout=LAYOUT, local=c.local)
+    each = [method.radii(SimpleNamespace(theta=theta, theta_0=c.theta_0, layout=LAYOUT)) for theta in stack.theta]
+    assert torch.allclose(method.radii(stack), torch.stack(each))
+    g = random(3, 12, seed=6)
+    alone = [method.perturbed(SimpleNamespace(theta=theta, theta_0=c.theta_0, layout=LAYOUT, local=c.local), row)
+             for theta, row in zip(stack.theta, g, strict=True)]
+    assert torch.allclose(method.perturbed(stack, g), torch.stack(alone))
+
+
+@pytest.mark.parametrize("part", ["all", "head", "body"])
+def test_fedsol_perturbs_its_part_by_rho(part: str) -> None:
+    method, c = moved(part, radius="fixed", rho=0.5)
+    e = method.perturbed(c, random(12, seed=2)) - c.theta
+    assert float(e.norm()) == pytest.approx(0.5, rel=1e-4)
+    assert not e[LAYOUT.part(part) == 0].any()
+
+
+def test_fedsol_does_not_follow_noise() -> None:
+    """D-34: a gradient below 1e-8 is none."""
+    method, c = moved(radius="fixed")
+    assert torch.equal(method.perturbed(c, 1e-10 * random(12, seed=2)), c.theta)
+
+
+def test_projection_leaves_the_orthogonal_part() -> None:
+    """Against a conflicting L_p nothing along it is left and q is no longer than g; otherwise q = g."""
+    method = Projection.parse("algorithm", {"proximal": "fedprox"})
+    for seed in range(20):
+        g, away = random(12, seed=seed), random(12, seed=seed + 100)
+        c = SimpleNamespace(theta=away, theta_0=torch.zeros(12), grad=lambda theta, g=g: g)
+        q, conflict = method.gradient(c), float(g @ away) < 0  # type: ignore[arg-type]
+        assert torch.equal(q, g) or conflict
+        assert q.norm() <= g.norm() * (1 + 1e-6)
+        if conflict:
+            assert abs(float(q @ away)) < 1e-5
