@@ -71,6 +71,9 @@ class Training(Section):
     momentum: float = Field(0.0, ge=0, lt=1, description="m: local momentum; its buffer starts at 0 every round")
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
     clip_norm: float | None = Field(None, gt=0, description="C: largest norm of a direction, before weight decay")
+    clip_scope: Literal["direction", "code"] = Field(
+        "direction", description="what C bounds: q, or q less the α y or μ y that FL-Simulator's code adds as weight "
+                                 "decay (D-12)")
     server_lr: float = Field(1.0, gt=0, allow_inf_nan=False, description="η_g: scales the averaged update only")
     aggregation: Literal["uniform", "samples"] = Field(
         "uniform", description="π: weights of the cohort's average, equal or proportional to n_i")

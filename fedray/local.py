@@ -195,7 +195,9 @@ def train_client(
         state=Vectors(job.state or algorithm.client_state(network.initial)), steps=training.steps(len(indices)),
         lr=broadcast.lr, momentum=training.momentum, weight=job.weight, total_clients=total_clients,
         total_samples=total_samples)
-    decay = training.weight_decay * (network.layout.trainable.to(c.theta.device) if network.layout.frozen else 1.0)
+    trainable = network.layout.trainable.to(c.theta.device) if network.layout.frozen else 1.0
+    decay = training.weight_decay * trainable
+    pull = algorithm.pull(c) * trainable if training.clip_scope == "code" else None
     velocity: Tensor | None = None
     devices = [c.theta.device] if c.theta.is_cuda else []
     with torch.random.fork_rng(devices=devices):
@@ -206,7 +208,8 @@ def train_client(
             c.start_step(k, *samples.batch(indices[positions], augment))
             q = algorithm.direction(c)
             if training.clip_norm is not None:
-                q = q * (training.clip_norm / torch.linalg.vector_norm(q)).clamp(max=1.0)
+                q = _clipped(q, training.clip_norm) if pull is None else (
+                    _clipped(q - pull * c.theta, training.clip_norm) + pull * c.theta)
             if training.weight_decay:
                 q = q + decay * c.theta
             if training.momentum:
@@ -220,3 +223,7 @@ def train_client(
     if network.buffers.numel():
         uploads["buffers"] = Sum(network.buffers - broadcast.buffers, job.weight)
     return c, uploads
+
+
+def _clipped(q: Tensor, norm: float) -> Tensor:
+    return q * (norm / torch.linalg.vector_norm(q)).clamp(max=1.0)

@@ -25,3 +25,6 @@ class FedProx(Proximal):
 
     def proximal(self, c: Client, theta: Tensor) -> Tensor:
         return self.mu * (theta - c.theta_0)
+
+    def pull(self, c: Client) -> float:
+        return self.mu

@@ -174,6 +174,10 @@ class Algorithm(Component):
         """q, what this step descends, before clip, weight decay, momentum and learning rate."""
         return self.gradient(c)
 
+    def pull(self, c: Client) -> float:
+        """λ where q holds a λ y that the authors' code adds as weight decay, after clipping (D-12); else 0."""
+        return 0.0
+
     def upload(self, c: Client) -> dict[str, Sum]:
         """After the last step: new `c.state`, and uploads beside the update (which the engine sends itself)."""
         return {}

@@ -30,6 +30,9 @@ class DynamicRegularisation(Proximal):
     def proximal(self, c: Client, theta: Tensor) -> Tensor:
         return self.coefficient(c) * (theta - c.theta_0 + c.state.h)
 
+    def pull(self, c: Client) -> float:
+        return self.coefficient(c)
+
     def upload(self, c: Client) -> dict[str, Sum]:
         c.state.h = c.state.h + c.update
         return {"h_change": Sum(c.update)}
@@ -90,6 +93,9 @@ class FedDC(DynamicRegularisation):
 
     def coefficient(self, c: Client) -> float:
         return self.alpha / self.size(c)
+
+    def pull(self, c: Client) -> float:
+        return 0.0  # the authors' code clips all of it
 
     def server_state(self, theta: Tensor) -> Vectors:
         return Vectors(super().server_state(theta), c=theta.new_zeros(theta.shape))

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from fedray.algorithms import ALGORITHMS
-from fedray.algorithms.average import FedAvg
-from fedray.algorithms.base import Client, Server, Vectors
+from fedray.algorithms.average import FedAvg, FedProx
+from fedray.algorithms.base import Algorithm, Client, Server, Vectors
 from fedray.algorithms.sharpness import FedSAM
 from fedray.backend.inline import InlineBackend
 from fedray.config import Training
@@ -56,6 +56,43 @@ def test_sam_ascends_the_bare_gradient() -> None:
     """
     check(Case({"name": "fedsam", "rho": 5.0}, [{"theta": (-0.75, 1.25)}], samples=[ONE[0][:1]], start=(1, -1),
                training={"clip_norm": 5.0, "weight_decay": 0.5}))
+
+
+CLIP_SCOPE: dict[str, tuple[dict[str, Any], float]] = {
+    "feddyn": ({"alpha": 1.0}, 1.0), "fedspeed": ({"alpha": 1.0, "rho": 0}, 1.0),
+    "fedsmoo": ({"alpha": 1.0, "rho": 0}, 1.0), "fedlesam-d": ({"alpha": 1.0, "rho": 0}, 1.0),
+    "fedtoga": ({"alpha": 1.0, "rho": 0, "beta": 0}, 1.0), "feddc": ({"alpha": 1.0}, 0.0),
+}
+"""Options that leave the direction FedDyn's, and whether the authors' code keeps α y out of the clip."""
+
+
+@pytest.mark.parametrize("name", CLIP_SCOPE)
+def test_clip_scope(name: str) -> None:
+    """α = 1, H = (1, 3), C = 1.5, wd = η = ½, x = (1, -1), one step, one client: q = (3, -4) + H = (4, -1).
+
+    In the authors' scope q - αx = (3, 0) is clipped to (1.5, 0); + αx = (2.5, -1); + ½ x = (3, -1.5);
+    u = (-1.5, 0.75), h = H + u = (-0.5, 3.75), x + u + h = (-1, 3.5).
+    In ours q clips to (1.5/√17) q, + ½ x = (1.9552138, -0.8638034), u = (-0.9776069, 0.4319017) and
+    x + 2 u + H = (0.0447862, 2.8638034).
+    """
+    options, pull = CLIP_SCOPE[name]
+    variates = {"c": (0, 0)} if name == "feddc" else {"mu": (0, 0)} if name == "fedsmoo" else {}
+    kept = {"x_old": (1, -1), "active": (0,)} if name == "fedlesam-d" else variates
+    for scope in ("direction", "code"):
+        expected = (-1, 3.5) if scope == "code" and pull else (0.0447862, 2.8638034)
+        check(Case({"name": name, **options}, [{"theta": expected}], samples=[ONE[0][:1]], start=(1, -1),
+                   training={"clip_norm": 1.5, "clip_scope": scope, "weight_decay": 0.5},
+                   server={"h": (1, 3)}, clients={0: {"h": (1, 3), **kept}}))
+
+
+def test_clip_scope_of_fedprox() -> None:
+    """μ = 1, C = 2.5, η = ½, x = (1, -1), K = 2, b = (-2, 3). First step: q = (3, -4), less μx is (2, -3), norm √13:
+    (2.5/√13) (2, -3) + (1, -1) = (2.3867505, -3.0801257), y = (-0.1933752, 0.5400629).
+    Then q = y - b + (y - x) = (0.6132496, -0.9198742), less μy = (0.8066248, -1.4599371), norm 1.668 < C: q it is;
+    y = (-0.5, 1).
+    """
+    check(Case({"name": "fedprox", "mu": 1.0}, [{"theta": (-0.5, 1.0)}], samples=[ONE[0][:1]], start=(1, -1),
+               training={"clip_norm": 2.5, "clip_scope": "code", "local_epochs": 2}))
 
 
 def test_server_lr_scales_only_the_averaged_update() -> None:
@@ -163,7 +200,7 @@ class Normalised(nn.Module):
         return self.classifier(self.frozen(self.norm(x)))
 
 
-def trained(algorithm: FedAvg | FedSAM, **training: Any) -> tuple[LocalClient, dict[str, Any], Network]:
+def trained(algorithm: Algorithm, **training: Any) -> tuple[LocalClient, dict[str, Any], Network]:
     """One client with 4 samples, full batch, trained on `Normalised` from zero buffers means and unit variances."""
     x, y = gaussian(4, 2, 2)
     torch.manual_seed(0)
@@ -216,8 +253,8 @@ def test_a_client_does_not_depend_on_who_trained_before() -> None:
 
 def test_frozen_parameters_never_move() -> None:
     """Weight decay, momentum and clipping leave parameters without gradient exactly where they were."""
-    for algorithm in (FedAvg(), FedSAM(rho=0.1)):
-        c, _, _ = trained(algorithm, local_steps=3, weight_decay=0.1, momentum=0.9, clip_norm=0.5)
+    for algorithm in (FedAvg(), FedSAM(rho=0.1), FedProx(mu=1.0)):
+        c, _, _ = trained(algorithm, local_steps=3, weight_decay=0.1, momentum=0.9, clip_norm=0.1, clip_scope="code")
         moved = (c.theta - c.theta_0 != 0).float()
         assert torch.equal(moved * (1 - c.layout.trainable), torch.zeros_like(moved))
         assert moved.sum() > 0
