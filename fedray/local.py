@@ -217,7 +217,7 @@ def train_client(
                 q = velocity
             c.theta = c.theta - c.lr * q
         uploads = algorithm.upload(c)
-    if reserved := uploads.keys() & {"update", "buffers", "train_loss"}:
+    if reserved := uploads.keys() & {"update", "buffers", "train_loss", "sums"}:
         raise ValueError(f"{algorithm.name}: an upload cannot be named {reserved.pop()!r}")
     uploads["update"] = Sum(c.update, job.weight)
     if network.buffers.numel():

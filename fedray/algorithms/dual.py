@@ -15,7 +15,8 @@ class DynamicRegularisation(Proximal):
     `alpha: 0.1` is the papers' setting (D-3). Σ runs over all N clients (D-2). α = 0 is not FedAvg (D-14).
     """
 
-    alpha: float = Field(0.1, ge=0, description="α: coefficient of the dynamic regulariser (λ; 1/α in FedTOGA's text)")
+    alpha: float = Field(0.1, ge=0, description="α: coefficient of the dynamic regulariser (λ; 1/α in FedTOGA's text)",
+                         json_schema_extra={"paper": {"FedTOGA, FL-Simulator": 0.1}})
 
     def coefficient(self, c: Client) -> float:
         """α of this client."""
