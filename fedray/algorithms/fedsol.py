@@ -41,7 +41,8 @@ class WithProximalLoss(Algorithm):
     choices: ClassVar[dict[str, type[Proximal]]] = {
         "kl": FedAvgKL, "fedprox": FedProx, "fednova": NovaProximal, "scaffold": Scaffold, "feddyn": FedDyn,
         "moon": MOON}
-    proximal: Proximal = Field("kl", validate_default=True, description="L_p: whose proximal loss, with its options")
+    proximal: Proximal = Field("kl", validate_default=True, description="L_p, a name or a mapping with its options: "
+                               "kl, fedprox, fednova, scaffold, feddyn, moon")
 
     @field_validator("proximal", mode="before")
     @classmethod
@@ -183,6 +184,8 @@ class Projection(WithProximalLoss):
     paper = "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions, CVPR 2024, table 1"
     idea = "removes from each step what conflicts with a proximal loss"
     choices = {"kl": FedAvgKL, "fedprox": FedProx}
+    proximal: Proximal = Field("kl", validate_default=True, description="L_p, a name or a mapping with its options: "
+                               "kl, fedprox")
 
     def label(self) -> str:
         """As the paper's table 1 calls it: `fedavg+kl-projection`, `fedavg+l2-projection`."""

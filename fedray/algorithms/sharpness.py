@@ -73,4 +73,4 @@ class FedSpeed(FedSAM, DynamicRegularisation):
     name = "fedspeed"
     paper = "Sun et al., FedSpeed: larger local interval, less communication round, ICLR 2023, algorithm 1"
     idea = "SAM with dynamic regularisation"
-    rho: float = Field(0.1, ge=0, description="ρ: SAM radius")
+    rho: float = Field(0.1, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"FedTOGA": 0.1}})

@@ -19,12 +19,15 @@ class FedTOGA(DynamicRegularisation):
 
     The four parts can be switched off, as in table 10: without `sam` g~ = g(y); without `dynamic_regularisation` there
     is no H (α = 0 would keep the server's h, D-14); without `dual_correction` no βΔ; without `sam_correction` r = g(y).
+    Then the method's label is table 10's: `fedtoga-sam+dr` without both corrections, `fedtoga-sam+dr+dual` without the
+    second.
     """
 
     name = "fedtoga"
     paper = "FedTOGA (tuning-free global-update perturbation and dual correction), algorithm 1"
     idea = "SAM and dynamic regularisation, both corrected by the global update"
-    rho: float = Field(0.1, ge=0, description="ρ: SAM radius")
+    rho: float = Field(0.1, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {
+        "LeNet, ResNet-18": 0.1}})
     beta: float = Field(0.9, ge=0, le=1, description="β: dual correction, weight of Δ in the step", json_schema_extra={
         "paper": {"searched": [0.8, 0.85, 0.9]}})
     kappa: float = Field(1.0, ge=0, description="κ: SAM correction, weight of Δ in the perturbation (at most K)",
