@@ -26,7 +26,7 @@ def fedprox(w: World, mu: float) -> Tensors:
         u = {}
         for c in w.participants(t, x):
             for batch in c.batches:
-                c.step(w.grad(c.y, batch) + mu * (c.y - x))
+                c.step(w.grad(c.y, batch) + mu * (c.y - x), pull=mu)
             u[c.i] = c.u
         x = x + w.server_lr * w.average(u)
     return x

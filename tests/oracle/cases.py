@@ -8,13 +8,15 @@ from . import averaging, corrections, fedsol, losses, sharpness
 from .tensors import Tensors
 
 BASE: dict[str, Any] = {"local_epochs": 2, "batch_size": 4, "shuffle": False, "lr": 0.1, "lr_decay": 0.9,
-                        "weight_decay": 0.02, "momentum": 0.0, "clip_norm": None, "aggregation": "uniform",
+                        "weight_decay": 0.02, "momentum": 0.0, "clip_norm": None,
+                        "clip_scope": "direction", "aggregation": "uniform",
                         "server_lr": 1.0}
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "momentum": {"momentum": 0.5},
     "clip": {"clip_norm": 0.5},
+    "clip as code": {"clip_norm": 0.5, "clip_scope": "code"},
     "samples": {"aggregation": "samples"},
     "server_lr": {"server_lr": 0.7},
     "shuffle": {"shuffle": True},
@@ -56,6 +58,7 @@ def cases(method: str, oracle: Callable[..., Tensors], options: dict[str, Any] |
 
 MLP_ONLY = ("plain", "together")
 PLAIN = ("plain",)
+PULL = ("plain", "together", "softmax", "clip as code")
 
 FEDTOGA: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     *[(form, {"perturbation": form}, {"perturbation": form}) for form in ("fusion", "global", "neighbour")],
@@ -75,30 +78,30 @@ COMBINED: dict[str, dict[str, float]] = {"fedprox": {"mu": 0.7}, "scaffold": {},
 # A factor of L_p is lost when its gradient is normalised: nothing stays of FedProx's and MOON's mu, of FedDyn's alpha.
 
 CASES: list[Case] = [
-    *cases("fedavg", averaging.fedavg, settings=tuple(SETTINGS)),
-    *cases("fedprox", averaging.fedprox, mu=0.7),
+    *cases("fedavg", averaging.fedavg, settings=tuple(name for name in SETTINGS if name != "clip as code")),
+    *cases("fedprox", averaging.fedprox, settings=PULL, mu=0.7),
     *cases("scaffold", corrections.scaffold),
-    *cases("feddyn", corrections.feddyn, alpha=0.3),
-    *cases("feddyn", corrections.feddyn_gradient_units, alpha=0.3, label="gradient units",
-           equals="feddyn"),
+    *cases("feddyn", corrections.feddyn, settings=PULL, alpha=0.3),
+    *cases("feddyn", corrections.feddyn_gradient_units, label="gradient units", equals="feddyn",
+           settings=PULL, alpha=0.3),
     *cases("fedcm", averaging.fedcm, alpha=0.3),
     *cases("fedsam", sharpness.fedsam, rho=0.3),
     *cases("mofedsam", sharpness.mofedsam, rho=0.3, beta=0.3),
     *[case for label, options, arguments in FEDTOGA for case in cases(
         "fedtoga", sharpness.fedtoga, {"alpha": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8, **options}, label=label,
-        **{"lam": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8, **arguments})],
+        settings=PULL, **{"lam": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8, **arguments})],
     *cases("fedavgm", averaging.fedavgm, beta=0.6),
     *[case for method, oracle in (("fedadam", averaging.fedadam), ("fedyogi", averaging.fedyogi)) for case in [
         *cases(method, oracle, {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "tau": 0.02},
                eta_g=0.1, beta1=0.8, beta2=0.95, tau=0.02),
         *cases(method, oracle, {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "tau": 0.02, "start": "zero"},
                label="from zero", settings=PLAIN, eta_g=0.1, beta1=0.8, beta2=0.95, tau=0.02, v0=0.0)]],
-    *cases("fedacg", averaging.fedacg, lam=0.8, beta=0.3),
-    *cases("feddyn", corrections.feddyn, label="scaled", alpha=0.3, scaling="samples"),
-    *cases("feddc", corrections.feddc, alpha=0.3),
+    *cases("fedacg", averaging.fedacg, settings=PULL, lam=0.8, beta=0.3),
+    *cases("feddyn", corrections.feddyn, label="scaled", settings=PULL, alpha=0.3, scaling="samples"),
+    *cases("feddc", corrections.feddc, settings=PULL, alpha=0.3),
     *cases("feddc", corrections.feddc, label="scaled", alpha=0.3, scaling="samples"),
     *cases("fednova", averaging.fednova),
-    *cases("fednova", averaging.fednova, label="prox", mu=0.7),
+    *cases("fednova", averaging.fednova, label="prox", settings=PULL, mu=0.7),
     *cases("mimelite", averaging.mimelite, beta=0.6),
     *cases("scaffold", corrections.scaffold, label="effective", settings=("together",), divisor="effective"),
     *cases("fedntd", losses.fedntd, beta=0.8, tau=2.0),
@@ -112,8 +115,8 @@ CASES: list[Case] = [
            everywhere=True),
     *cases("fedgamma", sharpness.fedgamma, rho=0.3),
     *cases("fedgamma", sharpness.fedgamma, label="effective", settings=("together",), rho=0.3, divisor="effective"),
-    *cases("fedspeed", sharpness.fedspeed, {"alpha": 0.2, "rho": 0.3}, lam=0.2, rho=0.3),
-    *cases("fedsmoo", sharpness.fedsmoo, {"alpha": 0.2, "rho": 0.3}, lam=0.2, rho=0.3),
+    *cases("fedspeed", sharpness.fedspeed, {"alpha": 0.2, "rho": 0.3}, settings=PULL, lam=0.2, rho=0.3),
+    *cases("fedsmoo", sharpness.fedsmoo, {"alpha": 0.2, "rho": 0.3}, settings=PULL, lam=0.2, rho=0.3),
     *cases("fedsmoo", sharpness.fedsmoo, {"alpha": 0.2, "rho": 0.3, "perturbation_dual": "corrected"},
            label="corrected", lam=0.2, rho=0.3, paper_upload=True),
     *cases("fedlesam", sharpness.fedlesam, rho=0.3),
@@ -124,7 +127,8 @@ CASES: list[Case] = [
            broadcast=True),
     *cases("fedlesam-s", sharpness.fedlesam_s, label="effective", settings=("together",), rho=0.3,
            divisor="effective"),
-    *cases("fedlesam-d", sharpness.fedlesam_d, {"alpha": 0.2, "rho": 0.3}, lam=0.2, rho=0.3),
+    *cases("fedlesam-d", sharpness.fedlesam_d, {"alpha": 0.2, "rho": 0.3}, settings=PULL, lam=0.2,
+           rho=0.3),
     *cases("fedlesam-d", sharpness.fedlesam_d, {"alpha": 0.2, "rho": 0.3, "estimate": "server"}, label="server",
            lam=0.2, rho=0.3, broadcast=True),
     *[case for affine in ("full", "diagonal", "channel") for case in cases(

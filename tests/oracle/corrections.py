@@ -35,7 +35,7 @@ def shares(w: World, scaling: str) -> list[float]:
 
 
 def feddyn(w: World, alpha: float, scaling: str = "constant") -> Tensors:
-    """Acar et al., ICLR 2021, model units (form b); the clip sees the whole direction (D-12)."""
+    """Acar et al., ICLR 2021, model units (form b)."""
     x = w.x0
     H = w.each(x)
     for t in range(w.rounds):
@@ -43,7 +43,7 @@ def feddyn(w: World, alpha: float, scaling: str = "constant") -> Tensors:
         for c in w.participants(t, x):
             a = alpha / shares(w, scaling)[c.i]
             for batch in c.batches:
-                c.step(w.grad(c.y, batch) + a * (c.y - x + H[c.i]))
+                c.step(w.grad(c.y, batch) + a * (c.y - x + H[c.i]), pull=a)
             H[c.i] = H[c.i] + c.u
             u[c.i] = c.u
         x = x + w.server_lr * w.average(u) + mean(H)
@@ -58,7 +58,7 @@ def feddyn_gradient_units(w: World, alpha: float) -> Tensors:
         u = {}
         for c in w.participants(t, x):
             for batch in c.batches:
-                c.step(w.grad(c.y, batch) - dual[c.i] + alpha * (c.y - x))
+                c.step(w.grad(c.y, batch) - dual[c.i] + alpha * (c.y - x), pull=alpha)
             dual[c.i] = dual[c.i] - alpha * c.u
             u[c.i] = c.u
         h = h - (alpha / w.N) * total(list(u.values()))

@@ -83,7 +83,7 @@ def fedspeed(w: World, lam: float, rho: float) -> Tensors:
         for c in w.participants(t, x):
             for batch in c.batches:
                 e = rho * unit(w.grad(c.y, batch))
-                c.step(w.grad(c.y + e, batch) + lam * (c.y - x + H[c.i]))
+                c.step(w.grad(c.y + e, batch) + lam * (c.y - x + H[c.i]), pull=lam)
             H[c.i] = H[c.i] + c.u
             u[c.i] = c.u
         x = x + w.server_lr * w.average(u) + mean(H)
@@ -101,7 +101,7 @@ def fedsmoo(w: World, lam: float, rho: float, paper_upload: bool = False) -> Ten
                 v = w.grad(c.y, batch) - mu[c.i] - s
                 e = rho * unit(v)
                 mu[c.i] = mu[c.i] + e - s
-                c.step(w.grad(c.y + e, batch) + lam * (c.y - x + H[c.i]))
+                c.step(w.grad(c.y + e, batch) + lam * (c.y - x + H[c.i]), pull=lam)
             H[c.i] = H[c.i] + c.u
             u[c.i] = c.u
             sent.append(mu[c.i] - e if paper_upload else mu[c.i])
@@ -170,7 +170,7 @@ def fedlesam_d(w: World, lam: float, rho: float, broadcast: bool = False) -> Ten
             delta = _lesam_delta(rho, x, old[c.i])
             old[c.i] = x
             for batch in c.batches:
-                c.step(w.grad(c.y + delta, batch) + lam * (c.y - x + H[c.i]))
+                c.step(w.grad(c.y + delta, batch) + lam * (c.y - x + H[c.i]), pull=lam)
             H[c.i] = H[c.i] + c.u
             u[c.i] = c.u
         if broadcast:
@@ -208,7 +208,7 @@ def fedtoga(w: World, lam: float, rho: float, kappa: float, beta: float, perturb
                 q = last + beta * delta
                 if dynamic:
                     q = q + lam * (c.y - x + H[c.i])
-                c.step(q)
+                c.step(q, pull=lam if dynamic else 0.0)
             H[c.i] = H[c.i] + c.u
             u[c.i] = c.u
             per_step[c.i] = c.u / (c.K * c.eta if gradient_scale else c.K)

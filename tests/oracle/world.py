@@ -26,6 +26,7 @@ class World:
     weight_decay: float = 0.0
     momentum: float = 0.0
     clip: float | None = None
+    clip_scope: str = "direction"
     aggregation: str = "uniform"
     server_lr: float = 1.0
     order: dict[tuple[int, int], list[np.ndarray]] = field(default_factory=dict)
@@ -88,12 +89,17 @@ class Local:
         self.eta = world.lr * world.lr_decay**t
         self.v = zeros(start)
 
-    def step(self, q: Tensors) -> None:
-        """Clip q, add weight decay, then momentum, then the step."""
-        world = self.world
+    def step(self, q: Tensors, pull: float = 0.0) -> None:
+        """Clip q, add weight decay, then momentum, then the step.
+
+        pull: q holds pull x y, which FL-Simulator's code adds with the weight decay; clip_scope `code` (D-12).
+        """
+        world, decay = self.world, self.world.weight_decay
+        if world.clip_scope == "code":
+            q, decay = q - pull * self.y, decay + pull
         if world.clip is not None and norm(q) > world.clip:
             q = (world.clip / norm(q)) * q
-        q = q + world.weight_decay * self.y
+        q = q + decay * self.y
         self.v = world.momentum * self.v + q
         self.y = self.y - self.eta * self.v
 
