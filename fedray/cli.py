@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -15,6 +15,9 @@ from rich.table import Table
 from fedray.commands_data import data_app
 from fedray.component import Component
 from fedray.errors import Diverged, UserError
+
+if TYPE_CHECKING:
+    from fedray.sweepfile import Sweep
 
 UsageError: Any = typer.BadParameter.__base__
 """click's, wherever this version of typer has it."""
@@ -76,15 +79,26 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would run, and whether it fits")] = False,
     force: Annotated[bool, typer.Option("--force", help="run finished cells again")] = False,
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="trials at a time; default: as many as fit")] = None,
-    address: Annotated[str | None, typer.Option(help="auto | HOST:PORT; default: a local Ray")] = None,
+    address: Annotated[str | None, typer.Option(help="auto | HOST:PORT | ray://HOST:PORT; default: a local Ray")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="the file's own small version")] = False,
 ) -> None:
     """A grid of runs. Called again it resumes what is unfinished and skips what is finished."""
-    from fedray.plan import execute, plan
     from fedray.sweepfile import Sweep
-    from fedray.tracking import Tracker
 
     loaded = Sweep.load(file, smoke)
+    if address is not None and address.startswith("ray://") and not dry_run:
+        from fedray.remote import sweep_in_cluster
+
+        raise typer.Exit(sweep_in_cluster(loaded, address, force, max_concurrent))
+    raise typer.Exit(sweep_here(loaded, str(file), address, force, max_concurrent, dry_run))
+
+
+def sweep_here(loaded: "Sweep", file: str, address: str | None, force: bool, max_concurrent: int | None,
+               dry_run: bool = False) -> int:
+    """A sweep with this process as its driver; the exit code."""
+    from fedray.plan import execute, plan
+    from fedray.tracking import Tracker
+
     tracker = Tracker()
     try:
         planned = plan(loaded, tracker, force)
@@ -97,14 +111,13 @@ def sweep(
         from fedray.dryrun import show
 
         show(planned, address)
-        return
+        return 0
     counts = execute(planned, tracker, max_concurrent, address)
     print(f"{loaded.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
     if counts["interrupted"]:
         print("interrupted: call the same command again to go on from the checkpoints", file=sys.stderr)
-        raise typer.Exit(130)
-    if counts["failed"] or counts["missing"]:
-        raise typer.Exit(1)
+        return 130
+    return 1 if counts["failed"] or counts["missing"] else 0
 
 
 @app.command("list")

@@ -3,18 +3,22 @@
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Iterator
 
 import ray
 
 from fedray.errors import UserError
 
+PATIENCE = 5.0
+"""Seconds to wait for a cluster's port to answer."""
+
 
 @contextlib.contextmanager
-def cluster(address: str | None = None) -> Iterator[None]:
+def cluster(address: str | None = None, env: dict[str, str] | None = None) -> Iterator[None]:
     """Ray for the duration of a block: `address` (or $RAY_ADDRESS), else a local one bound to 127.0.0.1.
 
-    Raises UserError where the address cannot be reached.
+    env: variables for the processes of a cluster joined by `ray://`. Raises UserError where nobody answers.
     """
     address = address or os.environ.get("RAY_ADDRESS")
     if ray.is_initialized():
@@ -25,10 +29,27 @@ def cluster(address: str | None = None) -> Iterator[None]:
             ray.init("local", _node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False,
                      logging_level=logging.ERROR)
         else:
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+            _refuse_unreachable(address)
+            remote = address.startswith("ray://")  # there the driver runs in the cluster, and this shows what it prints
+            ray.init(address, log_to_driver=remote, logging_level=logging.ERROR,
+                     runtime_env={"env_vars": env} if remote and env else None)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UserError(f"--address: {address} cannot be reached: {str(error).splitlines()[0]}") from None
+        hint = "" if "RAY_AUTH_MODE" in os.environ else "; where the cluster asks for a token, set RAY_AUTH_MODE=token"
+        raise UserError(f"--address: {address} cannot be joined: {str(error).splitlines()[0]}{hint}") from None
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Ray itself retries for minutes; a port that does not answer is a mistake worth one line at once."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return  # `auto` and the like: Ray knows where to look
+    if not port.isdigit():
+        raise UserError(f"--address: found {address!r}; auto, HOST:PORT or ray://HOST:PORT is required")
+    try:
+        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(f"--address: nobody answers at {address}: {error}") from None

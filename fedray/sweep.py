@@ -1,6 +1,7 @@
 """A sweep: cells -> Tune trials -> MLflow. Skips what is finished, resumes what is not."""
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -118,6 +119,7 @@ def _tune(plan: Plan, sink: Sink, max_concurrent: int | None) -> None:
     data = {key: DataRef(plan.cells.data[key]) for key in {cell.data for cell in plan.to_run}}
     os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0",
                    "TUNE_GLOBAL_CHECKPOINT_S": "3600", "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0"}
+    logging.getLogger("ray.tune").setLevel(logging.ERROR)
     scratch = storage() / "tune" / str(os.getpid())
     tuner = tune.Tuner(
         tune.with_parameters(CellTrainable, data=data),
