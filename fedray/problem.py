@@ -51,7 +51,7 @@ class Problem:
         """
         algorithm, model = self.config.algorithm, self.config.model
         network = Network(self.module(), device, taps=model.taps if algorithm.reads_taps else ())
-        algorithm.check_built(network.layout, tokens=self.data.x_train.dtype.kind == "i")
+        algorithm.check_built(network.layout, tokens=self.data.tokens)
         network.module.eval()
         shape = self.data.input_shape
         try:

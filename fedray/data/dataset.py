@@ -60,6 +60,11 @@ class Dataset:
         """Shape of one sample as a model receives it."""
         return tuple(self.x_train.shape[1:])
 
+    @property
+    def tokens(self) -> bool:
+        """Whether the inputs are token ids."""
+        return self.x_train.dtype.kind == "i" or (self.x_train.dtype == np.uint8 and self.x_train.ndim == 2)
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 over everything above but the name: how data enter the identity of a cell."""

@@ -1,0 +1,140 @@
+"""Multilayer perceptron and the papers' convolutional networks without residual connections."""
+
+import math
+
+from pydantic import Field
+from torch import nn
+
+from fedray.models.spec import ModelSpec, image
+
+
+class MLP(ModelSpec):
+    """Fully connected layers with ReLU on the flattened input."""
+
+    name = "mlp"
+    published = ((1, 8, 8), 10, 64 * 200 + 200 + 200 * 10 + 10)
+    hidden: tuple[int, ...] = Field((200,), description="widths of the hidden layers")
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return tuple(str(2 * i + 2) for i in range(len(self.hidden)))
+
+    @property
+    def has_body(self) -> bool:
+        return bool(self.hidden)
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        layers: list[nn.Module] = [nn.Flatten()]
+        width = math.prod(input_shape)
+        for hidden in self.hidden:
+            layers += [nn.Linear(width, hidden), nn.ReLU()]
+            width = hidden
+        return nn.Sequential(*layers, nn.Linear(width, num_classes))
+
+
+class LeNet(ModelSpec):
+    """Two unpadded 5x5 convolutions of 64 channels, 1600-384-192-classes; feature size 192."""
+
+    name = "lenet"
+    paper = "FL-Simulator's, FedDyn's and FedDC's LeNet (FedTOGA table 1)"
+    image_size = 32
+    published = ((3, 32, 32), 10, 797_962)
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return ("1", "4", "8", "10")
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        channels, _, _ = image(input_shape, self.name)
+        return nn.Sequential(
+            nn.Conv2d(channels, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Linear(1600, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(), nn.Linear(192, num_classes))
+
+
+class McMahanCNN(ModelSpec):
+    """Two padded 5x5 convolutions (32, 64), one hidden layer of 512, which is the feature size."""
+
+    name = "mcmahan_cnn"
+    paper = "McMahan et al., FedAvg, AISTATS 2017; as in FedSOL's and FedNTD's code"
+    published = ((3, 32, 32), 10, 2_156_490)
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return ("1", "4", "8")
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        channels, height, width = image(input_shape, self.name)
+        return nn.Sequential(
+            nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Linear(64 * (height // 4) * (width // 4), 512), nn.ReLU(), nn.Linear(512, num_classes))
+
+
+class SimpleCNN(ModelSpec):
+    """Two unpadded 5x5 convolutions of 6 and 16 channels, 400-120-84-classes; feature size 84."""
+
+    name = "simple_cnn"
+    paper = "Li, He, Song, MOON, CVPR 2021; as in FedGELA table 10"
+    image_size = 32
+    published = ((3, 32, 32), 10, 61_156 + 850)
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return ("1", "4", "8", "10")
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        channels, _, _ = image(input_shape, self.name)
+        return nn.Sequential(
+            nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, num_classes))
+
+
+class EMNISTCNN(ModelSpec):
+    """Two unpadded 3x3 convolutions (32, 64), pooling, dropout, one hidden layer of 128, which is the feature size."""
+
+    name = "emnist_cnn"
+    paper = "Reddi et al., Adaptive federated optimization, ICLR 2021; as in FedSAM"
+    published = ((1, 28, 28), 62, 1_206_590)
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return ("1", "3", "8")
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        channels, height, width = image(input_shape, self.name)
+        return nn.Sequential(
+            nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
+            nn.Flatten(), nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128), nn.ReLU(), nn.Dropout(0.5),
+            nn.Linear(128, num_classes))
+
+
+class VGG11(ModelSpec):
+    """VGG-11 without normalisation or dropout, 512-512-512-classes; feature size 512.
+
+    Convolutions start at N(0, 2 / (9 x output channels)) with zero biases.
+    """
+
+    name = "vgg11"
+    paper = "Simonyan & Zisserman, ICLR 2015; FedSOL's variant (table 3)"
+    image_size = 32
+    published = ((3, 32, 32), 10, 9_750_922)
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return ("1", "4", "7", "9", "12", "14", "17", "19", "23", "25")
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        channels, _, _ = image(input_shape, self.name)
+        layers: list[nn.Module] = []
+        for stage in ((64,), (128,), (256, 256), (512, 512), (512, 512)):
+            for width in stage:
+                convolution = nn.Conv2d(channels, width, 3, padding=1)
+                nn.init.normal_(convolution.weight, std=math.sqrt(2 / (9 * width)))
+                nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
+                layers += [convolution, nn.ReLU()]
+                channels = width
+            layers.append(nn.MaxPool2d(2))
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(),
+                             nn.Linear(512, num_classes))

@@ -1,0 +1,43 @@
+"""The character model of LEAF's Shakespeare."""
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedray.errors import UserError
+from fedray.models.spec import ModelSpec
+
+
+class CharLSTMNetwork(nn.Module):
+    """Token ids `(b, length)` to the logits of the next character."""
+
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, classes: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, num_layers=2, batch_first=True)
+        self.output = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states, _ = self.lstm(self.embed(x.long()))
+        return self.output(states[:, -1])
+
+
+class CharLSTM(ModelSpec):
+    """Embedding of 8, two LSTM layers of 256, a linear layer on the last state; feature size 256.
+
+    2,048 parameters more than in TensorFlow: PyTorch's cells have two bias vectors.
+    """
+
+    name = "char_lstm"
+    paper = "McMahan et al., FedAvg, AISTATS 2017; LEAF's and FedGELA's (table 11) Shakespeare model"
+    published = ((80,), 80, 819_920)
+    embedding: int = Field(8, gt=0, description="width of a character's embedding")
+    hidden: int = Field(256, gt=0, description="width of each LSTM layer")
+
+    @property
+    def takes_tokens(self) -> bool:
+        return True
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        if len(input_shape) != 1:
+            raise UserError(f"model.name: {self.name} takes sequences of token ids, the data have {input_shape}")
+        return CharLSTMNetwork(num_classes, self.embedding, self.hidden, num_classes)

@@ -1,0 +1,101 @@
+"""SL-ViT: a vision transformer for small data sets (Lee, Lee, Song, arXiv 2112.13492), FedSOL's size."""
+
+import math
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import pad, scaled_dot_product_attention, unfold
+
+from fedray.errors import UserError
+from fedray.models.spec import ModelSpec, image
+
+SHIFTS = ((1, -1, 0, 0), (-1, 1, 0, 0), (0, 0, 1, -1), (0, 0, -1, 1))
+"""One pixel to the right, left, down and up, as paddings (left, right, top, bottom)."""
+
+
+class ShiftedPatches(nn.Module):
+    """Tokens `(b, t, dim)` of the image and its four shifted copies, `(b, 5c, h, w)`, patch by patch."""
+
+    def __init__(self, channels: int, patch: int, dim: int) -> None:
+        super().__init__()
+        self.patch = patch
+        width = 5 * channels * patch**2
+        self.project = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([x, *(pad(x, shift) for shift in SHIFTS)], dim=1)
+        return self.project(unfold(x, self.patch, stride=self.patch).transpose(1, 2))
+
+
+class LocalitySelfAttention(nn.Module):
+    """Self-attention with a learnt temperature in which no token attends to itself; normalised before."""
+
+    def __init__(self, dim: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(dim)
+        self.temperature = nn.Parameter(torch.tensor(math.log(head_dim**-0.5)))
+        self.qkv = nn.Linear(dim, 3 * heads * head_dim, bias=False)
+        self.out = nn.Linear(heads * head_dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, _ = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        others = ~torch.eye(t, dtype=torch.bool, device=x.device)
+        mixed = scaled_dot_product_attention(q * self.temperature.exp(), k, v, attn_mask=others, scale=1.0)
+        return self.out(mixed.transpose(1, 2).reshape(b, t, -1))
+
+
+class Block(nn.Module):
+    """Attention and a two-layer perceptron, each added to its input."""
+
+    def __init__(self, dim: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.attention = LocalitySelfAttention(dim, heads, head_dim)
+        self.mlp = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(x)
+        return x + self.mlp(x)
+
+
+class SLViTNetwork(nn.Module):
+    """Tokens, a class token, `depth` pre-norm blocks, and the head (LayerNorm and Linear) on the class token."""
+
+    head = "mlp_head"
+
+    def __init__(self, channels: int, size: int, patch: int, classes: int, dim: int, depth: int, heads: int) -> None:
+        super().__init__()
+        self.tokens = ShiftedPatches(channels, patch, dim)
+        self.class_token = nn.Parameter(torch.randn(1, 1, dim))
+        self.positions = nn.Parameter(torch.randn(1, (size // patch)**2 + 1, dim))
+        self.blocks = nn.Sequential(*(Block(dim, heads, 64) for _ in range(depth)))
+        self.mlp_head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.tokens(x)
+        x = torch.cat([self.class_token.expand(len(tokens), -1, -1), tokens], dim=1) + self.positions
+        return self.mlp_head(self.blocks(x)[:, 0])
+
+
+class SLViT(ModelSpec):
+    """SL-ViT of width 192, 9 blocks, 12 heads of 64, 16 patches (a quarter of the image wide); feature size 192."""
+
+    name = "sl_vit"
+    paper = "Lee, Lee, Song, Vision transformer for small-size datasets, arXiv 2112.13492, 2021; as in FedSOL table 3"
+    published = ((3, 32, 32), 10, 6_176_275)
+    dim: int = Field(192, gt=0, description="width of the tokens")
+    depth: int = Field(9, gt=0, description="blocks")
+    heads: int = Field(12, gt=0, description="attention heads, of 64 each")
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return tuple(f"blocks.{i}.mlp.2" for i in range(self.depth))
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        channels, height, width = image(input_shape, self.name)
+        if height != width or height % 4:
+            raise UserError(f"model.name: {self.name} takes square images with a side divisible by 4, the data have "
+                            f"{height}x{width}")
+        return SLViTNetwork(channels, height, height // 4, num_classes, self.dim, self.depth, self.heads)
