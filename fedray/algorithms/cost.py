@@ -72,7 +72,8 @@ def cost(algorithm: Algorithm, model: object = None, shape: tuple[int, ...] = (1
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(12, *shape)).astype(np.float32), np.arange(12) % classes
     config = RunConfig.parse({
-        "data": "digits", "partition": "iid", "clients": {"total": 2, "per_round": 2}, "model": model or {"name": "mlp", "hidden": [50]},
+        "data": "digits", "partition": "iid", "clients": {"total": 2, "per_round": 2},
+        "model": model or {"name": "mlp", "hidden": [50]},
         "algorithm": algorithm, "training": {"rounds": 4, "batch_size": 2, "local_epochs": 1, "lr": 0.01},
         "runtime": {"backend": "inline", "threads": torch.get_num_threads()}})
     data = Dataset("random", x, y, x, y, classes)

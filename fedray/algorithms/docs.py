@@ -29,8 +29,8 @@ Notation: `x` global model, `y` local model, `g(y)` mini-batch gradient of the m
 **Every local step** descends the method's direction `q` in the same way: `q` is clipped (`training.clip_norm`), then
 `q <- q + wd y`, `v <- m v + q`, `y <- y - η_t v`; `v` starts at 0 in every round, and `η_t = lr · lr_decay^t`.
 With `training.clip_scope: code` the `α y` or `μ y` of dual and proximal methods stays out of the clip, as in
-FL-Simulator's code (D-12). Unless a method says otherwise, `x <- x + η_g U`. Perturbations of sharpness-aware methods contain neither weight decay
-nor clipping, and use the batch of the step.
+FL-Simulator's code (D-12). Unless a method says otherwise, `x <- x + η_g U`. Perturbations of sharpness-aware methods
+contain neither weight decay nor clipping, and use the batch of the step.
 
 **Costs** are measured, in multiples of the model, per participant and round: sent down and up, kept by a client and
 (beside `x`) by the server; then backward passes per local step. A tensor sent under two names is sent once; numbers are
