@@ -125,7 +125,9 @@ class FedRCL(AuxiliaryLoss):
 
     Anchor j: s⁺ = its least similar sample of its own class (itself, s = 1, if alone), s⁻: the two most similar others.
     L_scl = -log softmax(s⁺, s⁻_1, s⁻_2)/τ at s⁺; L_pen = log(1 + e^{(s⁺ - 1)/τ}) where j has a class mate and s⁺ is at
-    least the threshold, else with s = -1: mates that are already alike are pushed apart.
+    least the threshold, else with s = -1: mates that are already alike are pushed apart. The model names its taps: a
+    ResNet those of the paper (stem and four stages, before ReLU, averaged over positions), a plain network the input of
+    every activation.
     """
 
     name = "fedrcl"

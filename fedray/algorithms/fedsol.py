@@ -98,7 +98,8 @@ class FedSOL(WithProximalLoss):
     L_p is KL(softmax(z_g/τ) || softmax(z/τ)) with τ = 3, or another method's proximal loss ("combined", table 4, which
     perturbs all parameters); then that method's duals, variates, averaging go on while its term stays out of the step.
     Λ = |y - x|, normalised in each parameter tensor: along its first dimension as in the code (dim0) or as a whole
-    as in eq. 7 (layer), which makes ρ mean something else (D-25); fixed: Λ = 1.
+    as in eq. 7 (layer), which makes ρ mean something else (D-25); fixed: Λ = 1. The authors' code averages by samples
+    (`training.aggregation: samples`, D-26).
 
     Strategies of table 10, e_c from ∇L + ∇L_p: A0 ∇L(y), A1 ∇L(y + e), A2 ∇L(y) + ∇L_p(y + e), A3 ∇L(y + e) +
     ∇L_p(y + e), A4 as A3 at y + e_c, A5 ∇L(y) + ∇L_p(y), A6 ∇L(y + e) + ∇L_p(y). Their weight β of ∇L_p is L_p's own
