@@ -15,6 +15,8 @@ from fedray.simulation import run
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedsam": {"rho": 0.05}, "mofedsam": {"rho": 0.05, "beta": 0.3},
+    **{f"fedsol+{other}": {"name": "fedsol", "proximal": other}
+       for other in ("fedprox", "fednova", "scaffold", "feddyn", "moon")},
 }
 """The defaults are the papers', for networks of a million parameters and more; the norm of this one's is 3.7."""
 
@@ -39,7 +41,7 @@ def accuracy(name: str) -> float:
     return run(Problem.build(config, digits()), InlineBackend()).history[-1]["test_accuracy"]
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() | OPTIONS.keys()))
 def test_it_learns(name: str) -> None:
     """Within 8 points of FedAvg, which itself is above 90; chance is 10."""
     assert accuracy("fedavg") > 90

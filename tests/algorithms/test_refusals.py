@@ -37,6 +37,8 @@ BARE = {"name": "mlp", "hidden": []}
     ("moon", "test_refusals:Headless", "model.name: every parameter belongs to the head; moon needs a feature"),
     ("fedrcl", "test_refusals:Headless", "which names no taps; fedrcl reads inner layers"),
     ("fedrcl", BARE, "model.name: found mlp, which names no taps"),
+    ("fedrcl", "char_lstm", "model.name: found char_lstm, which names no taps"),
+    ("fedrobust", "char_lstm", "model.name: found char_lstm, whose inputs are tokens"),
     ("fedrobust", "test_refusals:Tokens", "whose inputs are tokens; fedrobust needs real numbers"),
 ])
 def test_a_model_that_cannot_serve_is_refused(method: Any, model: Any, message: str) -> None:
