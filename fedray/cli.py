@@ -122,8 +122,9 @@ def sweep_here(loaded: "Sweep", file: str, address: str | None, force: bool, max
 
 @app.command("list")
 def list_(what: Annotated[str, typer.Argument(metavar="algorithms|models|datasets|partitions")]) -> None:
-    """Names, options with defaults, papers."""
+    """Names, options with defaults, papers; what algorithms cost, in multiples of the model (docs/algorithms.md)."""
     from fedray.algorithms import ALGORITHMS
+    from fedray.algorithms.cost import cost
     from fedray.data.partition import PARTITIONS
     from fedray.data.sources import DATASETS
     from fedray.errors import unknown
@@ -133,10 +134,11 @@ def list_(what: Annotated[str, typer.Argument(metavar="algorithms|models|dataset
                                   "partitions": PARTITIONS}
     if what not in registries:
         raise unknown("list", what, registries)
-    table = Table("name", "options", "what", "paper", box=None, pad_edge=False)
+    costs = {name: str(cost(kind())) for name, kind in ALGORITHMS.items()} if what == "algorithms" else {}
+    table = Table("name", "options", "what", "paper", *["cost"] * bool(costs), box=None, pad_edge=False)
     kinds: dict[str, type[Component]] = registries[what]
     for name, kind in sorted(kinds.items()):
-        table.add_row(name, *kind.row())
+        table.add_row(name, *kind.row(), *([costs[name]] if costs else []))
     Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
 
 

@@ -40,6 +40,11 @@ class Cost:
     predictions: float = 0.0
     full_gradients: float = 0.0
 
+    def __str__(self) -> str:
+        """One line; less than a hundredth of a model counts as 0."""
+        return (f"down {self.down:.2g}, up {self.up:.2g}, client {round(self.client, 2):g}, "
+                f"server {round(self.server, 2):g}; gradients per step {self.gradients:g}")
+
 
 class _Meter(InlineBackend):
     """Trains as the inline backend does, and weighs the last round's first client."""
@@ -75,11 +80,14 @@ def cost(algorithm: Algorithm, model: object = None, shape: tuple[int, ...] = (1
         "data": "digits", "partition": "iid", "clients": {"total": 2, "per_round": 2},
         "model": model or {"name": "mlp", "hidden": [50]},
         "algorithm": algorithm, "training": {"rounds": 4, "batch_size": 2, "local_epochs": 1, "lr": 0.01},
-        "runtime": {"backend": "inline", "threads": torch.get_num_threads()}})
+        "runtime": {"backend": "inline"}})
     data = Dataset("random", x, y, x, y, classes)
-    meter = _Meter()
-    simulation = Simulation(Problem(config, data, Shards(np.arange(12), np.array([0, 6, 12]))), meter)
-    for _ in range(3):
-        simulation.step()
+    meter, threads = _Meter(), torch.get_num_threads()
+    try:
+        simulation = Simulation(Problem(config, data, Shards(np.arange(12), np.array([0, 6, 12]))), meter)
+        for _ in range(3):
+            simulation.step()
+    finally:
+        torch.set_num_threads(threads)  # a run pins its own number
     server = _numbers(simulation.state().server.values()) / simulation.layout.size
     return Cost(meter.down, meter.up, meter.client, server, meter.gradients, meter.predictions, meter.full_gradients)
