@@ -77,9 +77,10 @@ def show(
     from fedray.data.show import heatmap, heterogeneity
 
     settings = _settings(set_)
+    source = _source(name, settings["data"])
     given = {"alpha": alpha, "shards": shards, "classes": classes}
     chosen = partition({"name": kind, **{k: v for k, v in given.items() if v is not None}, **settings["partition"]})
-    data = _source(name, settings["data"]).load()
+    data = source.load()
     dealt = chosen.split(data, clients, seed)
     counts = dealt.label_counts(data.y_train, data.num_classes)
     path = out or Path(f"{name}_{kind}_{clients}.png")
