@@ -172,3 +172,13 @@ def fedrobust() -> Case:
          "client.1.affine": ((58.75, 10.25, 94, 19.5), (57, 9.25, 31.5, 14))},
         {"theta": (-76.1875, 22.46875)},
     ], cohorts=[[0, 1], [0]])
+
+
+@derived
+def fedrobust_full() -> Case:
+    """Client 0 of `fedrobust` alone, with a whole matrix: by the shift d = (4.5, 2, -3, 4), by Λ its outer product with
+    z = (1, 2, -3, 2): row r of [Λ | δ] is that of [I | 0] + ½ d_r (z, 1).
+    """
+    affine = ((3.25, 4.5, -6.75, 4.5, 2.25), (1, 3, -3, 2, 1), (-1.5, -3, 5.5, -3, -1.5), (2, 4, -6, 5, 2))
+    return Case({"name": "fedrobust", "ascent_lr": 0.5, "penalty": 0.25, "affine": "full"},
+                [{"theta": (-1.5, 2), "client.0.affine": affine}], cohorts=[[0]])
