@@ -22,8 +22,8 @@ RANK = ("finished", "diverged", "stopped", "failed", "interrupted", "running")
 class Collected:
     """A sweep as MLflow knows it.
 
-    cells: a row per cell: `cell` (hash), `label`, `status` (one of RANK or `missing`), `run_id`, the configuration under
-    dotted names (strings), metrics under `metrics.NAME` (floats).
+    cells: a row per cell: `cell` (hash), `label`, `status` (one of RANK or `missing`), `run_id`, the configuration
+    under dotted names (strings), metrics under `metrics.NAME` (floats).
     """
 
     name: str

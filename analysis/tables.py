@@ -1,8 +1,8 @@
 """Result tables from MLflow: `python -m analysis.tables SWEEP [--format markdown|latex|csv] [--metric ...]`.
 
 An entry is the mean ± the sample standard deviation (n - 1) over seeds. The best complete entry of a column is bold,
-the second best underlined. An entry of which any seed is missing, failed, diverged, was stopped or is still running says so
-and takes no part in the ranking.
+the second best underlined. An entry of which any seed is missing, failed, diverged, was stopped or is still running
+says so and takes no part in the ranking.
 """
 
 import csv

@@ -79,7 +79,7 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would run, and whether it fits")] = False,
     force: Annotated[bool, typer.Option("--force", help="run finished cells again")] = False,
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="trials at a time; default: as many as fit")] = None,
-    address: Annotated[str | None, typer.Option(help="auto | HOST:PORT | ray://HOST:PORT; default: a local Ray")] = None,
+    address: Annotated[str | None, typer.Option(help="auto | HOST:PORT | ray://HOST:PORT; else local")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="the file's own small version")] = False,
 ) -> None:
     """A grid of runs. Called again it resumes what is unfinished and skips what is finished."""
@@ -124,7 +124,7 @@ def sweep_here(loaded: "Sweep", file: str, address: str | None, force: bool, max
 def list_(what: Annotated[str, typer.Argument(metavar="algorithms|models|datasets|partitions")]) -> None:
     """Names, options with defaults, papers; what algorithms cost, in multiples of the model (docs/algorithms.md)."""
     from fedray.algorithms import ALGORITHMS
-    from fedray.algorithms.cost import cost
+    from fedray.cost import cost
     from fedray.data.partition import PARTITIONS
     from fedray.data.sources import DATASETS
     from fedray.errors import unknown

@@ -16,7 +16,7 @@ PATIENCE = 5.0
 
 @contextlib.contextmanager
 def cluster(address: str | None = None, env: dict[str, str] | None = None) -> Iterator[None]:
-    """Ray for the duration of a block: `address` (or $RAY_ADDRESS), else a local one bound to 127.0.0.1.
+    """Ray for the duration of a block: `address` (or $RAY_ADDRESS), else a local one for this machine alone.
 
     env: variables for the processes of a cluster joined by `ray://`. Raises UserError where nobody answers.
     """
@@ -26,8 +26,7 @@ def cluster(address: str | None = None, env: dict[str, str] | None = None) -> It
         return
     try:
         if address is None:
-            ray.init("local", _node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False,
-                     logging_level=logging.ERROR)
+            ray.init("local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         else:
             _refuse_unreachable(address)
             remote = address.startswith("ray://")  # there the driver runs in the cluster, and this shows what it prints

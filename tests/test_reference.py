@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from fedray.reference import reference
+from fedray.pages.configuration import page
 
 
 def test_configuration_reference_is_current() -> None:
     committed = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert committed == reference(), "run: python -m fedray.reference > docs/configuration.md"
+    assert committed == page(), "run: python -m fedray.pages.configuration > docs/configuration.md"

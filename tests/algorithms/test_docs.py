@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from fedray.algorithms import ALGORITHMS
-from fedray.algorithms.docs import allowed, page
+from fedray.pages.algorithms import page
+from fedray.pages.options import allowed
 
 
 def test_the_page_is_current() -> None:
-    """`python -m fedray.algorithms.docs > docs/algorithms.md` after any change to a method."""
+    """`python -m fedray.pages.algorithms > docs/algorithms.md` after any change to a method."""
     written = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
     assert written == page()
 

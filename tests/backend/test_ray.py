@@ -1,4 +1,4 @@
-"""The Ray backend gives the inline backend's numbers: however many actors, killed or interrupted, for every algorithm."""
+"""The Ray backend gives the inline backend's numbers: for any number of actors, killed or resumed, for all methods."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +15,7 @@ from fedray.config import RunConfig, Runtime
 from fedray.errors import Diverged, UserError
 from fedray.problem import Problem
 from fedray.simulation import Simulation, run
+
 
 def config(algorithm: object, rounds: int = 3, **training: object) -> RunConfig:
     return RunConfig.parse({
@@ -112,7 +113,7 @@ def test_four_actors_share_a_gpu_and_a_fifth_is_refused(local_ray: None) -> None
     here = run(Problem.build(config("fedavg")), InlineBackend()).summary()
     assert there["state_sha256"] == here["state_sha256"]
     assert free == pytest.approx(0.0)
-    with pytest.raises(UserError, match="runtime.actors: 5 actors of 0.5 CPU and 0.25 GPU each are asked for, 4 fit"):
+    with pytest.raises(UserError, match=r"runtime\.actors: 5 actors of 0.5 CPU and 0.25 GPU each are asked for, 4 fit"):
         make_backend(Runtime(**(shared | {"actors": 5})))
     assert len(cluster_nodes()) == 1
 

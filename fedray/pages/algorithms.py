@@ -1,4 +1,4 @@
-"""docs/algorithms.md, generated from the code: `python -m fedray.algorithms.docs > docs/algorithms.md`.
+"""docs/algorithms.md, generated from the code: `python -m fedray.pages.algorithms > docs/algorithms.md`.
 
 A test keeps the page current. What it says of a method is the method's docstring, fields and measured cost.
 """
@@ -6,20 +6,20 @@ A test keeps the page current. What it says of a method is the method's docstrin
 import inspect
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.base import Algorithm
-from fedray.algorithms.cost import Cost, cost
 from fedray.component import as_written
+from fedray.cost import Cost, cost
+from fedray.pages.options import allowed
 
 INTRODUCTION = """\
 # Algorithms
 
-*Made by `python -m fedray.algorithms.docs > docs/algorithms.md`; change the code, not this page.*
+*Made by `python -m fedray.pages.algorithms > docs/algorithms.md`; change the code, not this page.*
 
 Notation: `x` global model, `y` local model, `g(y)` mini-batch gradient of the mean loss at `y` (no weight decay in it),
 `u_i = y_K - x` client i's update over its `K_i` local steps, `U = Σ π_i u_i` the cohort's average (`π` from
@@ -64,22 +64,6 @@ def entry(kind: type[Algorithm], found: Cost) -> str:
     lines += ["", f"Cost: down {down}, up {up}, client {client}, server {server}; gradients per step: {gradients}"
               f"{''.join(extra)}."]
     return "\n".join(lines)
-
-
-def allowed(field: FieldInfo) -> str:
-    """The values a field takes: an interval, the names of a choice, or its type."""
-    annotation = field.annotation
-    if get_origin(annotation) is Literal:
-        return ", ".join(f"`{value}`" for value in get_args(annotation))
-    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
-        return "a method"
-    if annotation in (int, float):
-        bounds = {name: getattr(bound, name) for bound in field.metadata for name in ("ge", "gt", "le", "lt")
-                  if hasattr(bound, name)}
-        low = f"[{bounds['ge']}" if "ge" in bounds else f"({bounds.get('gt', '-∞')}"
-        high = f"{bounds['le']}]" if "le" in bounds else f"{bounds.get('lt', '∞')})"
-        return f"{low}, {high}"
-    return "`true`, `false`" if annotation is bool else str(getattr(annotation, "__name__", annotation))
 
 
 def _option(name: str, field: FieldInfo) -> str:

@@ -1,51 +1,35 @@
-"""The reference of a run's configuration, made from the code: `python -m fedray.reference > docs/configuration.md`."""
+"""docs/configuration.md, made from the code: `python -m fedray.pages.configuration > docs/configuration.md`."""
 
-import typing
+from collections.abc import Mapping
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from fedray.component import Component, as_written
 from fedray.config import RunConfig
 from fedray.data.partition import PARTITIONS
 from fedray.data.sources import DATASETS
 from fedray.models.zoo import MODELS
+from fedray.pages.options import allowed
 
 INTRODUCTION = """# A run's configuration
 
-Made from the code by `python -m fedray.reference`; do not edit. A run is a YAML file or a dictionary with these sections.
+*Made by `python -m fedray.pages.configuration > docs/configuration.md`; change the code, not this page.*
+
+A run is a YAML file or a dictionary with these sections.
 `data`, `partition`, `model` and `algorithm` are chosen by `name` and bring their own options (just a name will do where
 no option is required). Unknown keys are refused. In a sweep file these sections stand under `base`.
 """
-
-
-def _allowed(field: FieldInfo) -> str:
-    kind = field.annotation
-    names = {int: "integer", float: "number", bool: "true or false", str: "text", type(None): "null"}
-    parts = typing.get_args(kind) if typing.get_origin(kind) not in (tuple, list) else ()
-    texts = []
-    for part in parts or (kind,):
-        if typing.get_origin(part) is typing.Literal:
-            texts += [f"`{value}`" for value in typing.get_args(part)]
-        elif isinstance(part, str):
-            texts.append(f"`{part}`")
-        else:
-            texts.append(names.get(part, "list"))  # type: ignore[arg-type]
-    signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
-    bounds = [f"{sign} {as_written(getattr(rule, name))}" for rule in field.metadata for name, sign in signs.items()
-              if getattr(rule, name, None) is not None]
-    return " or ".join(dict.fromkeys(texts)) + (f", {', '.join(bounds)}" if bounds else "")
 
 
 def _table(kind: type[BaseModel]) -> list[str]:
     lines = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
     for name, field in kind.model_fields.items():
         default = "required" if field.is_required() else f"`{as_written(field.default)}`"
-        lines.append(f"| `{name}` | {default} | {_allowed(field)} | {field.description or ''} |")
+        lines.append(f"| `{name}` | {default} | {allowed(field)} | {field.description or ''} |")
     return [*lines, ""]
 
 
-def _components(registry: typing.Mapping[str, type[Component]]) -> list[str]:
+def _components(registry: Mapping[str, type[Component]]) -> list[str]:
     lines = []
     for name, kind in registry.items():
         lines += [f"### `{name}`", "", " ".join((kind.__doc__ or "").split()), ""]
@@ -54,9 +38,9 @@ def _components(registry: typing.Mapping[str, type[Component]]) -> list[str]:
     return lines
 
 
-def reference() -> str:
+def page() -> str:
     """The whole page, markdown."""
-    lines = [INTRODUCTION, "## `seed`", "", "A non-negative integer, default 0. With it every random draw is fixed.", ""]
+    lines = [INTRODUCTION, "## `seed`", "", "Integer, at least 0 (the default). It fixes every random draw.", ""]
     for name in ("clients", "training", "evaluation", "runtime"):
         section = RunConfig.model_fields[name].annotation
         assert isinstance(section, type)  # noqa: S101 (for the type checker)
@@ -68,4 +52,4 @@ def reference() -> str:
 
 
 if __name__ == "__main__":
-    print(reference(), end="")
+    print(page(), end="")

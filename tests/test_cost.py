@@ -4,7 +4,7 @@ import pytest
 
 from fedray.algorithms import ALGORITHMS, algorithm
 from fedray.algorithms.base import Algorithm, Client, Server, Sum, Vectors
-from fedray.algorithms.cost import Cost, cost
+from fedray.cost import Cost, cost
 
 COSTS = {
     #            down, up, client, server, gradients

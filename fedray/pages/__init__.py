@@ -1,0 +1,1 @@
+"""The pages of docs/ that are made from the code."""
