@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fedray.data.source import data_dir
+from fedray.errors import UserError
 
 log = logging.getLogger("fedray")
 
@@ -35,18 +36,24 @@ def cached(
 
     The key is made of `version` (of the decoder and its options) and of every source's path, size and time of
     modification. The folder appears whole or not at all; of two processes that decode at once one wins.
+    Raises UserError where the cache cannot be written.
     """
     root = data_dir() / ".fedray-cache"
     folder = root / f"{name}-{_key(version, sources)}"
     if not folder.is_dir():
-        root.mkdir(exist_ok=True)
+        try:
+            root.mkdir(exist_ok=True)
+            partial = Path(tempfile.mkdtemp(dir=root, prefix=f".{name}-"))
+        except OSError as error:
+            raise UserError(f"data.name: {name}: {root} cannot be written: {error.strerror}") from None
         log.info("%s: decoding once into %s", name, folder)
-        partial = Path(tempfile.mkdtemp(dir=root, prefix=f".{name}-"))
         try:
             for key, array in decode().items():
                 np.save(partial / f"{key}.npy", array)
             with contextlib.suppress(OSError):  # another process was first: its folder is as good
                 partial.rename(folder)
+        except OSError as error:
+            raise UserError(f"data.name: {name}: {root} cannot be written: {error}") from None
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return {file.stem: np.load(file, mmap_mode="r") for file in sorted(folder.glob("*.npy"))}

@@ -44,6 +44,12 @@ class DataSource(Component):
     """The papers whose experiments use it."""
     published: ClassVar[Published | None] = None
 
+    @classmethod
+    def row(cls) -> tuple[str, str, str]:
+        options, what, paper = super().row()
+        facts = {"Used by": cls.used_by, "Files": cls.files, "Download": cls.published.size if cls.published else ""}
+        return options, " ".join([what, *(f"{key}: {value}." for key, value in facts.items() if value)]), paper
+
     def load(self) -> Dataset:
         """Read the arrays."""
         raise NotImplementedError

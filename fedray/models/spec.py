@@ -39,6 +39,14 @@ class ModelSpec(Component):
         """Whether inputs are integer tokens instead of real numbers."""
         return False
 
+    @classmethod
+    def row(cls) -> tuple[str, str, str]:
+        options, what, paper = super().row()
+        if cls.published is not None:
+            shape, classes, count = cls.published
+            what += f" {count:,} parameters for {'x'.join(map(str, shape))}, {classes} classes."
+        return options, what, paper
+
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         """A freshly initialised module (torch's global generator)."""
         raise NotImplementedError

@@ -7,11 +7,16 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
+from fedray.config import RunConfig
 from fedray.data.augment import Crop, Cutout, Flip, Rotate, augmented, transforms
 from fedray.data.batches import Samples
 from fedray.data.dataset import Dataset
 from fedray.errors import UserError
+from fedray.local import Broadcast, Job
+from fedray.problem import Problem
 from fedray.rng import generator
+from fedray.vectors import Vectors
+from fedray.worker import Worker
 
 BLACK = torch.tensor([-2.0, -3.0]).view(1, 2, 1, 1)
 
@@ -182,3 +187,20 @@ def test_augmentation_needs_images() -> None:
     x, y = np.zeros((4, 5), np.float32), np.zeros(4, np.int64)
     with pytest.raises(UserError, match="are no images"):
         Dataset("table", x, y, x, y, 1, augment=(Flip(),))
+
+
+def test_a_round_does_not_depend_on_who_is_trained_when() -> None:
+    """The exact sums of a round are the same for any order of the clients, and others without augmentation."""
+    def sums(augment: list[object], order: int) -> dict[str, torch.Tensor]:
+        config = RunConfig.parse({
+            "data": {"name": "digits", "augment": augment}, "partition": "iid", "clients": {"total": 40},
+            "model": "mlp", "algorithm": "fedavg", "training": {"local_epochs": 1, "batch_size": 20}})
+        worker = Worker(Problem.build(config))
+        theta = worker.network.theta.clone()
+        jobs = [Job(client, 0.25, Vectors()) for client in (3, 5, 7, 9)][::order]
+        return worker.train(Broadcast(0, 0.1, theta, torch.zeros(0), Vectors(), 4), jobs).sums
+
+    chain = ["flip", {"crop": 1}, {"rotate": 5}, {"cutout": 2}]
+    one, other, plain = sums(chain, 1), sums(chain, -1), sums([], 1)
+    assert torch.equal(one["update"], other["update"])
+    assert not torch.equal(one["update"], plain["update"])

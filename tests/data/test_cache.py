@@ -9,6 +9,7 @@ import pytest
 
 from fedray.data import cache
 from fedray.data.cache import cached, partial_name
+from fedray.errors import UserError
 
 Arrays = dict[str, np.ndarray]
 
@@ -54,7 +55,7 @@ def test_an_interrupted_decoding_leaves_nothing(source: Path, monkeypatch: pytes
         saved(path, array)
 
     monkeypatch.setattr(cache.np, "save", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(UserError, match="cannot be written: No space left"):
         cached("d", "1", [source], lambda: {"a": np.zeros(3), "b": np.zeros(3)})
     assert list((source.parent / ".fedray-cache").iterdir()) == []
 
