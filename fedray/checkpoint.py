@@ -31,6 +31,8 @@ class Checkpoints:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        # What the next save may build on: only what this process has read or written and so knows to be whole.
+        self._before: dict[str, Any] | None = None
 
     def rounds(self) -> list[int]:
         """Rounds of which a manifest exists, ascending."""
@@ -41,8 +43,8 @@ class Checkpoints:
     def save(self, state: State) -> None:
         """Write the state. Raises OSError (disk full, say); the checkpoint before then stays as it was."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        before = self._manifest(self.rounds()[-1]) if self.rounds() else None
-        old = {int(i): g for i, g in before["clients"].items()} if before else {}
+        before = self._before
+        old: dict[int, int] = before["clients"] if before else {}
         # A state whose client has not been active since the last checkpoint is in a file already.
         last = before["round"] if before else 0
         changed = [i for i in state.clients if i not in old or state.active[i] > last]
@@ -57,7 +59,10 @@ class Checkpoints:
         files |= self._write(f"server-{state.round}.safetensors", save(_own(server)))
         manifest = {"round": state.round, "seconds": state.seconds, "history": state.history, "clients": homes,
                     "active": state.active, "files": files, "state_sha256": state.sha256()}
-        self._write(f"checkpoint-{state.round}.json", json.dumps(manifest).encode())
+        body = json.dumps(manifest)
+        document = {"sha256": hashlib.sha256(body.encode()).hexdigest(), "manifest": body}
+        self._write(f"checkpoint-{state.round}.json", json.dumps(document).encode())
+        self._before = manifest
         self._prune()
 
     def load(self) -> State | None:
@@ -75,7 +80,7 @@ class Checkpoints:
         files = {name: load(self._read(name, digest)) for name, digest in manifest["files"].items()}
         server = files[f"server-{round}.safetensors"]
         clients: dict[int, Vectors] = defaultdict(Vectors)
-        homes = {int(i): home for i, home in manifest["clients"].items()}
+        homes = manifest["clients"]
         for name, tensors in files.items():
             for key, v in tensors.items() if name.startswith("clients-") else ():
                 client, _, vector = key.partition("/")
@@ -84,13 +89,19 @@ class Checkpoints:
         state = State(
             round, server.pop("theta"), server.pop("buffers"),
             Vectors({name.removeprefix("server/"): v for name, v in server.items()}), dict(clients),
-            {int(i): r for i, r in manifest["active"].items()}, manifest["history"], manifest["seconds"])
+            manifest["active"], manifest["history"], manifest["seconds"])
         if state.sha256() != manifest["state_sha256"]:
             raise ValueError("the state does not have the hash it was saved with")
+        self._before = manifest
         return state
 
     def _manifest(self, round: int) -> dict[str, Any]:
-        manifest: dict[str, Any] = json.loads((self.directory / f"checkpoint-{round}.json").read_bytes())
+        document = json.loads((self.directory / f"checkpoint-{round}.json").read_bytes())
+        if hashlib.sha256(document["manifest"].encode()).hexdigest() != document["sha256"]:
+            raise ValueError("the manifest does not have the checksum it was written with")
+        manifest: dict[str, Any] = json.loads(document["manifest"])
+        for name in ("clients", "active"):  # JSON's keys are strings
+            manifest[name] = {int(i): value for i, value in manifest[name].items()}
         return manifest
 
     def _read(self, name: str, digest: str) -> bytes:
@@ -119,7 +130,7 @@ class Checkpoints:
         kept = self.rounds()[-KEPT:]
         needed = {f"checkpoint-{round}.json" for round in kept}
         for round in kept:
-            with contextlib.suppress(ValueError, KeyError):  # a damaged manifest needs nothing
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a damaged manifest needs nothing
                 needed |= set(self._manifest(round)["files"])
         for path in self.directory.iterdir():
             ours = re.fullmatch(r"(checkpoint|clients|server)-\d+\.(json|safetensors)", path.name)

@@ -1,6 +1,7 @@
 """Checkpoints: complete, incremental, checked; what is damaged is passed over."""
 
 import errno
+import hashlib
 import json
 from pathlib import Path
 
@@ -65,7 +66,8 @@ def test_two_checkpoints_are_kept_with_the_files_they_need(simulation: Simulatio
     assert store.rounds() == [4, 5]
     needed = {"checkpoint-4.json", "checkpoint-5.json"}
     for round in (4, 5):
-        needed |= set(json.loads((tmp_path / f"checkpoint-{round}.json").read_text())["files"])
+        document = json.loads((tmp_path / f"checkpoint-{round}.json").read_text())
+        needed |= set(json.loads(document["manifest"])["files"])
     assert {path.name for path in tmp_path.iterdir()} == needed
 
 
@@ -93,6 +95,18 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     assert loaded.round == 3
     assert loaded.sha256() == digest
     assert "checkpoint-4.json is damaged" in caplog.text
+    # Going on from there must not build on what is damaged: rounds 4 and 5 again, saved once after each or after both.
+    for rounds in ((1, 1), (2,)):
+        again = Checkpoints(tmp_path)
+        state = again.load()
+        assert state is not None
+        simulation.restore(state)
+        for count in rounds:
+            if simulation.state().round < 5:
+                again.save(advance(simulation, count))
+        reread = Checkpoints(tmp_path).load()
+        assert reread is not None
+        assert reread.sha256() == simulation.state().sha256()
 
 
 def test_a_full_disk_leaves_the_checkpoint_before_valid(
@@ -122,7 +136,8 @@ def test_a_manifest_cannot_name_files_elsewhere(simulation: Simulation, tmp_path
     store.save(advance(simulation, 1))
     (inside / "server-1.safetensors").rename(tmp_path / "server-1.safetensors")
     path = inside / "checkpoint-1.json"
-    path.write_text(path.read_text().replace("server-1.safetensors", "../server-1.safetensors"))
+    body = json.loads(path.read_text())["manifest"].replace("server-1.safetensors", "../server-1.safetensors")
+    path.write_text(json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "manifest": body}))
     assert store.load() is None
 
 
