@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -347,3 +349,17 @@ def test_real_data_through_torchvision(root: Path, name: str, kind: str, file: s
     mean = (shares * levels).sum()
     assert mean == pytest.approx(data.mean[0], abs=1e-4)
     assert np.sqrt((shares * (levels - mean) ** 2).sum()) == pytest.approx(data.std[0], abs=1e-4)
+
+
+@pytest.mark.slow
+def test_real_cifar10_as_npz(tmp_path: Path) -> None:
+    """The JPEG copy of CIFAR-10 decoded by its own script: all images, colours near the published means.
+
+    About a minute: `pytest -m slow tests/data`.
+    """
+    script, file = shared_data("cifar10_npz.py"), tmp_path / "cifar10_jpeg.npz"
+    subprocess.run([sys.executable, str(script), str(file)], check=True, capture_output=True)
+    data = load("npz", path=str(file), mean=[0.491, 0.482, 0.447], std=[0.247, 0.243, 0.262], augment=["flip"])
+    assert (data.x_train.shape, data.x_test.shape) == ((50_000, 3, 32, 32), (10_000, 3, 32, 32))
+    assert np.bincount(data.y_train).tolist() == [5000] * 10
+    np.testing.assert_allclose(data.x_train[::10].mean((0, 2, 3)) / 255, data.mean, atol=0.01)
