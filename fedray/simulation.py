@@ -17,7 +17,7 @@ from fedray.local import Broadcast, Job
 from fedray.models.flat import Layout
 from fedray.problem import Problem
 from fedray.rng import generator
-from fedray.worker import Partial
+from fedray.worker import MAX_TEST_LOSS, Partial
 
 
 @dataclass
@@ -157,8 +157,8 @@ class Simulation:
     def evaluate(self) -> dict[str, float]:
         """Accuracy (percent) and mean loss of the global model on the test set. Raises Diverged."""
         sums = Accumulator(self.backend.evaluate(self._state.theta, self._state.buffers)).result()
-        if float(sums["infinite"]):
-            raise Diverged(self._state.round, None, "the test loss is not finite")
+        if float(sums["unbounded"]):
+            raise Diverged(self._state.round, None, f"the test loss is not finite or above {MAX_TEST_LOSS:g}")
         count = len(self.problem.data.y_test)
         return {"test_accuracy": 100 * float(sums["correct"].sum()) / count, "test_loss": float(sums["loss"])}
 

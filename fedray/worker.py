@@ -17,6 +17,7 @@ from fedray.problem import Problem
 from fedray.vectors import Vectors
 
 TEST_BATCH = 500
+MAX_TEST_LOSS = 1e5
 
 
 @dataclass
@@ -68,24 +69,28 @@ class Worker:
         return partial
 
     def evaluate(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int]) -> dict[str, Tensor]:
-        """Test chunks of 500 consecutive samples: exact sums of `loss` over n (the mean) and `correct` per class."""
+        """Test chunks of 500 consecutive samples.
+
+        Exact sums over the whole test set: `loss` (its mean), `correct` per class, and `unbounded`, the number of
+        chunks whose mean loss is not finite or above 1e5 (then `loss` lacks them).
+        """
         self.network.load(theta.to(self.device))
         self.network.buffers.copy_(buffers)
         self.network.train(False)
         sums = Accumulator()
         classes, n = self.problem.data.num_classes, len(self.test_samples)
+        terms = test_chunks(n)
         for chunk in chunks:
             x, y = self.test_samples.batch(np.arange(chunk * TEST_BATCH,
                                                      min((chunk + 1) * TEST_BATCH, n)))
             with torch.no_grad():
                 logits = self.network(x).logits
             loss = cross_entropy(logits, y, reduction="sum")
-            # A model that went wrong is reported as such: its loss counts as not finite, not as an error here.
-            sums.add("infinite", (~torch.isfinite(loss)).float(), 1.0, n)
-            loss = torch.nan_to_num(loss, 0.0, 0.0, 0.0).clamp(max=1e5 * len(y))  # so that the mean can be summed
-            sums.add("loss", loss, 1 / n, test_chunks(n))
+            bounded = loss <= MAX_TEST_LOSS * len(y)  # false for NaN; what is not bounded cannot be summed
+            sums.add("unbounded", (~bounded).float(), 1.0, terms)
+            sums.add("loss", torch.where(bounded, loss, 0.0), 1 / n, terms)
             correct = torch.bincount(y[logits.argmax(1) == y], minlength=classes)
-            sums.add("correct", correct.float(), 1.0, n)
+            sums.add("correct", correct.float(), 1.0, terms)
         return sums.sums
 
     def _moved(self, vectors: Vectors) -> Vectors:
