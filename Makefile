@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test test-slow lint
+.PHONY: quickstart test test-slow test-faults lint
 
 quickstart: .venv/ready
 	$(BIN)/fedray sweep sweeps/quickstart.yaml
@@ -13,6 +13,9 @@ test: .venv/ready lint
 
 test-slow: .venv/ready
 	$(BIN)/python -m pytest -m slow --timeout 3600
+
+test-faults: .venv/ready
+	$(BIN)/python -m pytest -m faults
 
 lint: .venv/ready
 	$(BIN)/ruff check .

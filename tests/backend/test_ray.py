@@ -68,11 +68,16 @@ def test_same_numbers_inline_and_with_1_2_3_actors_and_resumed(
     assert hashes(resumed) == expected
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedcm", "fedtoga"])
+KINDS_OF_STATE = ("fedavg", "fedcm", "fedlesam", "moon", "fedrobust", "scaffold", "fedtoga")
+"""None; the server's; a client's (three shapes); both; both and scratch vectors. All others: make test-faults."""
+
+
+@pytest.mark.parametrize("name", [
+    name if name in KINDS_OF_STATE else pytest.param(name, marks=pytest.mark.faults) for name in sorted(ALGORITHMS)])
 def test_an_actor_killed_in_the_middle_of_a_round_changes_nothing(
     name: str, backends: dict[int, RayBackend], tmp_path: Path
 ) -> None:
-    """One method for each kind of state: none, client and server, server only, both and scratch vectors.
+    """A real SIGKILL.
 
     In round 2 the first client to finish its training takes its process along; the marker file is gone afterwards.
     """
