@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedray.allocator import keep_memory
 from fedray.backend.reduce import Accumulator, NotSummable
 from fedray.config import Runtime
 from fedray.data.batches import Samples
@@ -35,6 +36,7 @@ class Worker:
     def __init__(self, problem: Problem) -> None:
         config = problem.config
         torch.set_num_threads(config.runtime.threads)
+        keep_memory()
         device = config.runtime.torch_device
         refuse_missing_device(config.runtime)
         data = problem.data
