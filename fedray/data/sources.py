@@ -11,6 +11,7 @@ from fedray.data.leaf import FEMNIST, Shakespeare
 from fedray.data.medmnist import PathMNIST, TissueMNIST
 from fedray.data.pictures import CINIC10, FedISIC2019
 from fedray.data.source import DataSource, Images, Published, Recipe, data_dir
+from fedray.data.synthetic import Synthetic
 from fedray.data.vision import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
 from fedray.errors import UserError
 
@@ -88,7 +89,7 @@ class Npz(Images):
 DATASETS: dict[str, type[DataSource]] = {
     kind.name: kind for kind in (
         Digits, MNIST, FashionMNIST, EMNIST, CIFAR10, CIFAR100, SVHN, CINIC10, PathMNIST, TissueMNIST, FEMNIST,
-        Shakespeare, FedISIC2019, Npz)
+        Shakespeare, FedISIC2019, Npz, Synthetic)
 }
 
 
