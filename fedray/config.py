@@ -105,6 +105,7 @@ class Evaluation(Section):
     """When the global model is tested. The last round always is."""
 
     every: int = Field(10, gt=0, description="rounds between evaluations")
+    last: int = Field(1, gt=0, description="that many rounds at the end are all evaluated")
 
 
 class Runtime(Section):

@@ -123,7 +123,7 @@ class Simulation:
         s.active |= dict.fromkeys((i for i, state in partial.states.items() if state), t + 1)
         s.round = t + 1
         s.seconds += time.perf_counter() - started
-        if s.round % config.evaluation.every == 0 or self.done:
+        if s.round % config.evaluation.every == 0 or s.round > training.rounds - config.evaluation.last:
             s.history.append({"round": s.round, **self.evaluate(), "train_loss": float(train_loss), "lr": server.lr})
 
     def cohort(self, t: int) -> np.ndarray:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from fedray.component import as_written, describe
 from fedray.config import RunConfig, Section
@@ -32,11 +32,21 @@ DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+Cases = dict[str, Annotated[list[dict[str, Any]], Field(min_length=1)]]
+"""Axes of settings that belong together: name of the axis -> settings, each of dotted keys."""
+
+
+def _axes(cases: Any) -> Any:
+    """A plain list of cases is one axis, named `cases`."""
+    return {"cases": cases} if isinstance(cases, list) else cases
+
+
 class Changes(Section):
-    """What `--smoke` changes: dotted keys of the base, and grid axes."""
+    """What `--smoke` changes: dotted keys of the base, whole axes of the grid and of the cases."""
 
     base: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
+    cases: Annotated[Cases, BeforeValidator(_axes)] = {}
 
 
 class Sweep(Section):
@@ -46,7 +56,8 @@ class Sweep(Section):
     description: str = ""
     base: dict[str, Any]
     grid: dict[str, list[Any]] = {}
-    cases: list[dict[str, Any]] = Field([{}], min_length=1, description="settings that belong together, as one axis")
+    cases: Annotated[Cases, BeforeValidator(_axes)] = Field(
+        {}, description="settings that belong together: a list is one axis, a mapping names several")
     search: dict[str, dict[str, list[Any]]] = {}
     samples: int = Field(1, gt=0, description="draws of `search` per grid point")
     scheduler: Literal["asha", "median"] | None = None
@@ -80,8 +91,11 @@ class Sweep(Section):
             base = dict(sweep.base)
             for key, value in sweep.smoke.base.items():
                 base = changed(base, key, value)
+            if foreign := sweep.smoke.cases.keys() - sweep.cases.keys():
+                raise unknown("smoke.cases", min(foreign), sweep.cases)
             return sweep.model_copy(update={"name": f"{sweep.name}-smoke", "base": base,
-                                            "grid": sweep.grid | sweep.smoke.grid})
+                                            "grid": sweep.grid | sweep.smoke.grid,
+                                            "cases": sweep.cases | sweep.smoke.cases})
         except ValidationError as error:
             raise UserError(f"{path}: {describe(error, '', cls)}") from None
         except UserError as error:
@@ -89,9 +103,11 @@ class Sweep(Section):
 
     def points(self) -> Iterator[dict[str, Any]]:
         """Every configuration, as written (defaults not filled in): cases x grid x samples, in the file's order."""
-        for case, values in itertools.product(self.cases, itertools.product(*self.grid.values())):
+        for cases, values in itertools.product(itertools.product(*self.cases.values()),
+                                               itertools.product(*self.grid.values())):
             config = dict(self.base)
-            for key, value in (*case.items(), *zip(self.grid, values, strict=True)):
+            for key, value in (*(pair for case in cases for pair in case.items()),
+                               *zip(self.grid, values, strict=True)):
                 config = changed(config, key, value)
             for index in range(self.samples if self.search else 1):
                 yield self._drawn(config, index)
