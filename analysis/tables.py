@@ -1,125 +1,73 @@
 """Result tables from MLflow: `python -m analysis.tables SWEEP [--format markdown|latex|csv] [--metric ...]`.
 
 An entry is the mean ± the sample standard deviation (n - 1) over seeds. The best complete entry of a column is bold,
-the second best underlined. An entry of which any seed is missing, failed, diverged, was stopped or is still running
-says so and takes no part in the ranking.
+the second best underlined. An entry of which any seed is missing, failed, diverged, was stopped, never reached the
+target or is still running says so and takes no part in the ranking.
 """
 
-import csv
-import io
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Annotated
 
 import pandas as pd
 import typer
 
+from analysis.axes import labels, separating
 from analysis.collect import Collected, collect
+from analysis.formats import FORMATS
+from analysis.matching import beside
+from analysis.metrics import DEFAULT, NEVER, lower_is_better, rounds_target, title, values
+from analysis.resulttable import Entry, ResultTable
 from fedray.errors import unknown
-from fedray.sweepfile import SYMBOLS
-
-DEFAULT = "last10_test_accuracy"
-NAMES = {
-    "last10_test_accuracy": "test accuracy in %, mean of the last 10 evaluated rounds",
-    "test_accuracy": "test accuracy in % of the last round",
-    "best_test_accuracy": "test accuracy in % of the best round ON THE TEST SET (an optimistic protocol)",
-    "test_loss": "test loss of the last round",
-    "last10_test_loss": "test loss, mean of the last 10 evaluated rounds",
-    "train_loss": "training loss of the last round",
-    "seconds_per_round": "seconds per round",
-}
-ALWAYS = ("partition.alpha", "partition.shards", "partition.classes")
-"""Options that are part of a name also where a sweep has one value only."""
-LOWER_IS_BETTER = ("loss", "seconds", "rounds")
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One place of a table. mean and std are over the finished seeds; std is None for a single one."""
+def build(sweep: Collected, metric: str = DEFAULT, rows: str = "algorithm", columns: str = "",
+          reference: str = "", paper: str = "") -> ResultTable:
+    """Group a sweep's cells. columns: default partition and whatever else entries would mix. reference: a row.
 
-    mean: float | None
-    std: float | None
-    seeds: int
-    others: Counter[str]
-    """How many seeds have which other outcome (missing, failed, diverged, stopped, running, interrupted)."""
+    paper: the published table (`fedtoga/table1`) to put beside.
 
-    @property
-    def whole(self) -> bool:
-        return self.mean is not None and not self.others
-
-    def value(self) -> str:
-        """`93.12 ± 0.40`, or `-` where no seed has finished."""
-        if self.mean is None:
-            return "-"
-        return f"{self.mean:.2f}" + (f" ± {self.std:.2f}" if self.std is not None else "")
-
-    def note(self) -> str:
-        """`(1 diverged, 2 missing)`, or nothing for a complete entry."""
-        return f"({', '.join(f'{n} {status}' for status, n in sorted(self.others.items()))})" if self.others else ""
-
-
-@dataclass(frozen=True)
-class ResultTable:
-    """Rows x columns of entries, with what has to be said beside them."""
-
-    title: str
-    rows: list[str]
-    columns: list[str]
-    entries: dict[tuple[str, str], Entry]
-    ranks: dict[tuple[str, str], int]
-    """1 for the best complete entry of a column, 2 for the second best (equal values share a rank)."""
-    notes: list[str]
-
-
-def build(sweep: Collected, metric: str = DEFAULT, rows: str = "algorithm", columns: str = "partition") -> ResultTable:
-    """Group a sweep's cells. Raises UserError for a metric no finished run has, or an unknown key."""
-    cells = sweep.cells
-    column = f"metrics.{metric}"
-    if metric in ("test_accuracy", "test_loss", "train_loss"):
-        column = f"metrics.final_{metric}"
-    done = cells[cells["status"] == "finished"]
-    if column not in cells or done[column].isna().any():
-        have = [str(name).removeprefix("metrics.") for name in done if str(name).startswith("metrics.")]
-        if len(done):
-            raise unknown("--metric", metric, have)
-    cells = cells.assign(_row=labels(cells, rows), _column=labels(cells, columns))
-    entries = {}
-    for (row, col), group in cells.groupby(["_row", "_column"], sort=False):
-        values = group.loc[group["status"] == "finished", column] if column in group else pd.Series(dtype=float)
-        others = Counter(status for status in group["status"] if status != "finished")
-        entries[str(row), str(col)] = Entry(
-            float(values.mean()) if len(values) else None, float(values.std()) if len(values) > 1 else None,
-            len(values), others)
-    lower = any(word in metric for word in LOWER_IS_BETTER)
-    names = list(dict.fromkeys(cells["_row"])), list(dict.fromkeys(cells["_column"]))
-    return ResultTable(f"{sweep.name}: {NAMES.get(metric, metric)}", *names, entries,
-                       _ranks(entries, names[1], lower), _notes(cells, metric))
-
-
-def labels(cells: pd.DataFrame, key: str) -> pd.Series:
-    """How each cell is called along an axis: `fedsam ρ=0.05`, `dirichlet α=0.1`; options that do not vary are left out.
-
-    key: a section that has a name (algorithm, partition, model, data), or a dotted key (`clients.per_round`, `seed`).
+    Raises UserError for a metric no finished run has, an unknown key, reference or published table.
     """
-    columns = [str(name) for name in cells]
-    if key in columns:
-        return cells[key].astype(str)
-    if f"{key}.name" not in columns:
-        raise unknown("--rows/--cols", key, {name.removesuffix(".name") for name in columns if name.endswith(".name")}
-                      | {name for name in columns if "." in name and not name.startswith("metrics.")} | {"seed"})
-    options = [name for name in columns if name.startswith(f"{key}.") and name != f"{key}.name"]
-    named = {kind: [name for name in options if group[name].nunique(dropna=False) > 1 or name in ALWAYS]
-             for kind, group in cells.groupby(f"{key}.name")}
+    cells = sweep.cells.assign(_value=values(sweep, metric), _row=labels(sweep.cells, rows))
+    columns = columns or separating(cells, "partition", cells["_row"])
+    cells = cells.assign(_column=labels(cells, columns))
+    groups = {(str(row), str(column)): group for (row, column), group
+              in cells.groupby(["_row", "_column"], sort=False)}
+    entries = {key: _entry(group) for key, group in groups.items()}
+    names = list(dict.fromkeys(cells["_row"])), list(dict.fromkeys(cells["_column"]))
+    ratio, notes = rounds_target(metric) is not None, _notes(cells, metric)
+    if reference:
+        if reference not in names[0]:
+            raise unknown("--to", reference, names[0])
+        entries = {key: replace(entry, change=_change(entry, entries.get((reference, key[1])), ratio))
+                   for key, entry in entries.items()}
+        notes.append(f"in parentheses: {f'rounds of {reference} / rounds' if ratio else f'difference to {reference}'}")
+    if paper:
+        printed, said = beside(paper, metric, groups)
+        entries = {key: replace(entry, printed=printed.get(key)) for key, entry in entries.items()}
+        notes += said
+    return ResultTable(f"{sweep.name}: {title(metric)}", *names, entries,
+                       _ranks(entries, names[1], lower_is_better(metric)), notes, 1 if ratio else 2, reference, ratio,
+                       paper)
 
-    def one(cell: pd.Series) -> str:
-        kind = cell[f"{key}.name"]
-        words = [f"{SYMBOLS.get(name.partition('.')[2], name.partition('.')[2])}={cell[name]}"
-                 for name in named[kind] if pd.notna(cell[name])]
-        return " ".join([kind, *words])
 
-    return cells.apply(one, axis=1)
+def _entry(group: pd.DataFrame) -> Entry:
+    others = Counter(str(status) for status in group["status"] if status != "finished")
+    found = group.loc[group["status"] == "finished", "_value"]
+    if never := int((found == NEVER).sum()):
+        others["never"] = never
+    found = found[found != NEVER]
+    return Entry(float(found.mean()) if len(found) else None, float(found.std()) if len(found) > 1 else None,
+                 len(found), others)
+
+
+def _change(entry: Entry, reference: Entry | None, ratio: bool) -> float | None:
+    if reference is None or not (entry.whole and reference.whole) or entry.mean is None or reference.mean is None:
+        return None
+    return reference.mean / entry.mean if ratio else entry.mean - reference.mean
 
 
 def _ranks(entries: dict[tuple[str, str], Entry], columns: Sequence[str], lower: bool) -> dict[tuple[str, str], int]:
@@ -141,89 +89,46 @@ def _notes(cells: pd.DataFrame, metric: str) -> list[str]:
                      if seeds.iloc[0] > 1 else "one seed; best bold, second best underlined")
     else:
         notes.append(f"mean ± sample standard deviation over {seeds.min()} to {seeds.max()} seeds")
+    mixed = cells.groupby(["_row", "_column"]).size() > seeds
+    if mixed.any():
+        notes.append(f"{mixed.sum()} entries mix runs that differ by more than the seed; --cols can name what by")
     if metric.startswith("last10_") and "metrics.evaluations" in cells:
         few = cells.loc[cells["metrics.evaluations"] < 10, "metrics.evaluations"]
         if len(few):
             notes.append(f"{len(few)} runs have fewer than 10 evaluated rounds (as few as {few.min():.0f}): "
                          "the mean of those")
+    if rounds_target(metric) is not None and "evaluation.every" in cells:
+        every = sorted({int(n) for n in cells["evaluation.every"].dropna()})
+        if every != [1]:
+            notes.append(f"evaluated every {' or '.join(map(str, every))} rounds, so the target was met up to that "
+                         "much earlier")
     bad = cells[~cells["status"].isin(["finished", "missing", "running"])]
     notes += [f"{cell['status']}: {cell['label']}" + (f": {cell['message']}" if cell.get("message") else "")
               for _, cell in bad.iterrows()]
     return notes
 
 
-def markdown(table: ResultTable) -> str:
-    """GitHub's markdown; underlining is HTML's <u>, which markdown lacks."""
-    def cell(key: tuple[str, str]) -> str:
-        entry = table.entries.get(key)
-        if entry is None:
-            return ""
-        text = entry.value()
-        text = {1: f"**{text}**", 2: f"<u>{text}</u>"}.get(table.ranks.get(key, 0), text)
-        return f"{text} {entry.note()}".strip()
-
-    grid = [["", *table.columns]] + [[row, *(cell((row, column)) for column in table.columns)] for row in table.rows]
-    widths = [max(len(line[k]) for line in grid) for k in range(len(grid[0]))]
-    lines = ["| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |"
-             for line in grid]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join([f"**{table.title}**", "", *lines, "", *(f"- {note}" for note in table.notes)]) + "\n"
-
-
-def latex(table: ResultTable) -> str:
-    """A booktabs table."""
-    def cell(key: tuple[str, str]) -> str:
-        entry = table.entries.get(key)
-        if entry is None:
-            return ""
-        text = entry.value().replace("±", r"$\pm$").replace("-", "--") if entry.mean is None else \
-            entry.value().replace("±", r"$\pm$")
-        text = {1: rf"\textbf{{{text}}}", 2: rf"\underline{{{text}}}"}.get(table.ranks.get(key, 0), text)
-        return f"{text} {_tex(entry.note())}".strip()
-
-    lines = [r"\begin{table}", r"\centering", rf"\caption{{{_tex(table.title)}}}",
-             rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}", r"\toprule",
-             " & ".join(["", *map(_tex, table.columns)]) + r" \\", r"\midrule"]
-    lines += [" & ".join([_tex(row), *(cell((row, column)) for column in table.columns)]) + r" \\"
-              for row in table.rows]
-    lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in table.notes), r"\end{table}"]
-    return "\n".join(lines) + "\n"
-
-
-def _tex(text: str) -> str:
-    for plain, command in (("\\", r"\textbackslash "), ("_", r"\_"), ("%", r"\%"), ("&", r"\&"), ("#", r"\#"),
-                           ("ρ", r"$\rho$"), ("α", r"$\alpha$"), ("β", r"$\beta$"), ("κ", r"$\kappa$"),
-                           ("μ", r"$\mu$"), ("λ", r"$\lambda$"), ("τ", r"$\tau$"), ("γ", r"$\gamma$")):
-        text = text.replace(plain, command)
-    return text
-
-
-def comma_separated(table: ResultTable) -> str:
-    """One line per entry: row, column, mean, std, seeds, and how many seeds have which other outcome."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["row", "column", "mean", "std", "seeds", "others"])
-    for (row, column), entry in table.entries.items():
-        writer.writerow([row, column, "" if entry.mean is None else f"{entry.mean:.6g}",
-                         "" if entry.std is None else f"{entry.std:.6g}", entry.seeds,
-                         " ".join(f"{status}={n}" for status, n in sorted(entry.others.items()))])
-    return out.getvalue()
-
-
-FORMATS = {"markdown": markdown, "latex": latex, "csv": comma_separated}
-
-
 def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
     format: Annotated[str, typer.Option(help="markdown | latex | csv")] = "markdown",
-    metric: Annotated[str, typer.Option(help="a metric of the runs")] = DEFAULT,
-    rows: Annotated[str, typer.Option(help="a section or a dotted key")] = "algorithm",
-    cols: Annotated[str, typer.Option(help="a section or a dotted key")] = "partition",
+    metric: Annotated[str, typer.Option(help="a metric of the runs, or rounds_to:PERCENT")] = DEFAULT,
+    rows: Annotated[str, typer.Option(help="sections or dotted keys, with commas")] = "algorithm",
+    cols: Annotated[str, typer.Option(help="the same; default partition and whatever entries would mix")] = "",
+    to: Annotated[str, typer.Option(help="a row: differences, or for rounds_to speed-ups, to it")] = "",
+    published: Annotated[bool, typer.Option("--published", help="the paper's values beside ours")] = False,
+    paper: Annotated[str, typer.Option(help="the paper's table where the sweep has another name; fedsol/table2")] = "",
 ) -> None:
     """Print a sweep's result table."""
     if format not in FORMATS:
         raise unknown("--format", format, FORMATS)
-    sys.stdout.write(FORMATS[format](build(collect(name), metric, rows, cols)))
+    smoke = published and not paper and name.endswith("-smoke")
+    if published and not smoke:
+        paper = paper or name
+    table = build(collect(name), metric, rows, cols, to, paper)
+    if smoke:
+        table.notes.append("a smoke sweep, whose numbers mean nothing beside a paper's: nothing is compared; "
+                           f"--paper {name.removesuffix('-smoke')} does it all the same")
+    sys.stdout.write(FORMATS[format](table))
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ def test_the_table_in_the_readme_is_the_one_printed(home: Path, quickstart: tupl
     for ours, theirs in zip([line for line in printed.splitlines() if line.startswith("|")], shown, strict=True):
         assert re.sub(r"[\d.*<>/u -]", "", ours) == re.sub(r"[\d.*<>/u -]", "", theirs)
     assert "tabular" in execute(home, next(c for c in COMMANDS if "--format latex" in c))
+    assert "(1.00×)" in execute(home, next(c for c in COMMANDS if "rounds_to" in c))
 
 
 def test_make_runs_the_same_commands(home: Path) -> None:

@@ -2,62 +2,15 @@
 
 import csv
 import io
-import shutil
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
-from mlflow import MlflowClient
 
 from analysis.collect import collect
-from analysis.tables import build, comma_separated, latex, markdown
+from analysis.formats import comma_separated, latex, markdown
+from analysis.tables import build
 from fedray.errors import UserError
 from fedray.tracking import Tracker, final_metrics
-
-
-def history(*accuracies: float) -> list[dict[str, float]]:
-    return [{"round": t + 1, "test_accuracy": a, "test_loss": 1 - a / 100, "train_loss": 0.5}
-            for t, a in enumerate(accuracies)]
-
-
-def cell(algorithm: Mapping[str, Any], alpha: float, seed: int) -> dict[str, Any]:
-    name = "-".join(map(str, [*algorithm.values(), alpha, seed]))
-    return {"hash": name, "label": name, "config": {
-        "seed": seed, "algorithm": dict(algorithm), "partition": {"name": "dirichlet", "alpha": alpha, "min_size": 1},
-        "runtime": {"actors": 1}}}
-
-
-FEDAVG, SMALL, LARGE = {"name": "fedavg"}, {"name": "fedsam", "rho": 0.1}, {"name": "fedsam", "rho": 0.5}
-
-
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow's database without runs; making one takes seconds, copying it none."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
-    return path
-
-
-@pytest.fixture
-def store(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Tracker:
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
-    return Tracker()
-
-
-def write(store: Tracker, cells: list[dict[str, Any]], outcomes: Mapping[str, tuple[str, list[dict[str, float]]]],
-          name: str = "sweep") -> None:
-    parent = store.open_sweep(name, "", cells)
-    for one in cells:
-        if one["hash"] not in outcomes:
-            continue
-        status, rows = outcomes[one["hash"]]
-        run_id, _ = store.open_cell(one["hash"], one["label"], one["config"], {}, None, parent)
-        store.log_rows(run_id, rows)
-        if status != "running":
-            store.close_cell(run_id, status, rows, {}, "why" if status != "finished" else "")
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
 
 
 def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
@@ -142,4 +95,61 @@ def test_unknown_names(store: Tracker, name: str, metric: str, rows: str, messag
     write(store, [one], {one["hash"]: ("finished", history(70))})
     with pytest.raises(UserError) as error:
         build(collect(name), metric, rows)
+    assert message in str(error.value)
+
+
+def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
+    """fedavg meets 80 in rounds 3 and 5 (80 itself counts; what falls below it afterwards does not matter): 4 ± 1.41.
+    ρ=0.1 in rounds 1 and 3: 2, so twice as fast. ρ=0.5: one seed in round 2, one never, so it has no rank or speed-up.
+    At α = 0.1 nobody does: `-`.
+    """
+    cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1)] + [cell(FEDAVG, 0.1, 0)]
+    curves = [(10, 79.9, 80, 70), (10, 20, 30, 40, 90), (80,), (1, 2, 85), (1, 80), (1, 79, 2), (1, 2)]
+    write(store, cells, {one["hash"]: ("finished", history(*c)) for one, c in zip(cells, curves, strict=True)})
+    table = build(collect("sweep"), "rounds_to:80", reference="fedavg")
+    lines = {line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:4]]
+             for line in markdown(table).splitlines() if line.startswith("| fed")}
+    assert lines == {"fedavg": ["<u>4.0 ± 1.4</u> (1.00×)", "- (1 never)"],
+                     "fedsam ρ=0.1": ["**2.0 ± 1.4** (2.00×)", ""], "fedsam ρ=0.5": ["2.0 (1 never)", ""]}
+    assert "at least 80 %" in table.title
+    assert r"\textbf{2.0 $\pm$ 1.4} (2.00$\times$)" in latex(table)
+    rows = list(csv.DictReader(io.StringIO(comma_separated(table))))
+    assert [row["speedup"] for row in rows] == ["1", "2", "", ""]
+
+
+def test_differences_to_a_reference(store: Tracker) -> None:
+    """82 and 90 beside 80: +2 and +10; of the reference itself 0; no difference where a seed is missing."""
+    cells = [cell(a, alpha, 0) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL, LARGE)]
+    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in
+                         zip(cells[:5], (80, 82, 90, 70, 65), strict=True)})
+    table = build(collect("sweep"), reference="fedavg")
+    assert [entry.change for entry in table.entries.values()] == [0, 2, 10, 0, -5, None]
+    assert "90.00** (+10.00)" in markdown(table)
+    assert "in parentheses: difference to fedavg" in markdown(table)
+
+
+def test_settings_that_differ_are_never_averaged(store: Tracker) -> None:
+    """Two numbers of clients: columns of their own unless --cols says otherwise, and then a note says so."""
+    cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 0)]
+    for one, total in zip(cells, (100, 200), strict=True):
+        one["hash"] += str(total)
+        one["config"]["clients"] = {"total": total, "per_round": total // 10}
+    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, (80, 90), strict=True)})
+    table = build(collect("sweep"))
+    assert table.columns == ["dirichlet α=0.5 total=100", "dirichlet α=0.5 total=200"]
+    assert [entry.mean for entry in table.entries.values()] == [80, 90]
+    mixed = build(collect("sweep"), columns="partition")
+    assert any("1 entries mix runs that differ by more than the seed" in note for note in mixed.notes)
+
+
+@pytest.mark.parametrize(("metric", "reference", "message"), [
+    ("rounds_to", "", "--metric: found 'rounds_to'; rounds_to:PERCENT"),
+    ("rounds_to:120", "", "--metric: found 'rounds_to:120'; rounds_to:PERCENT with a test accuracy up to 100"),
+    ("test_loss", "fedavgg", "--to: unknown name 'fedavgg'; did you mean 'fedavg'?"),
+])
+def test_bad_targets_and_references(store: Tracker, metric: str, reference: str, message: str) -> None:
+    one = cell(FEDAVG, 0.5, 0)
+    write(store, [one], {one["hash"]: ("finished", history(70))})
+    with pytest.raises(UserError) as error:
+        build(collect("sweep"), metric, reference=reference)
     assert message in str(error.value)

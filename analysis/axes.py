@@ -1,0 +1,71 @@
+"""How cells are called along an axis of a table or in a figure's legend."""
+
+from collections.abc import Iterable
+from functools import reduce
+
+import pandas as pd
+
+from fedray.errors import unknown
+from fedray.sweepfile import COMPONENTS, SYMBOLS
+
+ALWAYS = ("partition.alpha", "partition.shards", "partition.classes")
+"""Options that are part of a name also where a sweep has one value only."""
+
+
+def labels(cells: pd.DataFrame, key: str) -> pd.Series:
+    """How each cell is called along an axis: `fedsam ρ=0.05`, `dirichlet α=0.1`; options that do not vary are left out.
+
+    key: a section that has a name (algorithm, partition, model, data), a dotted key (`clients.per_round`, `seed`), or
+    several of these with commas: `data,partition,clients.total` gives `cifar10 dirichlet α=0.1 total=100`.
+    """
+    keys = key.split(",")
+    if len(keys) == 1:
+        return _one(cells, key)
+    words = [_one(cells, part) if _is_section(cells, part) else
+             f"{SYMBOLS.get(part.rpartition('.')[2], part.rpartition('.')[2])}=" + _one(cells, part) for part in keys]
+    return reduce(lambda left, right: left + " " + right, words)
+
+
+def separating(cells: pd.DataFrame, start: str, rows: pd.Series) -> str:
+    """`start` and what has to be named beside it so that no entry mixes runs that differ by more than the seed."""
+    keys = [start]
+    sections = [name for name in COMPONENTS if _is_section(cells, name)]
+    for key in (*sections, *settings(cells)):
+        groups = [rows, labels(cells, ",".join(keys)), cells["seed"]]
+        if key not in keys and _one(cells, key).groupby(groups).nunique().max() > 1:
+            keys.append(key)
+    return ",".join(sorted(keys, key=lambda key: COMPONENTS.index(key) if key in COMPONENTS else len(COMPONENTS)))
+
+
+def settings(cells: pd.DataFrame) -> list[str]:
+    """The dotted keys of a configuration's plain sections (clients, training, evaluation), as far as they vary."""
+    return [name for name in map(str, cells) if "." in name and name.partition(".")[0] not in (*COMPONENTS, "metrics")
+            and cells[name].nunique(dropna=False) > 1]
+
+
+def _is_section(cells: pd.DataFrame, key: str) -> bool:
+    return f"{key}.name" in cells
+
+
+def _one(cells: pd.DataFrame, key: str) -> pd.Series:
+    columns = [str(name) for name in cells]
+    if key in columns:
+        return cells[key].fillna("-").astype(str)
+    if not _is_section(cells, key):
+        raise unknown("--rows/--cols", key, _valid(columns))
+    options = [name for name in columns if name.startswith(f"{key}.") and name != f"{key}.name"]
+    named = {kind: [name for name in options if group[name].nunique(dropna=False) > 1 or name in ALWAYS]
+             for kind, group in cells.groupby(f"{key}.name")}
+
+    def name(cell: pd.Series) -> str:
+        kind = cell[f"{key}.name"]
+        words = [f"{SYMBOLS.get(name.partition('.')[2], name.partition('.')[2])}={cell[name]}"
+                 for name in named[kind] if pd.notna(cell[name])]
+        return " ".join([kind, *words])
+
+    return cells.apply(name, axis=1)
+
+
+def _valid(columns: Iterable[str]) -> set[str]:
+    return ({name.removesuffix(".name") for name in columns if name.endswith(".name")}
+            | {name for name in columns if "." in name and not name.startswith("metrics.")} | {"seed"})

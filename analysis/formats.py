@@ -1,0 +1,102 @@
+"""A result table as markdown, LaTeX (booktabs) or CSV."""
+
+import csv
+import io
+from collections.abc import Callable
+
+from analysis.resulttable import Entry, ResultTable
+
+Key = tuple[str, str]
+
+
+def markdown(table: ResultTable) -> str:
+    """GitHub's markdown; underlining is HTML's <u>, which markdown lacks."""
+    def cell(key: Key) -> str:
+        return _filled(table, key, lambda text: text, {1: "**{}**", 2: "<u>{}</u>"})
+
+    grid = [["", *table.columns]] + [[row, *(cell((row, column)) for column in table.columns)] for row in table.rows]
+    widths = [max(len(line[k]) for line in grid) for k in range(len(grid[0]))]
+    lines = ["| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |"
+             for line in grid]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join([f"**{table.title}**", "", *lines, "", *(f"- {note}" for note in table.notes)]) + "\n"
+
+
+def latex(table: ResultTable) -> str:
+    """A booktabs table."""
+    def cell(key: Key) -> str:
+        return _filled(table, key, _tex, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
+
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{_tex(table.title)}}}",
+             rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}", r"\toprule",
+             " & ".join(["", *map(_tex, table.columns)]) + r" \\", r"\midrule"]
+    lines += [" & ".join([_tex(row), *(cell((row, column)) for column in table.columns)]) + r" \\"
+              for row in table.rows]
+    lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in table.notes), r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+def comma_separated(table: ResultTable) -> str:
+    """One line per entry: row, column, mean, std, seeds, and how many seeds have which other outcome.
+
+    Then, where asked for, `delta` (`speedup` for rounds), and the paper's `published`, `published_std`, `difference`.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    change = ["speedup" if table.ratio else "delta"] if table.reference else []
+    paper = ["published", "published_std", "difference"] if table.paper else []
+    writer.writerow(["row", "column", "mean", "std", "seeds", "others", *change, *paper])
+    for (row, column), entry in table.entries.items():
+        line = [row, column, _number(entry.mean), _number(entry.std), str(entry.seeds),
+                " ".join(f"{status}={n}" for status, n in sorted(entry.others.items()))]
+        line += [_number(entry.change)] if change else []
+        line += [_number(entry.printed.value if entry.printed else None),
+                 _number(entry.printed.std if entry.printed else None), _number(entry.difference)] if paper else []
+        writer.writerow(line)
+    return out.getvalue()
+
+
+FORMATS: dict[str, Callable[[ResultTable], str]] = {"markdown": markdown, "latex": latex, "csv": comma_separated}
+
+
+def _filled(table: ResultTable, key: Key, written: Callable[[str], str], emphasis: dict[int, str]) -> str:
+    entry = table.entries.get(key)
+    if entry is None:
+        return ""
+    value = emphasis.get(table.ranks.get(key, 0), "{}").format(written(_value(entry.mean, entry.std, table.digits)))
+    return " ".join(part for part in (value, written(_change(table, entry)), written(_printed(table, entry)),
+                                      written(entry.note())) if part)
+
+
+def _value(mean: float | None, std: float | None, digits: int) -> str:
+    if mean is None:
+        return "-"
+    return f"{mean:.{digits}f}" + (f" ± {std:.{digits}f}" if std is not None else "")
+
+
+def _change(table: ResultTable, entry: Entry) -> str:
+    if entry.change is None:
+        return ""
+    return f"({entry.change:.2f}×)" if table.ratio else f"({entry.change:+.2f})"
+
+
+def _printed(table: ResultTable, entry: Entry) -> str:
+    if entry.printed is None:
+        return ""
+    difference = "" if entry.difference is None else f", {entry.difference:+.{table.digits}f}"
+    return f"[{_value(entry.printed.value, entry.printed.std, table.digits)}{difference}]"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def _tex(text: str) -> str:
+    if text == "-":
+        return "--"
+    for plain, command in (("\\", r"\textbackslash "), ("_", r"\_"), ("%", r"\%"), ("&", r"\&"), ("#", r"\#"),
+                           ("ρ", r"$\rho$"), ("α", r"$\alpha$"), ("β", r"$\beta$"), ("κ", r"$\kappa$"),
+                           ("μ", r"$\mu$"), ("λ", r"$\lambda$"), ("τ", r"$\tau$"), ("γ", r"$\gamma$"),
+                           ("±", r"$\pm$"), ("×", r"$\times$")):
+        text = text.replace(plain, command)
+    return text

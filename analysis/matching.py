@@ -1,0 +1,137 @@
+"""Which printed number belongs beside which entry: data, model, partition, clients, participation and method agree."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from analysis.metrics import rounds_target
+from analysis.published import load
+from analysis.resulttable import Printed
+from fedray.algorithms import algorithm
+from fedray.errors import UserError
+
+MODELS = {"emnist_cnn": "cnn", "mcmahan_cnn": "cnn-mcmahan", "char_lstm": "lstm2"}
+METHODS = {
+    "fedsol": ("fedsol", "fedsol-head"), "fedsol-a0": ("fedavg",), "fedsol-a5": ("fedavg+kl-base",),
+    "fedavg-kl": ("fedavg+kl-base",), "fedprox": ("fedprox", "fedprox-base"), "fedtoga-sam": ("fedsam",),
+}
+"""What our labels are called in the published tables, where it is something else."""
+PARAMETER = {"dirichlet": "partition.alpha", "sharding": "partition.shards", "pathological": "partition.classes"}
+PROTOCOL = {
+    "fedsam": "the paper does not say of which round its accuracies are; its deviation is over clients",
+    "fedsol": "the paper calls its accuracies final",
+    "fedgela": "the paper reports the best round",
+    "fedtoga": "the paper does not say of which round its accuracies are",
+}
+Key = tuple[str, str]
+Setting = tuple[str, ...]
+
+
+def beside(name: str, metric: str, groups: Mapping[Key, pd.DataFrame]) -> tuple[dict[Key, Printed], list[str]]:
+    """The printed numbers of entries that have one, and what has to be said: doubts, and whatever has no partner.
+
+    name: `paper/tableN`. groups: the cells of each entry. Raises UserError for an unknown table, or a metric it lacks.
+    """
+    rows = _rows(name, metric)
+    places: dict[Setting, list[Any]] = {}
+    for index, row in rows.iterrows():
+        for parameter in row["partition_param"].split("|"):
+            places.setdefault(_setting(row, _plain(parameter)), []).append(index)
+    printed, notes, alone, used = {}, [], [], set()
+    for key, group in groups.items():
+        found = {tuple(_candidates(cell, rows, places)) for _, cell in group.iterrows()}
+        candidates = next(iter(found)) if len(found) == 1 else ()
+        if len(candidates) != 1:
+            several = " (several printed values)" if candidates else " (mixed runs)" if len(found) > 1 else ""
+            alone.append(f"{key[0]}, {key[1]}{several}")
+            continue
+        row = rows.loc[candidates[0]]
+        used.add(candidates[0])
+        printed[key] = Printed(*(None if pd.isna(row[column]) else float(row[column]) for column in ("value", "std")))
+        notes += [f"{key[0]}, {key[1]}: {note}" for note in row["notes"].split("; ") if note.startswith("doubt:")]
+    ours = {cell["training.rounds"] for group in groups.values() for _, cell in group.iterrows()
+            if "training.rounds" in group}
+    theirs = {value for value in rows.loc[list(used), "rounds"] if value}
+    head = [f"in brackets: {name} of the paper and our difference to it; {PROTOCOL[name.partition('/')[0]]}"]
+    if theirs and ours - theirs:
+        head.append(f"rounds: {', '.join(sorted(ours))} here, {', '.join(sorted(theirs))} in the paper")
+    if alone:
+        head.append(f"without a printed value: {'; '.join(alone)}")
+    if left := Counter(rows.loc[[index for index in rows.index if index not in used], "method"]):
+        head.append(f"printed, but not in this table: {', '.join(f'{method} ({n})' for method, n in left.items())}")
+    return printed, head + notes
+
+
+def _rows(name: str, metric: str) -> pd.DataFrame:
+    """The table's rows of a metric. `version=old` (numbers copied from earlier papers) is nobody's result here."""
+    rows = load(name)
+    target = rounds_target(metric)
+    theirs = "rounds_to_target" if target is not None else metric
+    for prefix in ("final_", "last10_", "best_"):
+        theirs = theirs.removeprefix(prefix)
+    if not (rows["metric"] == theirs).any():
+        raise UserError(f"--metric: {name} prints {', '.join(dict.fromkeys(rows['metric']))}; found {metric!r}")
+    keep = (rows["metric"] == theirs) & ~rows["notes"].str.contains("version=old", regex=False)
+    if target is not None:
+        keep &= rows["notes"].map(lambda notes: _items(notes).get("target") == f"{target:g}%")
+    return rows[keep]
+
+
+def _candidates(cell: pd.Series, rows: pd.DataFrame, places: Mapping[Setting, list[Any]]) -> list[Any]:
+    section = _algorithm(cell)
+    found = []
+    for method in METHODS.get(section, (section,)):
+        found += places.get(_of_cell(cell, method), [])
+    rho = cell.get("algorithm.rho")
+    return [index for index in found if (printed := _items(rows.loc[index, "notes"]).get("rho")) is None
+            or (pd.notna(rho) and _plain(rho) == _plain(printed))]
+
+
+def _of_cell(cell: pd.Series, method: str) -> Setting:
+    """As `_setting`, of a cell's configuration."""
+    partition, total = str(cell["partition.name"]).removesuffix("_client"), str(cell.get("clients.total"))
+    per_round = str(cell.get("clients.per_round"))
+    share = float(per_round) if "." in per_round or per_round == "nan" else float(per_round) / float(total)
+    parameter = _plain(cell.get(PARAMETER.get(partition, ""), ""))
+    if partition == "dirichlet" and parameter == "10000":
+        partition, parameter = "iid", ""  # FedGELA's way to say it
+    if partition == "pxcy":
+        parameter = f"P{total}C{cell['partition.classes']}"
+    model = str(cell.get("model.name"))
+    return (str(cell.get("data.name")).replace("_", "-"), MODELS.get(model, model.replace("_", "-")), partition,
+            parameter, total, f"{share:g}", method)
+
+
+def _setting(row: pd.Series, parameter: str) -> Setting:
+    return (row["dataset"], row["model"], row["partition"], "" if row["partition"] == "iid" else parameter,
+            row["clients"], _plain(row["participation"]), row["method"])
+
+
+def _algorithm(cell: pd.Series) -> str:
+    """The method's label; its name for a class of the user's own."""
+    section: dict[str, Any] = {}
+    for key, value in cell.items():
+        parts = str(key).split(".")
+        if parts[0] == "algorithm" and pd.notna(value):
+            inner = section
+            for part in parts[1:-1]:
+                inner = inner.setdefault(part, {})
+            inner[parts[-1]] = value
+    try:
+        return algorithm(section).label()
+    except UserError:
+        return str(section["name"])
+
+
+def _items(notes: str) -> dict[str, str]:
+    return dict(item.split("=", 1) for item in notes.split("; ") if "=" in item)
+
+
+def _plain(value: Any) -> str:
+    """A number without trailing zeros; other text as it is."""
+    try:
+        return f"{float(value):g}"
+    except (TypeError, ValueError):
+        return str(value)

@@ -1,0 +1,126 @@
+"""A paper's numbers beside ours: which ones, what is said about the rest."""
+
+import csv
+import io
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.collect import collect
+from analysis.formats import comma_separated, latex, markdown
+from analysis.matching import beside
+from analysis.resulttable import Printed
+from analysis.tables import build, main
+from fedray.errors import UserError
+from fedray.tracking import Tracker, flat
+from tests.analysis.runs import history, write
+
+
+def run(algorithm: dict[str, Any], partition: dict[str, Any], seed: int = 0, data: str = "cifar10",
+        model: str = "lenet", total: int = 100, per_round: float = 10, rounds: int = 800) -> dict[str, Any]:
+    name = "-".join(map(str, [*algorithm.values(), *partition.values(), data, model, total, seed]))
+    return {"hash": name, "label": name, "config": {
+        "seed": seed, "data": {"name": data}, "partition": partition, "model": {"name": model}, "algorithm": algorithm,
+        "clients": {"total": total, "per_round": per_round}, "training": {"rounds": rounds}, "runtime": {}}}
+
+
+U06 = {"name": "dirichlet_client", "alpha": 0.6}
+
+
+def test_values_and_differences_beside_ours(store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
+    """FedTOGA's table 1, LeNet, 100 clients, u = 0.6 prints 80.28 ± 0.14 for FedAvg: ours, the mean of 81 and 82, is
+    1.22 above. CIFAR-100 becomes a column of its own, since nothing else would keep it apart. Digits have no partner.
+    """
+    cells = [run({"name": "fedavg"}, U06, seed) for seed in (0, 1)]
+    cells += [run({"name": "fedavg"}, U06, 0, "cifar100"), run({"name": "fedavg"}, U06, 0, "digits", rounds=40)]
+    write(store, cells, {one["hash"]: ("finished", history(81 + k)) for k, one in enumerate(cells)}, "fedtoga/table1")
+    table = build(collect("fedtoga/table1"), paper="fedtoga/table1")
+    assert table.columns == ["cifar10 dirichlet_client α=0.6", "cifar100 dirichlet_client α=0.6",
+                             "digits dirichlet_client α=0.6"]
+    text = markdown(table)
+    assert "81.50 ± 0.71 [80.28 ± 0.14, +1.22]" in text
+    assert "without a printed value: fedavg, digits dirichlet_client α=0.6" in text
+    assert "printed, but not in this table: fedavg (14), fedadam (16)" in text
+    assert "rounds: 40, 800 here, 800 in the paper" in text
+    assert r"[80.28 $\pm$ 0.14, +1.22]" in latex(table)
+    row = next(csv.DictReader(io.StringIO(comma_separated(table))))
+    assert (row["published"], row["published_std"], row["difference"]) == ("80.28", "0.14", "1.22")
+    main("fedtoga/table1", published=True)
+    assert "[80.28" in capsys.readouterr().out
+
+
+def test_a_smoke_sweep_is_compared_only_when_told(store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
+    one = run({"name": "fedavg"}, U06)
+    write(store, [one], {one["hash"]: ("finished", history(81))}, "fedtoga/table1-smoke")
+    main("fedtoga/table1-smoke", published=True)
+    out = capsys.readouterr().out
+    assert "[" not in out
+    assert "a smoke sweep" in out
+    assert "nothing is compared; --paper fedtoga/table1 does" in out
+    main("fedtoga/table1-smoke", paper="fedtoga/table1")
+    assert "[80.28" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("table", "metric", "one", "value"), [
+    ("fedsol/table2", "test_accuracy", run({"name": "fedavg"}, {"name": "dirichlet", "alpha": 0.1},
+                                           model="mcmahan_cnn", per_round=0.1), 56.13),
+    ("fedsol/table2", "test_accuracy", run({"name": "fedavg"}, {"name": "sharding", "shards": 3},
+                                           model="mcmahan_cnn"), 62.94),
+    ("fedsol/table5", "best_test_accuracy", run({"name": "fedsol", "rho": 1.0}, {"name": "dirichlet", "alpha": 0.1},
+                                                model="mcmahan_cnn"), 63.62),
+    ("fedsol/table5", "test_accuracy", run({"name": "fedsol", "rho": 0.5, "perturb": "all"},
+                                           {"name": "dirichlet", "alpha": 0.1}, model="mcmahan_cnn"), 61.17),
+    ("fedsol/table4", "test_accuracy", run({"name": "fedsol", "proximal": {"name": "fedprox"}, "rho": 2.0},
+                                           {"name": "dirichlet", "alpha": 0.1}, model="mcmahan_cnn"), 63.93),
+    ("fedsol/table10", "test_accuracy", run({"name": "fedsol", "strategy": "A2"}, {"name": "dirichlet", "alpha": 0.1},
+                                            model="mcmahan_cnn"), 53.85),
+    ("fedsam/table4", "test_accuracy", run({"name": "fedavg"}, {"name": "iid"}, data="emnist", model="emnist_cnn",
+                                           per_round=0.2), 89.95),
+    ("fedsam/table4", "rounds_to:80", run({"name": "fedavg"}, {"name": "iid"}, data="emnist", model="emnist_cnn",
+                                          per_round=20), 32),
+    ("fedtoga/table8", "rounds_to:80", run({"name": "fedsam", "rho": 0.01}, U06, model="resnet18"), 491),
+    ("fedtoga/table8", "rounds_to:82", run({"name": "fedsam", "rho": 0.01}, U06, model="resnet18"), None),
+    ("fedtoga/table9", "seconds_per_round", run({"name": "fedsam"}, U06, model="resnet18"), 25.71),
+    ("fedtoga/table10", "test_accuracy",
+     run({"name": "fedtoga", "dual_correction": False, "sam_correction": False}, U06), 84.14),
+    ("fedgela/table2", "personal_accuracy", run({"name": "fedavg"}, {"name": "iid"}, data="svhn", model="resnet18",
+                                                total=10, per_round=1.0), 93.01),
+    ("fedgela/table5", "personal_accuracy", run({"name": "fedavg"}, {"name": "pxcy", "classes": 2}, model="resnet18",
+                                                total=10, per_round=10), 92.08),
+])
+def test_names_of_ours_and_the_papers(table: str, metric: str, one: dict[str, Any], value: float | None) -> None:
+    """Each expected number stands in the file of that table; the std beside it is not looked at."""
+    group = pd.DataFrame([flat(one["config"])])
+    found, _ = beside(table, metric, {("row", "column"): group})
+    assert list(found) == [("row", "column")]
+    assert found["row", "column"].value == value
+
+
+@pytest.mark.parametrize("change", [
+    {"total": 150}, {"per_round": 5}, {"data": "cifar100"}, {"model": "resnet50"},
+    {"partition": {"name": "dirichlet_client", "alpha": 0.06}}, {"partition": {"name": "pathological", "classes": 5}},
+    {"algorithm": {"name": "fedntd"}},
+])
+def test_whatever_differs_is_no_partner_and_is_named(change: dict[str, Any]) -> None:
+    one = run(**{"algorithm": {"name": "fedavg"}, "partition": U06, "model": "resnet18"} | change)
+    found, notes = beside("fedtoga/table2", "test_accuracy", {("row", "column"): pd.DataFrame([flat(one["config"])])})
+    assert found == {}
+    assert "without a printed value: row, column" in notes
+
+
+def test_doubts_are_passed_on() -> None:
+    one = run({"name": "fedsol", "rho": 1.5}, {"name": "dirichlet", "alpha": 0.1}, model="mcmahan_cnn")
+    found, notes = beside("fedsol/table5", "test_accuracy", {("fedsol", "x"): pd.DataFrame([flat(one["config"])])})
+    assert found == {("fedsol", "x"): Printed(64.13, None)}
+    assert any(note.startswith("fedsol, x: doubt: table 2 prints 64.13") for note in notes)
+
+
+@pytest.mark.parametrize(("table", "metric", "message"), [
+    ("fedtoga/table11", "test_accuracy", "published table of fedtoga: unknown name 'table11'"),
+    ("fedtoga/table8", "test_loss", "--metric: fedtoga/table8 prints rounds_to_target; found 'test_loss'"),
+])
+def test_what_cannot_be_compared_is_refused(table: str, metric: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        beside(table, metric, {})
+    assert message in str(error.value)
