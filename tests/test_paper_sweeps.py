@@ -1,5 +1,8 @@
 """The papers' sweeps: their cells counted against the papers, shared between tables, their smoke versions run."""
 
+import json
+import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +10,12 @@ import pytest
 import yaml
 
 import fedray
-from fedray.errors import UserError
-from fedray.sweepfile import Sweep
+from fedray.config import RunConfig
+from fedray.errors import Diverged, UserError
+from fedray.sweepfile import Sweep, changed
 
 SWEEPS = Path(__file__).parent.parent / "sweeps"
+PAPER_FOLDERS = ("fedsam/", "fedsol/", "fedtoga/")
 
 
 def written(folder: Path, sweep: dict[str, Any]) -> Path:
@@ -50,3 +55,132 @@ def test_the_last_rounds_are_all_evaluated() -> None:
     assert [row["round"] for row in fedray.simulate(run).history] == [3, 6, 7]
     run["evaluation"] = {"every": 3, "last": 9}
     assert [row["round"] for row in fedray.simulate(run).history] == [1, 2, 3, 4, 5, 6, 7]
+
+SEEDS = 3
+"""The papers' three, where they say; ours elsewhere."""
+
+CELLS = {
+    "fedsam/table1": 7 * 3 * SEEDS,  # methods x data sets, Dirichlet 0.6
+    "fedsam/table2": 7 * 3 * SEEDS,  # methods x partitions, as in tables 4 and 5
+    "fedsam/table4": 7 * 3 * SEEDS,
+    "fedsam/table5": 7 * 3 * SEEDS,
+    # 7 methods at the defaults, at 3 more S and 3 more K each; 2 methods at 4 more rho, 3 at 4 more beta
+    "fedsam/figure3": (7 * (1 + 3 + 3) + 2 * 4 + 3 * 4) * SEEDS,
+    "fedsam/figure5": (7 * (1 + 3 + 3) + 2 * 4 + 3 * 4) * SEEDS,
+    "fedsam/figure6": (7 * (1 + 3 + 3) + 2 * 4 + 3 * 4) * SEEDS,
+    "fedsol/table1": 5 * SEEDS,  # FedAvg, and two losses added or projected
+    "fedsol/table2": 8 * 18 * SEEDS,  # methods x (sharding: 1 + 4 + 4, LDA: the same), 432 with seeds
+    "fedsol/table3": 3 * 4 * 3 * SEEDS,  # architectures x methods x data sets, 108 with seeds
+    "fedsol/table4": 5 * 2 * 3 * SEEDS,  # losses x (base, combined) x data sets
+    "fedsol/table5": (3 * 4 + 1) * SEEDS,  # parts x rho, and rho = 0 once
+    "fedsol/table10": 7 * SEEDS,
+    "fedsol/figure4": (2 * (1 + 4 + 4 + 4) + 3) * SEEDS,  # FedAvg and FedSOL on three axes, FedSOL at 3 more rho
+    "fedsol/figure5": 2 * 4 * SEEDS,  # radii x rho
+    "fedtoga/table1": 18 * 8 * 2 * SEEDS,  # methods x settings x client setups: 288
+    "fedtoga/table2": 14 * 4 * 2 * SEEDS,  # 112
+    "fedtoga/table3": 7 * SEEDS,
+    "fedtoga/table7": 14 * 8 * 2 * SEEDS,  # 224 settings
+    "fedtoga/table8": 9 * 4 * SEEDS,  # 36
+    "fedtoga/table9": 7 * 2 * SEEDS,  # one printed value for two partitions: 14 runs
+    "fedtoga/table10": 4 * 2 * SEEDS,
+    "fedtoga/figure1": 3,  # one seed: a surface is of one model
+    "fedtoga/figure2": (1 + 5 * 2) * SEEDS,  # 5 panels of 3 values that share one: 15 runs of which 11 differ
+    "fedtoga/search": 24,
+}
+PAPERS = [*CELLS]
+
+TRAININGS = {
+    # 7 x 3 x 3, of which Dirichlet 0.6 stands in two tables: 63 in all
+    "fedsam": 7 * 3 * 3 * SEEDS,
+    # 144 (table 2) + 36 (3) + 21 (4) + 3 (1) + 11 (5) + 4 (10); 228 less the 9 of table 9
+    "fedsol": (144 + 36 + 21 + 3 + 11 + 4) * SEEDS,
+    # 288 (table 1) + 224 (2 and 7) + 6 (10); tables 3, 8 and 9 reuse them
+    "fedtoga": (288 + 224 + 6) * SEEDS,
+}
+
+
+@cache
+def cells(name: str, smoke: bool = False) -> list[str]:
+    """What identifies each cell of a sweep, in order, with the data as configured in place of their digest."""
+    runs = [RunConfig.parse(point) for point in Sweep.load(SWEEPS / f"{name}.yaml", smoke).points()]
+    return [f"{run.cell('')} {json.dumps(run.data.options(), sort_keys=True)}" for run in runs]
+
+
+def test_every_file_is_counted() -> None:
+    """All but FedSOL's single reproduction run, which is no table."""
+    found = {str(p.relative_to(SWEEPS).with_suffix("")) for p in SWEEPS.glob("fed*/*.yaml")}
+    assert {name for name in found if name.startswith(PAPER_FOLDERS)} - {"fedsol/mnist_fedavg"} == set(CELLS)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_cells_are_the_papers(name: str) -> None:
+    sweep = Sweep.load(SWEEPS / f"{name}.yaml")
+    assert sweep.name == name
+    assert len(cells(name)) == CELLS[name]
+    assert len(set(cells(name))) == CELLS[name], "two points are the same run"
+
+
+@pytest.mark.parametrize("paper", TRAININGS)
+def test_tables_share_their_runs(paper: str) -> None:
+    """The number of different trainings behind a paper's tables, as counted from the paper."""
+    tables = [name for name in PAPERS if name.startswith(f"{paper}/table")]
+    assert len(set().union(*(cells(name) for name in tables))) == TRAININGS[paper]
+
+
+@pytest.mark.parametrize(("name", "of", "shared"), [
+    ("fedsam/table2", "fedsam/table1", 7), ("fedsam/table4", "fedsam/table1", 7), ("fedsam/table5", "fedsam/table1", 7),
+    ("fedsam/figure3", "fedsam/table1", 7), ("fedsam/figure5", "fedsam/table1", 7),
+    ("fedsam/figure6", "fedsam/table1", 7),
+    ("fedsol/table1", "fedsol/table2", 2),  # FedAvg, FedProx
+    ("fedsol/table4", "fedsol/table2", 9),  # FedProx, FedNova, SCAFFOLD x 3 data sets
+    ("fedsol/table5", "fedsol/table2", 2),  # rho = 0, head with rho = 2
+    ("fedsol/table10", "fedsol/table2", 2), ("fedsol/table10", "fedsol/table1", 2),  # A0 and A1; A0 and A5
+    ("fedsol/figure4", "fedsol/table2", 2), ("fedsol/figure4", "fedsol/table5", 5),  # rho 0, 0.5, 1, 1.5, 2 of the head
+    ("fedsol/figure5", "fedsol/table5", 4),
+    ("fedtoga/table3", "fedtoga/table2", 7), ("fedtoga/table8", "fedtoga/table2", 36),
+    ("fedtoga/table9", "fedtoga/table2", 14), ("fedtoga/table7", "fedtoga/table2", 112),
+    ("fedtoga/table10", "fedtoga/table1", 2), ("fedtoga/figure2", "fedtoga/table2", 1),
+])
+def test_shared_runs(name: str, of: str, shared: int) -> None:
+    """Each of these once per seed."""
+    assert len(set(cells(name)) & set(cells(of))) == shared * SEEDS
+
+
+def test_loss_surfaces_take_two_runs_of_table_2() -> None:
+    """Dirichlet 0.1 and 0.6, one seed; IID is new."""
+    assert len(set(cells("fedtoga/figure1")) & set(cells("fedtoga/table2"))) == 2
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_last_ten_rounds_are_evaluated_on_a_gpu(name: str) -> None:
+    for point in Sweep.load(SWEEPS / f"{name}.yaml").points():
+        run = RunConfig.parse(point)
+        assert run.evaluation.every == 1 or run.evaluation.last >= 10
+        assert run.runtime.torch_device == "cuda"
+
+
+def smoke_points(name: str) -> list[dict[str, Any]]:
+    points = list(Sweep.load(SWEEPS / f"{name}.yaml", smoke=True).points())
+    return [changed(point, "runtime.backend", "inline") for point in points]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_first_smoke_cell(name: str) -> None:
+    """Every smoke cell is a valid run on the CPU; the first one is made."""
+    points = smoke_points(name)
+    assert len(set(cells(name, smoke=True))) == len(points), "two points are the same run"
+    assert {RunConfig.parse(point).runtime.torch_device for point in points} == {"cpu"}
+    assert math.isfinite(fedray.simulate(points[0]).history[-1]["test_loss"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAPERS)
+def test_all_smoke_cells(name: str) -> None:
+    """All of them, one after the other; a radius or lr out of range may diverge, which has to be said so."""
+    finished = 0
+    for point in smoke_points(name):
+        try:
+            finished += math.isfinite(fedray.simulate(point).history[-1]["test_loss"])
+        except Diverged as error:
+            print(f"{name}: {point['algorithm']}: {error}")
+    assert finished > 0.8 * len(smoke_points(name))
