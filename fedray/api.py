@@ -1,6 +1,6 @@
 """One run from Python: `fedray.simulate(config)`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +21,31 @@ def make_backend(runtime: Runtime) -> Backend:
     return RayBackend(runtime)
 
 
-def simulate(config: Mapping[str, Any] | RunConfig, checkpoints: Path | None = None) -> Result:
+def simulate(config: Mapping[str, Any] | RunConfig, checkpoints: Path | None = None,
+             evaluated: Callable[[dict[str, float]], None] = lambda row: None) -> Result:
     """One run, from start to end, or from the newest checkpoint in the directory `checkpoints`.
 
-    config: nested mapping as a run's YAML file holds it (README). With `runtime.backend: ray` (the default) a local Ray
-    is started unless one is running. Raises UserError before anything starts, Diverged when numbers go wrong.
+    config: nested mapping as a run's YAML file holds it (docs/configuration.md). With `runtime.backend: ray` (the
+    default) a local Ray is started unless one is running. `evaluated` is called with each newly evaluated round's row.
+    Raises UserError before anything starts, Diverged when numbers go wrong.
     """
-    run = RunConfig.parse(config)
-    problem = Problem.build(run)
-    if run.runtime.backend == "inline":
-        return _run(problem, InlineBackend(), checkpoints)
+    return run_problem(Problem.build(RunConfig.parse(config)), checkpoints, evaluated)
+
+
+def run_problem(problem: Problem, checkpoints: Path | None = None,
+                evaluated: Callable[[dict[str, float]], None] = lambda row: None) -> Result:
+    """As `simulate`, of a problem that is built already."""
+    runtime = problem.config.runtime
+    if runtime.backend == "inline":
+        return _run(problem, InlineBackend(), checkpoints, evaluated)
     from fedray.cluster import cluster
 
     with cluster():
-        return _run(problem, make_backend(run.runtime), checkpoints)
+        return _run(problem, make_backend(runtime), checkpoints, evaluated)
 
 
-def _run(problem: Problem, backend: Backend, checkpoints: Path | None) -> Result:
+def _run(problem: Problem, backend: Backend, checkpoints: Path | None,
+         evaluated: Callable[[dict[str, float]], None]) -> Result:
     store = Checkpoints(checkpoints) if checkpoints is not None else None
     try:
         simulation = Simulation(problem, backend)
@@ -45,8 +53,11 @@ def _run(problem: Problem, backend: Backend, checkpoints: Path | None) -> Result
         if state is not None:
             simulation.restore(state)
         while not simulation.done:
+            seen = len(simulation.state().history)
             simulation.step()
             state = simulation.state()
+            for row in state.history[seen:]:
+                evaluated(row)
             if store is not None and (state.round % problem.config.runtime.checkpoint_every == 0 or simulation.done):
                 store.save(state)
         return simulation.result()

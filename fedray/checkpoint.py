@@ -63,7 +63,7 @@ class Checkpoints:
         document = {"sha256": hashlib.sha256(body.encode()).hexdigest(), "manifest": body}
         self._write(f"checkpoint-{state.round}.json", json.dumps(document).encode())
         self._before = manifest
-        self._prune()
+        self._prune(state.round)
 
     def load(self) -> State | None:
         """The newest state that is whole, or None. What is damaged is logged and passed over."""
@@ -126,8 +126,9 @@ class Checkpoints:
             raise
         return {name: hashlib.sha256(content).hexdigest()}
 
-    def _prune(self) -> None:
-        kept = self.rounds()[-KEPT:]
+    def _prune(self, newest: int) -> None:
+        # What claims to be newer than the checkpoint just written was damaged, or of a run that was given up.
+        kept = [round for round in self.rounds() if round <= newest][-KEPT:]
         needed = {f"checkpoint-{round}.json" for round in kept}
         for round in kept:
             with contextlib.suppress(ValueError, KeyError, TypeError):  # a damaged manifest needs nothing

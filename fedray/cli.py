@@ -97,14 +97,12 @@ def sweep_here(loaded: "Sweep", file: str, address: str | None, force: bool, max
                dry_run: bool = False) -> int:
     """A sweep with this process as its driver; the exit code."""
     from fedray.plan import execute, plan
-    from fedray.tracking import Tracker
 
-    tracker = Tracker()
     try:
-        planned = plan(loaded, tracker, force)
+        planned = plan(loaded, force)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
-    known = list(planned.statuses.values())
+    known = [outcome.status for outcome in planned.known.values()]
     print(f"{loaded.name}: {len(planned.cells.cells)} cells, {known.count('finished')} finished, "
           f"{known.count('diverged')} diverged, {len(planned.to_run)} to run")
     if dry_run:
@@ -112,7 +110,7 @@ def sweep_here(loaded: "Sweep", file: str, address: str | None, force: bool, max
 
         show(planned, address)
         return 0
-    counts = execute(planned, tracker, max_concurrent, address)
+    counts = execute(planned, max_concurrent, address)
     print(f"{loaded.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
     if counts["interrupted"]:
         print("interrupted: call the same command again to go on from the checkpoints", file=sys.stderr)

@@ -123,6 +123,8 @@ class Runtime(Section):
     def _check(self) -> Self:
         if self.gpus_per_actor > 1 and self.gpus_per_actor != int(self.gpus_per_actor):
             raise UserError(f"runtime.gpus_per_actor: found {self.gpus_per_actor}; a fraction below 1 or whole GPUs")
+        if self.backend == "ray" and self.device == "cuda" and self.gpus_per_actor == 0:
+            raise UserError("runtime.device: found cuda with gpus_per_actor 0; Ray hides GPUs that are not asked for")
         if self.gpus_per_actor == 0 and self.cpus_per_actor == 0:
             raise UserError("runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU")
         return self

@@ -21,8 +21,9 @@ def show(plan: Plan, address: str | None) -> None:
     """Print the plan. Raises UserError where a trial can never be placed."""
     console = Console(highlight=False)
     table = Table("cell", "status", "run", box=None, pad_edge=False)
+    known = plan.known
     for cell in plan.cells.cells.values():
-        table.add_row(cell.hash, plan.statuses.get(cell.hash, "to run"), cell.label)
+        table.add_row(cell.hash, known[cell.hash].status if cell.hash in known else "to run", cell.label)
     console.print(table)
     address = address or os.environ.get("RAY_ADDRESS")
     if address is None:

@@ -1,5 +1,6 @@
 """What a call of a sweep will do: which cells there are, which are done, where their checkpoints lie."""
 
+import contextlib
 import os
 from collections import Counter
 from dataclasses import dataclass
@@ -7,10 +8,7 @@ from pathlib import Path
 
 from fedray.config import Runtime
 from fedray.sweepfile import Cell, Cells, Sweep
-from fedray.tracking import Tracker
-
-DONE = ("finished", "diverged", "stopped")
-"""Outcomes that another call would only repeat."""
+from fedray.tracking import Outcome, Tracker, outcomes
 
 
 @dataclass(frozen=True)
@@ -18,25 +16,33 @@ class Plan:
     """What a call of a sweep will do."""
 
     cells: Cells
-    statuses: dict[str, str]
-    """Hash -> outcome known to MLflow."""
+    known: dict[str, Outcome]
+    """Hash -> outcome in MLflow."""
     force: bool
 
     @property
     def to_run(self) -> list[Cell]:
-        return [cell for cell in self.cells.cells.values() if self.force or self.statuses.get(cell.hash) not in DONE]
+        return [cell for cell in self.cells.cells.values() if self.force or not self._done(cell)]
 
     @property
     def requests(self) -> Counter[Runtime]:
         """What trials ask for, and how many ask it."""
         return Counter(cell.run.runtime for cell in self.to_run)
 
+    def _done(self, cell: Cell) -> bool:
+        """Whether another call would only repeat the outcome; what another rule stopped early is not done."""
+        outcome = self.known.get(cell.hash)
+        if outcome is None:
+            return False
+        stopped_alike = outcome.status == "stopped" and outcome.stopper == self.cells.sweep.stopper
+        return outcome.status in ("finished", "diverged") or stopped_alike
 
-def plan(sweep: Sweep, tracker: Tracker, force: bool = False) -> Plan:
-    """Expand and check a sweep. Raises UserError before anything starts."""
+
+def plan(sweep: Sweep, force: bool = False) -> Plan:
+    """Expand and check a sweep; nothing is written. Raises UserError before anything starts."""
     cells = Cells(sweep)
-    statuses = tracker.statuses()
-    return Plan(cells, {cell: statuses[cell] for cell in cells.cells if cell in statuses}, force)
+    known = outcomes()
+    return Plan(cells, {cell: known[cell] for cell in cells.cells if cell in known}, force)
 
 
 def storage() -> Path:
@@ -49,23 +55,26 @@ def directory(cell: Cell) -> Path:
     return storage() / "cells" / cell.hash
 
 
-def execute(plan: Plan, tracker: Tracker, max_concurrent: int | None = None, address: str | None = None
-            ) -> Counter[str]:
+def execute(plan: Plan, max_concurrent: int | None = None, address: str | None = None) -> Counter[str]:
     """Run a sweep; how many of its cells have which outcome now (`missing`: none yet).
 
-    Raises UserError before anything starts where a trial can never be placed.
+    Raises UserError before anything starts or is written where a trial can never be placed.
     """
     sweep, cells = plan.cells.sweep, plan.cells.cells
-    parent = tracker.open_sweep(sweep.name, sweep.description, [
-        {"hash": cell.hash, "label": cell.label, "config": cell.run.resolved()} for cell in cells.values()])
-    outcomes = dict(plan.statuses)
-    counts = Counter[str]()
-    try:
+    with contextlib.ExitStack() as stack:
         if plan.to_run:
-            from fedray.sweep import run_cells  # here: Ray takes seconds to import, and is not wanted for a second call
+            from fedray.sweep import placed, run_cells  # here: Ray takes seconds to import, which a second call saves
 
-            outcomes |= run_cells(plan, tracker, parent, max_concurrent, address)
-    finally:
-        counts.update(outcomes.get(cell, "missing") for cell in cells)
-        tracker.close_sweep(parent, counts)
+            stack.enter_context(placed(plan, address))
+        tracker = Tracker()
+        parent = tracker.open_sweep(sweep.name, sweep.description, [
+            {"hash": cell.hash, "label": cell.label, "config": cell.run.resolved()} for cell in cells.values()])
+        statuses = {cell: outcome.status for cell, outcome in plan.known.items()}
+        counts = Counter[str]()
+        try:
+            if plan.to_run:
+                statuses |= run_cells(plan, tracker, parent, max_concurrent)
+        finally:
+            counts.update(statuses.get(cell, "missing") for cell in cells)
+            tracker.close_sweep(parent, counts)
     return counts

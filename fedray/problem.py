@@ -34,6 +34,9 @@ class Problem:
         shards = config.partition.split(data, config.clients.total, config.seed)
         if shards.sizes.max() == 0:
             raise UserError("partition: every client is empty")
+        for t, ids in enumerate(config.clients.cohorts or ()):
+            if not shards.sizes[list(ids)].any():
+                raise UserError(f"clients.cohorts: every client of round {t} is empty")
         return cls(config, data, shards)
 
     def module(self) -> nn.Module:

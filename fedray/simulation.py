@@ -95,7 +95,7 @@ class Simulation:
         return self._state.round >= self.problem.config.training.rounds
 
     def step(self) -> None:
-        """One round. Raises Diverged; the state is then that of the round before."""
+        """One round. Raises Diverged: of training, with the state of the round before; of testing, after the round."""
         started = time.perf_counter()
         config, s = self.problem.config, self._state
         training, algorithm, t = config.training, config.algorithm, s.round

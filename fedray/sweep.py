@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import shutil
-import signal
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from fedray.backend.ray import cluster_nodes, refuse_infeasible
 from fedray.cluster import cluster
 from fedray.plan import Plan, directory, storage
 from fedray.progress import Progress
+from fedray.signals import sigterm_as_interrupt
 from fedray.sweepfile import Cell, Sweep
 from fedray.tracking import Tracker, picture, tags_of
 from fedray.trainable import CellTrainable, DataRef
@@ -62,14 +62,14 @@ class Sink(tune.Callback):
     def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         cell = self._cell(trial)
         if cell.hash not in self.progress.outcomes:  # Tune ended it, not the trial: a scheduler or `stop`
-            self._close(cell, "stopped", {})
+            self._close(cell, "stopped", {"stopper": self.plan.cells.sweep.stopper})
 
     def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         self.progress.note(f"the process of {self._cell(trial).label} died; starting it again from its checkpoint")
 
     def on_trial_error(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        message = str(trial.get_error() or "the trial's process died").strip().splitlines()[-1]
-        self._close(self._cell(trial), "failed", {"message": message})
+        reason = str(trial.get_error() or "the trial's process died").strip()
+        self._close(self._cell(trial), "failed", {"message": reason.splitlines()[-1], "traceback": reason})
 
     def close_rest(self) -> None:
         """Whatever is still open when Tune returns was interrupted."""
@@ -97,16 +97,22 @@ class Sink(tune.Callback):
         return self._pictures[digest]
 
 
-def run_cells(plan: Plan, tracker: Tracker, parent: str, max_concurrent: int | None, address: str | None
-              ) -> dict[str, str]:
-    """Run what is to run; hash -> outcome. Raises UserError before anything starts where one never fits."""
-    with cluster(address), Progress(len(plan.to_run)) as progress:
+@contextlib.contextmanager
+def placed(plan: Plan, address: str | None) -> Iterator[None]:
+    """A Ray on which every trial fits, for the duration of a block. Raises UserError where one never fits."""
+    with cluster(address):
         for runtime in plan.requests:
             refuse_infeasible(runtime, cluster_nodes())
-        if plan.force:
-            tracker.supersede([cell.hash for cell in plan.to_run])
-            for cell in plan.to_run:
-                shutil.rmtree(directory(cell), ignore_errors=True)
+        yield
+
+
+def run_cells(plan: Plan, tracker: Tracker, parent: str, max_concurrent: int | None) -> dict[str, str]:
+    """Run what is to run, within `placed`; hash -> status."""
+    if plan.force:
+        tracker.supersede([cell.hash for cell in plan.to_run])
+        for cell in plan.to_run:
+            shutil.rmtree(directory(cell), ignore_errors=True)
+    with Progress(len(plan.to_run)) as progress:
         sink = Sink(plan, tracker, progress, parent)
         try:
             _tune(plan, sink, max_concurrent)
@@ -121,7 +127,8 @@ def _tune(plan: Plan, sink: Sink, max_concurrent: int | None) -> None:
               "report_each": bool(sweep.scheduler or sweep.stop)} for cell in plan.to_run]
     data = {key: DataRef(plan.cells.data[key]) for key in {cell.data for cell in plan.to_run}}
     os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0",
-                   "TUNE_GLOBAL_CHECKPOINT_S": "3600", "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0"}
+                   "TUNE_GLOBAL_CHECKPOINT_S": "3600", "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+                   "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1"}  # a cell may end before it was ever evaluated
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what fails is told by the Sink
     scratch = storage() / "tune" / str(os.getpid())
     tuner = tune.Tuner(
@@ -134,7 +141,7 @@ def _tune(plan: Plan, sink: Sink, max_concurrent: int | None) -> None:
                                   checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                                   failure_config=tune.FailureConfig(max_failures=RETRIES)))
     try:
-        with _sigterm_as_interrupt():
+        with sigterm_as_interrupt():
             tuner.fit()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)  # Tune's own state: a sweep resumes from MLflow and checkpoints
@@ -146,16 +153,7 @@ def _scheduler(sweep: Sweep, plan: Plan) -> TrialScheduler:
         return ASHAScheduler(time_attr="round", metric="test_accuracy", mode="max", max_t=rounds,
                              grace_period=max(1, rounds // 9), reduction_factor=3)
     if sweep.scheduler == "median":
-        return MedianStoppingRule(time_attr="round", metric="test_accuracy", mode="max",
+        # min_time_slice: never pause a trial to wait for others, since only its own checkpoints are kept.
+        return MedianStoppingRule(time_attr="round", metric="test_accuracy", mode="max", min_time_slice=10**9,
                                   grace_period=max(1, rounds // 9))
     return FIFOScheduler()
-
-
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM (a batch system's warning) ends a sweep as Ctrl-C does: trials stop, runs get their status."""
-    before = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -3,13 +3,13 @@
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from fedray.component import as_written, describe
 from fedray.config import RunConfig, Section
@@ -23,6 +23,9 @@ COMPONENTS = ("data", "partition", "model", "algorithm")
 """Sections that a grid replaces whole, since their other keys belong to the name; other sections are merged."""
 
 SYMBOLS = {"rho": "ρ", "alpha": "α", "beta": "β", "kappa": "κ", "mu": "μ", "lambda": "λ", "tau": "τ", "gamma": "γ"}
+
+STOPS = ("round", "test_accuracy")
+"""What `stop` can name: a cell ends when it is at or above the value."""
 
 DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
     "uniform": lambda rng, low, high: float(rng.uniform(low, high)),
@@ -78,6 +81,34 @@ class Sweep(Section):
             except (TypeError, ValueError) as error:
                 raise UserError(f"search.{key}: {kind} does not take {arguments}: {error}") from None
         return search
+
+    @field_validator("stop")
+    @classmethod
+    def _reached(cls, stop: dict[str, float]) -> dict[str, float]:
+        for key in stop:
+            if key not in STOPS:
+                raise unknown("stop", key, STOPS)
+        return stop
+
+    @model_validator(mode="after")
+    def _keeps_every_axis(self) -> Self:
+        for first, second in itertools.combinations(self.keys, 2):
+            if second in COMPONENTS and first.startswith(f"{second}."):
+                raise UserError(f"grid.{second}: stands after {first}, which it would undo; list it before")
+        return self
+
+    @property
+    def keys(self) -> list[str]:
+        """Every key that cases, grid and search set, in the order in which they are set."""
+        cases = (key for axis in self.cases.values() for case in axis for key in case)
+        return list(dict.fromkeys([*cases, *self.grid, *self.search]))
+
+    @property
+    def stopper(self) -> str:
+        """What may end a cell of this sweep early; empty where nothing may."""
+        rules = [self.scheduler or "", *(f"{key}>={as_written(value)}" for key, value in self.stop.items())]
+        # Who a scheduler stops depends on the other cells, so its outcomes hold for this sweep alone.
+        return " ".join([*filter(None, rules), f"in {self.name}"] if self.scheduler else rules).strip()
 
     @classmethod
     def load(cls, path: Path, smoke: bool = False) -> "Sweep":
@@ -168,14 +199,17 @@ class Cells:
             data, digest = self._loaded[source]
             key = f"{digest}/{run.model.image_size}"
             self.data.setdefault(key, fitted(data, run))
-            cell = Cell(run.cell(digest), label(point, run), run, key)
+            if run.runtime.backend != "ray":
+                raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
+            cell = Cell(run.cell(digest), label(point, run, sweep.keys), run, key)
             self.problem(cell)
             self.cells.setdefault(cell.hash, cell)
 
     def problem(self, cell: Cell) -> Problem:
         """The cell's data dealt out; dealt, and the model tried, once per distinct setting. Raises UserError."""
         run = cell.run
-        setting = json.dumps([cell.data, run.model.options(), run.partition.options(), run.clients.total, run.seed])
+        setting = json.dumps([cell.data, run.model.options(), run.algorithm.options(), run.partition.options(),
+                              run.clients.model_dump(mode="json"), run.seed])
         if setting not in self._problems:
             problem = Problem.build(run, self.data[cell.data])
             problem.network("cpu")
@@ -183,11 +217,23 @@ class Cells:
         return Problem(run, self._problems[setting].data, self._problems[setting].shards)
 
 
-def label(point: Mapping[str, Any], run: RunConfig) -> str:
-    """A readable name: `fedtoga ρ=0.1 α=0.1 dirichlet(0.1) s0`; hyper-parameters as far as the file sets them."""
+def label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] = ()) -> str:
+    """A readable name: `fedtoga ρ=0.1 α=0.1 dirichlet(0.1) lr=0.1 s0`.
+
+    Hyper-parameters as far as the file sets them, and the value of each other key that varies in the sweep.
+    """
     words = [run.algorithm.name]
     section = point.get("algorithm")
     for key, value in section.items() if isinstance(section, Mapping) else ():
         if key != "name":
             words.append(f"{SYMBOLS.get(key, key)}={as_written(value)}")
-    return " ".join([*words, run.partition.label(), f"s{run.seed}"])
+    words.append(run.partition.label())
+    for key in varied:
+        if key.partition(".")[0] not in ("algorithm", "partition", "seed"):
+            found: Any = point
+            for part in key.split("."):
+                found = found.get(part) if isinstance(found, Mapping) else None
+            if isinstance(found, Mapping):  # a section: known by its name, or by all its keys
+                found = found.get("name") or ",".join(f"{k}={as_written(v)}" for k, v in found.items())
+            words.append(f"{key.rpartition('.')[2]}={as_written(found)}")
+    return " ".join([*words, f"s{run.seed}"])

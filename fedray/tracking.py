@@ -11,6 +11,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,15 @@ from fedray.errors import UserError
 from fedray.problem import Problem
 
 EXPERIMENT = "fedray"
+IS_CELL = "tags.`fedray.kind` = 'cell'"
+RANK = ("finished", "diverged", "stopped", "failed", "interrupted", "running")
+"""Where a cell has several runs, the one whose status comes first counts."""
 LAST = 10
 """How many evaluated rounds `last10_*` averages."""
+
+
+class NoStore(UserError):
+    """There is no store, or no experiment in it, yet."""
 
 
 def store_uri() -> str:
@@ -37,7 +45,10 @@ def store_uri() -> str:
 
 
 def open_store(create: bool = False) -> tuple[MlflowClient, str]:
-    """The client and the id of the experiment. Raises UserError where the store cannot be used or is not there."""
+    """The client and the id of the experiment.
+
+    Raises UserError where the store cannot be used, NoStore where there is none and `create` does not ask for one.
+    """
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
     for noisy in ("alembic", "mlflow"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -45,18 +56,64 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
     local = uri.removeprefix("sqlite:///") if uri.startswith("sqlite:///") else None
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
     if local is not None and not create and not Path(local).exists():
-        raise UserError(f"MLFLOW_TRACKING_URI: there is no store at {local}; run a sweep first, or name its store")
+        raise NoStore(f"MLFLOW_TRACKING_URI: there is no store at {local}; run a sweep first, or name its store")
     try:
         client = MlflowClient(tracking_uri=uri)
         found = client.get_experiment_by_name(name)
         if found is not None:
             return client, found.experiment_id
         if not create:
-            raise UserError(f"MLflow has no experiment named {name!r} in this store; run a sweep first")
+            raise NoStore(f"MLflow has no experiment named {name!r} in this store; run a sweep first")
         root = (Path(local).resolve().parent / "mlartifacts").as_uri() if local is not None else None
         return client, client.create_experiment(name, artifact_location=root)
     except MlflowException as error:
         raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {str(error).splitlines()[0]}") from None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What MLflow knows of a cell: `fedray.status`, and what stopped it where it was stopped early."""
+
+    status: str
+    stopper: str
+
+
+def search(client: MlflowClient, experiment: str, filter: str) -> Iterator[Run]:
+    """All runs that match MLflow's filter string, newest first."""
+    token = None
+    while True:
+        page = client.search_runs([experiment], filter, max_results=1000, page_token=token,
+                                  order_by=["attributes.start_time DESC"])
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def best_runs(client: MlflowClient, experiment: str) -> dict[str, Run]:
+    """Cell hash -> the run that counts, across sweeps: the status first in RANK, the newest of those."""
+    best: dict[str, Run] = {}
+    for run in search(client, experiment, f"{IS_CELL} AND tags.`fedray.status` != 'superseded'"):
+        cell = run.data.tags["fedray.cell"]
+        if cell not in best or RANK.index(status(run)) < RANK.index(status(best[cell])):
+            best[cell] = run
+    return best
+
+
+def status(run: Run) -> str:
+    """A cell's `fedray.status`."""
+    found = run.data.tags.get("fedray.status", "running")
+    return found if found in RANK else "running"
+
+
+def outcomes() -> dict[str, Outcome]:
+    """Cell hash -> outcome; empty where there is no store yet. Nothing is created."""
+    try:
+        client, experiment = open_store()
+    except NoStore:
+        return {}
+    return {cell: Outcome(status(run), run.data.tags.get("fedray.stopper", ""))
+            for cell, run in best_runs(client, experiment).items()}
 
 
 class Tracker:
@@ -65,37 +122,20 @@ class Tracker:
     def __init__(self) -> None:
         self.client, self.experiment = open_store(create=True)
 
-    def find(self, filter: str) -> Iterator[Run]:
-        """All runs of the experiment that match MLflow's filter string, newest first."""
-        token = None
-        while True:
-            page = self.client.search_runs([self.experiment], filter, max_results=1000, page_token=token,
-                                           order_by=["attributes.start_time DESC"])
-            yield from page
-            token = page.token
-            if not token:
-                return
-
-    def statuses(self) -> dict[str, str]:
-        """Cell hash -> `fedray.status` of its runs, across sweeps; finished wins where a cell has several."""
-        found: dict[str, str] = {}
-        for run in self.find("tags.`fedray.kind` = 'cell'"):
-            cell, status = run.data.tags["fedray.cell"], run.data.tags.get("fedray.status", "running")
-            if found.get(cell) not in ("finished", "diverged"):
-                found[cell] = status
-        return found
-
     def supersede(self, cells: Sequence[str]) -> None:
         """Mark the earlier runs of these cells, so that each cell keeps one that counts."""
         wanted = set(cells)
-        for run in self.find("tags.`fedray.kind` = 'cell'"):
+        for run in search(self.client, self.experiment, IS_CELL):
             if run.data.tags["fedray.cell"] in wanted:
                 self.client.set_tag(run.info.run_id, "fedray.status", "superseded")
+                if run.info.status == "RUNNING":  # its driver was killed
+                    self.client.set_terminated(run.info.run_id, "FAILED")
 
     def open_sweep(self, name: str, description: str, cells: Sequence[Mapping[str, Any]]) -> str:
         """The sweep's parent run, made or found again; `cells` (hash, label, configuration) become its artefact."""
         tags = {"fedray.kind": "sweep", "fedray.sweep": name, "mlflow.note.content": description}
-        run = next(self.find(f"tags.`fedray.kind` = 'sweep' AND tags.`fedray.sweep` = '{name}'"), None)
+        run = next(search(self.client, self.experiment,
+                          f"tags.`fedray.kind` = 'sweep' AND tags.`fedray.sweep` = '{name}'"), None)
         if run is None:
             run = self.client.create_run(self.experiment, run_name=name, tags=tags | git_tags())
         run_id: str = run.info.run_id
@@ -105,14 +145,15 @@ class Tracker:
 
     def close_sweep(self, run_id: str, counts: Mapping[str, int]) -> None:
         """Final status of the parent: FINISHED when every cell has an outcome, else FAILED."""
-        self.client.log_batch(run_id, [Metric(f"cells_{k}", v, _now(), 0) for k, v in counts.items()])
+        self.client.log_batch(run_id, [Metric(f"cells_{k}", counts.get(k, 0), _now(), 0) for k in (*RANK, "missing")])
         whole = not any(counts.get(status) for status in ("failed", "interrupted", "missing"))
         self.client.set_terminated(run_id, "FINISHED" if whole else "FAILED")
 
     def open_cell(self, cell: str, label: str, config: Mapping[str, Any], tags: Mapping[str, str],
                   heatmap: Figure | None, parent: str | None, again: bool = True) -> tuple[str, int]:
         """The cell's run, made or (with `again`) found by its hash, and the last round logged there (0: none)."""
-        run = next(self.find(f"tags.`fedray.cell` = '{cell}'"), None) if again else None
+        counting = f"tags.`fedray.cell` = '{cell}' AND tags.`fedray.status` != 'superseded'"
+        run = next(search(self.client, self.experiment, counting), None) if again else None
         all_tags = {"fedray.kind": "cell", "fedray.cell": cell, "fedray.status": "running", **tags, **git_tags()}
         all_tags |= {f"runtime.{key}": str(value) for key, value in config["runtime"].items()}
         if parent is not None:
@@ -147,10 +188,8 @@ class Tracker:
             metrics["seconds_per_round"] = summary["seconds_per_round"]
         if "diverged_round" in summary:
             metrics["diverged_round"] = summary["diverged_round"]
-        tags = {"fedray.status": status}
-        tags |= {f"fedray.{key}": summary[key] for key in ("theta_sha256", "state_sha256") if key in summary}
-        if message:
-            tags["fedray.message"] = message[:5000]
+        tags = {"fedray.status": status, "fedray.message": message[:5000]}
+        tags |= {f"fedray.{key}": summary[key] for key in ("theta_sha256", "state_sha256", "stopper") if key in summary}
         now = _now()
         self.client.log_batch(run_id, [Metric(k, v, now, 0) for k, v in metrics.items()],
                               tags=[RunTag(k, v) for k, v in tags.items()])

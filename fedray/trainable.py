@@ -81,6 +81,8 @@ class CellTrainable(tune.Trainable):
             return self._last("diverged", message=str(error), diverged_round=error.round)
         except UserError as error:
             return self._last("failed", message=str(error))
+        except ray.exceptions.RayTaskError as error:  # raised by the code that an actor ran, a user's own perhaps
+            return self._last("failed", message=f"{type(error.cause).__name__}: {error.cause}", traceback=str(error))
         except ray.exceptions.RayError:
             raise  # the cluster's fault: Tune starts the trial again, and it goes on from its checkpoint
         except Exception as error:

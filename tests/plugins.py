@@ -51,3 +51,12 @@ class Slow(Algorithm):
         import time
 
         time.sleep(self.nap)
+
+
+class Raises(Algorithm):
+    """A user's own mistake."""
+
+    name = "raises"
+
+    def direction(self, c: Client) -> torch.Tensor:
+        raise ZeroDivisionError("on purpose")

@@ -134,6 +134,11 @@ SWEEPS: dict[str, tuple[dict[str, Any], str]] = {
     "arguments": ({"search": {"algorithm.rho": {"loguniform": [0, 1]}}},
                   "sweep.yaml: search.algorithm.rho: loguniform does not take [0, 1]"),
     "scheduler": ({"scheduler": "random"}, "sweep.yaml: scheduler: found 'random'; input should be 'asha' or 'median'"),
+    "stop": ({"stop": {"acuracy": 3}}, "sweep.yaml: stop: unknown name 'acuracy'; did you mean 'test_accuracy'?"),
+    "order": ({"grid": {"algorithm.rho": [0.1], "algorithm": ["fedsam"]}},
+              "sweep.yaml: grid.algorithm: stands after algorithm.rho, which it would undo; list it before"),
+    "inline": ({"base": RUN}, "sweep.yaml: runtime.backend: found inline; a sweep runs on Ray"),
+    "second algorithm": ({"grid": {"algorithm": ["fedavg", "moon"], "model.hidden": [[]]}}, "needs a feature layer"),
     "name": ({"name": "a b"}, "sweep.yaml: name: found 'a b'; string should match pattern"),
 }
 
@@ -143,10 +148,13 @@ def test_a_mistake_in_a_sweep(
     case: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changes, message = SWEEPS[case]
-    (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": RUN} | changes))
-    code, _, err = call(monkeypatch, capsys, "sweep", "sweep.yaml")
-    assert code == 2
-    assert message in err
+    base = {key: value for key, value in RUN.items() if key != "runtime"}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": base} | changes, sort_keys=False))
+    for arguments in (["sweep", "sweep.yaml"], ["sweep", "sweep.yaml", "--dry-run"]):
+        code, _, err = call(monkeypatch, capsys, *arguments)
+        assert code == 2
+        assert message in err
+    assert not (folder / "mlflow.db").exists(), "nothing may be left behind"
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -170,7 +178,8 @@ def test_a_mistake_on_the_command_line(
 def test_dry_run_and_what_does_not_fit(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sweep: dict[str, Any] = {"name": "x", "base": RUN, "grid": {
+    base = {key: value for key, value in RUN.items() if key != "runtime"}
+    sweep: dict[str, Any] = {"name": "x", "base": base, "grid": {
         "algorithm": ["fedavg", {"name": "fedsam", "rho": 0.2}], "seed": [0, 1]}}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     code, out, _ = call(monkeypatch, capsys, "sweep", "sweep.yaml", "--dry-run")
@@ -178,7 +187,8 @@ def test_dry_run_and_what_does_not_fit(
     assert "x: 4 cells, 0 finished, 0 diverged, 4 to run" in out
     assert re.search(r"[0-9a-f]{16} +to run +fedsam ρ=0.2 dirichlet\(0.5\) s1", out)
     assert "4 trials ask for 1 actor(s) of 1 CPU each: fits" in out
-    sweep["base"] = RUN | {"runtime": {"actors": 100_000}}
+    assert not (folder / "mlflow.db").exists(), "a dry run writes nothing"
+    sweep["base"] = base | {"runtime": {"actors": 100_000}}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     code, _, err = call(monkeypatch, capsys, "sweep", "sweep.yaml", "--dry-run")
     assert code == 2
@@ -193,9 +203,9 @@ def test_run_inline_with_json_and_tracking(
     result = json.loads(out.splitlines()[-1])
     assert code == 0
     assert result["rounds"] == 2
-    from fedray.tracking import Tracker
+    from fedray.tracking import best_runs, open_store
 
-    run, = Tracker().find("tags.`fedray.kind` = 'cell'")
+    run, = best_runs(*open_store()).values()
     assert run.info.status == "FINISHED"
     assert run.data.tags["fedray.theta_sha256"] == result["theta_sha256"]
     assert run.data.metrics["final_test_accuracy"] == result["test_accuracy"]

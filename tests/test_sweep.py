@@ -158,3 +158,72 @@ def test_run_prints_the_same_hash_for_one_and_two_actors(tmp_path: Path) -> None
     assert results[0]["rounds"] == 12
     assert set(results[0]) >= {"test_accuracy", "test_loss", "rounds", "theta_sha256", "state_sha256",
                                "seconds_per_round"}
+
+
+ONE_OF_EACH = {
+    "name": "each",
+    "base": SWEEP["base"] | {"training": {"rounds": 9, "local_epochs": 1, "batch_size": 50}},
+    "cases": [{"algorithm": "fedavg", "training.lr": 0.1}, {"algorithm": "fedavg", "training.lr": 0.01},
+              {"algorithm": "fedavg", "training.lr": 0.001}, {"algorithm": "fedavg", "training.lr": 1.0e20},
+              {"algorithm": "tests.plugins:Raises", "training.lr": 0.1}],
+}
+
+
+def outcome(folder: Path) -> dict[str, str]:
+    """label -> fedray.status of each cell's run that is not superseded."""
+    return {run.info.run_name: run.data.tags["fedray.status"] for run in runs(folder)
+            if run.data.tags["fedray.status"] != "superseded"}
+
+
+@pytest.mark.parametrize("rule", [
+    {"stop": {"round": 3}}, {"scheduler": "median"}, pytest.param({"scheduler": "asha"}, marks=pytest.mark.faults)])
+def test_stopped_diverged_and_failing_cells_side_by_side(rule: dict[str, Any], tmp_path: Path) -> None:
+    """Whatever stops cells early, one that diverges in round 1 and one whose code raises do not disturb the others.
+
+    Whom a scheduler stops depends on who comes first; `stop` ends all three that can be trained.
+    """
+    out = done(fedray(tmp_path, "sweep", str(write(tmp_path, ONE_OF_EACH | rule))), code=1)
+    found = outcome(tmp_path)
+    failed = "tests.plugins:Raises dirichlet(0.5) lr=0.1 s0"
+    assert found.pop(failed) == "failed"
+    assert found.pop("fedavg dirichlet(0.5) lr=1e+20 s0") == "diverged"
+    assert set(found.values()) <= {"finished", "stopped"}
+    assert "stop" not in rule or set(found.values()) == {"stopped"}
+    assert {run.info.status for run in runs(tmp_path)} <= {"FINISHED", "FAILED"}
+    raised = next(run for run in runs(tmp_path) if run.info.run_name == failed)
+    assert raised.data.tags["fedray.message"] == "ZeroDivisionError: on purpose"
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    assert "traceback.txt" in {artifact.path for artifact in client.list_artifacts(raised.info.run_id)}
+    assert "ZeroDivisionError: on purpose" in out
+    if "stop" in rule:  # the same rule again: only the failed cell is tried again; without it, the stopped ones go on
+        assert "1 to run" in done(fedray(tmp_path, "sweep", "sweep.yaml", "--dry-run"))
+        write(tmp_path, ONE_OF_EACH | {"name": "whole"})
+        assert "4 to run" in done(fedray(tmp_path, "sweep", "sweep.yaml", "--dry-run"))
+
+
+def test_force_replaces_and_supersedes(finished: Path, tmp_path: Path) -> None:
+    """A forced cell gets a run of its own from round 1 on; the earlier one no longer counts."""
+    sweep = SWEEP | {"grid": {"algorithm": ["scaffold"], "seed": [0]}}
+    done(fedray(tmp_path, "sweep", str(write(tmp_path, sweep))))
+    assert "small: 1 finished" in done(fedray(tmp_path, "sweep", "sweep.yaml", "--force"))
+    found = runs(tmp_path)
+    assert sorted(run.data.tags["fedray.status"] for run in found) == ["finished", "superseded"]
+    assert {run.data.tags.get("fedray.state_sha256") for run in found} == {
+        state_hashes(finished)[found[0].data.tags["fedray.cell"]]}
+    assert "0 to run" in done(fedray(tmp_path, "sweep", "sweep.yaml", "--dry-run"))
+
+
+@pytest.mark.faults
+def test_sigterm_gives_every_run_its_status_and_the_next_call_goes_on(finished: Path, tmp_path: Path) -> None:
+    driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)))
+    assert driver.stdout is not None
+    for line in driver.stdout:
+        if "[1/4]" in line:
+            break
+    driver.send_signal(signal.SIGTERM)
+    driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    assert {run.info.status for run in runs(tmp_path)} <= {"FINISHED", "FAILED"}
+    assert "interrupted" in set(outcome(tmp_path).values())
+    assert "small: 4 finished" in done(fedray(tmp_path, "sweep", "sweep.yaml"))
+    assert state_hashes(tmp_path) == state_hashes(finished)

@@ -67,7 +67,7 @@ class ModelSpec(Component):
         except FileNotFoundError:
             raise UserError(f"model.init: {path} does not exist") from None
         except Exception as error:  # torch and safetensors raise a dozen kinds for a file that is not theirs
-            reason = " ".join(str(error).split())
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise UserError(f"model.init: {path} does not fit {self.name}: {reason[:300]}") from None
 
     def _with_own_head(self, state: dict[str, Tensor], fresh: dict[str, Tensor]) -> dict[str, Tensor]:
