@@ -1,12 +1,15 @@
 """What a call of a sweep will do: which cells there are, which are done, where their checkpoints lie."""
 
 import contextlib
+import fcntl
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedray.config import Runtime
+from fedray.errors import UserError
 from fedray.sweepfile import Cell, Cells, Sweep
 from fedray.tracking import Outcome, Tracker, outcomes
 
@@ -55,13 +58,28 @@ def directory(cell: Cell) -> Path:
     return storage() / "cells" / cell.hash
 
 
+@contextlib.contextmanager
+def alone(name: str) -> Iterator[None]:
+    """One process per sweep and storage; the lock goes with its holder, however that ends. Raises UserError."""
+    path = storage() / "locks" / name.replace("/", "_")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{name}: another process is running this sweep (it holds {path})") from None
+        yield
+
+
 def execute(plan: Plan, max_concurrent: int | None = None, address: str | None = None) -> Counter[str]:
     """Run a sweep; how many of its cells have which outcome now (`missing`: none yet).
 
-    Raises UserError before anything starts or is written where a trial can never be placed.
+    Raises UserError, before anything starts or is written to the store, where a trial can never be placed or another
+    process runs this sweep.
     """
     sweep, cells = plan.cells.sweep, plan.cells.cells
     with contextlib.ExitStack() as stack:
+        stack.enter_context(alone(sweep.name))
         if plan.to_run:
             from fedray.sweep import placed, run_cells  # here: Ray takes seconds to import, which a second call saves
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from fedray import cli
+from fedray.plan import alone
 
 RUN: dict[str, Any] = {
     "data": {"name": "digits"}, "partition": {"name": "dirichlet", "alpha": 0.5},
@@ -193,6 +194,19 @@ def test_dry_run_and_what_does_not_fit(
     code, _, err = call(monkeypatch, capsys, "sweep", "sweep.yaml", "--dry-run")
     assert code == 2
     assert "runtime.actors: 100000 actors of 1 CPU and 0 GPU each are asked for" in err
+
+
+def test_the_same_sweep_twice_at_once_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = {key: value for key, value in RUN.items() if key != "runtime"}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x/y", "base": base}))
+    with alone("x/y"):
+        code, _, err = call(monkeypatch, capsys, "sweep", "sweep.yaml")
+    assert code == 2
+    assert "x/y: another process is running this sweep (it holds " in err
+    with alone("x/y"):
+        pass  # free again
 
 
 def test_run_inline_with_json_and_tracking(
