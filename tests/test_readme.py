@@ -77,6 +77,7 @@ def test_the_table_in_the_readme_is_the_one_printed(home: Path, quickstart: tupl
         assert re.sub(r"[\d.*<>/u -]", "", ours) == re.sub(r"[\d.*<>/u -]", "", theirs)
     assert "tabular" in execute(home, next(c for c in COMMANDS if "--format latex" in c))
     assert "(1.00×)" in execute(home, next(c for c in COMMANDS if "rounds_to" in c))
+    assert "| fedtoga α=0.01 | dirichlet α=0.1 | 2 |" in execute(home, next(c for c in COMMANDS if "compare" in c))
 
 
 def test_make_runs_the_same_commands(home: Path) -> None:
