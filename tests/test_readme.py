@@ -78,6 +78,10 @@ def test_the_table_in_the_readme_is_the_one_printed(home: Path, quickstart: tupl
     assert "tabular" in execute(home, next(c for c in COMMANDS if "--format latex" in c))
     assert "(1.00×)" in execute(home, next(c for c in COMMANDS if "rounds_to" in c))
     assert "| fedtoga α=0.01 | dirichlet α=0.1 | 2 |" in execute(home, next(c for c in COMMANDS if "compare" in c))
+    for command in (c for c in COMMANDS if "analysis.figures" in c):
+        drawn = execute(home, command).splitlines()
+        assert len(drawn) == 4, "two levels of heterogeneity, PNG and PDF"
+        assert all((home / name).stat().st_size > 1000 for name in drawn)
 
 
 def test_make_runs_the_same_commands(home: Path) -> None:
