@@ -1,5 +1,6 @@
 """One run from Python: `fedray.simulate(config)`."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,11 @@ def run_problem(problem: Problem, checkpoints: Path | None = None,
                 evaluated: Callable[[dict[str, float]], None] = lambda row: None) -> Result:
     """As `simulate`, of a problem that is built already."""
     runtime = problem.config.runtime
-    if runtime.backend == "inline":
-        return _run(problem, InlineBackend(), checkpoints, evaluated)
-    from fedray.cluster import cluster
+    with contextlib.ExitStack() as stack:
+        if runtime.backend == "ray":
+            from fedray.cluster import cluster
 
-    with cluster():
+            stack.enter_context(cluster())
         return _run(problem, make_backend(runtime), checkpoints, evaluated)
 
 
