@@ -7,7 +7,7 @@ plain dictionary, name -> class. `package.module:Class` names a class of the use
 import importlib
 import inspect
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -71,7 +71,11 @@ def describe(error: ValidationError, section: str = "", model: type[BaseModel] |
 
 def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     for part in path:
+        if str(part) not in model.model_fields:
+            return []
         annotation = model.model_fields[str(part)].annotation
+        # an optional section is that section or null
+        annotation = next((kind for kind in get_args(annotation) if kind is not type(None)), annotation)
         if not (inspect.isclass(annotation) and issubclass(annotation, BaseModel)):
             return []
         model = annotation

@@ -97,15 +97,48 @@ class Training(Section):
             return 0
         if self.local_steps is not None:
             return self.local_steps
+        return self.epochs * self.steps_per_epoch(samples)
+
+    def steps_per_epoch(self, samples: int) -> int:
+        """The mini-batch steps of one pass over this many samples."""
         size = samples if self.batch_size == "full" else self.batch_size
-        return self.epochs * -(-samples // size)
+        return -(-samples // size)
+
+
+class Personal(Section):
+    """Personal models, each tested on its client's own test samples. In the last round always."""
+
+    epochs: int | tuple[int, ...] = Field(
+        10, description="epochs of fine-tuning, for methods whose personal model is a fine-tuned one; or a list")
+    every: int = Field(50, gt=0, description="rounds between personal evaluations")
+    split: Literal["share", "disjoint"] = Field(
+        "disjoint", description="own test samples: disjoint parts of the test set (FedGELA), or drawn with the shard's "
+                                "class shares (FedSOL)")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        listed = self.tuned
+        if not listed or min(listed) < 0 or len(set(listed)) < len(listed):
+            raise UserError(f"evaluation.personal.epochs: found {listed}; 0 or more, or a list of different ones")
+        return self
+
+    @property
+    def tuned(self) -> tuple[int, ...]:
+        """The epochs of fine-tuning, ascending."""
+        return (self.epochs,) if isinstance(self.epochs, int) else tuple(sorted(self.epochs))
+
+
+Probe = Literal["classes", "drift", "forgetting"]
 
 
 class Evaluation(Section):
-    """When the global model is tested. The last round always is."""
+    """When the global model is tested, and what else is looked at. The last round always is."""
 
     every: int = Field(10, gt=0, description="rounds between evaluations")
     last: int = Field(1, gt=0, description="that many rounds at the end are all evaluated")
+    train: bool = Field(False, description="also the accuracy on the whole training set")
+    personal: Personal | None = Field(None, description="also personal models: `{}`, or its keys")
+    probes: tuple[Probe, ...] = Field((), description="what else is measured in evaluated rounds (docs/probes.md)")
 
 
 class Runtime(Section):

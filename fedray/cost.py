@@ -14,10 +14,11 @@ from torch import Tensor
 
 from fedray.algorithms.base import Algorithm
 from fedray.backend.inline import InlineBackend
+from fedray.client import Broadcast, Job
 from fedray.config import RunConfig
 from fedray.data.dataset import Dataset
 from fedray.data.shards import Shards
-from fedray.local import Broadcast, Job, train_client
+from fedray.local import train_client
 from fedray.problem import Problem
 from fedray.simulation import Simulation
 from fedray.worker import Partial
@@ -50,12 +51,12 @@ class _Meter(InlineBackend):
     """Trains as the inline backend does, and weighs the last round's first client."""
 
     def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Partial:
-        worker = self._worker
-        c, uploads = train_client(
-            worker.problem.config.algorithm, worker.network, worker.train_samples, worker.problem.shards[0],
-            worker.problem.config.training, 0, broadcast, jobs[0], len(jobs), worker.total_samples)
-        size = c.layout.size
-        self.down = _numbers([broadcast.theta, *broadcast.message.values()]) / size
+        worker, config = self._worker, self._worker.problem.config
+        c, uploads = train_client(config.algorithm, worker.network, worker.population, worker.problem.shards[0],
+                                  config.training, broadcast, jobs[0])
+        size, shared = c.layout.size, worker.network.index(config.algorithm.shares)
+        self.down = _numbers([broadcast.theta if len(shared) == size else broadcast.theta[shared],
+                              *broadcast.message.values()]) / size
         self.up = _numbers(sent.vector for name, sent in uploads.items() if name != "buffers") / size
         self.client = _numbers(c.state.values()) / size
         self.gradients, self.predictions = c.passes["gradients"] / c.steps, c.passes["predictions"] / c.steps

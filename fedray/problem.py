@@ -23,6 +23,8 @@ class Problem:
     config: RunConfig
     data: Dataset
     shards: Shards
+    tests: Shards | None = None
+    """Each client's own test samples, where personal models are to be evaluated."""
 
     @classmethod
     def build(cls, config: RunConfig, data: Dataset | None = None) -> "Problem":
@@ -37,7 +39,11 @@ class Problem:
         for t, ids in enumerate(config.clients.cohorts or ()):
             if not shards.sizes[list(ids)].any():
                 raise UserError(f"clients.cohorts: every client of round {t} is empty")
-        return cls(config, data, shards)
+        personal = config.evaluation.personal
+        tests = None if personal is None else config.partition.split_test(data, shards, config.seed, personal.split)
+        if tests is not None and not ((shards.sizes > 0) & (tests.sizes > 0)).any():
+            raise UserError("evaluation.personal: no client has test samples of its own")
+        return cls(config, data, shards, tests)
 
     def module(self) -> nn.Module:
         """The freshly initialised model of this seed."""
@@ -48,7 +54,7 @@ class Problem:
         return module
 
     def network(self, device: torch.device | str) -> Network:
-        """The model laid out flat on `device`, checked against one sample.
+        """The model laid out flat on `device`, checked against one sample, at the algorithm's x⁰.
 
         Raises UserError where it does not accept the input shape or has fewer outputs than the data have classes.
         """
@@ -68,6 +74,9 @@ class Problem:
             raise UserError(f"model.name: {self.config.model.name} gives outputs of shape {tuple(outputs[1:])}, "
                             f"the data have {self.data.num_classes} classes")
         network.module.train()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(self.config.seed, "initial"))
+            network.start_at(algorithm.initial(network.initial.cpu(), network.layout))
         return network
 
 

@@ -12,12 +12,14 @@ from torch import Tensor
 from fedray.algorithms.base import Received, Server, Vectors
 from fedray.backend.inline import Backend
 from fedray.backend.reduce import Accumulator
+from fedray.client import Broadcast, Job
 from fedray.errors import Diverged
-from fedray.local import Broadcast, Job
+from fedray.evaluation import personal
+from fedray.evaluation.probes import by_class, drift_between, over_cohort
 from fedray.models.flat import Layout
 from fedray.problem import Problem
-from fedray.rng import generator
-from fedray.worker import MAX_TEST_LOSS, Partial
+from fedray.rng import generator, key
+from fedray.worker import MAX_TEST_LOSS, Exam, Partial
 
 
 @dataclass
@@ -52,7 +54,8 @@ class State:
 class Result:
     """What a run gives.
 
-    history: a row per evaluated round (`round`, `test_accuracy` in percent, `test_loss`, `train_loss`, `lr`).
+    history: a row per evaluated round (`round`, `test_accuracy` in percent, `test_loss`, `train_loss`, `lr`, and what
+    `evaluation` asks for beside).
     theta: float32 `(P,)`, in `model.parameters()` order; layout: its slices.
     """
 
@@ -87,7 +90,10 @@ class Simulation:
         self.layout = network.layout
         backend.open(problem)
         theta = network.theta.clone()
-        self._state = State(0, theta, network.buffers.clone(), config.algorithm.server_state(theta))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(config.seed, "server state"))
+            server = config.algorithm.server_state(theta)
+        self._state = State(0, theta, network.buffers.clone(), server)
 
     @property
     def done(self) -> bool:
@@ -97,22 +103,28 @@ class Simulation:
     def step(self) -> None:
         """One round. Raises Diverged: of training, with the state of the round before; of testing, after the round."""
         started = time.perf_counter()
-        config, s = self.problem.config, self._state
-        training, algorithm, t = config.training, config.algorithm, s.round
+        s, algorithm = self._state, self.problem.config.algorithm
+        t, looked_at = s.round, self._is_evaluated(s.round + 1)
         cohort = self.cohort(t)
-        server = Server(s.theta, Vectors(s.server), self.layout, config.clients.total, len(cohort), t,
-                        training.lr * training.lr_decay**t, training.server_lr)
-        broadcast = Broadcast(t, server.lr, algorithm.broadcast(server), s.buffers, algorithm.message(server),
-                              len(cohort))
-        weights = self.weights(cohort)
-        jobs = [Job(int(i), float(w), s.clients.get(int(i), Vectors())) for i, w in zip(cohort, weights, strict=True)]
+        server = self._server(t, len(cohort))
+        weights = {int(i): float(w) for i, w in zip(cohort, self.weights(cohort), strict=True)}
+        probes = self.problem.config.evaluation.probes if looked_at else ()
+        broadcast = self._broadcast(server, tuple(name for name in probes if name != "classes"))
 
-        partial = self.backend.train(broadcast, jobs)
+        partial = self.backend.train(broadcast, [Job(i, w, s.clients.get(i, Vectors())) for i, w in weights.items()])
 
         self._refuse_diverged(t, partial)
         sums = Accumulator(partial.sums).result()
-        train_loss, buffers = sums.pop("train_loss"), sums.pop("buffers", None)
-        algorithm.aggregate(server, Received(Vectors(sums)))
+        train_loss, buffers, update = float(sums.pop("train_loss")), sums.pop("buffers", None), sums.get("update")
+        measured = over_cohort(partial.probes)
+        if "drift" in broadcast.probes and update is not None:
+            lengths = {i: probed["drift"] for i, probed in partial.probes.items()}
+            measured |= drift_between(lengths, weights, update)
+        sums["update"] = self._whole(update)
+        sums |= _stacked(partial.each)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(self.problem.config.seed, "server", t))
+            algorithm.aggregate(server, Received(Vectors(sums)))
         for name, vector in (("theta", server.theta), *server.state.items()):
             if not bool(torch.isfinite(vector).all()):
                 raise Diverged(t + 1, None, f"{name} is not finite after aggregation")
@@ -123,8 +135,33 @@ class Simulation:
         s.active |= dict.fromkeys((i for i, state in partial.states.items() if state), t + 1)
         s.round = t + 1
         s.seconds += time.perf_counter() - started
-        if s.round % config.evaluation.every == 0 or s.round > training.rounds - config.evaluation.last:
-            s.history.append({"round": s.round, **self.evaluate(), "train_loss": float(train_loss), "lr": server.lr})
+        if looked_at:
+            s.history.append({"round": s.round, **self.evaluate(), "train_loss": train_loss, **measured,
+                              "lr": server.lr})
+
+    def _is_evaluated(self, round: int) -> bool:
+        evaluation = self.problem.config.evaluation
+        return round % evaluation.every == 0 or round > self.problem.config.training.rounds - evaluation.last
+
+    def _server(self, t: int, cohort: int) -> Server:
+        """What the server is in round t: copies, so that a round that fails leaves no trace."""
+        s, training = self._state, self.problem.config.training
+        return Server(s.theta, Vectors(s.server), self.layout, self.problem.config.clients.total, cohort, t,
+                      training.lr * training.lr_decay**t, training.server_lr)
+
+    def _broadcast(self, server: Server, probes: tuple[str, ...] = ()) -> Broadcast:
+        algorithm = self.problem.config.algorithm
+        return Broadcast(server.round, server.lr, algorithm.broadcast(server), self._state.buffers,
+                         algorithm.message(server), server.cohort, probes)
+
+    def _whole(self, update: Tensor | None) -> Tensor:
+        """The update of all parameters (P,) from that of the shared ones; zero elsewhere."""
+        shares = self.problem.config.algorithm.shares
+        if update is None:
+            return torch.zeros(self.layout.size)
+        if shares == "all":
+            return update
+        return torch.zeros(self.layout.size).index_copy_(0, self.layout.part(shares).nonzero().flatten(), update)
 
     def cohort(self, t: int) -> np.ndarray:
         """Clients of round t (from 0), ascending. Those without samples take no part; an empty draw is repeated."""
@@ -155,12 +192,45 @@ class Simulation:
         return sizes / sizes.sum()
 
     def evaluate(self) -> dict[str, float]:
-        """Accuracy (percent) and mean loss of the global model on the test set. Raises Diverged."""
-        sums = Accumulator(self.backend.evaluate(self._state.theta, self._state.buffers)).result()
+        """What the configuration asks for, after the last whole round; accuracies in percent. Raises Diverged."""
+        asked, algorithm, s = self.problem.config.evaluation, self.problem.config.algorithm, self._state
+        row: dict[str, float] = {}
+        if algorithm.keeps == "none":
+            sums = self._sums("test")
+            count = len(self.problem.data.y_test)
+            row |= {"test_accuracy": 100 * float(sums["correct"].sum()) / count, "test_loss": float(sums["loss"])}
+            if "classes" in asked.probes:
+                row |= by_class(sums["correct"], self.problem.data.y_test)
+        else:
+            row |= personal.everyone(self._examine(Exam((0,), own=False, everyone=True)))
+        if asked.train:
+            count = len(self.problem.data.y_train)
+            row["train_accuracy"] = 100 * float(self._sums("train")["correct"].sum()) / count
+        if asked.personal is not None and (s.round % asked.personal.every == 0 or self.done):
+            epochs = asked.personal.tuned if algorithm.personal == "tuned" else (0,)
+            marks = self._examine(Exam(epochs, own=True, everyone=not algorithm.generic))
+            row |= personal.summary(marks, epochs, row["test_accuracy"] if algorithm.generic else None)
+        return row
+
+    def _sums(self, split: str) -> dict[str, Tensor]:
+        sums = Accumulator(self.backend.evaluate(self._state.theta, self._state.buffers, split)).result()
         if float(sums["unbounded"]):
-            raise Diverged(self._state.round, None, f"the test loss is not finite or above {MAX_TEST_LOSS:g}")
-        count = len(self.problem.data.y_test)
-        return {"test_accuracy": 100 * float(sums["correct"].sum()) / count, "test_loss": float(sums["loss"])}
+            raise Diverged(self._state.round, None, f"the {split} loss is not finite or above {MAX_TEST_LOSS:g}")
+        return sums
+
+    def _examine(self, exam: Exam) -> dict[int, dict[str, float]]:
+        """Every client that has samples (and test samples, where these are asked for) takes the tests."""
+        s, tests, tested = self._state, self.problem.tests, self.problem.shards.sizes > 0
+        if exam.own and tests is not None:
+            tested &= tests.sizes > 0
+        ids = [int(i) for i in np.flatnonzero(tested)]
+        server = self._server(s.round - 1, len(ids))  # the learning rate is that of the round just made
+        jobs = [Job(i, 1 / len(ids), s.clients.get(i, Vectors())) for i in ids]
+        marks = self.backend.examine(self._broadcast(server), jobs, exam)
+        for i in ids:
+            if any(np.isnan(value) for value in marks[i].values()):
+                raise Diverged(s.round, i, "the personal model's outputs are not numbers")
+        return marks
 
     def state(self) -> State:
         """The run as it is after the last whole round; the tensors are never modified in place."""
@@ -182,6 +252,12 @@ class Simulation:
         if partial.diverged:
             client = min(partial.diverged)  # the same client, however many actors reported
             raise Diverged(t + 1, client, partial.diverged[client])
+
+
+def _stacked(each: dict[int, Vectors]) -> dict[str, Tensor]:
+    """Per-client uploads, `(M, ...)` by ascending client id."""
+    names = {name for vectors in each.values() for name in vectors}
+    return {name: torch.stack([each[i][name] for i in sorted(each)]) for name in sorted(names)}
 
 
 def run(problem: Problem, backend: Backend, state: State | None = None) -> Result:

@@ -199,9 +199,10 @@ class Tracker:
 
 
 def final_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """`final_*` (last evaluated round), `last10_*` (mean of the last 10 evaluated rounds), `best_*` and its round.
+    """`final_*` (last evaluated round), `last10_*` (mean of the last 10 evaluated rounds), and `best_*` of accuracies.
 
     `evaluations` says of how many rounds there were values; with fewer than 10 `last10_*` is the mean of those.
+    `best_round` is that of the test accuracy.
     """
     if not history:
         return {}
@@ -210,8 +211,10 @@ def final_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
         values = [row[name] for row in history if name in row]
         result[f"final_{name}"] = values[-1]
         result[f"last{LAST}_{name}"] = sum(values[-LAST:]) / len(values[-LAST:])
+        if name.endswith("_accuracy"):
+            result[f"best_{name}"] = max(values)
     best = max(history, key=lambda row: row["test_accuracy"])
-    return result | {"best_test_accuracy": best["test_accuracy"], "best_round": best["round"]}
+    return result | {"best_round": best["round"]}
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

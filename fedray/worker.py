@@ -1,33 +1,53 @@
 """What trains clients and tests models in one process; the backends differ only in how many of these there are."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedray.algorithms.base import Each, Sum
 from fedray.allocator import keep_memory
 from fedray.backend.reduce import Accumulator, NotSummable
+from fedray.client import CHUNK, Broadcast, Job, LocalClient, Population
 from fedray.config import Runtime
 from fedray.data.batches import Samples
 from fedray.errors import UserError
-from fedray.local import Broadcast, Job, train_client
+from fedray.evaluation.probes import probe_client
+from fedray.local import personal_client, train_client
 from fedray.problem import Problem
 from fedray.vectors import Vectors
 
-TEST_BATCH = 500
 MAX_TEST_LOSS = 1e5
 
 
 @dataclass
 class Partial:
-    """Reduced uploads of some clients (int64 sums in units of 2^-44), their new states, and who diverged why."""
+    """What some clients of a round give.
+
+    sums: reduced uploads, int64 in units of 2^-44. each: client -> uploads that are not reduced. states: client -> its
+    new state. diverged: who, and why. probes: client -> what was measured of it.
+    """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
+    each: dict[int, Vectors] = field(default_factory=dict)
     states: dict[int, Vectors] = field(default_factory=dict)
     diverged: dict[int, str] = field(default_factory=dict)
+    probes: dict[int, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Which tests personal models take: on the client's own test samples, on the whole test set (`everyone`).
+
+    epochs: of fine-tuning, ascending; the whole test set is for the last alone.
+    """
+
+    epochs: tuple[int, ...]
+    own: bool
+    everyone: bool
 
 
 class Worker:
@@ -45,48 +65,55 @@ class Worker:
         self.device = device
         self.train_samples = Samples(data.x_train, data.y_train, data, device)
         self.test_samples = Samples(data.x_test, data.y_test, data, device)
-        self.total_samples = int(problem.shards.sizes.sum())
+        self.population = Population(self.train_samples, data.num_classes, config.seed, len(problem.shards),
+                                     int(problem.shards.sizes.sum()))
 
     def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Partial:
         """Train the clients of `jobs` one after another and reduce their uploads."""
-        config, shards = self.problem.config, self.problem.shards
-        there = Broadcast(broadcast.round, broadcast.lr, broadcast.theta.to(self.device),
-                          broadcast.buffers.to(self.device), self._moved(broadcast.message), broadcast.cohort)
+        config, there = self.problem.config, self._there(broadcast)
         sums, partial = Accumulator(), Partial()
         for job in jobs:
-            job = Job(job.client, job.weight, self._moved(job.state))
-            c, uploads = train_client(
-                config.algorithm, self.network, self.train_samples, shards[job.client], config.training, config.seed,
-                there, job, len(shards), self.total_samples)
+            c, uploads = train_client(config.algorithm, self.network, self.population, self.problem.shards[job.client],
+                                      config.training, there, self._here(job))
+            each = {name: upload.vector for name, upload in uploads.items() if isinstance(upload, Each)}
             try:
                 if not torch.isfinite(c.loss):
                     raise NotSummable("the training loss is not finite")
+                for name, vector in each.items():
+                    if not torch.isfinite(vector).all():
+                        raise NotSummable(f"{name} is not finite")
                 sums.add("train_loss", c.loss / c.steps, job.weight, broadcast.cohort)
                 for name, upload in uploads.items():
-                    sums.add(name, upload.vector, upload.weight, broadcast.cohort)
+                    if isinstance(upload, Sum):
+                        sums.add(name, upload.vector, upload.weight, broadcast.cohort)
             except NotSummable as reason:
                 partial.diverged[job.client] = str(reason)
-            partial.states[job.client] = Vectors({name: v.cpu() for name, v in c.state.items()})
+            if each:
+                partial.each[job.client] = _kept(each)
+            if broadcast.probes:
+                partial.probes[job.client] = probe_client(broadcast.probes, c, config.algorithm, self.test_samples)
+            partial.states[job.client] = _kept(c.state)
         partial.sums = sums.sums
         return partial
 
-    def evaluate(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int]) -> dict[str, Tensor]:
-        """Test chunks of 500 consecutive samples.
+    def evaluate(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int], split: str = "test"
+                 ) -> dict[str, Tensor]:
+        """Chunks of 500 consecutive samples of the test set, or of the training set (not augmented).
 
-        Exact sums over the whole test set: `loss` (its mean), `correct` per class, and `unbounded`, the number of
+        Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of
         chunks whose mean loss is not finite or above 1e5 (then `loss` lacks them).
         """
         self.network.load(theta.to(self.device))
         self.network.buffers.copy_(buffers)
         self.network.train(False)
         sums = Accumulator()
-        classes, n = self.problem.data.num_classes, len(self.test_samples)
-        terms = test_chunks(n)
+        samples = self.test_samples if split == "test" else self.train_samples
+        classes, n = self.problem.data.num_classes, len(samples)
+        terms = number_of_chunks(n)
         for chunk in chunks:
-            x, y = self.test_samples.batch(np.arange(chunk * TEST_BATCH,
-                                                     min((chunk + 1) * TEST_BATCH, n)))
+            x, y = samples.batch(np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, n)))
             with torch.no_grad():
-                logits = self.network(x).logits
+                logits = self.problem.config.algorithm.logits(self.network(x))
             loss = cross_entropy(logits, y, reduction="sum")
             bounded = loss <= MAX_TEST_LOSS * len(y)  # false for NaN; what is not bounded cannot be summed
             sums.add("unbounded", (~bounded).float(), 1.0, terms)
@@ -95,8 +122,53 @@ class Worker:
             sums.add("correct", correct.float(), 1.0, terms)
         return sums.sums
 
+    def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:
+        """Test the personal models of the clients of `jobs`: client -> test -> value.
+
+        `own_E` after E epochs: accuracy on the client's own test samples, percent; `everyone`, `everyone_loss`:
+        accuracy and mean loss on the whole test set. What cannot be a number any more is NaN.
+        """
+        config, there, tests = self.problem.config, self._there(broadcast), self.problem.tests
+        result: dict[int, dict[str, float]] = {}
+        for job in jobs:
+            marks = result[job.client] = {}
+            for epochs in exam.epochs:
+                c = personal_client(config.algorithm, self.network, self.population, self.problem.shards[job.client],
+                                    config.training, there, self._here(job), epochs)
+                if exam.own and tests is not None:
+                    marks[f"own_{epochs}"], _ = self._marks(c, tests[job.client])
+            if exam.everyone:
+                marks["everyone"], marks["everyone_loss"] = self._marks(c, np.arange(len(self.test_samples)))
+        return result
+
+    def _marks(self, c: LocalClient, indices: np.ndarray) -> tuple[float, float]:
+        """Accuracy in percent and mean loss of a personal model on some test samples."""
+        self.network.load(c.theta)
+        self.network.train(False)
+        correct, loss = 0, 0.0
+        for start in range(0, len(indices), CHUNK):
+            x, y = self.test_samples.batch(indices[start:start + CHUNK])
+            with torch.no_grad():
+                logits = self.problem.config.algorithm.personal_logits(self.network(x), c)
+            if torch.isnan(logits).any():
+                return float("nan"), float("nan")
+            correct += int((logits.argmax(1) == y).sum())
+            loss += float(cross_entropy(logits, y, reduction="sum"))
+        return 100 * correct / len(indices), loss / len(indices)
+
+    def _there(self, broadcast: Broadcast) -> Broadcast:
+        return replace(broadcast, theta=broadcast.theta.to(self.device), buffers=broadcast.buffers.to(self.device),
+                       message=self._moved(broadcast.message))
+
+    def _here(self, job: Job) -> Job:
+        return replace(job, state=self._moved(job.state))
+
     def _moved(self, vectors: Vectors) -> Vectors:
         return Vectors({name: v.to(self.device) for name, v in vectors.items()})
+
+
+def _kept(vectors: Mapping[str, Tensor]) -> Vectors:
+    return Vectors({name: v.detach().cpu() for name, v in vectors.items()})
 
 
 def refuse_missing_device(runtime: Runtime) -> None:
@@ -105,6 +177,6 @@ def refuse_missing_device(runtime: Runtime) -> None:
         raise UserError("runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu")
 
 
-def test_chunks(samples: int) -> int:
-    """Number of chunks of a test set."""
-    return -(-samples // TEST_BATCH)
+def number_of_chunks(samples: int) -> int:
+    """Chunks of a test or training set."""
+    return -(-samples // CHUNK)

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, softplus
 
-from fedray.algorithms.base import Client, Forward, Part, Proximal, Sum, Vectors
+from fedray.algorithms.base import Client, Forward, Part, Proximal, Uploads, Vectors
 from fedray.models.flat import Output
 
 Term = Callable[[Output], Tensor]
@@ -115,7 +115,7 @@ class MOON(AuxiliaryLoss):
 
         return contrast
 
-    def upload(self, c: Client) -> dict[str, Sum]:
+    def upload(self, c: Client) -> Uploads:
         c.state.previous = c.theta
         return {}
 

@@ -1,16 +1,19 @@
 """The contract of a federated algorithm: the paper's formulas on flat vectors, and nothing about where they run.
 
 An algorithm is its hyper-parameters (a frozen pydantic model, so `algorithm.rho: -1` is refused before anything starts)
-and up to seven small functions. The engine calls them in this order:
+and a few small functions. The engine calls them in this order:
 
     server                                     each client of the cohort                    server
     broadcast, message  -> theta, message ->   begin, [direction -> step] x K_i, upload  -> aggregate
+
+Before all that `initial` makes x⁰. What is averaged and what each client keeps is declared (`shares`, `keeps`), and so
+is what a client's personal model is (`personal`, `adapt`, `prepare`, `personal_logits`); the engine does the rest.
 
 All vectors are float32 `(P,)` in `model.parameters()` order unless said otherwise. Formulas branch on hyper-parameters,
 never on the value of a tensor, and treat every vector as immutable: `c.theta = c.theta - ...`, not `c.theta -= ...`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
@@ -23,13 +26,15 @@ from fedray.models.flat import Layout, Output
 from fedray.models.zoo import ModelSpec
 from fedray.vectors import Vectors, unit
 
-__all__ = ["Algorithm", "Client", "Part", "Proximal", "Received", "Server", "Sum", "Vectors", "unit"]
+__all__ = ["Algorithm", "Client", "Each", "Part", "Proximal", "Received", "Server", "Sum", "Uploads", "Vectors", "unit"]
 
 Forward = Callable[[Tensor], Output]
 Loss = Callable[[Forward], Tensor]
 """A loss of one batch: given the forward pass at some theta, the scalar to differentiate."""
 Part = Literal["all", "body", "head"]
 """Which parameters: the layout marks head and body."""
+Slice = Literal["all", "body", "head", "unbiased", "none"]
+"""As `Part`; unbiased: all but the head's bias."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,19 @@ class Sum:
 
     vector: Tensor
     weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Each:
+    """One upload that reaches the server from every client by itself: stacked `(M, ...)`, by ascending client id.
+
+    For what cannot be summed (classifiers that teach as an ensemble). Its traffic grows with the cohort.
+    """
+
+    vector: Tensor
+
+
+Uploads = Mapping[str, Sum | Each]
 
 
 @dataclass
@@ -67,8 +85,7 @@ class Client(Protocol):
     theta_0: x, the parameters received. theta: y, the current ones. message: what the server broadcasts beside theta.
     state: what this client keeps between rounds; assign to it in `upload`. local: scratch vectors of this round.
     x, y: the batch, its inputs and int64 labels. step: k. steps: K_i, the steps this client makes in the round.
-    lr: η_t. momentum: m of the local optimiser. weight: π_i, its share in the average of the cohort. total_clients: N.
-    total_samples: Σ n_j over all clients.
+    lr: η_t. momentum: m of the local optimiser. weight: π_i, its share in the average of the cohort.
     """
 
     theta_0: Tensor
@@ -83,8 +100,22 @@ class Client(Protocol):
     lr: float
     momentum: float
     weight: float
-    total_clients: int
-    total_samples: int
+
+    @property
+    def total_clients(self) -> int:
+        """N."""
+
+    @property
+    def total_samples(self) -> int:
+        """Σ n_j over all clients."""
+
+    @property
+    def epoch(self) -> int:
+        """Whole passes over the shard that were made before this step."""
+
+    @property
+    def epochs(self) -> int:
+        """Passes that the round will make, the last one perhaps not whole."""
 
     @property
     def layout(self) -> Layout:
@@ -93,6 +124,10 @@ class Client(Protocol):
     @property
     def samples(self) -> int:
         """n_i: training samples of this client."""
+
+    @property
+    def counts(self) -> Tensor:
+        """n_ic: training samples of this client in each class, float32 `(C,)`."""
 
     @property
     def update(self) -> Tensor:
@@ -119,10 +154,16 @@ class Client(Protocol):
     def predict(self, theta: Tensor) -> Output:
         """Output on the batch at `theta`, without gradient, in evaluation mode."""
 
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """Another batch x, y of this step, drawn from the shard without repetition, of the size of the first."""
+
+    def shard(self, theta: Tensor) -> tuple[Output, Tensor]:
+        """Output on all of this client's samples, not augmented, at `theta`, and their labels; else as `predict`."""
+
 
 @dataclass(frozen=True)
 class Received:
-    """The reduced uploads of a round, by name; `update` is U = Σ_i π_i u_i."""
+    """The uploads of a round, by name: of a Sum the sum, of an Each all, `(M, ...)`; `update` is U = Σ_i π_i u_i."""
 
     sums: Vectors = field(default_factory=Vectors)
 
@@ -146,6 +187,22 @@ class Algorithm(Component):
     """Whether the method learns through `Output.features`, the input of the head."""
     perturbs_inputs: ClassVar[bool] = False
     """Whether the method moves the inputs, which then cannot be tokens."""
+    shares: ClassVar[Literal["all", "body", "none"]] = "all"
+    """Which parameters are sent and averaged. The others of x stay as they were initialised."""
+    keeps: ClassVar[Literal["all", "head", "none"]] = "none"
+    """Which parameters each client keeps as its own from round to round, and starts with; with `all` it keeps the
+    running statistics too. Where clients keep some no one model can be tested: each client's is, and averaged."""
+    personal: ClassVar[Literal["tuned", "trained", "kept"]] = "tuned"
+    """What a personal model is. tuned: what the client would start a round with, after `evaluation.personal.epochs`
+    epochs of `adapt`; trained: the same after the local training of a round; kept: the same as it stands."""
+    generic: ClassVar[bool] = True
+    """Whether the generic accuracy (GA) is the global model's; else it is the mean of the personal ones'."""
+    adapts: ClassVar[Slice] = "all"
+    """Which parameters fine-tuning moves."""
+
+    def initial(self, theta: Tensor, layout: Layout) -> Tensor:
+        """x⁰, from the model's own initial parameters; random draws come from torch's generator, which is keyed."""
+        return theta
 
     def server_state(self, theta: Tensor) -> Vectors:
         """The server's vectors beside theta before round 0."""
@@ -174,17 +231,36 @@ class Algorithm(Component):
         """q, what this step descends, before clip, weight decay, momentum and learning rate."""
         return self.gradient(c)
 
+    def moves(self, c: Client) -> Slice:
+        """Which parameters this step moves: gradient, weight decay and momentum stop at the others."""
+        return "all"
+
     def pull(self, c: Client) -> float:
         """λ where q holds a λ y that the authors' code adds as weight decay, after clipping (D-12); else 0."""
         return 0.0
 
-    def upload(self, c: Client) -> dict[str, Sum]:
+    def upload(self, c: Client) -> Uploads:
         """After the last step: new `c.state`, and uploads beside the update (which the engine sends itself)."""
         return {}
 
     def aggregate(self, server: Server, got: Received) -> None:
         """New `server.theta` and `server.state` from the reduced uploads."""
         server.theta = server.theta + server.server_lr * got.update
+
+    def logits(self, output: Output) -> Tensor:
+        """Logits `(n, C)` of the generic model when it is tested."""
+        return output.logits
+
+    def adapt(self, c: Client) -> Tensor:
+        """The direction of a step of fine-tuning; default the plain gradient, whatever the method trains with."""
+        return c.grad(c.theta)
+
+    def prepare(self, c: Client) -> None:
+        """Before a personal model at `c.theta` is tested: what `personal_logits` wants in `c.local`."""
+
+    def personal_logits(self, output: Output, c: Client) -> Tensor:
+        """Logits, or scores of another kind, `(n, C)` of a client's personal model."""
+        return self.logits(output)
 
     def check(self, model: ModelSpec) -> None:
         """Called when the configuration is read. Raises UserError where the model cannot serve the method."""

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Vectors
+from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads, Vectors
 from fedray.algorithms.nova import effective_steps
 
 
@@ -34,7 +34,7 @@ class Scaffold(Proximal):
     def proximal(self, c: Client, theta: Tensor) -> Tensor:
         return c.message.c - c.state.c
 
-    def upload(self, c: Client) -> dict[str, Sum]:
+    def upload(self, c: Client) -> Uploads:
         steps = c.steps if self.divisor == "steps" else effective_steps(c.steps, c.momentum)
         change = -c.message.c - c.update / (steps * c.lr)
         c.state.c = c.state.c + change

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Vectors
+from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads, Vectors
 
 
 class DynamicRegularisation(Proximal):
@@ -34,7 +34,7 @@ class DynamicRegularisation(Proximal):
     def pull(self, c: Client) -> float:
         return self.coefficient(c)
 
-    def upload(self, c: Client) -> dict[str, Sum]:
+    def upload(self, c: Client) -> Uploads:
         c.state.h = c.state.h + c.update
         return {"h_change": Sum(c.update)}
 
@@ -110,7 +110,7 @@ class FedDC(DynamicRegularisation):
     def proximal(self, c: Client, theta: Tensor) -> Tensor:
         return super().proximal(c, theta) + c.message.c / self.size(c) - c.state.c
 
-    def upload(self, c: Client) -> dict[str, Sum]:
+    def upload(self, c: Client) -> Uploads:
         change = -c.message.c / self.size(c) - c.update / (c.steps * c.lr)
         c.state.c = c.state.c + change
         return {**super().upload(c), "c_change": Sum(change, self.size(c))}

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from fedray.algorithms.auxiliary import MOON, AuxiliaryLoss, FedAvgKL
 from fedray.algorithms.average import FedProx
-from fedray.algorithms.base import Algorithm, Client, Part, Proximal, Received, Server, Sum, Vectors
+from fedray.algorithms.base import Algorithm, Client, Part, Proximal, Received, Server, Uploads, Vectors
 from fedray.algorithms.control import Scaffold
 from fedray.algorithms.dual import FedDyn
 from fedray.algorithms.nova import FedNova
@@ -85,7 +85,7 @@ class WithProximalLoss(Algorithm):
     def begin(self, c: Client) -> None:
         self.proximal.begin(c)
 
-    def upload(self, c: Client) -> dict[str, Sum]:
+    def upload(self, c: Client) -> Uploads:
         return self.proximal.upload(c)
 
     def aggregate(self, server: Server, got: Received) -> None:

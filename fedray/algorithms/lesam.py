@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Vectors, unit
+from fedray.algorithms.base import Algorithm, Client, Received, Server, Uploads, Vectors, unit
 from fedray.algorithms.control import Scaffold
 from fedray.algorithms.dual import DynamicRegularisation
 
@@ -47,7 +47,7 @@ class FedLESAM(Algorithm):
     def gradient(self, c: Client) -> Tensor:
         return c.grad(c.theta + c.local.e)
 
-    def upload(self, c: Client) -> dict[str, Sum]:
+    def upload(self, c: Client) -> Uploads:
         uploads = super().upload(c)
         if self.estimate == "client":
             c.state.x_old, c.state.active = c.theta_0, c.theta.new_ones(1)

@@ -3,7 +3,7 @@
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Vectors, unit
+from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads, Vectors, unit
 
 
 class ClientMomentum(Algorithm):
@@ -18,7 +18,7 @@ class ClientMomentum(Algorithm):
     def message(self, server: Server) -> Vectors:
         return Vectors(delta=server.state.delta)
 
-    def upload(self, c: Client) -> dict[str, Sum]:
+    def upload(self, c: Client) -> Uploads:
         return {"delta": Sum(c.update, -c.weight / (c.steps * c.lr))}
 
     def aggregate(self, server: Server, got: Received) -> None:
@@ -80,7 +80,7 @@ class MimeLite(Algorithm):
     def direction(self, c: Client) -> Tensor:
         return self.gradient(c) + self.beta * c.message.m
 
-    def upload(self, c: Client) -> dict[str, Sum]:
+    def upload(self, c: Client) -> Uploads:
         return {"full_gradient": Sum(c.full_grad(c.theta_0), c.weight)}
 
     def aggregate(self, server: Server, got: Received) -> None:

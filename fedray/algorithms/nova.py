@@ -3,7 +3,7 @@
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Client, Proximal, Received, Server, Sum
+from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads
 
 
 def effective_steps(steps: int, momentum: float, shrink: float = 0.0) -> float:
@@ -35,7 +35,7 @@ class FedNova(Proximal):
     def proximal(self, c: Client, theta: Tensor) -> Tensor:
         return self.mu * (theta - c.theta_0)
 
-    def upload(self, c: Client) -> dict[str, Sum]:
+    def upload(self, c: Client) -> Uploads:
         a = effective_steps(c.steps, c.momentum, c.lr * self.mu)
         return {"mean_step": Sum(c.update, c.weight / a), "tau": Sum(c.theta.new_tensor(a), c.weight)}
 

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Algorithm, Client, Forward, Sum
+from fedray.algorithms.base import Algorithm, Client, Forward, Uploads
 
 
 class FedRobust(Algorithm):
@@ -54,6 +54,6 @@ class FedRobust(Algorithm):
         c.local.affine = affine + self.ascent_lr * (ascent - 2 * self.penalty * (affine - c.local.identity))
         return descent
 
-    def upload(self, c: Client) -> dict[str, Sum]:
+    def upload(self, c: Client) -> Uploads:
         c.state.affine = c.local.affine
         return {}

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Client, Received, Server, Sum, Vectors, unit
+from fedray.algorithms.base import Client, Received, Server, Sum, Uploads, Vectors, unit
 from fedray.algorithms.dual import DynamicRegularisation
 
 
@@ -43,7 +43,7 @@ class FedSMOO(DynamicRegularisation):
         c.local.mu = mu + c.local.e - s
         return c.grad(c.theta + c.local.e)
 
-    def upload(self, c: Client) -> dict[str, Sum]:
+    def upload(self, c: Client) -> Uploads:
         c.state.mu = c.local.mu
         sent = c.local.mu if self.perturbation_dual == "whole" else c.local.mu - c.local.e
         return {**super().upload(c), "mu": Sum(sent)}

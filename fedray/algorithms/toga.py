@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Vectors, unit
+from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads, Vectors, unit
 from fedray.algorithms.dual import DynamicRegularisation
 
 
@@ -90,8 +90,8 @@ class FedTOGA(DynamicRegularisation):
         q = super().direction(c) if self.dynamic_regularisation else self.gradient(c)
         return q + self.beta * c.message.delta if self.dual_correction else q
 
-    def upload(self, c: Client) -> dict[str, Sum]:
-        uploads = super().upload(c) if self.dynamic_regularisation else {}
+    def upload(self, c: Client) -> Uploads:
+        uploads = dict(super().upload(c)) if self.dynamic_regularisation else {}
         if self.needs_delta:
             per_step = c.steps if self.delta_scale == "mean_step" else c.steps * c.lr
             uploads["delta"] = Sum(c.update, -c.weight / per_step)

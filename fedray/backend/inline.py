@@ -5,9 +5,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedray.local import Broadcast, Job
+from fedray.client import Broadcast, Job
 from fedray.problem import Problem
-from fedray.worker import Partial, Worker, test_chunks
+from fedray.worker import Exam, Partial, Worker, number_of_chunks
 
 
 class Backend(Protocol):
@@ -19,8 +19,11 @@ class Backend(Protocol):
     def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Partial:
         """Train every job of a round."""
 
-    def evaluate(self, theta: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        """Exact sums over the whole test set, as `Worker.evaluate`."""
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> dict[str, Tensor]:
+        """Exact sums over the whole test or training set, as `Worker.evaluate`."""
+
+    def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:
+        """Test personal models, as `Worker.examine`."""
 
     def close(self) -> None:
         """Give everything back."""
@@ -35,8 +38,12 @@ class InlineBackend:
     def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Partial:
         return self._worker.train(broadcast, jobs)
 
-    def evaluate(self, theta: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        return self._worker.evaluate(theta, buffers, range(test_chunks(len(self._worker.test_samples))))
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> dict[str, Tensor]:
+        samples = self._worker.test_samples if split == "test" else self._worker.train_samples
+        return self._worker.evaluate(theta, buffers, range(number_of_chunks(len(samples))), split)
+
+    def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:
+        return self._worker.examine(broadcast, jobs, exam)
 
     def close(self) -> None:
         pass

@@ -14,14 +14,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
 from fedray.backend.reduce import Accumulator
+from fedray.client import Broadcast, Job
 from fedray.config import RunConfig, Runtime
 from fedray.data.dataset import Dataset
 from fedray.data.shards import Shards
 from fedray.errors import UserError
-from fedray.local import Broadcast, Job
 from fedray.problem import Problem
 from fedray.vectors import Vectors
-from fedray.worker import Partial, Worker, test_chunks
+from fedray.worker import Exam, Partial, Worker, number_of_chunks
 
 log = logging.getLogger("fedray")
 RESPAWNS = 10
@@ -33,21 +33,25 @@ Arrays = dict[str, np.ndarray]
 class ClientActor:
     """A process that trains clients. It remembers nothing of a client between calls."""
 
-    def open(self, config: dict[str, Any], data: Dataset, shards: Shards) -> None:
+    def open(self, config: dict[str, Any], data: Dataset, shards: Shards, tests: Shards | None) -> None:
         """Make ready for a run; replaces all of the one before."""
-        self._worker = Worker(Problem(RunConfig.parse(config), data, shards))
+        self._worker = Worker(Problem(RunConfig.parse(config), data, shards, tests))
 
     def train(self, broadcast: dict[str, Any], jobs: list[tuple[int, float, Arrays]]) -> dict[str, Any]:
         """Train clients. The result is returned, not put, so that it outlives this actor."""
-        there = Broadcast(broadcast["round"], broadcast["lr"], _tensor(broadcast["theta"]),
-                          _tensor(broadcast["buffers"]), _vectors(broadcast["message"]), broadcast["cohort"])
-        partial = self._worker.train(there, [Job(i, weight, _vectors(state)) for i, weight, state in jobs])
-        return {"sums": _arrays(partial.sums), "diverged": partial.diverged,
-                "states": {i: _arrays(state) for i, state in partial.states.items()}}
+        partial = self._worker.train(_broadcast(broadcast), _jobs(jobs))
+        return {"sums": _arrays(partial.sums), "diverged": partial.diverged, "probes": partial.probes,
+                "states": {i: _arrays(state) for i, state in partial.states.items()},
+                "each": {i: _arrays(each) for i, each in partial.each.items()}}
 
-    def evaluate(self, model: dict[str, np.ndarray], chunks: list[int]) -> Arrays:
-        """Exact sums over some chunks of the test set."""
-        return _arrays(self._worker.evaluate(_tensor(model["theta"]), _tensor(model["buffers"]), chunks))
+    def evaluate(self, model: dict[str, np.ndarray], chunks: list[int], split: str) -> Arrays:
+        """Exact sums over some chunks of the test or training set."""
+        return _arrays(self._worker.evaluate(_tensor(model["theta"]), _tensor(model["buffers"]), chunks, split))
+
+    def examine(self, broadcast: dict[str, Any], jobs: list[tuple[int, float, Arrays]], exam: Exam
+                ) -> dict[int, dict[str, float]]:
+        """Test the personal models of clients."""
+        return self._worker.examine(_broadcast(broadcast), _jobs(jobs), exam)
 
 
 class RayBackend:
@@ -63,36 +67,45 @@ class RayBackend:
         self._actors: list[Any] = [None] * runtime.actors
 
     def open(self, problem: Problem) -> None:
-        self._setup = (problem.config.resolved(), self.data or ray.put(problem.data), ray.put(problem.shards))
+        self._setup = (problem.config.resolved(), self.data or ray.put(problem.data), ray.put(problem.shards),
+                       None if problem.tests is None else ray.put(problem.tests))
         self._steps = [problem.config.training.steps(int(n)) for n in problem.shards.sizes]
-        self._chunks = test_chunks(len(problem.data.y_test))
+        self._chunks = {"test": number_of_chunks(len(problem.data.y_test)),
+                        "train": number_of_chunks(len(problem.data.y_train))}
         for slot, actor in enumerate(self._actors):
             if actor is None:
                 self._spawn(slot)
         self._call("open", [self._setup] * len(self._actors))
 
     def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Partial:
-        sent = ray.put({"round": broadcast.round, "lr": broadcast.lr, "theta": broadcast.theta.numpy(),
-                        "buffers": broadcast.buffers.numpy(), "message": _arrays(broadcast.message),
-                        "cohort": broadcast.cohort})
-        shares = longest_first([self._steps[job.client] for job in jobs], len(self._actors))
-        calls = [(sent, [(jobs[k].client, jobs[k].weight, _arrays(jobs[k].state)) for k in share])
-                 for share in shares]
         sums, whole = Accumulator(), Partial()
-        for answer in self._call("train", calls):
+        for answer in self._call("train", self._dealt(broadcast, jobs)):
             sums.merge({name: _tensor(v) for name, v in answer["sums"].items()})
             whole.states |= {i: _vectors(state) for i, state in answer["states"].items()}
+            whole.each |= {i: _vectors(each) for i, each in answer["each"].items()}
             whole.diverged |= answer["diverged"]
+            whole.probes |= answer["probes"]
         whole.sums = sums.sums
         return whole
 
-    def evaluate(self, theta: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> dict[str, Tensor]:
         sent = ray.put({"theta": theta.numpy(), "buffers": buffers.numpy()})
-        chunks = [list(range(slot, self._chunks, len(self._actors))) for slot in range(len(self._actors))]
+        chunks = [list(range(slot, self._chunks[split], len(self._actors))) for slot in range(len(self._actors))]
         sums = Accumulator()
-        for answer in self._call("evaluate", [(sent, share) for share in chunks]):
+        for answer in self._call("evaluate", [(sent, share, split) for share in chunks]):
             sums.merge({name: _tensor(v) for name, v in answer.items()})
         return sums.sums
+
+    def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:
+        calls = [(*call, exam) for call in self._dealt(broadcast, jobs)]
+        return {i: marks for answer in self._call("examine", calls) for i, marks in answer.items()}
+
+    def _dealt(self, broadcast: Broadcast, jobs: Sequence[Job]) -> list[tuple[Any, list[tuple[int, float, Arrays]]]]:
+        """The arguments of one call per actor: the broadcast, stored once, and the actor's jobs."""
+        sent = ray.put(vars(broadcast) | {"theta": broadcast.theta.numpy(), "buffers": broadcast.buffers.numpy(),
+                                          "message": _arrays(broadcast.message)})
+        shares = longest_first([self._steps[job.client] for job in jobs], len(self._actors))
+        return [(sent, [(jobs[k].client, jobs[k].weight, _arrays(jobs[k].state)) for k in share]) for share in shares]
 
     def close(self) -> None:
         for actor in self._actors:
@@ -182,6 +195,15 @@ def longest_first(loads: Sequence[int], parts: int) -> list[list[int]]:
 
 def _arrays(vectors: dict[str, Tensor]) -> Arrays:
     return {name: v.numpy() for name, v in vectors.items()}
+
+
+def _broadcast(sent: dict[str, Any]) -> Broadcast:
+    return Broadcast(**sent | {"theta": _tensor(sent["theta"]), "buffers": _tensor(sent["buffers"]),
+                               "message": _vectors(sent["message"])})
+
+
+def _jobs(sent: list[tuple[int, float, Arrays]]) -> list[Job]:
+    return [Job(i, weight, _vectors(state)) for i, weight, state in sent]
 
 
 def _vectors(arrays: Arrays) -> Vectors:

@@ -39,6 +39,10 @@ class Samples:
         """Shape of one input."""
         return tuple(self._x.shape[1:])
 
+    def labels(self, indices: np.ndarray) -> Tensor:
+        """Labels int64 `(b,)`."""
+        return self._y.index_select(0, torch.from_numpy(indices).to(self._y.device))
+
     def batch(self, indices: np.ndarray, augment: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Inputs float32 `(b, ...)` (token ids int64) and labels int64 `(b,)`; augmented where a generator is given."""
         index = torch.from_numpy(indices).to(self._x.device)

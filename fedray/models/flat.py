@@ -43,8 +43,12 @@ class Layout:
         return self.mask(lambda name: name in self.heads)
 
     def part(self, part: str) -> Tensor:
-        """float32 `(P,)`: 1 on the parameters of `all`, `body` or `head`."""
-        return self.mask(lambda name: part == "all" or (name in self.heads) == (part == "head"))
+        """float32 `(P,)`: 1 on the parameters of all, none, body, head, or unbiased (all but head's bias)."""
+        ranks = {name: len(shape) for name, shape in zip(self.names, self.shapes, strict=True)}
+        return self.mask({
+            "all": lambda name: True, "none": lambda name: False, "head": lambda name: name in self.heads,
+            "body": lambda name: name not in self.heads,
+            "unbiased": lambda name: name not in self.heads or ranks[name] > 1}[part])
 
     @cached_property
     def trainable(self) -> Tensor:
@@ -93,6 +97,8 @@ class Network:
                       "body": [p for p in self.trained if id(p) not in in_head]}
         self.theta = _flatten(self.parameters)
         self.initial = self.theta.clone()
+        self._masks: dict[str, Tensor] = {}
+        self._indices: dict[str, Tensor] = {}
         self._float_buffers = [b for b in module.buffers() if b.is_floating_point()]
         self.buffers = _flatten(self._float_buffers) if self._float_buffers else torch.zeros(0, device=device)
         self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
@@ -124,6 +130,23 @@ class Network:
         # (n, c, h, w), the last of tokens (n, l, d).
         x = inputs[0]
         self._taps[name] = x.flatten(2).mean(2) if x.ndim == 4 else x.mean(1) if x.ndim == 3 else x
+
+    def start_at(self, initial: Tensor) -> None:
+        """Make `initial` (P,) the parameters that a run begins with."""
+        self.load(initial)
+        self.initial = self.theta.clone()
+
+    def moving(self, part: str) -> Tensor:
+        """float32 `(P,)`, on the device: 1 on the parameters of a part that receive gradients."""
+        if part not in self._masks:
+            self._masks[part] = (self.layout.part(part) * self.layout.trainable).to(self.theta.device)
+        return self._masks[part]
+
+    def index(self, part: str) -> Tensor:
+        """int64: the positions in theta of a part, on the device."""
+        if part not in self._indices:
+            self._indices[part] = self.layout.part(part).nonzero().flatten().to(self.theta.device)
+        return self._indices[part]
 
     def load(self, theta: Tensor) -> None:
         """Make `theta` (P,) the module's parameters (a copy)."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel
 
 from fedray.component import Component, as_written
-from fedray.config import RunConfig
+from fedray.config import Personal, RunConfig
 from fedray.data.partition import PARTITIONS
 from fedray.data.sources import DATASETS
 from fedray.models.zoo import MODELS
@@ -45,6 +45,9 @@ def page() -> str:
         section = RunConfig.model_fields[name].annotation
         assert isinstance(section, type)  # noqa: S101 (for the type checker)
         lines += [f"## `{name}`", "", " ".join((section.__doc__ or "").split()), "", *_table(section)]
+        if name == "evaluation":
+            what = " ".join((Personal.__doc__ or "").split())
+            lines += ["### `evaluation.personal`", "", what, "", *_table(Personal)]
     for title, registry in (("data", DATASETS), ("partition", PARTITIONS), ("model", MODELS)):
         lines += [f"## `{title}`", "", *_components(registry)]
     lines += ["## `algorithm`", "", "See [algorithms.md](algorithms.md).", ""]

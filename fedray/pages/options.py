@@ -7,6 +7,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from fedray.component import Component
+
 NAMES = {int: "integer", float: "number", str: "text", type(None): "null"}
 
 
@@ -21,7 +23,7 @@ def _kind(annotation: Any, field: FieldInfo) -> str:
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(annotation))
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
-        return "a method"
+        return "a method" if issubclass(annotation, Component) else "a section"
     bounds = {name: getattr(bound, name) for bound in field.metadata for name in ("ge", "gt", "le", "lt")
               if hasattr(bound, name)}
     if annotation is float or (annotation is int and bounds):

@@ -15,10 +15,11 @@ from fedray.algorithms.average import FedAvg, FedProx
 from fedray.algorithms.base import Algorithm, Client, Server, Vectors
 from fedray.algorithms.sharpness import FedSAM
 from fedray.backend.inline import InlineBackend
+from fedray.client import Broadcast, Job, LocalClient, Population
 from fedray.config import Training
 from fedray.data.batches import Samples
 from fedray.data.dataset import Dataset
-from fedray.local import Broadcast, Job, LocalClient, batches, train_client
+from fedray.local import batches, train_client
 from fedray.models.flat import Network
 from fedray.simulation import Simulation
 from fedray.worker import Worker
@@ -152,9 +153,10 @@ def client_of(module: nn.Module, x: np.ndarray, y: np.ndarray, **options: Any) -
     network = Network(module)
     theta = network.theta.clone()
     data = Dataset("test", x, y, x, y, int(y.max()) + 1)
-    c = LocalClient(**{**dict(network=network, samples_of=Samples(x, y, data, "cpu"), indices=np.arange(len(x)),
-                              theta_0=theta, theta=theta, message=Vectors(), state=Vectors(), steps=1, lr=0.1,
-                              momentum=0.0, weight=1.0, total_clients=1, total_samples=len(x)), **options})
+    population = Population(Samples(x, y, data, "cpu"), data.num_classes, 0, 1, len(x))
+    c = LocalClient(**{**dict(id=0, population=population, network=network, indices=np.arange(len(x)), theta_0=theta,
+                              message=Vectors(), state=Vectors(), round=0, steps=1, per_epoch=1, lr=0.1,
+                              momentum=0.0, weight=1.0), **options})
     c.start_step(0, torch.from_numpy(x), torch.from_numpy(y))
     return c
 
@@ -207,9 +209,9 @@ def trained(algorithm: Algorithm, **training: Any) -> tuple[LocalClient, dict[st
     network = Network(Normalised())
     start = network.buffers.clone()
     c, uploads = train_client(
-        algorithm, network, Samples(x, y, Dataset("test", x, y, x, y, 2), "cpu"), np.arange(4),
-        Training(batch_size="full", **training), 0, Broadcast(0, 0.1, network.theta.clone(), start, Vectors(), 1),
-        Job(0, 0.25, Vectors()), 1, 4)
+        algorithm, network, Population(Samples(x, y, Dataset("test", x, y, x, y, 2), "cpu"), 2, 0, 1, 4), np.arange(4),
+        Training(batch_size="full", **training), Broadcast(0, 0.1, network.theta.clone(), start, Vectors(), 1),
+        Job(0, 0.25, Vectors()))
     return c, uploads, network
 
 
@@ -277,8 +279,9 @@ def test_a_method_modifies_nothing_it_was_given(name: str) -> None:
              **{f"message.{k}": v for k, v in message.items()}}
     copies = {key: v.clone() for key, v in given.items()}
     samples = Samples(built.data.x_train, built.data.y_train, built.data, "cpu")
-    c, _ = train_client(algorithm, network, samples, built.shards[client], built.config.training, 0,
-                        Broadcast(1, 0.1, theta, before.buffers, message, 3), Job(int(client), 0.5, state), 6, 330)
+    c, _ = train_client(algorithm, network, Population(samples, 10, 0, 6, 330), built.shards[client],
+                        built.config.training, Broadcast(1, 0.1, theta, before.buffers, message, 3),
+                        Job(int(client), 0.5, state))
     assert all(torch.equal(v, copies[key]) for key, v in given.items())
     assert not torch.equal(c.theta, theta)
     assert state.keys() == c.state.keys()

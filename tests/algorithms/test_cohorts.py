@@ -9,10 +9,10 @@ from digits import data, final, problem
 
 from fedray.backend.inline import InlineBackend
 from fedray.backend.reduce import NotSummable
+from fedray.client import Broadcast, Job
 from fedray.config import RunConfig
 from fedray.data.shards import Shards
 from fedray.errors import Diverged
-from fedray.local import Broadcast, Job
 from fedray.problem import Problem
 from fedray.simulation import Simulation
 from fedray.worker import Partial

@@ -8,8 +8,8 @@ from torch.nn.functional import cross_entropy
 
 from fedray.algorithms import algorithm
 from fedray.algorithms.base import Part, Vectors
+from fedray.client import LocalClient, Population
 from fedray.data.batches import Samples
-from fedray.local import LocalClient
 from fedray.models.flat import Network
 from fedray.models.zoo import model_spec
 
@@ -22,8 +22,9 @@ def client(name: str = "fedavg") -> LocalClient:
     network = built.network("cpu")
     samples = Samples(built.data.x_train, built.data.y_train, built.data, "cpu")
     theta = network.theta + 0.1 * torch.randn(network.layout.size, generator=torch.Generator().manual_seed(0))
-    c = LocalClient(network, samples, built.shards[2], theta_0=network.theta.clone(), theta=theta, message=Vectors(),
-                    state=Vectors(), steps=1, lr=0.1, momentum=0.0, weight=1.0, total_clients=6, total_samples=330)
+    c = LocalClient(2, Population(samples, 10, 0, 6, 330), network, built.shards[2], network.theta.clone(), Vectors(),
+                    Vectors(), round=0, steps=1, per_epoch=1, lr=0.1, momentum=0.0, weight=1.0)
+    c.theta = theta
     c.start_step(0, *samples.batch(built.shards[2][:16]))
     return c
 

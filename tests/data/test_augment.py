@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
+from fedray.client import Broadcast, Job
 from fedray.config import RunConfig
 from fedray.data.augment import Crop, Cutout, Flip, Rotate, augmented, transforms
 from fedray.data.batches import Samples
 from fedray.data.dataset import Dataset
 from fedray.errors import UserError
-from fedray.local import Broadcast, Job
 from fedray.problem import Problem
 from fedray.rng import generator
 from fedray.vectors import Vectors

@@ -1,0 +1,221 @@
+"""One client of a round as its algorithm sees it: parameters, state, batch, gradients. No Ray in here."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedray.algorithms.base import Forward, Loss, Part, Vectors
+from fedray.data.batches import Samples
+from fedray.models.flat import Layout, Network, Output
+from fedray.rng import generator
+
+CHUNK = 500
+"""Samples per forward pass where nothing depends on the batch size."""
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What every client of a round receives. round: t from 0; lr: η_t; theta (P,), buffers (B,) float32.
+
+    probes: what is measured of each client after its training.
+    """
+
+    round: int
+    lr: float
+    theta: Tensor
+    buffers: Tensor
+    message: Vectors
+    cohort: int
+    probes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's part of a round: its id, its weight π_i and what it kept (empty before its first activity)."""
+
+    client: int
+    weight: float
+    state: Vectors
+
+
+@dataclass(frozen=True)
+class Population:
+    """What all clients of a run have in common beside the model: samples, classes, the seed of every draw, totals."""
+
+    samples: Samples
+    classes: int
+    seed: int
+    clients: int
+    total_samples: int
+
+
+@dataclass
+class LocalClient:
+    """The view an algorithm has of a client (the contract is `fedray.algorithms.base.Client`)."""
+
+    id: int
+    population: Population
+    network: Network
+    indices: np.ndarray
+    theta_0: Tensor
+    message: Vectors
+    state: Vectors
+    round: int
+    steps: int
+    per_epoch: int
+    lr: float
+    momentum: float
+    weight: float
+    theta: Tensor = field(init=False)
+    local: Vectors = field(default_factory=Vectors)
+    step: int = 0
+    x: Tensor = field(init=False)
+    y: Tensor = field(init=False)
+    passes: Counter[str] = field(default_factory=Counter)
+    """Calls of grad or grad_with (`gradients`), full_grad (`full_gradients`) and predict (`predictions`) so far."""
+
+    def __post_init__(self) -> None:
+        self.theta = self.theta_0
+        self._past_loss = self._step_loss = torch.zeros((), device=self.theta.device)
+        self._update: tuple[Tensor, Tensor] | None = None
+        self._in_loss = False
+
+    @property
+    def loss(self) -> Tensor:
+        """Sum over the steps of each step's first cross-entropy; of its first loss where it took none by itself."""
+        return self._past_loss + self._step_loss
+
+    @property
+    def epoch(self) -> int:
+        return self.step // self.per_epoch
+
+    @property
+    def epochs(self) -> int:
+        return -(-self.steps // self.per_epoch)
+
+    @property
+    def samples(self) -> int:
+        return len(self.indices)
+
+    @property
+    def total_clients(self) -> int:
+        return self.population.clients
+
+    @property
+    def total_samples(self) -> int:
+        return self.population.total_samples
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.population.samples.input_shape
+
+    @property
+    def layout(self) -> Layout:
+        return self.network.layout
+
+    @cached_property
+    def counts(self) -> Tensor:
+        return torch.bincount(self.population.samples.labels(self.indices), minlength=self.population.classes).float()
+
+    @property
+    def update(self) -> Tensor:
+        if self._update is None or self._update[0] is not self.theta:
+            self._update = self.theta, self.theta - self.theta_0
+        return self._update[1]
+
+    def start_step(self, step: int, x: Tensor, y: Tensor) -> None:
+        """Begin local step k on a batch."""
+        self._past_loss, self._step_loss = self.loss, torch.zeros_like(self._step_loss)
+        self.step, self.x, self.y, self._passes, self._plain_seen = step, x, y, 0, False
+
+    def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
+        wanted = self.network.parts[part]
+        return self._flat(self._differentiate(theta, loss or self._cross_entropy, wanted, plain=loss is None), wanted)
+
+    def grad_with(self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
+                  ) -> tuple[Tensor, Tensor]:
+        extra = extra.detach().requires_grad_()
+        *gradients, by_extra = self._differentiate(theta, lambda forward: loss(forward, extra),
+                                                   [*self.network.trained, extra])
+        return self._flat(gradients), by_extra
+
+    def _differentiate(self, theta: Tensor, loss: Loss, wanted: Sequence[Tensor], plain: bool = False
+                       ) -> tuple[Tensor, ...]:
+        self.network.train(True)
+        # Float buffers (running statistics) follow the first forward pass of a step only.
+        with contextlib.nullcontext() if self._passes == 0 else self._buffers_kept():
+            self._load(theta)
+            self._in_loss = True
+            value = loss(self.network)
+            self._in_loss = False
+            gradients = torch.autograd.grad(value, wanted, materialize_grads=True)
+        if self._passes == 0 or (plain and not self._plain_seen):
+            self._step_loss = value.detach()
+        self._plain_seen |= plain
+        self._passes += 1
+        self.passes["gradients"] += 1
+        return gradients
+
+    def full_grad(self, theta: Tensor) -> Tensor:
+        total = torch.zeros_like(theta)
+        self.network.train(True)
+        with self._buffers_kept():
+            self._load(theta)
+            for x, y in self._chunks():
+                loss = cross_entropy(self.network(x).logits, y, reduction="sum")
+                total += self._flat(torch.autograd.grad(loss, self.network.trained, materialize_grads=True))
+        self.passes["full_gradients"] += 1
+        return total / self.samples
+
+    def predict(self, theta: Tensor) -> Output:
+        self.passes["predictions"] += 1
+        self.network.train(False)
+        with torch.no_grad():
+            self._load(theta)
+            return self.network(self.x)
+
+    def shard(self, theta: Tensor) -> tuple[Output, Tensor]:
+        self.passes["full_predictions"] += 1
+        self.network.train(False)
+        with torch.no_grad():
+            self._load(theta)
+            outputs, labels = zip(*((self.network(x), y) for x, y in self._chunks()), strict=True)
+            taps = tuple(torch.cat(layer) for layer in zip(*(o.taps for o in outputs), strict=True))
+            return Output(torch.cat([o.logits for o in outputs]), torch.cat([o.features for o in outputs]),
+                          taps), torch.cat(labels)
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        rng = generator(self.population.seed, f"draw {self.step}", self.round, self.id)
+        return self.population.samples.batch(rng.choice(self.indices, len(self.y), replace=False), rng)
+
+    def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, self.samples, CHUNK):
+            yield self.population.samples.batch(self.indices[start:start + CHUNK])
+
+    def _load(self, theta: Tensor) -> None:
+        if self._in_loss:  # the network holds one theta, and the backward pass still needs the loss's
+            raise RuntimeError("a loss cannot call grad(), full_grad() or predict(): call them before it")
+        self.network.load(theta)
+
+    def _cross_entropy(self, forward: Forward) -> Tensor:
+        return cross_entropy(forward(self.x).logits, self.y)
+
+    def _flat(self, gradients: Sequence[Tensor], wanted: Sequence[Tensor] | None = None) -> Tensor:
+        if len(gradients) == len(self.network.parameters):
+            return torch.cat([g.reshape(-1) for g in gradients])
+        given = {id(p): g for p, g in zip(wanted or self.network.trained, gradients, strict=True)}
+        return torch.cat([given[id(p)].reshape(-1) if id(p) in given else p.new_zeros(p.numel())
+                          for p in self.network.parameters])
+
+    @contextlib.contextmanager
+    def _buffers_kept(self) -> Iterator[None]:
+        kept = self.network.buffers.clone()
+        yield
+        self.network.buffers.copy_(kept)
