@@ -95,4 +95,5 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
         finally:
             counts.update(statuses.get(cell, "missing") for cell in cells)
             tracker.close_sweep(parent, counts)
+            tracker.close()
     return counts

@@ -29,25 +29,22 @@ def tracked(config: RunConfig, label: str) -> Result:
             stack.enter_context(cluster())
             refuse_infeasible(config.runtime, cluster_nodes())
         tracker = Tracker()
-        run_id, _ = tracker.open_cell(config.cell(data.digest), label, config.resolved(), tags_of(config),
-                                      picture(problem), parent=None, again=False)
-        rows: list[dict[str, float]] = []
-
-        def evaluated(row: dict[str, float]) -> None:
-            rows.append(row)
-            tracker.log_rows(run_id, [row])
-
+        log = tracker.open_cell(config.cell(data.digest), label, config.resolved(), tags_of(config),
+                                picture(problem), parent=None, again=False)
         try:
-            result = run_problem(problem, evaluated=evaluated)
+            result = run_problem(problem, evaluated=lambda row: tracker.log_rows(log, [row]))
         except Diverged as error:
-            tracker.close_cell(run_id, "diverged", rows, {"diverged_round": error.round}, str(error))
+            tracker.close_cell(log, "diverged", {"diverged_round": error.round}, str(error))
             raise
         except KeyboardInterrupt:
-            tracker.close_cell(run_id, "interrupted", rows, {}, "the run was interrupted")
+            tracker.close_cell(log, "interrupted", {}, "the run was interrupted")
             raise
         except BaseException as error:
-            tracker.close_cell(run_id, "failed", rows, {"traceback": traceback.format_exc()},
+            tracker.close_cell(log, "failed", {"traceback": traceback.format_exc()},
                                f"{type(error).__name__}: {error}")
             raise
-        tracker.close_cell(run_id, "finished", rows, result.summary())
+        else:
+            tracker.close_cell(log, "finished", result.summary())
+        finally:
+            tracker.close()
     return result

@@ -18,7 +18,7 @@ from fedray.plan import Plan, directory, storage
 from fedray.progress import Progress
 from fedray.signals import sigterm_as_interrupt
 from fedray.sweepfile import Cell, Sweep
-from fedray.tracking import Tracker, picture, tags_of
+from fedray.tracking import CellRun, Tracker, picture, tags_of
 from fedray.trainable import CellTrainable, DataRef
 
 RETRIES = 3
@@ -30,8 +30,7 @@ class Sink(tune.Callback):
 
     def __init__(self, plan: Plan, tracker: Tracker, progress: Progress, parent: str) -> None:
         self.plan, self.tracker, self.progress, self.parent = plan, tracker, progress, parent
-        self._runs: dict[str, tuple[str, int]] = {}
-        self._histories: dict[str, list[dict[str, float]]] = {}
+        self._runs: dict[str, CellRun] = {}
         self._pictures: dict[str, Figure] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -41,20 +40,16 @@ class Sink(tune.Callback):
         cell = self._cell(trial)
         if cell.hash not in self._runs:
             self._runs[cell.hash] = self.tracker.open_cell(
-                cell.hash, cell.label, cell.run.resolved(), self._tags(cell), self._picture(cell), self.parent,
-                again=not self.plan.force)
-        self._histories[cell.hash] = []
+                cell.hash, cell.label, cell.run.resolved(), self._tags(cell), self._picture(cell), self.parent)
+        self._runs[cell.hash].history.clear()  # a trial's first report holds all rows there are
         self.progress.started(cell.hash, cell.label)
 
     def on_trial_result(self, iteration: int, trials: Sequence[Trial], trial: Trial, result: dict[str, Any],
                         **_: Any) -> None:
         cell = self._cell(trial)
-        run_id, logged = self._runs[cell.hash]
         rows = result["rows"]
         if rows:
-            self._histories[cell.hash] += rows
-            self.tracker.log_rows(run_id, rows, after=logged)
-            self._runs[cell.hash] = run_id, max(logged, int(rows[-1]["round"]))
+            self.tracker.log_rows(self._runs[cell.hash], rows)
             self.progress.row(cell.hash, rows[-1], cell.run.training.rounds)
         if result["done"] and result["status"] != "running":
             self._close(cell, result["status"], result)
@@ -71,6 +66,9 @@ class Sink(tune.Callback):
         reason = str(trial.get_error() or "the trial's process died").strip()
         self._close(self._cell(trial), "failed", {"message": reason.splitlines()[-1], "traceback": reason})
 
+    def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
+        self.tracker.flush()
+
     def close_rest(self) -> None:
         """Whatever is still open when Tune returns was interrupted."""
         for cell in self.plan.to_run:
@@ -78,8 +76,8 @@ class Sink(tune.Callback):
                 self._close(cell, "interrupted", {"message": "the sweep was interrupted; call it again to go on"})
 
     def _close(self, cell: Cell, status: str, result: dict[str, Any]) -> None:
-        history = self._histories.get(cell.hash, [])
-        self.tracker.close_cell(self._runs[cell.hash][0], status, history, result, result.get("message", ""))
+        history = self._runs[cell.hash].history
+        self.tracker.close_cell(self._runs[cell.hash], status, result, result.get("message", ""))
         text = f"{history[-1]['test_accuracy']:.2f} %" if history else "no evaluation"
         self.progress.ended(cell.hash, status, result.get("message", "") or text)
 

@@ -3,6 +3,9 @@
 A cell's runs are found again by the tag `fedray.cell` (its hash), in whatever sweep they were made. `fedray.status` is
 the truth about a run: running, finished, diverged, stopped (early, by a scheduler), failed or interrupted; MLflow's own
 status is FINISHED for finished and stopped, FAILED for the others.
+
+A store that is away for a while costs nothing: writes queue up in order and are repeated until they arrive. Repeating
+one is harmless, since its timestamps are those of the first attempt and MLflow keeps equal values once.
 """
 
 import hashlib
@@ -11,7 +14,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_PARENT_RUN_ID
 from fedray.config import RunConfig
 from fedray.data.show import heatmap
 from fedray.errors import UserError
+from fedray.outbox import Outbox
 from fedray.problem import Problem
 
 EXPERIMENT = "fedray"
@@ -33,6 +37,10 @@ RANK = ("finished", "diverged", "stopped", "failed", "interrupted", "running")
 """Where a cell has several runs, the one whose status comes first counts."""
 LAST = 10
 """How many evaluated rounds `last10_*` averages."""
+PATIENCE = 300.0
+"""Seconds that the end of a run or sweep waits for a store that is away; $FEDRAY_STORE_PATIENCE sets others."""
+BATCH = 1000
+"""Metrics that MLflow takes in one request."""
 
 
 class NoStore(UserError):
@@ -50,6 +58,8 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
     Raises UserError where the store cannot be used, NoStore where there is none and `create` does not ask for one.
     """
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # the outbox repeats, and does not block meanwhile
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     for noisy in ("alembic", "mlflow"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     uri = store_uri()
@@ -116,11 +126,33 @@ def outcomes() -> dict[str, Outcome]:
             for cell, run in best_runs(client, experiment).items()}
 
 
+def away(error: Exception) -> bool:
+    """Whether an exception says that the store cannot be reached, is overloaded or locked: worth another attempt."""
+    if isinstance(error, MlflowException):
+        return bool(error.get_http_status_code() >= 500 or error.get_http_status_code() == 429)
+    return isinstance(error, OSError)  # of requests, which MLflow leaves as they are for artefacts
+
+
+@dataclass
+class CellRun:
+    """A cell's run in MLflow. `id` is empty until the store has made or found it; `logged` is the last round there."""
+
+    id: str = ""
+    logged: int = 0
+    history: list[Mapping[str, float]] = field(default_factory=list)
+    """The rows reported so far."""
+
+
 class Tracker:
-    """Writes one sweep, or one run, from the driver."""
+    """Writes one sweep, or one run, from the driver.
+
+    What is written of cells does not wait for a store that is away; `flush`, called now and then, tries again, and
+    `close` waits until all has arrived. Raises Undelivered there, and MlflowException where the store refuses.
+    """
 
     def __init__(self) -> None:
         self.client, self.experiment = open_store(create=True)
+        self._outbox = Outbox(away)
 
     def supersede(self, cells: Sequence[str]) -> None:
         """Mark the earlier runs of these cells, so that each cell keeps one that counts."""
@@ -145,57 +177,111 @@ class Tracker:
 
     def close_sweep(self, run_id: str, counts: Mapping[str, int]) -> None:
         """Final status of the parent: FINISHED when every cell has an outcome, else FAILED."""
-        self.client.log_batch(run_id, [Metric(f"cells_{k}", counts.get(k, 0), _now(), 0) for k in (*RANK, "missing")])
+        now = _now()
         whole = not any(counts.get(status) for status in ("failed", "interrupted", "missing"))
-        self.client.set_terminated(run_id, "FINISHED" if whole else "FAILED")
+
+        def write() -> None:
+            # Of equal steps MLflow shows the latest by the clock, which may jump: each call of a sweep has a step.
+            step = len(self.client.get_metric_history(run_id, "cells_missing"))
+            metrics = [Metric(f"cells_{k}", counts.get(k, 0), now, step) for k in (*RANK, "missing")]
+            self.client.log_batch(run_id, metrics)
+            self.client.set_terminated(run_id, "FINISHED" if whole else "FAILED")
+
+        self._outbox.send(write)
 
     def open_cell(self, cell: str, label: str, config: Mapping[str, Any], tags: Mapping[str, str],
-                  heatmap: Figure | None, parent: str | None, again: bool = True) -> tuple[str, int]:
-        """The cell's run, made or (with `again`) found by its hash, and the last round logged there (0: none)."""
+                  heatmap: Figure | None, parent: str | None, again: bool = True) -> CellRun:
+        """The cell's run, made or (with `again`) found by its hash. Without `again` the store has to be there."""
+        run = CellRun()
+        if again:
+            self._outbox.send(lambda: self._find_or_make(run, cell, label, config, tags, heatmap, parent))
+        else:
+            self._make(run, cell, label, config, tags, heatmap, parent)
+        return run
+
+    def _find_or_make(self, run: CellRun, cell: str, label: str, config: Mapping[str, Any], tags: Mapping[str, str],
+                      heatmap: Figure | None, parent: str | None) -> None:
         counting = f"tags.`fedray.cell` = '{cell}' AND tags.`fedray.status` != 'superseded'"
-        run = next(search(self.client, self.experiment, counting), None) if again else None
-        all_tags = {"fedray.kind": "cell", "fedray.cell": cell, "fedray.status": "running", **tags, **git_tags()}
-        all_tags |= {f"runtime.{key}": str(value) for key, value in config["runtime"].items()}
-        if parent is not None:
-            all_tags[MLFLOW_PARENT_RUN_ID] = parent
-        if run is not None:
-            run_id: str = run.info.run_id
-            self.client.update_run(run_id, status="RUNNING")
-            self.client.log_batch(run_id, tags=[RunTag(k, v) for k, v in all_tags.items()])
-            logged = self.client.get_metric_history(run_id, "test_accuracy")
-            return run_id, max((metric.step for metric in logged), default=0)
-        run_id = self.client.create_run(self.experiment, run_name=label, tags=all_tags).info.run_id
-        settings = {key: value for key, value in config.items() if key != "runtime"}
-        self.client.log_batch(run_id, params=[Param(k, v) for k, v in flat(settings).items()])
+        found = next(search(self.client, self.experiment, counting), None)
+        if found is None:
+            self._make(run, cell, label, config, tags, heatmap, parent)
+            return
+        run.id = found.info.run_id
+        self.client.update_run(run.id, status="RUNNING")
+        self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in self._tags(cell, config, tags, parent).items()])
+        if not found.data.params:  # they are written last
+            self._describe(run.id, config, heatmap)
+        logged = self.client.get_metric_history(run.id, "test_accuracy")
+        run.logged = max((metric.step for metric in logged), default=0)
+
+    def _make(self, run: CellRun, cell: str, label: str, config: Mapping[str, Any], tags: Mapping[str, str],
+              heatmap: Figure | None, parent: str | None) -> None:
+        made = self.client.create_run(self.experiment, run_name=label, tags=self._tags(cell, config, tags, parent))
+        run.id = made.info.run_id
+        self._describe(run.id, config, heatmap)
+
+    def _describe(self, run_id: str, config: Mapping[str, Any], heatmap: Figure | None) -> None:
         self.client.log_dict(run_id, dict(config), "config.yaml")
         if heatmap is not None:
             self.client.log_figure(run_id, heatmap, "partition.png")
-        return run_id, 0
+        settings = {key: value for key, value in config.items() if key != "runtime"}
+        self.client.log_batch(run_id, params=[Param(k, v) for k, v in flat(settings).items()])
 
-    def log_rows(self, run_id: str, rows: Sequence[Mapping[str, float]], after: int = 0) -> None:
-        """Evaluated rounds as metrics with step = round; rounds up to `after` are there already."""
+    @staticmethod
+    def _tags(cell: str, config: Mapping[str, Any], tags: Mapping[str, str], parent: str | None) -> dict[str, str]:
+        whole = {"fedray.kind": "cell", "fedray.cell": cell, "fedray.status": "running", **tags, **git_tags()}
+        whole |= {f"runtime.{key}": str(value) for key, value in config["runtime"].items()}
+        return whole | ({MLFLOW_PARENT_RUN_ID: parent} if parent is not None else {})
+
+    def log_rows(self, run: CellRun, rows: Sequence[Mapping[str, float]]) -> None:
+        """Evaluated rounds as metrics with step = round; those that are there already are left out."""
+        run.history += rows
         now = _now()
-        metrics = [Metric(name, value, now, int(row["round"])) for row in rows if row["round"] > after
-                   for name, value in row.items() if name != "round"]
-        for start in range(0, len(metrics), 1000):
-            self.client.log_batch(run_id, metrics[start:start + 1000])
 
-    def close_cell(self, run_id: str, status: str, history: Sequence[Mapping[str, float]],
-                   summary: Mapping[str, Any], message: str = "") -> None:
+        def write() -> None:
+            batch: list[Metric] = []
+            for row in rows:
+                if row["round"] > run.logged:
+                    metrics = [Metric(name, value, now, int(row["round"])) for name, value in row.items()
+                               if name != "round"]
+                    if len(batch) + len(metrics) > BATCH:  # a row is written whole or not at all
+                        self.client.log_batch(run.id, batch)
+                        batch = []
+                    batch += metrics
+            if batch:
+                self.client.log_batch(run.id, batch)
+            run.logged = max([run.logged, *(int(row["round"]) for row in rows)])
+
+        self._outbox.send(write)
+
+    def close_cell(self, run: CellRun, status: str, summary: Mapping[str, Any], message: str = "") -> None:
         """Final metrics, `fedray.status` and MLflow's status of a cell."""
-        metrics = final_metrics(history) if status in ("finished", "stopped") else {}
+        metrics = final_metrics(run.history) if status in ("finished", "stopped") else {}
         if "seconds_per_round" in summary:
             metrics["seconds_per_round"] = summary["seconds_per_round"]
         if "diverged_round" in summary:
             metrics["diverged_round"] = summary["diverged_round"]
         tags = {"fedray.status": status, "fedray.message": message[:5000]}
         tags |= {f"fedray.{key}": summary[key] for key in ("theta_sha256", "state_sha256", "stopper") if key in summary}
-        now = _now()
-        self.client.log_batch(run_id, [Metric(k, v, now, 0) for k, v in metrics.items()],
-                              tags=[RunTag(k, v) for k, v in tags.items()])
-        if "traceback" in summary:
-            self.client.log_text(run_id, summary["traceback"], "traceback.txt")
-        self.client.set_terminated(run_id, "FINISHED" if status in ("finished", "stopped") else "FAILED")
+        # A cell that was stopped early and goes on later is closed twice: the later round is the one that is shown.
+        now, step = _now(), int(run.history[-1]["round"]) if run.history else 0
+
+        def write() -> None:
+            self.client.log_batch(run.id, [Metric(k, v, now, step) for k, v in metrics.items()],
+                                  tags=[RunTag(k, v) for k, v in tags.items()])
+            if "traceback" in summary:
+                self.client.log_text(run.id, summary["traceback"], "traceback.txt")
+            self.client.set_terminated(run.id, "FINISHED" if status in ("finished", "stopped") else "FAILED")
+
+        self._outbox.send(write)
+
+    def flush(self) -> None:
+        """Try again what could not be written, if it is time to."""
+        self._outbox.flush()
+
+    def close(self) -> None:
+        """Wait until everything is written. Raises Undelivered."""
+        self._outbox.drain(float(os.environ.get("FEDRAY_STORE_PATIENCE", PATIENCE)))
 
 
 def final_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -28,7 +28,7 @@ def write(store: Tracker, cells: list[dict[str, Any]], outcomes: Mapping[str, tu
         if one["hash"] not in outcomes:
             continue
         status, rows = outcomes[one["hash"]]
-        run_id, _ = store.open_cell(one["hash"], one["label"], one["config"], {}, None, parent)
-        store.log_rows(run_id, rows)
+        run = store.open_cell(one["hash"], one["label"], one["config"], {}, None, parent)
+        store.log_rows(run, rows)
         if status != "running":
-            store.close_cell(run_id, status, rows, {}, "why" if status != "finished" else "")
+            store.close_cell(run, status, {}, "why" if status != "finished" else "")

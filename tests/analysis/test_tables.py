@@ -69,8 +69,9 @@ def test_a_repeated_cell_counts_once_and_superseded_ones_not_at_all(store: Track
     write(store, [one], {one["hash"]: ("finished", history(70))})
     store.supersede([one["hash"]])
     parent = store.open_sweep("sweep", "", [one])
-    run_id, _ = store.open_cell(one["hash"], one["label"], one["config"], {}, None, parent, again=False)
-    store.close_cell(run_id, "finished", history(75), {})
+    run = store.open_cell(one["hash"], one["label"], one["config"], {}, None, parent, again=False)
+    run.history += history(75)
+    store.close_cell(run, "finished", {})
     entry = build(collect("sweep")).entries["fedavg", "dirichlet α=0.5"]
     assert (entry.mean, entry.seeds) == (75, 1)
 
