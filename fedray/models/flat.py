@@ -16,12 +16,14 @@ class Layout:
     """name -> slice of theta, in `model.parameters()` order; tied parameters appear once.
 
     `heads` are the names of the head's parameters, everything else is the body; `frozen` those without gradient.
+    `own_features`: a model's `features()` gives the features, which then need not be the input of the head.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     heads: frozenset[str] = frozenset()
     frozen: frozenset[str] = frozenset()
+    own_features: bool = False
     sizes: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,8 +90,10 @@ class Network:
         named = dict(module.named_parameters())
         head_name, self.head = _head(module)
         heads = frozenset(name for name in named if name.startswith(head_name + "."))
+        own = getattr(module, "features", None)
+        self._own: Callable[[Tensor], Tensor] | None = own if callable(own) and not isinstance(own, nn.Module) else None
         self.layout = Layout(tuple(named), tuple(tuple(p.shape) for p in named.values()), heads,
-                             frozenset(name for name, p in named.items() if not p.requires_grad))
+                             frozenset(name for name, p in named.items() if not p.requires_grad), self._own is not None)
         self.parameters: list[nn.Parameter] = list(named.values())
         self.trained = [p for p in self.parameters if p.requires_grad]
         in_head = {id(named[name]) for name in heads}
@@ -104,12 +108,9 @@ class Network:
         self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
         self._features: Tensor | None = None
         self.head.register_forward_pre_hook(self._keep_features)
-        own = getattr(module, "features", None)
-        self._own: Callable[[Tensor], Tensor] | None = None
         self._own_features: Tensor | None = None
-        if callable(own) and not isinstance(own, nn.Module):
-            self._own = own
-            module.__dict__["features"] = partial(self._keep_own, own)
+        if self._own is not None:
+            module.__dict__["features"] = partial(self._keep_own, self._own)
         self._taps: dict[str, Tensor] = {}
         modules = dict(module.named_modules())
         for tap in taps:

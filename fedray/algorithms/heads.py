@@ -1,0 +1,93 @@
+"""Methods that treat body and head apart: FedRod has two heads, FedBABU leaves its head as it is, FedRep's is local."""
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedray.algorithms.base import Algorithm, Client, Forward, Slice, Uploads
+from fedray.algorithms.linear import LinearHead, counts
+from fedray.models.flat import Output
+
+
+class FedRod(LinearHead):
+    """q = ∇ CE(z + log n_k): a balanced softmax for the shared model; and at once P_k <- P_k - η v of ∇ CE(z + P_k h).
+
+    P_k is the client's own second head, with a bias; neither z nor h gets a gradient from its loss (D-47). It starts at
+    0, so that a client first predicts as the shared model, and follows the local momentum, without weight decay and
+    clipping; it is kept as `(C, d + 1)`, the bias last. A class that the client lacks has log 0 = -∞. The personal
+    model is the one after local training, with z + P_k h; the generic one is z. The training loss is the sum of both.
+    """
+
+    name = "fedrod"
+    paper = "Chen and Chao, On bridging generic and personalized federated learning, ICLR 2022"
+    idea = "a balanced shared head, and a second head on each client"
+    reads_features = True
+    personal = "trained"
+
+    def begin(self, c: Client) -> None:
+        classes, width = c.layout.shapes[c.layout.names.index(self.weight(c.layout))]
+        start = c.state.get("head", c.theta.new_zeros(classes, width + 1))
+        c.local.head, c.local.velocity, c.local.log_counts = start, torch.zeros_like(start), counts(c, classes).log()
+
+    def gradient(self, c: Client) -> Tensor:
+        def losses(forward: Forward, head: Tensor) -> Tensor:
+            output = forward(c.x)
+            own = self.own(Output(output.logits.detach(), output.features.detach()), head)
+            return cross_entropy(output.logits + c.local.log_counts, c.y) + cross_entropy(own, c.y)
+
+        g, by_head = c.grad_with(c.theta, c.local.head, losses)
+        c.local.velocity = c.momentum * c.local.velocity + by_head
+        c.local.head = c.local.head - c.lr * c.local.velocity
+        return g
+
+    def own(self, output: Output, head: Tensor) -> Tensor:
+        """z + P h."""
+        return output.logits + output.features @ head[:, :-1].T + head[:, -1]
+
+    def upload(self, c: Client) -> Uploads:
+        c.state.head = c.local.head
+        return {}
+
+    def personal_logits(self, output: Output, c: Client) -> Tensor:
+        return self.own(output, c.local.head)
+
+
+class FedBABU(Algorithm):
+    """q = g(y) on the body alone: nobody trains the head before fine-tuning, which moves everything.
+
+    Only the body is sent. The accuracy of the global model is that of the trained body under its first, random head;
+    the generic accuracy is the mean of the fine-tuned models'.
+    """
+
+    name = "fedbabu"
+    paper = "Oh, Kim and Yun, FedBABU: toward enhanced representation for federated image classification, ICLR 2022"
+    idea = "learns the body together, the head only in fine-tuning"
+    reads_features = True
+    shares = "body"
+    generic = False
+
+    def moves(self, c: Client) -> Slice:
+        return "body"
+
+
+class FedRep(Algorithm):
+    """q = g(y) on the head in the first epochs of a round, then on the body.
+
+    Each client keeps its own head, only the body is sent. A round of no more than `body_epochs` epochs moves the body
+    alone. The personal model is a client's head on the present body, after epochs of fine-tuning for the head.
+    """
+
+    name = "fedrep"
+    paper = "Collins et al., Exploiting shared representations for personalized federated learning, ICML 2021"
+    idea = "a shared body under each client's own head, trained in turn"
+    reads_features = True
+    shares = "body"
+    keeps = "head"
+    generic = False
+    adapts = "head"
+    body_epochs: int = Field(1, ge=1, description="last epochs of a round, in which the body moves",
+                             json_schema_extra={"paper": {"FedRep's code": 1}})
+
+    def moves(self, c: Client) -> Slice:
+        return "body" if c.epoch >= c.epochs - self.body_epochs else "head"
