@@ -133,7 +133,7 @@ class LocalClient:
     def start_step(self, step: int, x: Tensor, y: Tensor) -> None:
         """Begin local step k on a batch."""
         self._past_loss, self._step_loss = self.loss, torch.zeros_like(self._step_loss)
-        self.step, self.x, self.y, self._passes, self._plain_seen = step, x, y, 0, False
+        self.step, self.x, self.y, self._passes, self._plain_seen, self._draws = step, x, y, 0, False, 0
 
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
         wanted = self.network.parts[part]
@@ -192,7 +192,8 @@ class LocalClient:
                           taps), torch.cat(labels)
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        rng = generator(self.population.seed, f"draw {self.step}", self.round, self.id)
+        rng = generator(self.population.seed, f"draw {self.step} {self._draws}", self.round, self.id)
+        self._draws += 1
         return self.population.samples.batch(rng.choice(self.indices, len(self.y), replace=False), rng)
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:

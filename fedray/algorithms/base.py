@@ -28,7 +28,17 @@ from fedray.vectors import Vectors, unit
 
 __all__ = ["Algorithm", "Client", "Each", "Part", "Proximal", "Received", "Server", "Sum", "Uploads", "Vectors", "unit"]
 
-Forward = Callable[[Tensor], Output]
+
+class Forward(Protocol):
+    """The forward pass at some theta."""
+
+    def __call__(self, x: Tensor) -> Output: ...
+
+    @property
+    def head(self) -> Callable[[Tensor], Tensor]:
+        """The head alone: features `(n, d)` to logits."""
+
+
 Loss = Callable[[Forward], Tensor]
 """A loss of one batch: given the forward pass at some theta, the scalar to differentiate."""
 Part = Literal["all", "body", "head"]
@@ -155,7 +165,10 @@ class Client(Protocol):
         """Output on the batch at `theta`, without gradient, in evaluation mode."""
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        """Another batch x, y of this step, drawn from the shard without repetition, of the size of the first."""
+        """Another batch x, y of this step, drawn from the shard without repetition, of the size of the first.
+
+        Every call gives one of its own.
+        """
 
     def shard(self, theta: Tensor) -> tuple[Output, Tensor]:
         """Output on all of this client's samples, not augmented, at `theta`, and their labels; else as `predict`."""

@@ -1,0 +1,102 @@
+"""Personal models without a method's own part of theta: Local-only, PerFedAvg (a start for fine-tuning), kNN-Per."""
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
+
+from fedray.algorithms.base import Algorithm, Client, Forward, Loss
+from fedray.models.flat import Output
+
+
+class LocalOnly(Algorithm):
+    """q = g(y), with y the client's own model: nothing is sent, nothing is averaged.
+
+    All start at the same x⁰ and train in the rounds in which they are drawn. FedSOL's 200 epochs with a learning rate
+    that decays per epoch are 200 rounds of one epoch with everyone in the cohort.
+    """
+
+    name = "local-only"
+    paper = "the baseline of Lee et al., FedSOL, CVPR 2024, table 9"
+    idea = "every client trains alone"
+    keeps = "all"
+    shares = "none"
+    personal = "kept"
+    generic = False
+
+
+class PerFedAvg(Algorithm):
+    """q = g(y'), y' = y - a g'(y); hessian_free: q = v - a [g''(y + δ v) - g''(y - δ v)]/(2δ) with v = g(y').
+
+    g: gradient on the step's batch; g', g'': on one and another batch, drawn from the shard for this step alone. a = 0
+    is FedAvg. The inner step has neither momentum nor weight decay (D-51). A personal model is x after plain steps of
+    length a.
+    """
+
+    name = "perfedavg"
+    paper = "Fallah et al., Personalized federated learning with theoretical guarantees, NeurIPS 2020, algorithm 1"
+    idea = "learns a start from which one step adapts well"
+    inner_lr: float | None = Field(None, ge=0, allow_inf_nan=False, description="a: length of the inner step; default "
+                                   "the round's learning rate")
+    hessian_free: bool = Field(False, description="add the second-order term, as a finite difference")
+    delta: float = Field(1e-3, gt=0, description="δ: half the width of that difference", json_schema_extra={"paper": {
+        "FL-bench": 1e-3}})
+
+    def a(self, c: Client) -> float:
+        """The length of the inner step."""
+        return c.lr if self.inner_lr is None else self.inner_lr
+
+    def gradient(self, c: Client) -> Tensor:
+        a = self.a(c)
+        v = c.grad(c.theta - a * c.grad(c.theta, _on(*c.draw())))
+        if not self.hessian_free:
+            return v
+        other = _on(*c.draw())
+        ahead, behind = (c.grad(c.theta + sign * self.delta * v, other) for sign in (1, -1))
+        return v - a / (2 * self.delta) * (ahead - behind)
+
+    def adapt(self, c: Client) -> Tensor:
+        return self.a(c) / c.lr * c.grad(c.theta)
+
+
+def _on(x: Tensor, y: Tensor) -> Loss:
+    """The mean cross-entropy of a batch, as a loss to differentiate."""
+    def loss(forward: Forward) -> Tensor:
+        return cross_entropy(forward(x).logits, y)
+
+    return loss
+
+
+class KNNPer(Algorithm):
+    """q = g(y), FedAvg; tested is p = λ p_kNN + (1 - λ) softmax(z), p_kNN ∝ Σ_j exp(-|h - h_j|²/(d s)) onehot(y_j).
+
+    The sum is over the k samples of the client's own shard whose features h_j are nearest to the test sample's h, of
+    dimension d, all of them by the personal model (after its fine-tuning, if there is any) in evaluation mode and not
+    augmented. Probabilities are mixed, not logits (D-54). λ = 0 is FedAvg with its fine-tuning.
+    """
+
+    name = "knnper"
+    paper = "Marfoq et al., Personalized federated learning through local memorization, ICML 2022"
+    idea = "FedAvg, with each client's samples as its memory at test time"
+    reads_features = True
+    k: int = Field(10, gt=0, description="k: neighbours", json_schema_extra={"paper": {
+        "kNN-Per": 10, "FedSOL, FL-bench": 5}})
+    lam: float = Field(0.5, ge=0, le=1, description="λ: weight of the neighbours")
+    scale: float = Field(1.0, gt=0, description="s: width of the kernel")
+    capacity: int | None = Field(None, gt=0, description="largest number of samples remembered, drawn from the shard; "
+                                 "default all", json_schema_extra={"paper": {"FedSOL, FL-bench": 500}})
+
+    def prepare(self, c: Client) -> None:
+        output, labels = c.shard(c.theta)
+        kept = torch.randperm(len(labels))[:self.capacity].to(labels.device)
+        c.local.features, c.local.labels = output.features.flatten(1)[kept], labels[kept]
+
+    def personal_logits(self, output: Output, c: Client) -> Tensor:
+        """log p `(n, C)`."""
+        h, stored = output.features.flatten(1), c.local.features
+        squares = torch.cdist(h, stored, compute_mode="donot_use_mm_for_euclid_dist") ** 2
+        nearest = squares.topk(min(self.k, len(stored)), largest=False)
+        weights = (-nearest.values / (h.shape[1] * self.scale)).softmax(1)
+        labels = one_hot(c.local.labels[nearest.indices], output.logits.shape[1])
+        p_knn = (weights[:, :, None] * labels).sum(1)
+        return (self.lam * p_knn + (1 - self.lam) * output.logits.softmax(1)).log()
