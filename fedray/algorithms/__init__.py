@@ -6,9 +6,15 @@ from fedray.algorithms.base import Algorithm
 from fedray.algorithms.control import Scaffold
 from fedray.algorithms.dual import FedDC, FedDyn
 from fedray.algorithms.fedsol import FedSOL, Projection
+from fedray.algorithms.gela import FedAvgLA, FedGE, FedGELA
+from fedray.algorithms.generator import FedGen
+from fedray.algorithms.heads import FedBABU, FedRep, FedRod
 from fedray.algorithms.lesam import FedLESAM, FedLESAMD, FedLESAMS
+from fedray.algorithms.logits import FedLC, FedRS
 from fedray.algorithms.momentum import FedCM, MimeLite, MoFedSAM
 from fedray.algorithms.nova import FedNova
+from fedray.algorithms.personal import KNNPer, LocalOnly, PerFedAvg
+from fedray.algorithms.prototypes import FedProto
 from fedray.algorithms.robust import FedRobust
 from fedray.algorithms.server_opt import FedACG, FedAdam, FedAvgM, FedYogi
 from fedray.algorithms.sharpness import FedASAM, FedGAMMA, FedSAM, FedSpeed
@@ -26,6 +32,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedSAM, FedASAM, FedGAMMA, FedSpeed, FedSMOO, FedLESAM, FedLESAMS, FedLESAMD, FedTOGA, FedRobust,
         FedNTD, FedAvgKL, MOON, FedRCL,
         FedSOL, Projection,
+        FedRS, FedLC, FedGELA, FedGE, FedAvgLA, FedRod, FedBABU, FedRep,
+        FedGen, FedProto, PerFedAvg, KNNPer, LocalOnly,
     )
 }
 
