@@ -119,6 +119,8 @@ def _algorithm(cell: pd.Series) -> str:
             for part in parts[1:-1]:
                 inner = inner.setdefault(part, {})
             inner[parts[-1]] = value
+    if ":" in str(section["name"]):  # what a store names is never imported
+        return str(section["name"])
     try:
         return algorithm(section).label()
     except UserError:

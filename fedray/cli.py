@@ -3,7 +3,9 @@
 import json
 import logging
 import os
+import socket
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -14,7 +16,7 @@ from rich.table import Table
 
 from fedray.commands_data import data_app
 from fedray.component import Component
-from fedray.errors import Diverged, UserError
+from fedray.errors import Diverged, UserError, redacted, shown
 
 if TYPE_CHECKING:
     from fedray.sweepfile import Sweep
@@ -42,10 +44,12 @@ def run(
 
     point: dict[str, Any] = load_yaml(file)
     point = point.get("base", point)
+    if not isinstance(point, dict):
+        raise UserError(f"{file}: base: found {shown(point)}; a mapping is required")
     for assignment in set_ or []:
         key, equals, value = assignment.partition("=")
         if not equals or not key:
-            raise UserError(f"--set: found {assignment!r}; KEY=VALUE is required")
+            raise UserError(f"--set: found {shown(assignment)}; KEY=VALUE is required")
         point = changed(point, key, parse_yaml(value, f"--set {key}"))
     if backend is not None:
         point = changed(point, "runtime.backend", backend)
@@ -141,18 +145,33 @@ def list_(what: Annotated[str, typer.Argument(metavar="algorithms|models|dataset
 
 
 @app.command()
-def ui(port: Annotated[int, typer.Option(min=1, max=65535)] = 5000) -> None:
-    """MLflow's UI on this directory's store (or MLFLOW_TRACKING_URI), on 127.0.0.1."""
+def ui(port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
+       host: Annotated[str, typer.Option(help="address to listen at; any other lets others in, unasked")] = "127.0.0.1",
+       ) -> None:
+    """MLflow's UI on this directory's store (or MLFLOW_TRACKING_URI), on 127.0.0.1 unless told otherwise."""
     from fedray.tracking import open_store, store_uri
 
+    uri = store_uri()
+    if uri.startswith(("http://", "https://")):
+        raise UserError(f"MLFLOW_TRACKING_URI: {redacted(uri)} is a server, which shows its own UI in a browser")
     open_store()
-    arguments = ["mlflow", "ui", "--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", store_uri()]
-    os.execv(sys.executable, [sys.executable, "-m", *arguments])  # noqa: S606
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except OSError as error:
+        raise UserError(f"--port: {host}:{port} cannot be listened at: {error.strerror}; give another --port") from None
+    # The address of the store can hold a password: an environment is private, a command line is not.
+    os.execve(sys.executable, [sys.executable, "-m", "mlflow", "ui", "--host", host, "--port", str(port)],  # noqa: S606
+              os.environ | {"MLFLOW_BACKEND_STORE_URI": uri})
 
 
 def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
-    """Run a command line: a user's mistake is one line and exit code 2, numbers gone wrong are exit code 3."""
+    """Run a command line: a user's mistake is one line and exit code 2, numbers gone wrong are exit code 3.
+
+    No secret of an address is printed or logged, in tracebacks of our own mistakes (exit code 1) neither.
+    """
     sys.path.insert(0, os.getcwd())  # one's own `package.module:Class` is looked for here first, as by `python -m`
+    logging.setLogRecordFactory(_discreet)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("fedray").setLevel(logging.INFO)
     if not isinstance(command, typer.Typer):
@@ -165,14 +184,26 @@ def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
         code = exit_.exit_code
     except (UserError, UsageError) as error:
         message = str(error) if isinstance(error, UserError) else error.format_message()
-        print(f"fedray: {' '.join(message.split())}", file=sys.stderr)
+        print(f"fedray: {redacted(' '.join(message.split()))}", file=sys.stderr)
         code = 2
     except Diverged as error:
         print(f"fedray: {error}", file=sys.stderr)
         code = 3
     except (KeyboardInterrupt, typer.Abort):
         code = 130
+    except Exception:
+        print(redacted(traceback.format_exc()), end="", file=sys.stderr)
+        code = 1
     sys.exit(code or 0)
+
+
+def _discreet(*arguments: Any, **more: Any) -> logging.LogRecord:
+    """A log record, of whatever package, that holds no secret of an address."""
+    record = logging.LogRecord(*arguments, **more)
+    record.msg, record.args = redacted(record.getMessage()), ()
+    if record.exc_info:
+        record.exc_text = redacted("".join(traceback.format_exception(*record.exc_info)).rstrip())
+    return record
 
 
 app.add_typer(data_app, name="data")

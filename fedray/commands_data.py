@@ -10,7 +10,7 @@ from fedray.data.dataset import Dataset
 from fedray.data.partition import partition
 from fedray.data.source import DataSource, data_dir
 from fedray.data.sources import DATASETS, data_source
-from fedray.errors import UserError, unknown
+from fedray.errors import UserError, shown, unknown
 from fedray.files import parse_yaml
 
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: fetch their files, check them, look at partitions.")
@@ -82,6 +82,8 @@ def show(
     chosen = partition({"name": kind, **{k: v for k, v in given.items() if v is not None}, **settings["partition"]})
     data = source.load()
     dealt = chosen.split(data, clients, seed)
+    if not dealt.sizes.any():
+        raise UserError("partition: every client is empty")
     counts = dealt.label_counts(data.y_train, data.num_classes)
     path = out or Path(f"{name}_{kind}_{clients}.png")
     words = ", ".join(f"{k} {v:g}" for k, v in given.items() if v is not None)
@@ -109,6 +111,6 @@ def _settings(assignments: list[str] | None) -> dict[str, dict[str, Any]]:
         key, equals, value = assignment.partition("=")
         section, _, option = key.partition(".")
         if not equals or section not in found or not option:
-            raise UserError(f"--set: found {assignment!r}; data.KEY=VALUE or partition.KEY=VALUE is required")
+            raise UserError(f"--set: found {shown(assignment)}; data.KEY=VALUE or partition.KEY=VALUE is required")
         found[section][option] = parse_yaml(value, f"--set {key}")
     return found

@@ -9,15 +9,36 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
-from fedray.errors import UserError, unknown
+from fedray.errors import UserError, shown, unknown
 
 
-class Component(BaseModel):
+class Checked(BaseModel):
+    """Base of whatever a user writes: frozen, no unknown keys, no infinities, and `true` is not the number 1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        kinds = _kinds(cls.model_fields[info.field_name or ""].annotation)
+        if kinds & {int, float} and bool not in kinds and _has_truth(value):
+            raise ValueError("true and false are no numbers")
+        return value
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """A type and all types inside of it."""
+    return {annotation}.union(*map(_kinds, get_args(annotation)))
+
+
+def _has_truth(value: Any) -> bool:
+    return isinstance(value, bool) or (isinstance(value, list | tuple) and any(map(_has_truth, value)))
+
+
+class Component(Checked):
     """Base of everything that is chosen by name in a configuration."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: ClassVar[str]
     """The name in a configuration."""
@@ -66,7 +87,7 @@ def describe(error: ValidationError, section: str = "", model: type[BaseModel] |
     if first["type"] == "missing":
         return UserError(f"{path}: is required")
     message = first["msg"].removeprefix("Value error, ")
-    return UserError(f"{path}: found {first['input']!r}; {message[0].lower()}{message[1:]}")
+    return UserError(f"{path}: found {shown(first['input'])}; {message[0].lower()}{message[1:]}")
 
 
 def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
@@ -95,7 +116,7 @@ def choose(section: str, value: Any, registry: Mapping[str, type[C]]) -> C:
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-        raise UserError(f"{section}: found {value!r}; a mapping with a `name` is required, one of: "
+        raise UserError(f"{section}: found {shown(value)}; a mapping with a `name` is required, one of: "
                         f"{', '.join(sorted(registry))}")
     name, options = value["name"], {k: v for k, v in value.items() if k != "name"}
     if name not in registry:
@@ -104,12 +125,16 @@ def choose(section: str, value: Any, registry: Mapping[str, type[C]]) -> C:
 
 
 def load_class(section: str, path: str) -> type:
-    """Import `package.module:Class`. Raises UserError where it cannot be imported."""
+    """Import `package.module:Class`. Raises UserError where it cannot be imported.
+
+    Whatever the module holds is run: called for what the user launches, never for what a checkpoint or a store holds.
+    """
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"{section}.name: {path!r} cannot be imported: {error}") from None
+    except Exception as error:  # a module of the user's own can raise anything
+        reason = f"{type(error).__name__}: " * (not isinstance(error, ImportError | AttributeError)) + str(error)
+        raise UserError(f"{section}.name: {path!r} cannot be imported: {reason}") from None
     if not inspect.isclass(found):
         raise UserError(f"{section}.name: {path!r} is not a class")
     return found

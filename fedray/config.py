@@ -5,32 +5,31 @@ import inspect
 import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
 from fedray.algorithms import Algorithm, algorithm
-from fedray.component import Component, describe
+from fedray.component import Checked, Component, describe
 from fedray.data.partition import Partition, partition
 from fedray.data.sources import DataSource, data_source
 from fedray.errors import UserError
+from fedray.evaluation import asked
+from fedray.files import located
 from fedray.models.zoo import ModelSpec, model_spec
 
 NUMERICS = 1
 """Part of every cell's identity. Raised when the same configuration is meant to give other numbers than before."""
 
 
-class Section(BaseModel):
-    """Base of the sections: frozen, no unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Section(Checked):
+    """Base of the sections."""
 
 
 class Clients(Section):
     """Who exists and who takes part in a round."""
 
-    total: int = Field(100, gt=0, description="N: number of clients")
+    total: int = Field(100, gt=0, le=10**7, description="N: number of clients")
     per_round: int | float = Field(10, gt=0, description="M: a number, or a fraction of total (0.1; 1.0 is everyone)")
     sampling: Literal["fixed", "bernoulli"] = Field(
         "fixed", description="fixed: exactly M without replacement; bernoulli: each client with probability M/N")
@@ -128,7 +127,7 @@ class Personal(Section):
         return (self.epochs,) if isinstance(self.epochs, int) else tuple(sorted(self.epochs))
 
 
-Probe = Literal["classes", "drift", "forgetting"]
+Probe = Literal["angles", "classes", "drift", "forgetting", "lambda", "proximal"]
 
 
 class Evaluation(Section):
@@ -173,9 +172,9 @@ class Runtime(Section):
 class RunConfig(Section):
     """One run: one configuration and one seed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
     data: DataSource
     partition: Partition
     clients: Clients = Clients()
@@ -215,6 +214,7 @@ class RunConfig(Section):
         if cohorts is not None and len(cohorts) < self.training.rounds:
             raise UserError(f"clients.cohorts: lists {len(cohorts)} rounds, training.rounds is {self.training.rounds}")
         self.algorithm.check(self.model)
+        asked.check(self.evaluation.probes, self.evaluation.train, self.algorithm)
         return self
 
     @classmethod
@@ -256,7 +256,7 @@ class RunConfig(Section):
 
 def _file_digest(key: str, path: str) -> str:
     try:
-        return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
+        return hashlib.sha256(located(key, path).read_bytes()).hexdigest()
     except OSError as error:
         raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from None
 

@@ -1,7 +1,15 @@
 """What can go wrong, in the two kinds a caller tells apart: the user's mistake and a run whose numbers went wrong."""
 
+import os
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from urllib.parse import unquote
+
+SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+"""Environment variables whose values are never printed or logged; passwords within MLFLOW_TRACKING_URI neither."""
+LONGEST = 120
+"""Characters of a found value that a message repeats."""
 
 
 class UserError(Exception):
@@ -26,6 +34,33 @@ class Diverged(Exception):
 def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
     """The error for a name that does not exist: the nearest valid one first, then all of them."""
     names = sorted(valid)
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    near = get_close_matches(name[:LONGEST], names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return UserError(f"{kind}: unknown name {name!r}; {hint}valid: {', '.join(names)}")
+    return UserError(f"{kind}: unknown name {shown(name)}; {hint}valid: {', '.join(names)}")
+
+
+def shown(value: object) -> str:
+    """`repr` of a value that a user gave, short enough for one line."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python prints
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST - 3]}..."
+
+
+def one_line(error: BaseException) -> str:
+    """Kind and message of somebody else's exception."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def redacted(text: str) -> str:
+    """The text without user names, passwords and query values of addresses, and without the tracking secrets."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    user = uri.partition("://")[2].rpartition("@")[0]
+    hidden = {os.environ.get(name, "") for name in SECRETS} | {user, user.partition(":")[2]}
+    hidden |= {value for value in re.findall(r"[?&][\w.-]+=([^&\s]*)", uri)}
+    for secret in sorted(hidden | {unquote(secret) for secret in hidden}, key=len, reverse=True):
+        if len(secret) > 3:  # a shorter one is part of too many words; within addresses it is found below
+            text = text.replace(secret, "***")
+    text = re.sub(r"(\w[\w+.-]*://)[^\s/?#'\"]*@", r"\1***@", text)
+    return re.sub(r"([?&][\w.-]+=)[^&\s'\"]+", r"\1***", text)

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 from fedray.component import as_written, describe
 from fedray.config import RunConfig, Section
 from fedray.data.dataset import Dataset
-from fedray.errors import UserError, unknown
+from fedray.errors import UserError, shown, unknown
 from fedray.files import load_yaml
 from fedray.problem import Problem, fitted
 from fedray.rng import generator
@@ -33,6 +33,12 @@ DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
     "randint": lambda rng, low, high: int(rng.integers(low, high)),
     "choice": lambda rng, *values: values[int(rng.integers(len(values)))],
 }
+ARGUMENTS = {"uniform": "[LOW, HIGH]", "loguniform": "[LOW, HIGH], above 0", "randint": "[LOW, HIGH), integers",
+             "choice": "a list of values, at least one"}
+"""What they take, for messages."""
+
+CELLS = 100_000
+"""A sweep of more cells is taken for a mistake."""
 
 
 Cases = dict[str, Annotated[list[dict[str, Any]], Field(min_length=1)]]
@@ -55,7 +61,7 @@ class Changes(Section):
 class Sweep(Section):
     """The contents of a sweep file."""
 
-    name: str = Field(pattern=r"^[\w./-]+$")
+    name: str = Field(pattern=r"^\w[\w./-]*$", max_length=120)
     description: str = ""
     base: dict[str, Any]
     grid: dict[str, list[Any]] = {}
@@ -78,17 +84,37 @@ class Sweep(Section):
                 raise unknown(f"search.{key}", kind, DISTRIBUTIONS)
             try:
                 DISTRIBUTIONS[kind](np.random.default_rng(0), *arguments)
-            except (TypeError, ValueError) as error:
-                raise UserError(f"search.{key}: {kind} does not take {arguments}: {error}") from None
+            except (TypeError, ValueError, ArithmeticError):
+                raise UserError(f"search.{key}: {kind} does not take {shown(arguments)}; {ARGUMENTS[kind]} is required"
+                                ) from None
         return search
 
     @field_validator("stop")
     @classmethod
     def _reached(cls, stop: dict[str, float]) -> dict[str, float]:
-        for key in stop:
+        for key, value in stop.items():
             if key not in STOPS:
                 raise unknown("stop", key, STOPS)
+            if value <= 0:
+                raise UserError(f"stop.{key}: found {as_written(value)}; every cell would stop at once")
         return stop
+
+    @model_validator(mode="after")
+    def _is_a_sweep(self) -> Self:
+        axes = {f"grid.{key}": values for key, values in self.grid.items()}
+        for name, values in (axes | {f"cases.{name}": cases for name, cases in self.cases.items()}).items():
+            written = [repr(value) for value in values]
+            if not values:
+                raise UserError(f"{name}: found []; at least one value is required")
+            if len(set(written)) < len(values):
+                twice = next(value for value in values if written.count(repr(value)) > 1)
+                raise UserError(f"{name}: lists {shown(twice)} more than once")
+        if "samples" in self.model_fields_set and not self.search:
+            raise UserError(f"samples: found {self.samples}; without `search` there is nothing to draw")
+        count = self.samples * math.prod(map(len, [*self.cases.values(), *self.grid.values()]))
+        if count > CELLS:
+            raise UserError(f"grid: the axes multiply to {count} cells; at most {CELLS} are allowed")
+        return self
 
     @model_validator(mode="after")
     def _keeps_every_axis(self) -> Self:
@@ -124,13 +150,14 @@ class Sweep(Section):
                 base = changed(base, key, value)
             if foreign := sweep.smoke.cases.keys() - sweep.cases.keys():
                 raise unknown("smoke.cases", min(foreign), sweep.cases)
-            return sweep.model_copy(update={"name": f"{sweep.name}-smoke", "base": base,
-                                            "grid": sweep.grid | sweep.smoke.grid,
-                                            "cases": sweep.cases | sweep.smoke.cases})
+            changes = {"name": f"{sweep.name}-smoke", "base": base, "grid": sweep.grid | sweep.smoke.grid,
+                       "cases": sweep.cases | sweep.smoke.cases}
+            given = {key: getattr(sweep, key) for key in sweep.model_fields_set - {"smoke"}}
+            return cls.model_validate(given | changes)
         except ValidationError as error:
             raise UserError(f"{path}: {describe(error, '', cls)}") from None
         except UserError as error:
-            raise UserError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
+            raise UserError(str(error) if str(error).startswith(f"{path}: ") else f"{path}: {error}") from None
 
     def points(self) -> Iterator[dict[str, Any]]:
         """Every configuration, as written (defaults not filled in): cases x grid x samples, in the file's order."""
@@ -158,7 +185,7 @@ def changed(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
         if isinstance(found, str) and head in COMPONENTS:
             found = {"name": found}
         if found is not None and not isinstance(found, Mapping):
-            raise UserError(f"{key}: {head} holds {found!r}, which has no keys")
+            raise UserError(f"{key}: {head} holds {shown(found)}, which has no keys")
         return {**config, head: changed(found or {}, rest, value)}
     if isinstance(value, Mapping) and isinstance(found, Mapping) and head not in COMPONENTS:
         for name, inner in value.items():

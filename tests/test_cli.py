@@ -107,9 +107,9 @@ FILES = {
     "absent.yaml": (None, "absent.yaml: cannot be read: No such file or directory"),
     "list.yaml": ("- 1\n", "list.yaml: holds list, a mapping is required"),
     "broken.yaml": ("a: [1\n", "broken.yaml: line 2: is not YAML"),
-    "twice.yaml": ("seed: 1\nseed: 2\n", "twice.yaml: line 1: the key 'seed' stands there twice"),
+    "twice.yaml": ("seed: 1\nseed: 2\n", "twice.yaml: line 2: the key 'seed' stands there twice"),
     "object.yaml": ("a: !!python/object/apply:os.system ['true']\n", "object.yaml: line 1: is not YAML"),
-    "empty.yaml": ("", "empty.yaml: holds NoneType, a mapping is required"),
+    "empty.yaml": ("", "empty.yaml: holds nothing, a mapping is required"),
 }
 
 
@@ -133,7 +133,7 @@ SWEEPS: dict[str, tuple[dict[str, Any], str]] = {
     "distribution": ({"search": {"algorithm.rho": {"lognormal": [0, 1]}}},
                      "sweep.yaml: search.algorithm.rho: unknown name 'lognormal'; did you mean 'loguniform'?"),
     "arguments": ({"search": {"algorithm.rho": {"loguniform": [0, 1]}}},
-                  "sweep.yaml: search.algorithm.rho: loguniform does not take [0, 1]"),
+                  "sweep.yaml: search.algorithm.rho: loguniform does not take [0, 1]; [LOW, HIGH], above 0 is required"),
     "scheduler": ({"scheduler": "random"}, "sweep.yaml: scheduler: found 'random'; input should be 'asha' or 'median'"),
     "stop": ({"stop": {"acuracy": 3}}, "sweep.yaml: stop: unknown name 'acuracy'; did you mean 'test_accuracy'?"),
     "order": ({"grid": {"algorithm.rho": [0.1], "algorithm": ["fedsam"]}},

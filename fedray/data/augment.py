@@ -13,19 +13,17 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from torch import Tensor
 
-from fedray.component import describe
-from fedray.errors import UserError, unknown
+from fedray.component import Checked, describe
+from fedray.errors import UserError, shown, unknown
 
 Fill = Literal["black", "mean", "reflect"]
 
 
-class Transform(BaseModel):
+class Transform(Checked):
     """Base of the transforms: `moved` composes one more of them onto a map of pixels."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     def moved(self, source: Tensor, rng: np.random.Generator) -> Tensor:
         """source: int64 `(b, h, w)`, the pixel `row * w + column` shown at each place, h*w for black, h*w + 1 for mean.
@@ -102,7 +100,7 @@ def transforms(key: str, value: Any) -> tuple[Transform, ...]:
     Raises UserError naming `key` for an unknown transform or option.
     """
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
-        raise UserError(f"{key}: found {value!r}; a list of transforms is required, of: "
+        raise UserError(f"{key}: found {shown(value)}; a list of transforms is required, of: "
                         f"{', '.join(sorted(TRANSFORMS))}")
     return tuple(_transform(key, entry) for entry in value)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fedray.data.source import data_dir
-from fedray.errors import UserError
+from fedray.errors import UserError, one_line
 
 log = logging.getLogger("fedray")
 
@@ -20,8 +20,11 @@ log = logging.getLogger("fedray")
 @contextlib.contextmanager
 def partial_name(path: Path) -> Iterator[Path]:
     """A name beside `path` to write to; it becomes `path` at the end of the block, or is removed where that fails."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as made:
-        partial = Path(made.name)
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as made:
+            partial = Path(made.name)
+    except OSError as error:
+        raise UserError(f"data.name: {path.parent} cannot be written: {error.strerror}") from None
     try:
         yield partial
         os.replace(partial, path)
@@ -56,12 +59,18 @@ def cached(
             raise UserError(f"data.name: {name}: {root} cannot be written: {error}") from None
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-    return {file.stem: np.load(file, mmap_mode="r") for file in sorted(folder.glob("*.npy"))}
+    try:
+        return {file.stem: np.load(file, mmap_mode="r") for file in sorted(folder.glob("*.npy"))}
+    except (OSError, ValueError) as error:
+        raise UserError(f"data.name: {name}: the cache {folder} is damaged; remove it: {one_line(error)}") from None
 
 
 def _key(version: str, sources: Iterable[Path]) -> str:
     digest = hashlib.sha256(version.encode())
     for path in sorted(sources):
-        stat = path.stat()
+        try:
+            stat = path.stat()
+        except OSError as error:
+            raise UserError(f"data.name: {path} cannot be read: {error.strerror}") from None
         digest.update(f"{path.relative_to(data_dir())}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:16]

@@ -16,7 +16,7 @@ import numpy as np
 from fedray.data.cache import cached
 from fedray.data.dataset import Dataset
 from fedray.data.source import DataSource, Images, Published, Recipe, data_dir
-from fedray.errors import UserError
+from fedray.errors import UserError, one_line, shown
 
 LETTERS = ("\n !\"&'(),-." + string.digits + ":;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}")
 """LEAF's alphabet; a character's number is its place."""
@@ -65,12 +65,14 @@ def _users(name: str, path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
         content = json.loads(path.read_bytes())
         rows = [(user, content["user_data"][user]["x"], content["user_data"][user]["y"], count)
                 for user, count in zip(content["users"], content["num_samples"], strict=True)]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"data.name: {name}: {path} is no LEAF json: {type(error).__name__}: {error}") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"data.name: {name}: {path} is no LEAF json: {one_line(error)}") from None
     for user, x, y, count in rows:
+        if not (isinstance(user, str) and isinstance(x, list) and isinstance(y, list)):
+            raise UserError(f"data.name: {name}: {path}: user {shown(user)} has no lists x and y")
         if len(x) != count or len(y) != count:
             raise UserError(f"data.name: {name}: {path}: user {user} has {len(x)} x and {len(y)} y, num_samples says "
-                            f"{count}")
+                            f"{shown(count)}")
         if count:
             yield user, x, y
 
@@ -94,8 +96,10 @@ class FEMNIST(Images):
         wrong = UserError(f"data.name: femnist: {where}: lists of 784 numbers in [0, 1] and integers are required")
         try:
             images, labels = np.array(x, dtype=np.float64), np.array(y, dtype=np.int64)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             raise wrong from None
+        if not all(type(label) is int for label in y):  # NumPy would cut 1.5 to 1
+            raise wrong
         if images.shape != (len(x), 784) or not (images.min() >= 0 and images.max() <= 1):
             raise wrong
         return np.round(images * 255).astype(np.uint8).reshape(-1, 1, 28, 28), labels
@@ -117,12 +121,14 @@ class Shakespeare(DataSource):
     def decode(x: list[Any], y: list[Any], where: str) -> tuple[np.ndarray, np.ndarray]:
         """Token ids uint8 `(n, 80)` of the characters, the next character's id int64 `(n,)`."""
         numbers = {letter: i for i, letter in enumerate(LETTERS)}
-        if any(len(text) != LENGTH for text in x):
+        if not all(isinstance(text, str) and len(text) == LENGTH for text in x):
             raise UserError(f"data.name: shakespeare: {where}: texts of {LENGTH} characters are required")
         try:
             tokens = np.array([[numbers[letter] for letter in text] for text in x], dtype=np.uint8)
             labels = np.array([numbers[letter] for letter in y], dtype=np.int64)
         except KeyError as error:
-            raise UserError(f"data.name: shakespeare: {where}: {error.args[0]!r} is not one of LEAF's {len(LETTERS)} "
-                            "characters") from None
+            raise UserError(f"data.name: shakespeare: {where}: {shown(error.args[0])} is not one of LEAF's "
+                            f"{len(LETTERS)} characters") from None
+        except TypeError:
+            raise UserError(f"data.name: shakespeare: {where}: y holds something else than characters") from None
         return tokens, labels

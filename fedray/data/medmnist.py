@@ -14,7 +14,7 @@ from fedray.data.augment import Flip
 from fedray.data.cache import partial_name
 from fedray.data.dataset import Dataset
 from fedray.data.source import Images, Published, Recipe, data_dir
-from fedray.errors import UserError
+from fedray.errors import UserError, one_line
 
 RECORD = "https://zenodo.org/records/10519652/files"
 HALVES = ((0.5,), (0.5,))
@@ -41,9 +41,10 @@ class MedMNIST(Images):
                 arrays = {f"{part}_{what}": file[f"{part}_{what}"]
                           for part in ("train", "val", "test") for what in ("images", "labels")}
         except Exception as error:  # zipfile, zlib and NumPy each have their own for a damaged file
-            raise UserError(f"data.name: {self.name}: {path} cannot be read: {type(error).__name__}: {error}") from None
+            raise UserError(f"data.name: {self.name}: {path} cannot be read: {one_line(error)}") from None
         parts = {part: (self._images(arrays[f"{part}_images"], f"{path}: {part}_images"),
-                        arrays[f"{part}_labels"].reshape(-1).astype(np.int64)) for part in ("train", "val", "test")}
+                        self._labels(arrays[f"{part}_labels"], f"{path}: {part}_labels"))
+                 for part in ("train", "val", "test")}
         train = ("train", "val") if self.validation == "train" else ("train",)
         x, y = (np.concatenate([parts[part][k] for part in train]) for k in (0, 1))
         return Dataset(self.name, x, y, *parts["test"], self.published.classes)
@@ -58,6 +59,11 @@ class MedMNIST(Images):
             raise UserError(f"data.name: {self.name}: {where} is {x.dtype} {x.shape}; uint8 (n, 28, 28"
                             f"{', 3' * (channels == 3)}) is required")
         return np.ascontiguousarray(x.transpose(0, 3, 1, 2) if channels == 3 else x[:, None])
+
+    def _labels(self, y: np.ndarray, where: str) -> np.ndarray:
+        if not np.issubdtype(y.dtype, np.integer) or y.size != len(y):
+            raise UserError(f"data.name: {self.name}: {where} is {y.dtype} {y.shape}; integers (n, 1) are required")
+        return y.reshape(-1).astype(np.int64)
 
     def fetch(self) -> None:
         path, url = data_dir() / f"{self.name}.npz", f"{RECORD}/{self.name}.npz?download=1"

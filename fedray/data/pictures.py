@@ -1,6 +1,7 @@
 """Data sets whose images are files in folders, decoded once and cached: CINIC-10, Fed-ISIC2019."""
 
 import csv
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -12,7 +13,7 @@ from fedray.data.augment import Crop, Flip
 from fedray.data.cache import cached
 from fedray.data.dataset import Dataset
 from fedray.data.source import Images, Published, Recipe, data_dir
-from fedray.errors import UserError
+from fedray.errors import UserError, one_line, shown
 
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CINIC_COLOURS = ((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835))
@@ -30,8 +31,8 @@ def decoded(name: str, paths: Sequence[Path], size: int, crop: bool = False) -> 
         try:
             with Image.open(path) as file:
                 pixels = np.asarray(file.convert("RGB"))
-        except (OSError, SyntaxError) as error:  # PIL raises SyntaxError for a broken PNG
-            raise UserError(f"data.name: {name}: {path} cannot be read: {error}") from None
+        except Exception as error:  # PIL's readers raise a dozen kinds, one for images that unpack to gigabytes
+            raise UserError(f"data.name: {name}: {path} cannot be read: {one_line(error)}") from None
         height, width = pixels.shape[:2]
         if (min(height, width) < size) if crop else (height, width) != (size, size):
             raise UserError(f"data.name: {name}: {path} has {width}x{height} pixels, "
@@ -111,14 +112,25 @@ class FedISIC2019(Images):
         if not table.exists():
             raise self.missing("fed_isic2019/train_test_split")
         parts: dict[str, list[tuple[Path, int, int]]] = {"train": [], "test": []}
-        with table.open(newline="") as file:
-            for line, row in enumerate(csv.DictReader(file), 2):
-                try:
-                    path = root / "ISIC_2019_Training_Input_preprocessed" / f"{row['image']}.jpg"
-                    parts[row["fold"]].append((path, int(row["target"]), int(row["center"])))
-                except (KeyError, ValueError, TypeError) as error:
-                    raise UserError(f"data.name: {self.name}: {table}: line {line} has no image, target, center and "
-                                    f"fold (train or test): {error!r}") from None
+        try:
+            with table.open(newline="", encoding="utf-8") as file:
+                lines = list(csv.DictReader(file))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise UserError(f"data.name: {self.name}: {table} cannot be read: {one_line(error)}") from None
+        for line, row in enumerate(lines, 2):
+            try:
+                if not re.fullmatch(r"\w[\w.-]*", row["image"]):
+                    raise ValueError(f"{row['image']!r} is no name of an image")
+                path = root / "ISIC_2019_Training_Input_preprocessed" / f"{row['image']}.jpg"
+                target, centre = int(row["target"]), int(row["center"])
+                if not (0 <= target < 8 and 0 <= centre < 2**31):
+                    raise ValueError(f"target {target}, center {centre}")
+                parts[row["fold"]].append((path, target, centre))
+            except (KeyError, ValueError, TypeError) as error:
+                raise UserError(f"data.name: {self.name}: {table}: line {line} has no image, target (0 to 7), center "
+                                f"and fold (train or test): {shown(error)}") from None
+        if empty := [part for part, found in parts.items() if not found]:
+            raise UserError(f"data.name: {self.name}: {table} lists no image of fold {empty[0]}")
         rows = parts["train"] + parts["test"]
         for path, _, _ in rows:
             if not path.exists():

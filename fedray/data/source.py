@@ -13,11 +13,12 @@ from fedray.component import Component
 from fedray.data.augment import Transform, transforms
 from fedray.data.dataset import Dataset
 from fedray.errors import UserError, unknown
+from fedray.files import located
 
 
 def data_dir() -> Path:
     """Where files of data sets are looked for: `$FEDRAY_DATA`, else ~/.cache/fedray."""
-    return Path(os.environ.get("FEDRAY_DATA", "~/.cache/fedray")).expanduser()
+    return located("FEDRAY_DATA", os.environ.get("FEDRAY_DATA") or "~/.cache/fedray")
 
 
 @dataclass(frozen=True)

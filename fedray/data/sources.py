@@ -13,9 +13,14 @@ from fedray.data.pictures import CINIC10, FedISIC2019
 from fedray.data.source import DataSource, Images, Published, Recipe, data_dir
 from fedray.data.synthetic import Synthetic
 from fedray.data.vision import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
-from fedray.errors import UserError
+from fedray.errors import UserError, one_line
+from fedray.files import located
 
 __all__ = ["DATASETS", "DataSource", "data_dir", "data_source"]
+
+
+CLASSES = 100_000
+"""Arrays of one's own with larger labels are taken for a mistake; they would ask for a model with that many outputs."""
 
 
 class Digits(Images):
@@ -52,14 +57,14 @@ class Npz(Images):
     path: str = Field(description="the .npz file")
 
     def read(self) -> Dataset:
-        path = Path(self.path).expanduser()
+        path = located("data.path", self.path)
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = {key: file[key] for key in file.files}
         except FileNotFoundError:
             raise UserError(f"data.path: {path} does not exist") from None
-        except (ValueError, OSError, EOFError, KeyError) as error:
-            raise UserError(f"data.path: {path} is not a readable .npz file: {error}") from None
+        except Exception as error:  # zipfile, zlib and NumPy each have their own for a damaged file
+            raise UserError(f"data.path: {path} is not a readable .npz file: {one_line(error)}") from None
         missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
         if missing:
             raise UserError(f"data.path: {path} lacks {', '.join(missing)}; it holds {', '.join(sorted(arrays))}")
@@ -67,6 +72,9 @@ class Npz(Images):
         y_train, y_test = (self._integers(path, key, arrays[key]) for key in ("y_train", "y_test"))
         client_train, client_test = (self._integers(path, key, arrays[key]) if key in arrays else None
                                      for key in ("client_train", "client_test"))
+        for key, x in (("x_train", x_train), ("x_test", x_test)):
+            if x.dtype == np.float32 and not np.isfinite(x).all():
+                raise UserError(f"data.path: {path}: {key} holds NaN or infinity")
         return Dataset("npz", x_train, y_train, x_test, y_test, int(max(y_train.max(), y_test.max())) + 1,
                        client_train=client_train, client_test=client_test)
 
@@ -83,6 +91,9 @@ class Npz(Images):
     def _integers(path: Path, key: str, y: np.ndarray) -> np.ndarray:
         if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or len(y) == 0:
             raise UserError(f"data.path: {path}: {key} is {y.dtype} {y.shape}; integers (n,) with n > 0 are required")
+        if key.startswith("y") and not 0 <= y.min() <= y.max() < CLASSES:
+            raise UserError(f"data.path: {path}: {key} holds {y.min()}..{y.max()}; labels in 0..{CLASSES - 1} are "
+                            "required")
         return y.astype(np.int64)
 
 

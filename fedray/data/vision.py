@@ -1,4 +1,4 @@
-"""Data sets read by torchvision's own classes: the idx family, the CIFAR family, SVHN.
+"""Data sets of torchvision: the idx family and SVHN read by its own classes, the CIFAR family by `pickles`.
 
 Nothing is downloaded in a run; `fedray data fetch` does that, through the same classes. torchvision is imported when a
 class is needed: it costs a second, and other data do not need it.
@@ -7,7 +7,7 @@ class is needed: it costs a second, and other data do not need it.
 import gzip
 import hashlib
 import importlib
-import shutil
+import zlib
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,12 +17,15 @@ from pydantic import Field
 from fedray.data.augment import Crop, Cutout, Flip, Rotate
 from fedray.data.cache import partial_name
 from fedray.data.dataset import Dataset
+from fedray.data.pickles import batch
 from fedray.data.source import Images, Published, Recipe, data_dir
-from fedray.errors import UserError
+from fedray.errors import UserError, one_line
 from fedray.rng import generator
 
 CROP_FLIP = (Crop(crop=4), Flip())
 FL_SIMULATOR = (Flip(), Crop(crop=4, chance=0.5, fill="mean"))
+LARGEST = 1 << 30
+"""Bytes that a packed file may unpack to; EMNIST's largest has 547 MB."""
 SVHN_COLOURS = ((0.4376821, 0.4437697, 0.47280442), (0.19803012, 0.20101562, 0.19703614))
 
 
@@ -45,21 +48,23 @@ class Torchvision(Images):
         for file, md5 in self.wanted():
             self._ensure(data_dir() / file, md5)
         try:
-            found = self._class()(str(data_dir()), download=False, **arguments)
-            images, labels = np.asarray(found.data), getattr(found, "targets", None)
-            labels = np.asarray(found.labels if labels is None else labels, dtype=np.int64)
+            images, labels = self._arrays(**arguments)
         except Exception as error:  # the readers assert, unpickle, reshape: anything can come out of a damaged file
-            raise UserError(f"data.name: {self.name}: the files in {data_dir()} cannot be read: "
-                            f"{type(error).__name__}: {error}".splitlines()[0]) from None
+            raise UserError(f"data.name: {self.name}: the files in {data_dir()} cannot be read: {one_line(error)}"
+                            ) from None
         if images.ndim == 3:
             images = images[:, None]
-        elif images.shape[-1] == 3:
-            images = images.transpose(0, 3, 1, 2)
         shape = self.published.shape
         if images.shape[1:] != shape or images.dtype != np.uint8:
             raise UserError(f"data.name: {self.name}: the files in {data_dir()} hold {images.dtype} images of shape "
                             f"{images.shape[1:]}, uint8 {shape} is required")
         return np.ascontiguousarray(images), labels
+
+    def _arrays(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Images as the class has them, without a channel axis if grey, and int64 labels."""
+        found = self._class()(str(data_dir()), download=False, **arguments)
+        labels = getattr(found, "targets", None)
+        return np.asarray(found.data), np.asarray(found.labels if labels is None else labels, dtype=np.int64)
 
     def _ensure(self, path: Path, md5: str | None) -> None:
         packed = path.with_name(path.name + ".gz")
@@ -67,6 +72,8 @@ class Torchvision(Images):
             _unpack(packed, path)
         if not path.exists():
             raise self.missing(str(path.relative_to(data_dir())))
+        if not path.is_file():
+            raise UserError(f"data.name: {self.name}: {path} is no file")
         if md5 is not None and _md5(path) != md5:
             raise UserError(f"data.name: {self.name}: {path} is damaged, its md5 is not the published {md5}")
 
@@ -86,7 +93,11 @@ class Torchvision(Images):
 
 
 def _md5(path: Path) -> str:
-    with path.open("rb") as file:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise UserError(f"data.name: {path} cannot be read: {error.strerror}") from None
+    with file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
@@ -94,9 +105,14 @@ def _unpack(packed: Path, path: Path) -> None:
     with partial_name(path) as partial:
         try:
             with gzip.open(packed, "rb") as source, partial.open("wb") as target:
-                shutil.copyfileobj(source, target)
-        except (OSError, EOFError) as error:
-            raise UserError(f"data.name: {packed} cannot be unpacked: {error}") from None
+                left = LARGEST
+                while chunk := source.read(min(left + 1, 1 << 20)):
+                    if (left := left - len(chunk)) < 0:
+                        raise UserError(f"data.name: {packed} unpacks to more than {LARGEST >> 20} MiB, which no file "
+                                        "of this kind has")
+                    target.write(chunk)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"data.name: {packed} cannot be unpacked: {one_line(error)}") from None
 
 
 class MNIST(Torchvision):
@@ -189,6 +205,13 @@ class CIFAR10(Torchvision):
         kind = self._class()
         lists = [*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])]
         return [(Path(kind.base_folder, name), md5) for name, md5 in lists]
+
+    def _arrays(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Without torchvision, which unpickles whatever the files hold."""
+        kind = self._class()
+        files = kind.train_list if arguments["train"] else kind.test_list
+        images, labels = zip(*(batch(data_dir() / kind.base_folder / name) for name, _ in files), strict=True)
+        return np.concatenate(images), np.concatenate([np.asarray(part, dtype=np.int64) for part in labels])
 
 
 class CIFAR100(CIFAR10):

@@ -1,6 +1,5 @@
 """What every model of the zoo has: a name, options, a way to be built, and its size as published."""
 
-from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -8,7 +7,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.component import Component
-from fedray.errors import UserError
+from fedray.errors import UserError, one_line
+from fedray.files import located
 
 
 class ModelSpec(Component):
@@ -55,7 +55,7 @@ class ModelSpec(Component):
         """Load the `init` file, if any. Raises UserError where it does not fit."""
         if self.init is None:
             return
-        path = Path(self.init).expanduser()
+        path = located("model.init", self.init)
         try:
             if path.suffix == ".safetensors":
                 from safetensors.torch import load_file
@@ -67,8 +67,7 @@ class ModelSpec(Component):
         except FileNotFoundError:
             raise UserError(f"model.init: {path} does not exist") from None
         except Exception as error:  # torch and safetensors raise a dozen kinds for a file that is not theirs
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise UserError(f"model.init: {path} does not fit {self.name}: {reason[:300]}") from None
+            raise UserError(f"model.init: {path} does not fit {self.name}: {one_line(error)}") from None
 
     def _with_own_head(self, state: dict[str, Tensor], fresh: dict[str, Tensor]) -> dict[str, Tensor]:
         """`state`, its head exchanged for the fresh one where it was trained for other classes."""
