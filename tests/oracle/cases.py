@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import averaging, corrections, fedsol, losses, sharpness
+from . import averaging, classifiers, corrections, fedsol, losses, sharpness
 from .tensors import Tensors
 
 BASE: dict[str, Any] = {"local_epochs": 2, "batch_size": 4, "shuffle": False, "lr": 0.1, "lr_decay": 0.9,
@@ -155,6 +155,21 @@ CASES: list[Case] = [
         radius=radius, **{name: value for name, value in chosen.items() if name != "mu"})],
     *cases("projection", fedsol.projection, {"proximal": {"name": "kl", "tau": 2.0}}, tau=2.0),
     *cases("projection", fedsol.projection, {"proximal": {"name": "fedprox", "mu": 0.3}}, label="l2", tau=None),
+    *cases("fedge", classifiers.fedgela, {"scale_w": 4.0}, settings=MLP_ONLY, scale_w=4.0, form="one"),
+    *[case for q in ("x", "exp", "sqrt") for case in cases(
+        "fedgela", classifiers.fedgela, {"scale_w": 9.0, "phi": q}, label=q, settings=MLP_ONLY, scale_w=9.0, form=q)],
+    *cases("fedgela", classifiers.fedgela, {"scale_w": 9.0, "softmax": "present"}, label="present", settings=MLP_ONLY,
+           scale_w=9.0, present_only=True),
+    *[case for q in ("x", "exp", "sqrt") for case in cases(
+        "fedavg-la", classifiers.fedavg_la, {"phi": q}, label=q, form=q)],
+    *cases("fedrs", classifiers.fedrs, alpha=0.4),
+    *cases("fedrs", classifiers.fedrs, label="soft", alpha=0.4, soft=True),
+    *cases("fedlc", classifiers.fedlc, tau=0.8),
+    *cases("fedrod", classifiers.fedrod, settings=MLP_ONLY),
+    *cases("fedbabu", classifiers.fedbabu, settings=MLP_ONLY),
+    *cases("fedrep", classifiers.fedrep, settings=MLP_ONLY, body_epochs=1),
+    *cases("fedrep", classifiers.fedrep, label="two of three", settings=MLP_ONLY, training={"local_epochs": 3},
+           body_epochs=2),
 ]
 
 NOT_COMPARED: dict[str, str] = {}

@@ -25,6 +25,7 @@ from fedray.problem import Problem
 from fedray.simulation import run
 
 from .cases import BASE, CASES, NOT_COMPARED, SETTINGS, Case
+from .classifiers import fedrod_with_heads
 from .nets import MLP, SoftmaxRegression
 from .tensors import Tensors
 from .world import World
@@ -112,6 +113,18 @@ def test_fedray_is_the_oracle(index: int) -> None:
     assert np.abs(fedrays(index) - expected).max() < TOLERANCE
 
 
+def test_fedrods_second_heads_are_the_oracles() -> None:
+    """What stays with the clients does not show in theta: every entry within 1e-5, after moves of more than 0.05."""
+    index = next(i for i, case in enumerate(CASES) if case.id == "fedrod-together")
+    seed = oracle(index)[0]
+    _, heads = fedrod_with_heads(world(CASES[index], seed))
+    kept = run(problem(CASES[index], seed), InlineBackend()).state.clients
+    assert sorted(kept) == list(range(len(SIZES)))
+    for i, own in enumerate(heads):
+        assert np.abs(own).max() > 0.05
+        assert np.abs(kept[i]["head"].numpy() - own).max() < TOLERANCE
+
+
 CHANGES = [(index, name) for index, case in enumerate(CASES) if case.setting == "plain"
            for name, value in case.arguments.items() if isinstance(value, float) and value]
 
@@ -162,7 +175,7 @@ def test_every_option_is_compared(name: str) -> None:
             assert used == {repr(value) for value in typing.get_args(field.annotation)}, option
         elif field.annotation is bool:
             assert used == {"True", "False"}, option
-        elif isinstance(field.default, float):
+        elif isinstance(field.default, int | float):
             assert used - {repr(field.default)}, option
         else:
             assert option == "proximal"

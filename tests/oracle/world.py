@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .nets import MLP, SoftmaxRegression, cross_entropy
-from .tensors import Tensors, norm, zeros
+from .tensors import Tensors, norm, restrict, zeros
 
 Batch = tuple[np.ndarray, np.ndarray]
 
@@ -89,19 +89,22 @@ class Local:
         self.eta = world.lr * world.lr_decay**t
         self.v = zeros(start)
 
-    def step(self, q: Tensors, pull: float = 0.0) -> None:
+    def step(self, q: Tensors, pull: float = 0.0, moving: set[str] | None = None) -> None:
         """Clip q, add weight decay, then momentum, then the step.
 
         pull: q holds pull x y, which FL-Simulator's code adds with the weight decay; clip_scope `code` (D-12).
+        moving: the tensors that the step may move, where not all of them.
         """
         world, decay = self.world, self.world.weight_decay
+        moving = set(q) if moving is None else moving
+        q = restrict(q, moving)
         if world.clip_scope == "code":
             q, decay = q - pull * self.y, decay + pull
         if world.clip is not None and norm(q) > world.clip:
             q = (world.clip / norm(q)) * q
-        q = q + decay * self.y
+        q = q + decay * restrict(self.y, moving)
         self.v = world.momentum * self.v + q
-        self.y = self.y - self.eta * self.v
+        self.y = self.y - self.eta * restrict(self.v, moving)
 
     @property
     def u(self) -> Tensors:

@@ -1,0 +1,163 @@
+"""Methods about the classifier: FedGELA, FedGE, LA-only, FedRS, FedLC, FedRod, FedRep, FedBABU (2.25-2.27, 2.29-2.32).
+
+Tensors that do not move are out of reach of gradient, weight decay and momentum alike.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .nets import cross_entropy
+from .tensors import Tensors, restrict
+from .world import Local, World
+
+
+def class_counts(w: World, i: int) -> np.ndarray:
+    """n_ic, by counting one label after the other."""
+    classes = len(w.x0[w.net.names[-1]])
+    counts = np.zeros(classes)
+    for label in w.clients[i][1]:
+        counts[label] += 1
+    return counts
+
+
+def scales(counts: np.ndarray, form: str) -> np.ndarray:
+    """Phi_i: gamma Q(n_ic/n_i), gamma the reciprocal of the client's mean Q (for Q(x) = x it is C)."""
+    q = {"x": lambda p: p, "exp": np.exp, "sqrt": np.sqrt}[form](counts / counts.sum())
+    return len(q) * q / q.sum()
+
+
+def body(w: World) -> set[str]:
+    return set(w.net.names) - w.net.head
+
+
+def unbiased(w: World) -> set[str]:
+    """All but the head's bias, the last tensor."""
+    return set(w.net.names[:-1])
+
+
+def fedgela(w: World, scale_w: float, form: str = "x", present_only: bool = False) -> Tensors:
+    """Fan et al., NeurIPS 2023: z_c = Phi_c sqrt(E_W) <m_c, h/|h|>, m_c fixed; `form` one: FedGE."""
+    x = w.x0
+    m = x["W2"] / np.linalg.norm(x["W2"], axis=1, keepdims=True)
+    classes = len(m)
+    gram = np.where(np.eye(classes) == 1, 1.0, -1 / (classes - 1))
+    assert np.abs(m @ m.T - gram).max() < 1e-6
+    assert np.abs(x["b2"]).max() == 0
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            counts = class_counts(w, c.i)
+            phi = np.ones(classes) if form == "one" else scales(counts, form)
+            for X, y in c.batches:
+                out = w.net.forward(c.y, X)
+                length = np.linalg.norm(out.h, axis=1, keepdims=True)
+                length[length == 0] = np.inf
+                direction = out.h / length
+                z = phi * np.sqrt(scale_w) * (direction @ m.T)
+                if present_only:
+                    z[:, counts == 0] = -np.inf
+                by_direction = (cross_entropy(z, y)[1] * phi * np.sqrt(scale_w)) @ m
+                dh = (by_direction - (by_direction * direction).sum(1, keepdims=True) * direction) / length
+                c.step(w.net.backward(c.y, X, out, dh=dh)[0], moving=body(w))
+            u[c.i] = c.u
+        x = x + w.server_lr * w.average(u)
+    return x
+
+
+Change = tuple[np.ndarray | float, np.ndarray | float]
+
+
+def _by_logits(w: World, moving: set[str] | None, change: Callable[[np.ndarray], Change]) -> Tensors:
+    """Averaging where client i's loss is cross-entropy on a z - m; change: its class counts -> (a, m)."""
+    x = w.x0
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            factor, margin = change(class_counts(w, c.i))
+            for X, y in c.batches:
+                out = w.net.forward(c.y, X)
+                dz = factor * cross_entropy(factor * out.z - margin, y)[1]
+                c.step(w.net.backward(c.y, X, out, dz=dz)[0], moving=moving)
+            u[c.i] = c.u
+        x = x + w.server_lr * w.average(u)
+    return x
+
+
+def fedavg_la(w: World, form: str = "x") -> Tensors:
+    """FedGELA's LA alone: the rows of a learnt head times Phi_i."""
+    return _by_logits(w, unbiased(w), lambda counts: (scales(counts, form), 0.0))
+
+
+def fedrs(w: World, alpha: float, soft: bool = False) -> Tensors:
+    """Li and Zhan, KDD 2021: a_c z_c; a_c is 1 or alpha, `soft`: alpha + (1 - alpha) n_c / max n."""
+    def factors(counts: np.ndarray) -> Change:
+        soft_factor = alpha + (1 - alpha) * counts / counts.max()
+        return (soft_factor if soft else np.where(counts > 0, 1.0, alpha)), 0.0
+
+    return _by_logits(w, unbiased(w), factors)
+
+
+def fedlc(w: World, tau: float) -> Tensors:
+    """Zhang et al., ICML 2022: z_c - tau n_c^(-1/4), minus infinity where n_c = 0."""
+    def margins(counts: np.ndarray) -> Change:
+        with np.errstate(divide="ignore"):
+            return 1.0, tau * counts**-0.25
+
+    return _by_logits(w, None, margins)
+
+
+def fedrod_with_heads(w: World) -> tuple[Tensors, list[np.ndarray]]:
+    """Chen and Chao, ICLR 2022: CE(z + log n) for body and head; CE(z + P h + p) for the client's own (P, p) alone."""
+    x = w.x0
+    heads = [np.zeros((len(x["W2"]), x["W2"].shape[1] + 1)) for _ in range(w.N)]
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            with np.errstate(divide="ignore"):
+                prior = np.log(class_counts(w, c.i))
+            own, velocity = heads[c.i], np.zeros_like(heads[c.i])
+            for X, y in c.batches:
+                out = w.net.forward(c.y, X)
+                widened = np.hstack([out.h, np.ones((len(y), 1))])
+                by_own = cross_entropy(out.z + widened @ own.T, y)[1].T @ widened
+                velocity = w.momentum * velocity + by_own
+                own = own - c.eta * velocity
+                c.step(w.net.backward(c.y, X, out, dz=cross_entropy(out.z + prior, y)[1])[0])
+            u[c.i], heads[c.i] = c.u, own
+        x = x + w.server_lr * w.average(u)
+    return x, heads
+
+
+def fedrod(w: World) -> Tensors:
+    """The shared model of `fedrod_with_heads`."""
+    return fedrod_with_heads(w)[0]
+
+
+def fedbabu(w: World) -> Tensors:
+    """Oh et al., ICLR 2022: the head stays as it is."""
+    x = w.x0
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch), moving=body(w))
+            u[c.i] = c.u
+        x = x + w.server_lr * w.average(u)
+    return x
+
+
+def fedrep(w: World, body_epochs: int) -> Tensors:
+    """Collins et al., ICML 2021: own head first, then the shared body for the last epochs. x's head is never used."""
+    x = w.x0
+    heads = [restrict(x, w.net.head) for _ in range(w.N)]
+    for t in range(w.rounds):
+        u = {}
+        for i in w.cohorts[t]:
+            c = Local(w, t, i, restrict(x, body(w)) + heads[i])
+            steps_of_the_body = c.K // w.epochs * body_epochs
+            for k, batch in enumerate(c.batches):
+                c.step(w.grad(c.y, batch), moving=w.net.head if k < c.K - steps_of_the_body else body(w))
+            heads[i], u[i] = restrict(c.y, w.net.head), restrict(c.u, body(w))
+        x = x + w.server_lr * w.average(u)
+    return x
