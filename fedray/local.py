@@ -128,7 +128,21 @@ def personal_client(algorithm: Algorithm, network: Network, population: Populati
 
 @contextlib.contextmanager
 def _keyed(c: LocalClient, purpose: str) -> Iterator[None]:
-    """torch's own draws (dropout) come from (seed, purpose, round, client), and leave the global generator alone."""
-    with torch.random.fork_rng(devices=[c.theta.device] if c.theta.is_cuda else []):
-        torch.manual_seed(key(c.population.seed, purpose, c.round, c.id))
+    """torch's own draws (dropout) come from (seed, purpose, round, client), and leave the global generators alone.
+
+    Not by torch.random.fork_rng and torch.manual_seed: on a machine without a GPU these note a traceback at each call,
+    for the day that CUDA starts, which costs a small client more than its training.
+    """
+    device = c.theta.device
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[torch.cuda.current_device() if device.index is None
+                                                        else device.index])
+    kept = [used.get_state() for used in generators]
+    for used in generators:
+        used.manual_seed(key(c.population.seed, purpose, c.round, c.id))
+    try:
         yield
+    finally:
+        for used, state in zip(generators, kept, strict=True):
+            used.set_state(state)

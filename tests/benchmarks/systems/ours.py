@@ -1,0 +1,68 @@
+"""fedray on a workload, on its Ray backend, through the same round loop as any run.
+
+    python -m tests.benchmarks.systems.ours w2 2 [fedavg [fp32]]
+
+The test set is tiny and is looked at after the last round alone. Client sampling is replaced by the cohorts that every
+system trains. 0 actors: the inline backend.
+"""
+
+import os
+import sys
+
+import numpy as np
+
+from fedray.backend.inline import Backend, InlineBackend
+from fedray.config import RunConfig
+from fedray.data.dataset import Dataset
+from fedray.problem import Problem
+from fedray.simulation import Simulation
+from tests.benchmarks.systems import protocol
+from tests.benchmarks.workloads import WORKLOADS, Workload
+
+ROUNDS = 2000
+MODELS = {"w0": {"name": "mlp", "hidden": [32]}, "w1": "tests.benchmarks.workloads:CNN", "w2": "lenet"}
+
+
+def problem(work: Workload, algorithm: str = "fedavg", precision: str = "fp32", actors: int = 2) -> Problem:
+    """A workload as a run."""
+    x, y = work.arrays()
+    images = len(work.shape) == 3
+    data = Dataset(work.name, x, y, x[:10], y[:10], 10, (0.5,) * 3 if images else (), (0.25,) * 3 if images else (),
+                   client_train=np.repeat(np.arange(work.clients), work.samples))
+    training = {"rounds": ROUNDS, "local_epochs": work.epochs, "batch_size": work.batch, "lr": work.lr}
+    if precision != "fp32":
+        training["precision"] = precision
+    config = RunConfig.parse({
+        "data": "digits", "partition": "natural", "model": MODELS[work.name], "algorithm": algorithm,
+        "training": training, "evaluation": {"every": ROUNDS}, "runtime": {"actors": max(actors, 1)},
+        "clients": {"total": work.clients, "per_round": work.cohort, "cohorts": work.cohorts(ROUNDS)}})
+    return Problem.build(config, data)
+
+
+def main(name: str, actors: int, algorithm: str = "fedavg", precision: str = "fp32") -> None:
+    """Serve rounds of a workload."""
+    out = protocol.lines()
+    backend: Backend
+    workers = [os.getpid()]
+    if actors:
+        import ray
+
+        from fedray.backend.ray import RayBackend
+        from fedray.config import Runtime
+
+        ray.init("local", num_cpus=actors, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1",
+                 logging_level="ERROR")
+        backend = RayBackend(Runtime(actors=actors))
+    else:
+        os.nice(protocol.NICENESS - os.nice(0))
+        backend = InlineBackend()
+    simulation = Simulation(problem(WORKLOADS[name], algorithm, precision, actors), backend)
+    simulation.step()
+    if actors:
+        workers = ray.get([actor.__ray_call__.remote(lambda _: os.getpid()) for actor in backend._actors])
+    protocol.serve(simulation.step, workers, out, warmups=1)
+    backend.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -1,0 +1,47 @@
+"""How the benchmark and a system talk: a round at a time, by lines through the system's standard input and output.
+
+A system prints `ready {...}` once it has imported, loaded and warmed up, then for each line `round` it reads it makes
+one round and prints `done`. At the end of its input it ends. Nothing but these lines goes to its standard output.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import TextIO
+
+MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+          "MALLOC_TOP_PAD_": str(64 << 20)}
+"""glibc's allocator as fedray.allocator sets it, for every system."""
+NICENESS = 15
+"""Ray starts its workers with this; so the others' processes take it too, and all compete alike on a busy machine."""
+
+
+def lines() -> TextIO:
+    """The stream for the protocol; whatever else is printed goes to standard error from now on."""
+    stream = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return stream
+
+
+def wait(out: TextIO) -> bool:
+    """Wait for the next round's line; False at the end."""
+    return sys.stdin.readline().strip() == "round"
+
+
+def ready(out: TextIO, workers: list[int], **more: object) -> None:
+    """Tell that rounds can be asked for. workers: ids of the processes that train."""
+    print("ready", json.dumps({"workers": workers, "pid": os.getpid(), **more}), file=out)
+
+
+def serve(round: Callable[[], None], workers: list[int], out: TextIO, warmups: int = 2, **more: object) -> None:
+    """Answer until the input ends."""
+    for _ in range(warmups):
+        round()
+    ready(out, workers, **more)
+    with contextlib.suppress(BrokenPipeError):
+        while wait(out):
+            round()
+            print("done", file=out)
