@@ -27,19 +27,20 @@ class Softmax(nn.Module):
 
 
 class TwoLayers(nn.Module):
-    """Features h = A x, two of them, and logits H h for two classes; H = 0, so at first no class gradient reaches A.
+    """Features h = A x and logits H h; H = 0, so at first no class gradient reaches A.
 
-    theta = (A, H), row by row. The features pass an activation, the identity, whose input is the tap.
+    As a rule two classes and two features. theta = (A, H), row by row. The features pass an activation, the identity,
+    whose input is the tap.
     """
 
     taps = ("activation",)
     head = "classifier"
 
-    def __init__(self, body: Sequence[Sequence[float]]) -> None:
+    def __init__(self, body: Sequence[Sequence[float]], classes: int = 2) -> None:
         super().__init__()
-        self.body = nn.Linear(len(body[0]), 2, bias=False)
+        self.body = nn.Linear(len(body[0]), len(body), bias=False)
         self.activation = nn.Identity()
-        self.classifier = nn.Linear(2, 2, bias=False)
+        self.classifier = nn.Linear(len(body), classes, bias=False)
         self.body.weight.data = torch.tensor(body, dtype=torch.float32)
         nn.init.zeros_(self.classifier.weight)
 

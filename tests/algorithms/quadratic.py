@@ -63,7 +63,7 @@ class Case:
 
     rounds: per round, name -> values: `theta`, `server.NAME`, `client.I.NAME`. server, clients: vectors the run starts
     from, where round 0's zeros would hide a term; start: x. model, labels, classes: another model than `Quadratic`, and
-    each sample's label for it.
+    each sample's label for it; theta: then x, instead of the model's own.
     """
 
     algorithm: Mapping[str, Any]
@@ -77,6 +77,7 @@ class Case:
     model: Mapping[str, Any] = field(default_factory=dict)
     labels: Sequence[Sequence[int]] = ()
     classes: int = 2
+    theta: Sequence[float] = ()
 
 
 CASES: dict[str, Callable[[], Case]] = {}
@@ -106,6 +107,7 @@ def check(case: Case, tolerance: float = 1e-6) -> None:
     """Run the case's rounds in the engine and compare every number it lists."""
     simulation = Simulation(problem(case), InlineBackend())
     state = simulation.state()
+    state.theta = _vector(case.theta) if case.theta else state.theta
     state.server |= {name: _vector(value) for name, value in case.server.items()}
     state.clients |= {i: Vectors({name: _vector(value) for name, value in kept.items()})
                       for i, kept in case.clients.items()}

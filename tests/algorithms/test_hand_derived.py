@@ -4,6 +4,7 @@
 """
 
 import pytest
+import rounds_classifiers
 import rounds_fedsol
 import rounds_first
 import rounds_outputs
@@ -14,7 +15,8 @@ from quadratic import CASES, check
 
 from fedray.algorithms import ALGORITHMS
 
-MODULES = [rounds_fedsol, rounds_first, rounds_outputs, rounds_personal, rounds_server, rounds_sharpness]
+MODULES = [rounds_classifiers, rounds_fedsol, rounds_first, rounds_outputs, rounds_personal, rounds_server,
+           rounds_sharpness]
 """Importing one registers its cases."""
 
 
