@@ -10,6 +10,7 @@ from fedray.config import RunConfig
 from fedray.data.dataset import Dataset
 from fedray.data.shards import Shards
 from fedray.errors import UserError
+from fedray.evaluation import asked
 from fedray.models.flat import Network
 from fedray.rng import key
 
@@ -61,6 +62,7 @@ class Problem:
         algorithm, model = self.config.algorithm, self.config.model
         network = Network(self.module(), device, taps=model.taps if algorithm.reads_taps else ())
         algorithm.check_built(network.layout, tokens=self.data.tokens)
+        asked.check_built(self.config.evaluation.probes, network.layout, self.data.num_classes)
         network.module.eval()
         shape = self.data.input_shape
         try:

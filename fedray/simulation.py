@@ -14,7 +14,7 @@ from fedray.backend.inline import Backend
 from fedray.backend.reduce import Accumulator
 from fedray.client import Broadcast, Job
 from fedray.errors import Diverged
-from fedray.evaluation import personal
+from fedray.evaluation import angles, personal
 from fedray.evaluation.probes import by_class, drift_between, over_cohort
 from fedray.models.flat import Layout
 from fedray.problem import Problem
@@ -136,7 +136,7 @@ class Simulation:
         s.round = t + 1
         s.seconds += time.perf_counter() - started
         if looked_at:
-            s.history.append({"round": s.round, **self.evaluate(), "train_loss": train_loss, **measured,
+            s.history.append({"round": s.round, **self.evaluate(cohort), "train_loss": train_loss, **measured,
                               "lr": server.lr})
 
     def _is_evaluated(self, round: int) -> bool:
@@ -191,8 +191,11 @@ class Simulation:
         sizes = self.problem.shards.sizes[cohort]
         return sizes / sizes.sum()
 
-    def evaluate(self) -> dict[str, float]:
-        """What the configuration asks for, after the last whole round; accuracies in percent. Raises Diverged."""
+    def evaluate(self, cohort: np.ndarray | None = None) -> dict[str, float]:
+        """What the configuration asks for, after the last whole round; accuracies in percent. Raises Diverged.
+
+        cohort: the clients of that round, for whose classes the global model's angles are averaged.
+        """
         asked, algorithm, s = self.problem.config.evaluation, self.problem.config.algorithm, self._state
         row: dict[str, float] = {}
         if algorithm.keeps == "none":
@@ -201,6 +204,9 @@ class Simulation:
             row |= {"test_accuracy": 100 * float(sums["correct"].sum()) / count, "test_loss": float(sums["loss"])}
             if "classes" in asked.probes:
                 row |= by_class(sums["correct"], self.problem.data.y_test)
+            if "angles" in asked.probes:
+                held = [self._holds(int(i)) for i in (() if cohort is None else cohort)]
+                row |= angles.of_server(s.theta, self.layout, sums["features"], held)
         else:
             row |= personal.everyone(self._examine(Exam((0,), own=False, everyone=True)))
         if asked.train:
@@ -211,6 +217,12 @@ class Simulation:
             marks = self._examine(Exam(epochs, own=True, everyone=not algorithm.generic))
             row |= personal.summary(marks, epochs, row["test_accuracy"] if algorithm.generic else None)
         return row
+
+    def _holds(self, client: int) -> Tensor:
+        """Which classes a client has training samples of, bool `(C,)`."""
+        data = self.problem.data
+        labels = data.y_train[self.problem.shards[client]]
+        return torch.from_numpy(np.bincount(labels, minlength=data.num_classes) > 0)
 
     def _sums(self, split: str) -> dict[str, Tensor]:
         sums = Accumulator(self.backend.evaluate(self._state.theta, self._state.buffers, split)).result()

@@ -15,8 +15,9 @@ from fedray.client import CHUNK, Broadcast, Job, LocalClient, Population
 from fedray.config import Runtime
 from fedray.data.batches import Samples
 from fedray.errors import UserError
+from fedray.evaluation.angles import class_sums
 from fedray.evaluation.probes import probe_client
-from fedray.local import personal_client, train_client
+from fedray.local import OWN_BUFFERS, personal_client, train_client
 from fedray.problem import Problem
 from fedray.vectors import Vectors
 
@@ -90,8 +91,10 @@ class Worker:
                 partial.diverged[job.client] = str(reason)
             if each:
                 partial.each[job.client] = _kept(each)
-            if broadcast.probes:
-                partial.probes[job.client] = probe_client(broadcast.probes, c, config.algorithm, self.test_samples)
+            if broadcast.probes and job.client not in partial.diverged:
+                received = job.state.get(OWN_BUFFERS, broadcast.buffers).to(self.device)
+                partial.probes[job.client] = probe_client(broadcast.probes, c, config.algorithm, self.test_samples,
+                                                          received, config.training.batch_size)
             partial.states[job.client] = _kept(c.state)
         partial.sums = sums.sums
         return partial
@@ -101,7 +104,8 @@ class Worker:
         """Chunks of 500 consecutive samples of the test set, or of the training set (not augmented).
 
         Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of
-        chunks whose mean loss is not finite or above 1e5 (then `loss` lacks them).
+        chunks whose mean loss is not finite or above 1e5 (then `loss` lacks them). Of the test set, where angles are
+        asked for, also `features`: `class_sums`, divided by 500.
         """
         self.network.load(theta.to(self.device))
         self.network.buffers.copy_(buffers)
@@ -109,17 +113,20 @@ class Worker:
         sums = Accumulator()
         samples = self.test_samples if split == "test" else self.train_samples
         classes, n = self.problem.data.num_classes, len(samples)
-        terms = number_of_chunks(n)
+        terms, angles = number_of_chunks(n), split == "test" and "angles" in self.problem.config.evaluation.probes
         for chunk in chunks:
             x, y = samples.batch(np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, n)))
             with torch.no_grad():
-                logits = self.problem.config.algorithm.logits(self.network(x))
+                output = self.network(x)
+                logits = self.problem.config.algorithm.logits(output)
             loss = cross_entropy(logits, y, reduction="sum")
             bounded = loss <= MAX_TEST_LOSS * len(y)  # false for NaN; what is not bounded cannot be summed
             sums.add("unbounded", (~bounded).float(), 1.0, terms)
             sums.add("loss", torch.where(bounded, loss, 0.0), 1 / n, terms)
             correct = torch.bincount(y[logits.argmax(1) == y], minlength=classes)
             sums.add("correct", correct.float(), 1.0, terms)
+            if angles:
+                sums.add("features", class_sums(output.features, y, classes), 1 / CHUNK, terms)
         return sums.sums
 
     def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:

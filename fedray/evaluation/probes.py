@@ -4,24 +4,40 @@ A client's probes look at it right after its local training; a round gives their
 `NAME_std`, their standard deviation over it (population). What is undefined for a client is left out of both.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedray.algorithms.base import Algorithm
+from fedray.algorithms.fedsol import FedSOL
 from fedray.client import CHUNK, LocalClient
 from fedray.data.batches import Samples
+from fedray.evaluation import angles
+from fedray.evaluation.proximal import proximal, radii
 
 
-def probe_client(probes: Iterable[str], c: LocalClient, algorithm: Algorithm, test: Samples) -> dict[str, float]:
-    """The measurements of one trained client, name -> value."""
+def probe_client(probes: Collection[str], c: LocalClient, algorithm: Algorithm, test: Samples, received: Tensor,
+                 batch_size: int | Literal["full"]) -> dict[str, float]:
+    """The measurements of one trained client, name -> value; the network still holds its running statistics.
+
+    received: the running statistics (B,) that it began with.
+    """
     found: dict[str, float] = {}
-    for probe in probes:
-        if probe == "drift":
-            found |= drift(c, algorithm)
-        elif probe == "forgetting":
-            found |= forgetting(c, algorithm, test)
+    if "drift" in probes:
+        found |= drift(c, algorithm)
+    if "lambda" in probes and isinstance(algorithm, FedSOL):
+        found |= radii(c, algorithm)
+    if "proximal" in probes:
+        found |= proximal(c, algorithm, received, batch_size)
+    if "forgetting" in probes or "angles" in probes:  # one pass over the test set for both
+        accuracy, sums = tested(c, algorithm, test)
+        if "forgetting" in probes:
+            found["local_test_accuracy"] = accuracy
+        if "angles" in probes:
+            found |= angles.of_client(c.theta, c.layout, sums, c.counts > 0)
     return found
 
 
@@ -44,16 +60,21 @@ def drift_between(lengths: Mapping[int, float], weights: Mapping[int, float], up
     return {"drift_between": float(np.sqrt(max(2 * square / pairs, 0.0)))}
 
 
-def forgetting(c: LocalClient, algorithm: Algorithm, test: Samples) -> dict[str, float]:
-    """`local_test_accuracy`: percent of the whole test set that the local model gets right (FedSOL, figure 7a)."""
+def tested(c: LocalClient, algorithm: Algorithm, test: Samples) -> tuple[float, Tensor]:
+    """The local model on the whole test set, in evaluation mode, by its generic logits.
+
+    Percent that it gets right (`local_test_accuracy`: FedSOL, figure 7a), and `angles.class_sums`.
+    """
     c.network.load(c.theta)
     c.network.train(False)
-    correct = 0
+    correct, sums = 0, torch.zeros(())
     for start in range(0, len(test), CHUNK):
         x, y = test.batch(np.arange(start, min(start + CHUNK, len(test))))
         with torch.no_grad():
-            correct += int((algorithm.logits(c.network(x)).argmax(1) == y).sum())
-    return {"local_test_accuracy": 100 * correct / len(test)}
+            output = c.network(x)
+            correct += int((algorithm.logits(output).argmax(1) == y).sum())
+        sums = angles.class_sums(output.features, y, c.population.classes) + sums
+    return 100 * correct / len(test), sums
 
 
 def over_cohort(measured: Mapping[int, Mapping[str, float]]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from fedray.config import RunConfig, Runtime
 from fedray.errors import Diverged, UserError
 from fedray.problem import Problem
 from fedray.simulation import Simulation, run
+from tests.test_probes import everything
 
 
 def config(algorithm: object, rounds: int = 3, **training: object) -> RunConfig:
@@ -66,6 +67,15 @@ def test_same_numbers_inline_and_with_1_2_3_actors_and_resumed(
     assert state is not None
     resumed.restore(state)
     assert hashes(resumed) == expected
+
+
+def test_probes_give_the_same_inline_and_with_1_2_3_actors(backends: dict[int, RayBackend]) -> None:
+    problem = everything()
+    expected = hashes(Simulation(problem, InlineBackend()))
+    assert {"global_angle_means", "angle_means_existing", "proximal_cosine", "lambda_first.weight", "drift_between",
+            "local_test_accuracy", "accuracy_class_3", "train_accuracy"} <= expected[2][-1].keys()
+    for backend in backends.values():
+        assert hashes(Simulation(problem, backend)) == expected
 
 
 KINDS_OF_STATE = ("fedavg", "fedcm", "fedlesam", "moon", "fedrobust", "scaffold", "fedtoga")

@@ -1,0 +1,91 @@
+"""Angles between classifier vectors and between class means (FedGELA, figures 2, 3 and 5), in degrees.
+
+A classifier vector is a row of the head's weight. A class mean is the mean over the class's test samples of the
+features (the input of the head, or a model's own `features(x)`), each scaled to length 1, as FedGELA's are by
+definition: it is the mean direction, and neither the scale of the features nor that of single samples enters. Nothing
+is centred. The paper names neither samples nor centring; this is our reading.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize, one_hot
+
+from fedray.models.flat import Layout
+
+
+def head_weight(layout: Layout, classes: int) -> str | None:
+    """The name of the head's last matrix, where it has a row for every class."""
+    shapes = {name: shape for name, shape in zip(layout.names, layout.shapes, strict=True) if name in layout.heads}
+    matrices = [name for name, shape in shapes.items() if len(shape) == 2 and shape[0] >= classes]
+    return matrices[-1] if matrices else None
+
+
+def classifier(theta: Tensor, layout: Layout, classes: int) -> Tensor:
+    """Classifier vectors `(C, d)`."""
+    name = head_weight(layout, classes)
+    if name is None:
+        raise ValueError("the head has no weight of one row per class")  # refused before a run starts
+    return layout.views(theta)[name][:classes]
+
+
+def class_sums(features: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Sums over each class's samples of their features at length 1, float64 `(C, d)`; what is not finite counts 0."""
+    h = normalize(features.flatten(1).double()).nan_to_num(nan=0.0)
+    return one_hot(y, classes).double().T @ h
+
+
+def pairwise(vectors: Tensor) -> Tensor:
+    """Angles `(n, n)` between vectors `(n, d)`, float64 degrees; NaN where one is 0 or not finite.
+
+    2 atan2(||u - v||, ||u + v||) of the unit vectors: arccos of a cosine near 1 would lose half of the digits.
+    """
+    u = normalize(vectors.double())
+    apart, towards = (torch.cdist(u, v, compute_mode="donot_use_mm_for_euclid_dist") for v in (u, -u))
+    angles = torch.rad2deg(2 * torch.atan2(apart, towards))
+    undefined = ~(u.square().sum(1) > 0)
+    return angles.masked_fill(undefined[:, None] | undefined, torch.nan)
+
+
+def mean_angle(angles: Tensor, members: Tensor) -> float | None:
+    """Mean over the pairs of different members (bool `(n,)`) whose angle is defined; None where there is no pair."""
+    of_pairs = angles[members][:, members]
+    of_pairs = of_pairs[torch.triu(torch.ones_like(of_pairs, dtype=torch.bool), 1)]
+    of_pairs = of_pairs[~of_pairs.isnan()]
+    return float(of_pairs.mean()) if len(of_pairs) else None
+
+
+def of_client(theta: Tensor, layout: Layout, sums: Tensor, existing: Tensor) -> dict[str, float]:
+    """`angle_classifier_existing`, `angle_classifier_missing`, `angle_means_existing`, `angle_means_missing`.
+
+    Of a local model: among the classes that its client holds (existing, bool `(C,)`), among those that it lacks.
+    sums: `class_sums` of the test set under that model, which has samples of the missing classes too.
+    """
+    return {f"angle_{name}": value for name, value in _by_group(theta, layout, sums, existing).items()}
+
+
+def of_server(theta: Tensor, layout: Layout, sums: Tensor, held: Sequence[Tensor]) -> dict[str, float]:
+    """`global_angle_classifier` and `global_angle_means` of the global model, over all pairs of classes.
+
+    And, with `_existing` and `_missing`, the mean over the clients of the round of the same for the classes that a
+    client holds and lacks. held: per client, bool `(C,)`.
+    """
+    everyone = torch.ones(len(sums), dtype=torch.bool)
+    result = {name.removesuffix("_existing"): value
+              for name, value in _by_group(theta, layout, sums, everyone).items()}
+    found = [_by_group(theta, layout, sums, existing) for existing in held]
+    for name in dict.fromkeys(name for client in found for name in client):
+        values = [client[name] for client in found if name in client]
+        result[name] = sum(values) / len(values)
+    return {f"global_angle_{name}": value for name, value in result.items()}
+
+
+def _by_group(theta: Tensor, layout: Layout, sums: Tensor, existing: Tensor) -> dict[str, float]:
+    result = {}
+    for kind, vectors in (("classifier", classifier(theta, layout, len(sums))), ("means", sums)):
+        angles = pairwise(vectors)
+        for group, members in (("existing", existing), ("missing", ~existing)):
+            if (value := mean_angle(angles, members)) is not None:
+                result[f"{kind}_{group}"] = value
+    return result

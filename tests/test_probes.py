@@ -1,0 +1,413 @@
+"""What `evaluation.probes` and `evaluation.train` measure: hand-derived numbers, and that measuring changes nothing."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize, softmax
+
+from fedray import worker as worker_module
+from fedray.backend.inline import InlineBackend
+from fedray.client import Broadcast, Job, Population
+from fedray.config import RunConfig
+from fedray.data.batches import Samples
+from fedray.data.dataset import Dataset
+from fedray.errors import UserError
+from fedray.evaluation.angles import mean_angle, pairwise
+from fedray.evaluation.probes import drift_between
+from fedray.local import train_client
+from fedray.problem import Problem
+from fedray.simulation import Simulation, run
+from fedray.vectors import Vectors
+from tests.algorithms import quadratic
+from tests.algorithms.digits import data
+
+EVERY_PROBE = ["angles", "classes", "drift", "forgetting", "lambda", "proximal"]
+
+
+class Rows(nn.Module):
+    """A head of given rows and nothing else; the features are the inputs."""
+
+    def __init__(self, rows: Sequence[Sequence[float]]) -> None:
+        super().__init__()
+        self.head = nn.Linear(len(rows[0]), len(rows), bias=False)
+        self.head.weight.data = torch.tensor(rows, dtype=torch.float32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x)
+
+
+class Careful(nn.Module):
+    """Running statistics and dropout: what a careless probe would disturb."""
+
+    def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(math.prod(input_shape), 12)
+        self.norm, self.dropout = nn.BatchNorm1d(12), nn.Dropout(0.2)
+        self.last = nn.Linear(12, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.dropout(torch.relu(self.norm(self.first(x.flatten(1))))))
+
+
+def digits(algorithm: Any, model: Any = "tests.test_probes:Careful", probes: Sequence[str] = (), every: int = 1,
+           train: bool = False, per_round: int = 3, **training: Any) -> Problem:
+    """Six clients with digits of a Dirichlet split."""
+    config = RunConfig.parse({
+        "data": "digits", "partition": {"name": "dirichlet", "alpha": 0.3},
+        "clients": {"total": 6, "per_round": per_round}, "model": model, "algorithm": algorithm,
+        "training": {"rounds": 2, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "momentum": 0.5, "weight_decay": 1e-3,
+                     "aggregation": "samples", **training},
+        "evaluation": {"every": every, "probes": probes, "train": train}, "runtime": {"device": "cpu"}})
+    return Problem.build(config, data())
+
+
+def arrays(model: Mapping[str, Any], x: Any, y: Sequence[int], owner: Sequence[int], algorithm: Any = "fedavg",
+           test: tuple[Any, Sequence[int]] | None = None, probes: Sequence[str] = (), classes: int = 2, **training: Any
+           ) -> Problem:
+    """A problem of the test's own samples; one local step on the whole shard unless `training` says otherwise."""
+    config = RunConfig.parse({
+        "data": "digits", "partition": "natural", "clients": {"total": max(owner) + 1, "per_round": 1.0},
+        "model": model, "algorithm": algorithm, "evaluation": {"probes": probes}, "runtime": {"backend": "inline"},
+        "training": {"rounds": 1, "local_steps": 1, "batch_size": "full", **training}})
+    x_test, y_test = test or (x, y)
+    held = [np.array(x, dtype=np.float32), np.array(y), np.array(x_test, dtype=np.float32), np.array(y_test)]
+    return Problem.build(config, Dataset("own", *held, classes, client_train=np.array(owner)))
+
+
+def last_row(problem: Problem) -> dict[str, float]:
+    return run(problem, InlineBackend()).history[-1]
+
+
+def trained(problem: Problem) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor]:
+    """Parameters and running statistics of each client of the first round after its training; and x."""
+    config, network = problem.config, problem.network("cpu")
+    samples = Samples(problem.data.x_train, problem.data.y_train, problem.data, "cpu")
+    population = Population(samples, problem.data.num_classes, config.seed, len(problem.shards),
+                            int(problem.shards.sizes.sum()))
+    x, buffers = network.theta.clone(), network.buffers.clone()
+    cohort, result = Simulation(problem, InlineBackend()).cohort(0), {}
+    for i in map(int, cohort):
+        broadcast = Broadcast(0, config.training.lr, x, buffers, Vectors(), len(cohort))
+        c, _ = train_client(config.algorithm, network, population, problem.shards[i], config.training, broadcast,
+                            Job(i, 1.0, Vectors()))
+        result[i] = c.theta, network.buffers.clone()
+    return result, x
+
+
+def percent_right(problem: Problem, theta: Tensor, buffers: Tensor, split: str) -> float:
+    network, held = problem.network("cpu"), problem.data
+    pixels, y = (held.x_test, held.y_test) if split == "test" else (held.x_train, held.y_train)
+    network.load(theta)
+    network.buffers.copy_(buffers)
+    network.train(False)
+    with torch.no_grad():
+        logits = network((torch.from_numpy(pixels).float() / 255 - held.mean[0]) / held.std[0]).logits
+    return 100 * float((logits.argmax(1) == torch.from_numpy(y)).double().mean())
+
+
+def test_angles_between_known_vectors() -> None:
+    """(1, 0), (0, 2), (-3, 0): 90, 180 and 90 degrees, whatever their lengths; a zero vector has no angle.
+
+    (1, 0) and (1, 1e-6) are 1e-6 radians apart, of which an arccos would keep four digits.
+    """
+    angles = pairwise(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0], [0.0, 0.0]]))
+    assert mean_angle(angles, torch.ones(4, dtype=torch.bool)) == pytest.approx(120)
+    assert mean_angle(angles, torch.tensor([True, True, False, True])) == pytest.approx(90)
+    assert mean_angle(angles, torch.tensor([True, False, False, True])) is None
+    near = pairwise(torch.tensor([[1.0, 0.0], [1.0, 1e-6]], dtype=torch.float64))
+    assert float(near[0, 1]) == pytest.approx(math.degrees(1e-6), rel=1e-9)
+
+
+def test_angles_of_a_simplex() -> None:
+    """C vectors e_c - 1/C have the inner products -1/C and squared lengths 1 - 1/C: the cosine -1/(C - 1)."""
+    for classes in (2, 3, 10, 100):
+        angles = pairwise(torch.eye(classes) - 1 / classes)
+        assert mean_angle(angles, torch.ones(classes, dtype=torch.bool)) == pytest.approx(
+            math.degrees(math.acos(-1 / (classes - 1))), rel=1e-6)
+
+
+def test_angles_of_fedges_classifier() -> None:
+    """A simplex of 10 classes that never moves: arccos(-1/9) = 96.379 degrees on server and clients, every round."""
+    history = run(digits("fedge", {"name": "mlp", "hidden": [16]}, ["angles"]), InlineBackend()).history
+    assert len(history) == 2
+    for row in history:
+        for name in ("global_angle_classifier", "angle_classifier_existing", "angle_classifier_missing"):
+            assert row[name] == pytest.approx(96.37937, rel=1e-5)
+        assert row["angle_classifier_existing_std"] == pytest.approx(0, abs=1e-3)
+
+
+def test_angles_of_clients_and_server() -> None:
+    """The features are the inputs, and nothing moves (η = 1e-12). Client 0 holds classes 0, 1, 2, client 1 holds 2, 3.
+
+    Class means of the test set: directions of 0°, 90°, 180°, and 45° for class 3, whose samples (5, 0) and (0, 3) count
+    alike at length 1. Pairs: 01 90, 02 180, 03 45, 12 90, 13 45, 23 135; all: 585/6. Client 0: existing (90 + 180 +
+    90)/3 = 120, missing: class 3 alone, no pair. Client 1: existing 135, missing (0 and 1) 90.
+    Classifier rows of 0°, 90°, 180°, -45°: 01 90, 02 180, 03 45, 12 90, 13 135, 23 135; all: 675/6. Client 0: existing
+    120; client 1: existing 135, missing 90. 1500 test samples are three chunks of the sums.
+    """
+    x_test = [[1, 0], [0, 1], [-1, 0], [5, 0], [0, 3]]
+    row = last_row(arrays(
+        {"name": "tests.test_probes:Rows", "rows": [[2, 0], [0, 3], [-1, 0], [1, -1]]},
+        [[1, 0], [0, 1], [-1, 0], [-1, 0], [1, 1]], [0, 1, 2, 2, 3], [0, 0, 0, 1, 1], classes=4, lr=1e-12,
+        test=(x_test * 300, [0, 1, 2, 3, 3] * 300), probes=["angles"]))
+    expected = {"angle_means_existing": 127.5, "angle_means_existing_std": 7.5, "angle_means_missing": 90,
+                "angle_means_missing_std": 0, "angle_classifier_existing": 127.5, "angle_classifier_existing_std": 7.5,
+                "angle_classifier_missing": 90, "angle_classifier_missing_std": 0,
+                "global_angle_means": 97.5, "global_angle_means_existing": 127.5, "global_angle_means_missing": 90,
+                "global_angle_classifier": 112.5, "global_angle_classifier_existing": 127.5,
+                "global_angle_classifier_missing": 90}
+    assert {name: value for name, value in row.items() if "angle" in name} == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("aggregation", ["uniform", "samples"])
+def test_drift_on_quadratics(aggregation: str) -> None:
+    """Client 0: u = -½ (3, -4) = (-1.5, 2), of length 2.5. Client 1: -½ (-4, 3) = (2, -1.5), then -½ (2 - 3, -1.5 - 1),
+    so u = (2.5, -0.25), of length √6.3125. Between them √(4² + 2.25²) = √21.0625, whatever their weights."""
+    case = quadratic.Case(algorithm={"name": "fedavg"}, rounds=[{}], training={"aggregation": aggregation},
+                          model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]})
+    row = last_row(_with_probes(quadratic.problem(case), ["drift"]))
+    lengths = 2.5, math.sqrt(6.3125)
+    assert row["drift"] == pytest.approx(sum(lengths) / 2)
+    assert row["drift_std"] == pytest.approx((lengths[1] - lengths[0]) / 2, rel=1e-4)
+    assert row["drift_between"] == pytest.approx(math.sqrt(21.0625))
+
+
+def _with_probes(problem: Problem, probes: Sequence[str]) -> Problem:
+    evaluation = problem.config.evaluation.model_copy(update={"probes": tuple(probes)})
+    return Problem(problem.config.model_copy(update={"evaluation": evaluation}), problem.data, problem.shards)
+
+
+def test_drift_between_is_that_over_all_pairs() -> None:
+    """√(Σ_{i≠j} π_i π_j ||u_i - u_j||² / Σ_{i≠j} π_i π_j); nothing for a cohort of one."""
+    u = torch.randn(5, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pi = dict(enumerate((0.1, 0.15, 0.2, 0.25, 0.3)))
+    pairs = [(i, j) for i in pi for j in pi if i != j]
+    total = sum(pi[i] * pi[j] for i, j in pairs)
+    expected = math.sqrt(sum(pi[i] * pi[j] * float((u[i] - u[j]).square().sum()) for i, j in pairs) / total)
+    lengths = {i: float(u[i].norm()) for i in pi}
+    found = drift_between(lengths, pi, sum(pi[i] * u[i] for i in pi))  # type: ignore[arg-type]
+    assert found["drift_between"] == pytest.approx(expected)
+    assert drift_between({3: 1.0}, {3: 1.0}, u[0]) == {}
+    assert "drift_between" not in last_row(digits("fedavg", probes=["drift"], per_round=1))
+
+
+def test_forgetting_is_the_local_models_own_accuracy() -> None:
+    problem = digits("fedavg", probes=["forgetting"], rounds=1)
+    row, (models, _) = last_row(problem), trained(problem)
+    accuracies = [percent_right(problem, *models[i], "test") for i in sorted(models)]
+    assert len(set(accuracies)) == 3
+    assert row["local_test_accuracy"] == pytest.approx(np.mean(accuracies))
+    assert row["local_test_accuracy_std"] == pytest.approx(np.std(accuracies))
+
+
+def test_accuracy_on_the_training_set_and_by_class() -> None:
+    """`evaluation.train` is the global model's accuracy on every training sample, with its running statistics."""
+    problem = digits("fedavg", train=True, probes=["classes"])
+    result = run(problem, InlineBackend())
+    row = result.history[-1]
+    assert row["train_accuracy"] == pytest.approx(percent_right(problem, result.theta, result.state.buffers, "train"))
+    assert row["train_accuracy"] != row["test_accuracy"]
+    counts = np.bincount(problem.data.y_test, minlength=10)
+    right = sum(row[f"accuracy_class_{k}"] * counts[k] for k in range(10)) / counts.sum()
+    assert right == pytest.approx(row["test_accuracy"])
+
+
+def test_proximal_by_hand() -> None:
+    """One sample x = 1 of class 0, logits W x with W = (0, 0), η = 2, so one step of - 2 (-½, ½) gives y = (1, -1).
+
+    The received model says ½, ½; the local logits over τ = 3 are ±1/3: KL = log cosh(1/3). The next gradient of the
+    cross-entropy is along (-1, 1), that of KL along (1, -1): the update forgets as fast as it can, cosine -1.
+    """
+    row = last_row(arrays({"name": "tests.test_probes:Rows", "rows": [[0], [0]]}, [[1]], [0], [0], lr=2,
+                          probes=["proximal"]))
+    assert row["proximal_loss"] == pytest.approx(math.log(math.cosh(1 / 3)), rel=1e-5)
+    assert row["proximal_cosine"] == pytest.approx(-1)
+
+
+@pytest.mark.parametrize(("method", "tau"), [
+    ("fedavg", 3), ({"name": "fedavg-kl", "tau": 2, "weight": 0.5}, 2),
+    ({"name": "fedsol", "rho": 1.0, "proximal": {"name": "kl", "tau": 2}}, 2), ({"name": "fedprox", "mu": 0.1}, 3)])
+def test_proximal_by_other_means(method: Any, tau: float) -> None:
+    """The same by torch's own functions, from the trained models: batches of 16 in order, mean of the cosines.
+
+    FedSOL's q: e = ρ Λ unit(∇_head L_p), Λ = |y - x| with columns of length 1, then the gradient at y + e.
+    """
+    model = {"name": "mlp", "hidden": [8]}
+    problem = digits(method, model, ["proximal"], rounds=1)
+    name = problem.config.algorithm.name
+    row, (models, x) = last_row(problem), trained(problem)
+    network, losses, cosines = problem.network("cpu"), [], []
+    layout, held = network.layout, problem.data
+
+    def kl_at(theta: Tensor, pixels: Tensor) -> Tensor:
+        with torch.no_grad():
+            target = softmax(_logits(layout.views(x), pixels) / tau, 1)
+        return kl_div(log_softmax(_logits(layout.views(theta), pixels) / tau, 1), target, reduction="batchmean")
+
+    for i, (y, _) in sorted(models.items()):
+        pixels = ((torch.from_numpy(held.x_train[problem.shards[i]]).float() / 255 - held.mean[0]) / held.std[0])
+        labels = torch.from_numpy(held.y_train[problem.shards[i]])
+        losses.append(float(kl_at(y, pixels)))
+        own = []
+        for start in range(0, len(labels), 16):
+            batch, target = pixels[start:start + 16], labels[start:start + 16]
+            theta = y.clone().requires_grad_()
+            g_p, = torch.autograd.grad(kl_at(theta, batch), theta)
+            at = y
+            if name == "fedsol":
+                head = g_p * layout.head
+                moved = [normalize(v, dim=0) for v in layout.views((y - x).abs()).values()]
+                at = y + torch.cat([v.flatten() for v in moved]) * head / head.norm()
+            theta = at.clone().requires_grad_()
+            q, = torch.autograd.grad(cross_entropy(_logits(layout.views(theta), batch), target), theta)
+            q = q + (0.5 * g_p if name == "fedavg-kl" else 0.1 * (y - x) if name == "fedprox" else 0)
+            own.append(float(q @ g_p / q.norm() / g_p.norm()))
+        cosines.append(np.mean(own))
+    assert row["proximal_loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+    assert row["proximal_loss_std"] == pytest.approx(np.std(losses), rel=1e-3)
+    assert row["proximal_cosine"] == pytest.approx(np.mean(cosines), rel=1e-4)
+    assert row["proximal_cosine_std"] == pytest.approx(np.std(cosines), rel=1e-3)
+
+
+def _logits(views: Mapping[str, Tensor], pixels: Tensor) -> Tensor:
+    w1, b1, w2, b2 = views.values()
+    return torch.relu(pixels.flatten(1) @ w1.T + b1) @ w2.T + b2
+
+
+def test_each_model_has_its_own_running_statistics() -> None:
+    """η = 1e-12 moves no parameter, but the local model's running statistics are its shard's: the loss is not 0."""
+    model = {"name": "tests.models.test_buffers:TinyBatchNorm"}
+    row = last_row(arrays(model, [[0], [2], [6], [8]], [0, 1, 0, 1], [0, 0, 1, 1], lr=1e-12, probes=["proximal"]))
+    assert row["proximal_loss"] > 1e-4
+
+
+def test_no_cosine_where_nothing_was_learnt() -> None:
+    row = last_row(arrays({"name": "tests.test_probes:Rows", "rows": [[0], [0]]}, [[1]], [0], [0], lr=1e-12,
+                          probes=["proximal"]))
+    assert row["proximal_loss"] == pytest.approx(0, abs=1e-12)
+    assert "proximal_cosine" not in row
+
+
+def test_radii_by_hand() -> None:
+    """One step, before which nothing is perturbed: u = (-1.5, 2) and (2, -1.5), |u|/2.5 = (0.6, 0.8): mean 0.7.
+
+    Along the first dimension (of size 1) every entry is normalised by itself: 1.
+    """
+    for norm, mean in (("layer", 0.7), ("dim0", 1.0)):
+        case = quadratic.Case(algorithm={"name": "fedsol", "lambda_norm": norm}, rounds=[{}],
+                              training={"local_epochs": None, "local_steps": 1},
+                              model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]})
+        row = last_row(_with_probes(quadratic.problem(case), ["lambda"]))
+        assert row["lambda_point.weight"] == pytest.approx(mean)
+        assert row["lambda_point.weight_std"] == pytest.approx(0, abs=1e-7)
+
+
+def outcome(problem: Problem) -> tuple[str, str, list[dict[str, float]]]:
+    result = run(problem, InlineBackend())
+    return result.summary()["theta_sha256"], result.summary()["state_sha256"], result.history
+
+
+def possible(method: str) -> list[str]:
+    return [probe for probe in EVERY_PROBE if probe != "lambda" or method == "fedsol"]
+
+
+@pytest.mark.parametrize("method", ["fedsol", "scaffold", "moon", "fedtoga", "fedrcl", "perfedavg", "fedrod"])
+def test_probes_change_nothing(method: str) -> None:
+    """Not the parameters, the clients' states, the running statistics, the other metrics, or torch's generator."""
+    model: Any = {"name": "mlp", "hidden": [12]} if method == "fedrcl" else "tests.test_probes:Careful"
+    without = outcome(digits(method, model))
+    before = torch.get_rng_state()
+    theta, state, history = outcome(digits(method, model, possible(method), train=True))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (theta, state) == without[:2]
+    for row, plain in zip(history, without[2], strict=True):
+        assert len(row) > len(plain) + 20
+        assert {name: row[name] for name in plain} == plain
+
+
+def test_a_probe_does_not_depend_on_the_others() -> None:
+    together = last_row(digits("fedsol", probes=EVERY_PROBE))
+    for probe in EVERY_PROBE:
+        alone = last_row(digits("fedsol", probes=[probe]))
+        assert len(alone) > len(last_row(digits("fedsol")))
+        assert alone == {name: together[name] for name in alone}
+
+
+def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[int] = []
+    probe_client = worker_module.probe_client
+
+    def counted(probes: Any, c: Any, *rest: Any) -> dict[str, float]:
+        rounds.append(c.round + 1)
+        return probe_client(probes, c, *rest)
+
+    monkeypatch.setattr(worker_module, "probe_client", counted)
+    result = run(digits("fedavg", probes=["drift"], every=2, rounds=5), InlineBackend())
+    assert rounds == [2, 2, 2, 4, 4, 4, 5, 5, 5]
+    assert [row["round"] for row in result.history] == [2, 4, 5]
+    assert all("drift" in row for row in result.history)
+    rounds.clear()
+    problem = digits("fedavg", probes=["classes"])
+    run(problem, InlineBackend())
+    assert rounds == []
+    for asked, names in ((["classes"], {"loss", "correct", "unbounded"}),
+                         (["angles"], {"loss", "correct", "unbounded", "features"})):
+        backend = InlineBackend()
+        simulation = Simulation(digits("fedavg", probes=asked), backend)
+        state = simulation.state()
+        assert backend.evaluate(state.theta, state.buffers).keys() == names
+        assert backend.evaluate(state.theta, state.buffers, "train").keys() == {"loss", "correct", "unbounded"}
+
+
+def everything() -> Problem:
+    """All probes, on three chunks of test samples (tests/backend/test_ray.py deals them to actors)."""
+    problem = digits("fedsol", probes=EVERY_PROBE, train=True)
+    held, samples = problem.data, np.arange(1100) % len(problem.data.y_test)
+    return Problem(problem.config, Dataset(
+        "digits", held.x_train, held.y_train, held.x_test[samples], held.y_test[samples], 10, held.mean, held.std),
+        problem.shards)
+
+
+@pytest.mark.parametrize(("algorithm", "evaluation", "message"), [
+    ("fedavg", {"probes": ["lambda"]}, "evaluation.probes: lambda is the adaptive radius of fedsol; algorithm.name is"),
+    ({"name": "fedsol", "radius": "fixed"}, {"probes": ["lambda"]}, "fedsol; algorithm.radius is fixed"),
+    ("fedavg", {"probes": ["drift", "drift"]}, "evaluation.probes: found drift, drift; each once"),
+    ("fedavg", {"probes": ["drifting"]}, "evaluation.probes.0: found 'drifting'; input should be 'angles', 'classes'"),
+    ("fedrep", {"probes": ["classes"]}, "evaluation.probes: classes tests the global model; fedrep has none"),
+    ("fedrep", {"train": True}, "evaluation.train: tests the global model; fedrep has none"),
+    ("fedproto", {"probes": ["drift"]}, "evaluation.probes: drift compares with the global model; fedproto has none"),
+    ("fedproto", {"probes": ["proximal"]}, "evaluation.probes: proximal compares with the global model; fedproto has"),
+])
+def test_what_cannot_be_measured_is_refused(algorithm: Any, evaluation: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        RunConfig.parse({"data": "digits", "partition": "iid", "model": "mlp", "algorithm": algorithm,
+                         "evaluation": evaluation})
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_angles_without_a_linear_head_are_refused() -> None:
+    """Before anything starts: the quadratic's head has one row for two classes."""
+    case = quadratic.Case(algorithm={"name": "fedavg"}, rounds=[{}],
+                          model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]})
+    with pytest.raises(UserError, match=r"evaluation\.probes: angles need a head whose weight has a row for each of 2"):
+        Simulation(_with_probes(quadratic.problem(case), ["angles"]), InlineBackend())
+
+
+def test_every_metric_is_documented() -> None:
+    """docs/probes.md names each one, its `_std` aside; CLASS and PARAMETER stand for what differs."""
+    page = (Path(__file__).parent.parent / "docs" / "probes.md").read_text(encoding="utf-8")
+    plain, result = last_row(digits("fedsol")), last_row(digits("fedsol", probes=EVERY_PROBE, train=True))
+    names = {re.sub(r"^(accuracy_class_|lambda_).*", r"\1", name.removesuffix("_std"))
+             for name in result.keys() - plain.keys()}
+    assert len(names) == 18
+    for name in names:
+        full = {"accuracy_class_": "accuracy_class_CLASS", "lambda_": "lambda_PARAMETER"}.get(name, name)
+        assert f"`{full}`" in page, f"{full} is not in docs/probes.md"
