@@ -9,16 +9,17 @@ from collections.abc import Iterator
 import ray
 
 from fedray.errors import UserError
+from fedray.signals import sigterm_as_interrupt
 
 PATIENCE = 5.0
 """Seconds to wait for a cluster's port to answer."""
 
 
 @contextlib.contextmanager
-def cluster(address: str | None = None, env: dict[str, str] | None = None) -> Iterator[None]:
+def cluster(address: str | None = None) -> Iterator[None]:
     """Ray for the duration of a block: `address` (or $RAY_ADDRESS), else a local one for this machine alone.
 
-    env: variables for the processes of a cluster joined by `ray://`. Raises UserError where nobody answers.
+    Raises UserError where nobody answers.
     """
     address = address or os.environ.get("RAY_ADDRESS")
     if ray.is_initialized():
@@ -30,13 +31,13 @@ def cluster(address: str | None = None, env: dict[str, str] | None = None) -> It
         else:
             _refuse_unreachable(address)
             remote = address.startswith("ray://")  # there the driver runs in the cluster, and this shows what it prints
-            ray.init(address, log_to_driver=remote, logging_level=logging.ERROR,
-                     runtime_env={"env_vars": env} if remote and env else None)
+            ray.init(address, log_to_driver=remote, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         hint = "" if "RAY_AUTH_MODE" in os.environ else "; where the cluster asks for a token, set RAY_AUTH_MODE=token"
         raise UserError(f"--address: {address} cannot be joined: {str(error).splitlines()[0]}{hint}") from None
     try:
-        yield
+        with sigterm_as_interrupt():  # Ray has just set its own handler, which aborts
+            yield
     finally:
         ray.shutdown()
 

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from fedray.errors import UserError
+from fedray.errors import UserError, redacted
 
 log = logging.getLogger("fedray")
 FIRST, LONGEST = 1.0, 30.0
@@ -48,7 +48,7 @@ class Outbox:
                 if not self._away(error):
                     self._waiting.popleft()
                     raise
-                self._last = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+                self._last = redacted(str(error).splitlines()[0])[:200] if str(error) else type(error).__name__
                 if not self._pause:
                     log.warning("the store does not answer (%s); what is written waits until it does", self._last)
                 self._pause = min(2 * self._pause or FIRST, LONGEST)

@@ -7,6 +7,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from fedray.errors import redacted
+
 STYLE = {"finished": "green", "diverged": "yellow", "failed": "red", "stopped": "cyan", "running": "bold"}
 
 
@@ -42,7 +44,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """One line that is not an outcome."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(redacted(text), markup=False, soft_wrap=True)
 
     def ended(self, cell: str, status: str, text: str) -> None:
         """A cell has an outcome."""
@@ -50,8 +52,9 @@ class Progress:
         self._rows.pop(cell, None)
         self.outcomes[cell] = status
         mark = f"[{len(self.outcomes)}/{self.total}]".rjust(2 * len(str(self.total)) + 3)
-        self.console.print(f"{mark} {status:<9} {label}: {text} ({time.monotonic() - since:.1f} s{self._eta()})",
-                           style=STYLE.get(status), markup=False, soft_wrap=True)
+        took = f"({time.monotonic() - since:.1f} s{self._eta()})"
+        self.console.print(f"{mark} {status:<9} {label}: {redacted(text)} {took}", style=STYLE.get(status),
+                           markup=False, soft_wrap=True)
 
     def _eta(self) -> str:
         left = self.total - len(self.outcomes)

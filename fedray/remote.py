@@ -1,7 +1,8 @@
 """`fedray sweep --address ray://...`: the sweep's driver runs inside the cluster, as Tune's own does over Ray Client.
 
 A driver there cannot write into this folder, so the store and the checkpoints must be named: MLFLOW_TRACKING_URI and
-FEDRAY_STORAGE are required, and passed on with FEDRAY_DATA.
+FEDRAY_STORAGE are required, and passed on with FEDRAY_DATA. They travel as the driver's argument: Ray would write a
+runtime environment, with the store's password in it, into its logs and its dashboard.
 """
 
 import os
@@ -24,9 +25,9 @@ def sweep_in_cluster(sweep: Sweep, address: str, force: bool, max_concurrent: in
         if not os.environ.get(name):
             raise UserError(f"{name}: is required with ray://, since the driver runs in the cluster and not here")
     env = {name: os.environ[name] for name in PASSED if name in os.environ}
-    with cluster(address, env):
+    with cluster(address):
         reference = ray.remote(num_cpus=0, max_retries=0)(_drive).remote(sweep.model_dump(mode="json"), force,
-                                                                         max_concurrent)
+                                                                         max_concurrent, env)
         try:
             code, message = ray.get(reference)
         except KeyboardInterrupt:
@@ -38,9 +39,10 @@ def sweep_in_cluster(sweep: Sweep, address: str, force: bool, max_concurrent: in
     return int(code)
 
 
-def _drive(sweep: dict[str, object], force: bool, max_concurrent: int | None) -> tuple[int, str]:
+def _drive(sweep: dict[str, object], force: bool, max_concurrent: int | None, env: dict[str, str]) -> tuple[int, str]:
     from fedray.cli import sweep_here
 
+    os.environ |= env
     loaded = Sweep.model_validate(sweep)
     try:
         return sweep_here(loaded, loaded.name, "auto", force, max_concurrent), ""

@@ -25,9 +25,10 @@ from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_PARENT_RUN_ID
 
+from fedray.address import local_file, refuse_unusable
 from fedray.config import RunConfig
 from fedray.data.show import heatmap
-from fedray.errors import UserError
+from fedray.errors import UserError, one_line, redacted
 from fedray.outbox import Outbox
 from fedray.problem import Problem
 
@@ -63,10 +64,11 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
     for noisy in ("alembic", "mlflow"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     uri = store_uri()
-    local = uri.removeprefix("sqlite:///") if uri.startswith("sqlite:///") else None
+    local = local_file(uri)
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
-    if local is not None and not create and not Path(local).exists():
+    if local is not None and not create and not (local.exists() and local.stat().st_size):
         raise NoStore(f"MLFLOW_TRACKING_URI: there is no store at {local}; run a sweep first, or name its store")
+    refuse_unusable(uri)
     try:
         client = MlflowClient(tracking_uri=uri)
         found = client.get_experiment_by_name(name)
@@ -74,10 +76,12 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
             return client, found.experiment_id
         if not create:
             raise NoStore(f"MLflow has no experiment named {name!r} in this store; run a sweep first")
-        root = (Path(local).resolve().parent / "mlartifacts").as_uri() if local is not None else None
+        root = (local.resolve().parent / "mlartifacts").as_uri() if local is not None else None
         return client, client.create_experiment(name, artifact_location=root)
-    except MlflowException as error:
-        raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {str(error).splitlines()[0]}") from None
+    except UserError:
+        raise
+    except Exception as error:  # MLflow's, SQLAlchemy's, or that of a database's driver which is not installed
+        raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redacted(one_line(error))}") from None
 
 
 @dataclass(frozen=True)
@@ -261,7 +265,7 @@ class Tracker:
             metrics["seconds_per_round"] = summary["seconds_per_round"]
         if "diverged_round" in summary:
             metrics["diverged_round"] = summary["diverged_round"]
-        tags = {"fedray.status": status, "fedray.message": message[:5000]}
+        tags = {"fedray.status": status, "fedray.message": redacted(message)[:5000]}
         tags |= {f"fedray.{key}": summary[key] for key in ("theta_sha256", "state_sha256", "stopper") if key in summary}
         # A cell that was stopped early and goes on later is closed twice: the later round is the one that is shown.
         now, step = _now(), int(run.history[-1]["round"]) if run.history else 0
@@ -270,7 +274,7 @@ class Tracker:
             self.client.log_batch(run.id, [Metric(k, v, now, step) for k, v in metrics.items()],
                                   tags=[RunTag(k, v) for k, v in tags.items()])
             if "traceback" in summary:
-                self.client.log_text(run.id, summary["traceback"], "traceback.txt")
+                self.client.log_text(run.id, redacted(summary["traceback"]), "traceback.txt")
             self.client.set_terminated(run.id, "FINISHED" if status in ("finished", "stopped") else "FAILED")
 
         self._outbox.send(write)

@@ -133,7 +133,7 @@ SWEEPS: dict[str, tuple[dict[str, Any], str]] = {
     "distribution": ({"search": {"algorithm.rho": {"lognormal": [0, 1]}}},
                      "sweep.yaml: search.algorithm.rho: unknown name 'lognormal'; did you mean 'loguniform'?"),
     "arguments": ({"search": {"algorithm.rho": {"loguniform": [0, 1]}}},
-                  "sweep.yaml: search.algorithm.rho: loguniform does not take [0, 1]; [LOW, HIGH], above 0 is required"),
+                  "search.algorithm.rho: loguniform does not take [0, 1]; [LOW, HIGH], above 0 is required"),
     "scheduler": ({"scheduler": "random"}, "sweep.yaml: scheduler: found 'random'; input should be 'asha' or 'median'"),
     "stop": ({"stop": {"acuracy": 3}}, "sweep.yaml: stop: unknown name 'acuracy'; did you mean 'test_accuracy'?"),
     "order": ({"grid": {"algorithm.rho": [0.1], "algorithm": ["fedsam"]}},
