@@ -172,5 +172,11 @@ CASES: list[Case] = [
            body_epochs=2),
 ]
 
-NOT_COMPARED: dict[str, str] = {}
-"""Method -> why it has no oracle."""
+NOT_COMPARED = {
+    "local-only": "it leaves theta as it is; each client's model is compared in test_personal",
+    "fedproto": "as local-only, with the prototypes",
+    "perfedavg": "its oracle repeats draws; in test_personal",
+    "knnper": "trained as FedAvg is; what it answers is compared in test_personal",
+    "fedgen": "its oracle repeats draws, and the generator is compared too; in test_personal",
+}
+"""Method -> why it is not here."""

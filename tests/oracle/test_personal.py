@@ -1,0 +1,212 @@
+"""The personalised methods against their oracle, where more than theta is to be compared, or draws are to be repeated.
+
+The federation, its settings and the bound are those of `test_oracle`. Draws are fedray's: their keys are part of what a
+run is, so here they are written out again.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedray.backend.inline import InlineBackend
+from fedray.client import Broadcast, Job, Population
+from fedray.data.batches import Samples
+from fedray.local import personal_client
+from fedray.models.flat import Layout
+from fedray.rng import generator, key
+from fedray.simulation import State, run
+from fedray.vectors import Vectors
+
+from . import personal
+from .averaging import fedavg
+from .cases import Case
+from .personal import Generator, Noise
+from .tensors import Tensors, zeros
+from .test_oracle import CLASSES, HIDDEN, SIZES, TOLERANCE, dataset, flat, problem, world
+
+SEED = 0
+
+
+def case(method: str, setting: str = "plain", **options: Any) -> Case:
+    return Case(method, fedavg, options, setting=setting)
+
+
+def state(given: Case) -> State:
+    """fedray's, after the last round."""
+    return run(problem(given, SEED), InlineBackend()).state
+
+
+def draw(t: int, i: int, k: int, n: int, size: int) -> np.ndarray:
+    return generator(SEED, f"draw {k} {n}", t, i).choice(SIZES[i], size, replace=False)
+
+
+PERFEDAVG: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "first order": ({}, {}),
+    "first order, inner lr": ({"inner_lr": 0.3}, {"a": 0.3}),
+    "hessian-free": ({"hessian_free": True, "delta": 0.1}, {"delta": 0.1}),
+    "hessian-free, inner lr": ({"hessian_free": True, "delta": 0.2, "inner_lr": 0.3}, {"delta": 0.2, "a": 0.3}),
+}
+
+
+@pytest.mark.parametrize("setting", ["plain", "together", "softmax"])
+@pytest.mark.parametrize("name", PERFEDAVG)
+def test_perfedavg(name: str, setting: str) -> None:
+    """And a hyper-parameter that is off, or the other form, is outside the bound."""
+    options, arguments = PERFEDAVG[name]
+    given = case("perfedavg", setting, **options)
+    found = state(given).theta.numpy()
+
+    def distance(**changed: Any) -> float:
+        return float(np.abs(found - flat(personal.perfedavg(world(given, SEED), draw, **changed))).max())
+
+    assert distance(**arguments) < TOLERANCE
+    for option, value in arguments.items():
+        assert distance(**arguments | {option: 1.5 * value}) > 3 * TOLERANCE, option
+    for _, other in PERFEDAVG.values():
+        assert other == arguments or distance(**other) > 3 * TOLERANCE
+
+
+@pytest.mark.parametrize("setting", ["plain", "together", "softmax"])
+def test_local_only(setting: str) -> None:
+    given = case("local-only", setting)
+    found, w = state(given), world(given, SEED)
+    for i, own in enumerate(personal.local_only(w)):
+        assert np.abs(found.clients[i]["own"].numpy() - flat(own)).max() < TOLERANCE
+    assert np.abs(found.theta.numpy() - flat(w.x0)).max() < 1e-12
+
+
+FEDPROTO: dict[str, dict[str, Any]] = {"": {}, "by samples": {"by_samples": True}, "running": {"running": True},
+                                       "running, by samples": {"by_samples": True, "running": True}}
+
+
+@pytest.mark.parametrize("setting", ["plain", "together"])
+@pytest.mark.parametrize("name", FEDPROTO)
+def test_fedproto(name: str, setting: str) -> None:
+    chosen = FEDPROTO[name]
+    given = case("fedproto", setting, lam=2.0, average="samples" if "by_samples" in chosen else "clients",
+                 prototypes="running" if "running" in chosen else "trained")
+    found = state(given)
+
+    def distances(lam: float, **changed: bool) -> tuple[float, float]:
+        own, P = personal.fedproto(world(given, SEED), CLASSES, lam, **changed)
+        assert set(P) == set(found.server.known.nonzero().flatten().tolist())
+        return (max(float(np.abs(found.clients[i]["own"].numpy() - flat(p)).max()) for i, p in enumerate(own)),
+                max(float(np.abs(found.server.prototypes[c].numpy() - p).max()) for c, p in P.items()))
+
+    assert max(distances(2.0, **chosen)) < TOLERANCE
+    assert min(distances(2.04, **chosen)) > 3 * TOLERANCE
+    for other in FEDPROTO.values():
+        if other != chosen:
+            assert min(distances(2.0, **other)) > 3 * TOLERANCE
+
+
+@functools.cache
+def knn_pieces() -> tuple[Callable[..., torch.Tensor], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """What client 3 answers to the training samples of client 4 (as options -> p), and the oracle's z, h, memory, y."""
+    given = case("knnper")
+    built, data, w = problem(given, SEED), dataset(SEED), world(given, SEED)
+    theta, network = state(given).theta, built.network("cpu")
+    samples = Samples(data.x_train, data.y_train, data, "cpu")
+
+    def answers(**options: Any) -> torch.Tensor:
+        method = built.config.algorithm.model_copy(update=options)
+        c = personal_client(method, network, Population(samples, CLASSES, SEED, len(SIZES), sum(SIZES)),
+                            built.shards[3], built.config.training,
+                            Broadcast(4, 0.1, theta, network.buffers, Vectors(), 1), Job(3, 1.0, Vectors()), 0)
+        network.load(c.theta)
+        with torch.no_grad():
+            return method.personal_logits(network(samples.batch(built.shards[4])[0]), c).exp()
+
+    x = fedavg(w)
+    asked, memory = w.net.forward(x, w.clients[4][0]), w.net.forward(x, w.clients[3][0])
+    return answers, asked.z, asked.h, memory.h, w.clients[3][1]
+
+
+@pytest.mark.parametrize(("k", "lam", "scale"), [(3, 0.5, 1.0), (3, 0.9, 0.2), (1, 0.3, 1.0), (50, 1.0, 2.0),
+                                                 (3, 0.0, 1.0)])
+def test_knnper(k: int, lam: float, scale: float) -> None:
+    """Probabilities to 1e-5; they are probabilities; there are 7 samples to remember, so k = 50 is all of them."""
+    answers, z, h, memory, labels = knn_pieces()
+    found = answers(k=k, lam=lam, scale=scale)
+    assert torch.allclose(found.sum(1), torch.ones(len(found)), atol=1e-6)
+    assert np.abs(found.numpy() - personal.knn(z, h, memory, labels, k, lam, scale)).max() < TOLERANCE
+    for changed in ({"k": k + 1}, {"lam": 0.9 * lam + 0.02}, {"scale": 1.2 * scale}):
+        if (k == 50 and "k" in changed) or (k == 1 and "scale" in changed) or (lam == 0 and "lam" not in changed):
+            continue
+        other = personal.knn(z, h, memory, labels, **{"k": k, "lam": lam, "scale": scale} | changed)
+        assert np.abs(found.numpy() - other).max() > 3 * TOLERANCE, changed
+
+
+GENERATOR = {"hidden": 5, "noise": 3, "batch": 6, "steps": 4}
+OPTIONS = {"alpha": 1.5, "beta": 0.8, "diversity": 0.7, "decay": 0.9, "lr": 0.02, "weight_decay": 0.05}
+NAMES = ("W1", "b1", "scale", "shift", "W2", "b2")
+TENSORS = [(5, 3 + CLASSES), (5,), (5,), (5,), (HIDDEN, 5), (HIDDEN,)]
+
+
+def drawn(purpose: str, t: int, i: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(key(SEED, purpose, t, i))
+
+
+def array(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.double().numpy()
+
+
+class Draws:
+    """fedray's, repeated: one stream per client and round, one of the server per round, which starts with G itself."""
+
+    def __init__(self) -> None:
+        self.first = drawn("server", 0)
+
+    def start(self) -> Generator:
+        parts = []
+        for name, shape in zip(NAMES, TENSORS, strict=True):
+            bound = (3 + CLASSES if name in ("W1", "b1") else 5) ** -0.5
+            parts.append(torch.full(shape, float(name == "scale")) if name in ("scale", "shift")
+                         else torch.empty(shape).uniform_(-bound, bound, generator=self.first))
+        p = Tensors({name: array(part) for name, part in zip(NAMES, parts, strict=True)})
+        return Generator(p, np.zeros(5), np.ones(5), zeros(p), zeros(p))
+
+    def client(self, t: int, i: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        stream = drawn("torch", t, i)
+        for size in 2 * [min(4, SIZES[i] - start) for start in range(0, SIZES[i], 4)]:
+            yield (torch.randint(CLASSES, (6,), generator=stream).numpy(),
+                   *(array(torch.rand(n, 3, generator=stream)) for n in (size, 6)))
+
+    def server(self, t: int, present: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        stream = self.first if t == 0 else drawn("server", t)
+        for _ in range(4):
+            y = present[torch.randint(len(present), (6,), generator=stream).numpy()]
+            yield y, array(torch.rand(6, 3, generator=stream))
+
+
+def fedgen_oracle(given: Case, **options: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """theta, the generator's parameters and its statistics."""
+    draws = Draws()
+    x, made = personal.fedgen(world(given, SEED), Noise(draws.start, draws.client, draws.server), CLASSES,
+                              **{**OPTIONS, **options})
+    assert made is not None
+    return flat(x), flat(made.p), np.concatenate([made.mean, made.var])
+
+
+@pytest.mark.parametrize("setting", ["plain", "together"])
+@pytest.mark.parametrize("epochs", [20, 1])
+def test_fedgen(setting: str, epochs: int) -> None:
+    """theta, generator and its statistics after five rounds; every hyper-parameter 2 % off is outside the bound."""
+    given = case("fedgen", setting, **GENERATOR, **OPTIONS, epochs=epochs)
+    found = state(given)
+    sides = [array(side) for side in (found.theta, found.server.generator,
+                                      torch.cat([found.server["mean"], found.server["var"]]))]
+    assert Layout(NAMES, tuple(TENSORS)).size == len(sides[1])
+
+    def distances(**changed: Any) -> list[float]:
+        other = fedgen_oracle(given, **{"epochs": epochs, **changed})
+        return [float(np.abs(a - b).max()) for a, b in zip(sides, other, strict=True)]
+
+    assert max(distances()) < TOLERANCE
+    for name, value in OPTIONS.items():
+        assert max(distances(**{name: 1.02 * value if name != "decay" else 0.98 * value})) > 3 * TOLERANCE, name
+    assert max(distances(epochs=21 - epochs)) > 3 * TOLERANCE
