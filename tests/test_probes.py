@@ -18,9 +18,10 @@ from fedray.client import Broadcast, Job, Population
 from fedray.config import RunConfig
 from fedray.data.batches import Samples
 from fedray.data.dataset import Dataset
-from fedray.errors import UserError
+from fedray.errors import Diverged, UserError
 from fedray.evaluation.angles import mean_angle, pairwise
 from fedray.evaluation.probes import drift_between
+from fedray.evaluation.proximal import proximal
 from fedray.local import train_client
 from fedray.problem import Problem
 from fedray.simulation import Simulation, run
@@ -233,11 +234,13 @@ def test_proximal_by_hand() -> None:
 
 @pytest.mark.parametrize(("method", "tau"), [
     ("fedavg", 3), ({"name": "fedavg-kl", "tau": 2, "weight": 0.5}, 2),
-    ({"name": "fedsol", "rho": 1.0, "proximal": {"name": "kl", "tau": 2}}, 2), ({"name": "fedprox", "mu": 0.1}, 3)])
+    ({"name": "fedsol", "rho": 1.0, "proximal": {"name": "kl", "tau": 2}}, 2), ({"name": "fedprox", "mu": 0.1}, 3),
+    ("fedbabu", 3)])
 def test_proximal_by_other_means(method: Any, tau: float) -> None:
     """The same by torch's own functions, from the trained models: batches of 16 in order, mean of the cosines.
 
     FedSOL's q: e = ρ Λ unit(∇_head L_p), Λ = |y - x| with columns of length 1, then the gradient at y + e.
+    FedBABU's is 0 on the head, which does not move.
     """
     model = {"name": "mlp", "hidden": [8]}
     problem = digits(method, model, ["proximal"], rounds=1)
@@ -268,6 +271,7 @@ def test_proximal_by_other_means(method: Any, tau: float) -> None:
             theta = at.clone().requires_grad_()
             q, = torch.autograd.grad(cross_entropy(_logits(layout.views(theta), batch), target), theta)
             q = q + (0.5 * g_p if name == "fedavg-kl" else 0.1 * (y - x) if name == "fedprox" else 0)
+            q = q * (1 - layout.head) if name == "fedbabu" else q
             own.append(float(q @ g_p / q.norm() / g_p.norm()))
         cosines.append(np.mean(own))
     assert row["proximal_loss"] == pytest.approx(np.mean(losses), rel=1e-4)
@@ -286,6 +290,38 @@ def test_each_model_has_its_own_running_statistics() -> None:
     model = {"name": "tests.models.test_buffers:TinyBatchNorm"}
     row = last_row(arrays(model, [[0], [2], [6], [8]], [0, 1, 0, 1], [0, 0, 1, 1], lr=1e-12, probes=["proximal"]))
     assert row["proximal_loss"] > 1e-4
+
+
+def test_every_batch_finds_the_running_statistics_that_training_left() -> None:
+    """Two equal batches have equal cosines, so the mean of both is that of the first alone."""
+    problem = arrays({"name": "tests.test_probes:Careful"}, 2 * [[0], [2], [5]], 2 * [0, 1, 0], [0] * 6, batch_size=3)
+    config, network = problem.config, problem.network("cpu")
+    network.module.dropout.p = 0.0
+    population = Population(Samples(problem.data.x_train, problem.data.y_train, problem.data, "cpu"), 2, 0, 1, 6)
+    received = network.buffers.clone()
+    broadcast = Broadcast(0, 0.1, network.theta.clone(), received, Vectors(), 1)
+    c, _ = train_client(config.algorithm, network, population, np.arange(6), config.training, broadcast,
+                        Job(0, 1.0, Vectors()))
+    c.steps = 2
+    both = proximal(c, config.algorithm, received, 3)
+    c.steps = 1
+    assert proximal(c, config.algorithm, received, 3) == pytest.approx(both, rel=1e-6)
+
+
+def test_no_other_batches_than_in_training() -> None:
+    """Two samples and one, and a single step on the two: BatchNorm would refuse the batch of one."""
+    model = {"name": "tests.models.test_buffers:TinyBatchNorm"}
+    row = last_row(arrays(model, [[0], [2], [6]], [0, 1, 0], [0, 0, 0], batch_size=2, probes=["proximal"]))
+    assert -1 <= row["proximal_cosine"] <= 1
+
+
+def test_a_diverged_run_says_the_same() -> None:
+    found = []
+    for probes in ([], EVERY_PROBE):
+        with pytest.raises(Diverged) as raised:
+            run(digits("fedsol", {"name": "mlp", "hidden": [8]}, probes, lr=1e30), InlineBackend())
+        found.append(str(raised.value))
+    assert found[0] == found[1]
 
 
 def test_no_cosine_where_nothing_was_learnt() -> None:
@@ -333,8 +369,10 @@ def test_probes_change_nothing(method: str) -> None:
 
 
 def test_a_probe_does_not_depend_on_the_others() -> None:
+    """Nor on what torch's generator was before: dropout in the gradients is drawn by key."""
     together = last_row(digits("fedsol", probes=EVERY_PROBE))
-    for probe in EVERY_PROBE:
+    for seed, probe in enumerate(EVERY_PROBE):
+        torch.manual_seed(seed)
         alone = last_row(digits("fedsol", probes=[probe]))
         assert len(alone) > len(last_row(digits("fedsol")))
         assert alone == {name: together[name] for name in alone}
