@@ -4,7 +4,8 @@ import pytest
 
 from fedray.algorithms import ALGORITHMS, algorithm
 from fedray.algorithms.base import Algorithm, Client, Server, Sum, Vectors
-from fedray.cost import Cost, cost
+from fedray.config import RunConfig
+from fedray.cost import Cost, cost, relative_compute
 
 COSTS = {
     #            down, up, client, server, gradients
@@ -116,3 +117,32 @@ def test_what_counts() -> None:
     """Down: x once, a, half of it (a tensor of its own); up: the update once, its copy; kept: one model, one vector."""
     found = cost(Wasteful(), shape=(1, 4, 4), classes=2, model={"name": "mlp", "hidden": [2]})
     assert found == Cost(2.5, 2, 1, 1, 1)
+
+
+FORWARD, STEP = 64 * 50 + 50 * 10, 2 * (64 * 50 + 50 * 10) + 50 * 10
+"""Multiplications of digits -> 50 -> 10 per sample: forward 3700; a gradient repeats them for the weights and sends one
+layer's error back, 7900 in all."""
+
+
+@pytest.mark.parametrize(("algorithm", "multiplications"), [
+    ("fedavg", STEP), ("fedtoga", 2 * STEP), ("fedsam", 2 * STEP), ("fedlesam", STEP),
+    ("fedntd", STEP + FORWARD),                   # the global model's predictions, in every step
+    ("moon", STEP + 2 * FORWARD),                 # and the previous local model's
+    ({"name": "fedsol", "perturb": "all"}, 2 * STEP + FORWARD),
+    # The head's gradient: forward and the head's own weights. The paper's 1.33x + delta; delta is the predictions'.
+    ({"name": "fedsol", "perturb": "head"}, STEP + FORWARD + 50 * 10 + FORWARD),
+    ("mimelite", STEP + STEP / 4),                # a pass over the shard per round of 4 epochs
+])
+def test_relative_compute(algorithm: object, multiplications: float) -> None:
+    config = RunConfig.parse({
+        "data": "digits", "partition": "iid", "model": {"name": "mlp", "hidden": [50]}, "algorithm": algorithm,
+        "training": {"local_epochs": 4}})
+    assert relative_compute(config) == pytest.approx(multiplications / STEP, abs=1e-9)
+
+
+def test_relative_compute_of_text() -> None:
+    """Every method trains the same two LSTM layers: FedSAM twice."""
+    config = RunConfig.parse({
+        "data": "shakespeare", "partition": "natural", "model": {"name": "char_lstm", "hidden": 4},
+        "algorithm": "fedsam", "training": {"local_steps": 1}})
+    assert relative_compute(config) == pytest.approx(2)

@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from fedray.data.dataset import Dataset
-from fedray.data.source import Images, Recipe
+from fedray.data.source import Images, Published, Recipe
 from fedray.rng import generator
 
 PATCHES = 4
@@ -27,6 +27,9 @@ class Synthetic(Images):
     test: int = Field(500, gt=0, description="test images")
     noise: float = Field(0.25, ge=0, allow_inf_nan=False, description="standard deviation of a pixel's noise; the "
                          "patches of two classes differ by 0.29 (rms; images are in [0, 1])")
+
+    def expected(self) -> Published:
+        return Published(self.train, self.test, self.classes, self.shape, size="none")
 
     def fetch(self) -> None:
         """Nothing to do: the images are computed."""
