@@ -20,11 +20,15 @@ class Collected:
 
     cells: a row per cell: `cell` (hash), `label`, `status` (tracking.RANK, or `missing`), `run_id`, the configuration
     under dotted names (strings), metrics under `metrics.NAME` (floats).
+    configs: hash -> configuration. runs: run_id -> MLflow's run, of the cells that have one. parent: the sweep's own.
     """
 
     name: str
     cells: pd.DataFrame
     client: MlflowClient
+    configs: dict[str, dict[str, Any]]
+    runs: dict[str, Run]
+    parent: Run
 
 
 def collect(name: str) -> Collected:
@@ -36,8 +40,11 @@ def collect(name: str) -> Collected:
         raise unknown("sweep", name, parents) if parents else UserError(f"sweep: {name!r} is not in this store, "
                                                                         "which holds no sweep at all")
     best = best_runs(client, experiment)
-    rows = [_row(cell, best.get(cell["hash"])) for cell in _expected(client, parents[name])]
-    return Collected(name, pd.DataFrame(rows), client)
+    cells = _expected(client, parents[name])
+    found = [best.get(cell["hash"]) for cell in cells]
+    rows = [_row(cell, run) for cell, run in zip(cells, found, strict=True)]
+    return Collected(name, pd.DataFrame(rows), client, {cell["hash"]: cell["config"] for cell in cells},
+                     {run.info.run_id: run for run in found if run is not None}, parents[name])
 
 
 def _expected(client: MlflowClient, parent: Run) -> list[dict[str, Any]]:

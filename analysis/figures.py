@@ -1,69 +1,81 @@
-"""Figures from MLflow: `python -m analysis.figures SWEEP [--kind curves|sensitivity] [--x algorithm.rho] [--out DIR]`.
+"""Figures from MLflow: `python -m analysis.figures SWEEP [--kind ...] [--metric ...] [--x algorithm.rho] [--out DIR]`.
 
-curves: a metric by round, a file per setting, a line per method. sensitivity: a table's metric by a hyper-parameter,
-the heterogeneity or the participation, a file per setting. A line is the mean over the finished seeds, the band (the
-bars) the sample standard deviation. Methods differ by dashes and markers, not only by colour. PNG and PDF.
+Without --kind: curves, and the sensitivity to every number of the configuration by which alone runs differ.
+- curves: metrics by round, a file per setting, a line per method.
+- sensitivity: a table's metric by a hyper-parameter, the heterogeneity or the participation, a file per setting.
+- bars: a metric of many parts, such as the layers' Λ, at a round; a file per setting.
+- classes: each class's accuracy by round, a file per setting and method.
+- partition: samples per client and class, from the configuration alone.
+A line is the mean over the finished seeds, the band (the whiskers) the sample standard deviation. Methods differ by
+dashes, markers and hatches, not only by colour. PNG and PDF.
 """
 
-import re
 import sys
 from collections.abc import Iterator
-from itertools import cycle
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import typer
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from analysis.axes import labels, separating
 from analysis.collect import Collected, collect
-from analysis.metrics import DEFAULT, NEVER, history, title, values
+from analysis.metrics import DEFAULT, NEVER, by_round, history, of_parts, title, values
+from analysis.style import COLOURS, HATCHES, WIDTH, axes, save, styled, styles, with_legend
+from fedray.data.partition import partition
+from fedray.data.show import heatmap
+from fedray.data.sources import data_source
 from fedray.errors import UserError, unknown
 from fedray.sweepfile import SYMBOLS
 
-WIDTH = 3.3
-"""Inches: a column of a two-column paper."""
-STYLE: Any = {
-    "font.size": 7, "axes.linewidth": 0.6, "lines.linewidth": 1.0, "lines.markersize": 3.0, "pdf.fonttype": 42,
-    "legend.fontsize": 6, "legend.frameon": False, "axes.grid": True, "grid.linewidth": 0.3, "grid.alpha": 0.5}
-COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7f7f7f", "#e69f00")
-"""Okabe and Ito's, told apart by colour-blind readers."""
-DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-PER_ROUND = ("test_accuracy", "test_loss", "train_loss")
+KINDS = ("curves", "sensitivity", "bars", "classes", "partition")
 
 
-@mpl.rc_context(STYLE)
-def curves(sweep: Collected, metric: str = "test_accuracy") -> dict[str, Figure]:
-    """Setting -> learning curves. Raises UserError for a metric that is not logged by round, or no finished run."""
-    logged = {run_id: history(sweep, run_id, metric) for run_id in _finished(sweep)["run_id"]}
-    if not any(logged.values()):
-        raise UserError(f"--metric: found {metric!r}; the runs log {', '.join(PER_ROUND)} by round")
-    cells = _labelled(sweep)
+@styled
+def curves(sweep: Collected, metric: str = "test_accuracy", band: str = "seeds", smooth: int = 1) -> dict[str, Figure]:
+    """Setting -> curves of a metric, or of several with commas.
+
+    band: `seeds`, the sample standard deviation over seeds, or `clients`, the metric's `_std`, which is over clients,
+    averaged over seeds. smooth: each point is the mean of so many evaluated rounds, itself the last.
+    Raises UserError for a metric that no run logs by round, or no finished run.
+    """
+    cells, wanted = labelled(sweep), metric.split(",")
+    logged = {name: {run_id: history(sweep, run_id, name) for run_id in cells["run_id"]}
+              for name in (*wanted, *(f"{name}_std" for name in wanted if band == "clients"))}
+    for name in logged:
+        if not any(logged[name].values()):
+            raise unknown("--metric", name, by_round(sweep))
     figures = {}
     for setting, panel in cells.groupby("_column", sort=False):
-        figure, axes = _axes("round", title(metric).removesuffix(" of the last round"), str(setting))
-        for style, (method, group) in zip(styles(), _methods(cells, panel), strict=False):
-            if len(group):
-                runs = pd.DataFrame({run_id: logged[run_id] for run_id in group["run_id"]}).sort_index().dropna()
-                rounds, mean, std = runs.index.to_numpy(), runs.mean(axis=1), runs.std(axis=1)
-                axes.plot(rounds, mean, label=method, markevery=max(1, len(rounds) // 8), **style)
-                if runs.shape[1] > 1:
-                    axes.fill_between(rounds, mean - std, mean + std, color=style["color"], alpha=0.15, linewidth=0)
-        figures[str(setting)] = _with_legend(figure, axes)
+        what = title(wanted[0]).removesuffix(" of the last round") if len(wanted) == 1 else " and ".join(wanted)
+        figure, area = axes("round", what + (f" (mean of {smooth} evaluations)" if smooth > 1 else ""), str(setting))
+        for style, ((method, group), name) in zip(styles(), product(_methods(cells, panel), wanted), strict=False):
+            runs = _frame(logged[name], group, smooth)
+            if not len(runs):
+                continue
+            mean, spread = runs.mean(axis=1), runs.std(axis=1)
+            if band == "clients":
+                spread = _frame(logged[f"{name}_std"], group, smooth).mean(axis=1).reindex(mean.index)
+            at = runs.index.to_numpy()
+            area.plot(at, mean, label=method if len(wanted) == 1 else f"{method}: {name}",
+                      markevery=max(1, len(at) // 8), **style)
+            if spread.notna().any():
+                area.fill_between(at, mean - spread, mean + spread, color=style["color"], alpha=0.15, linewidth=0)
+        area.xaxis.set_major_locator(MaxNLocator(integer=True))
+        figures[str(setting)] = with_legend(figure, area)
     return figures
 
 
-@mpl.rc_context(STYLE)
+@styled
 def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Figure]:
     """Setting -> the metric against a dotted key, whose numbers are the x axis.
 
-    What takes no such option (fedavg has no ρ) is a horizontal line. Raises UserError for a key that does not vary or
-    is not a number.
+    What takes no such option (fedavg has no ρ) is a horizontal line; what was run with one value of it alone, since
+    another key varies there, is left out. Raises UserError for a key that is not a number, or never varies by itself.
     """
     if x not in sweep.cells:
         raise unknown("--x", x, [str(key) for key in sweep.cells if "." in str(key) and "metrics." not in str(key)])
@@ -72,55 +84,131 @@ def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Fi
         raise UserError(f"--x: the values of {x} are not numbers: {', '.join(sorted(set(sweep.cells[x].dropna())))}")
     if numbers.nunique() < 2:
         raise UserError(f"--x: {x} has one value in this sweep; a key that varies is required")
-    cells = _labelled(sweep, without=x).assign(_x=numbers, _value=values(sweep, metric))
+    cells = labelled(sweep, without=x).assign(_x=numbers, _value=values(sweep, metric))
     cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)]
+    count = cells.groupby(["_column", "_row"])["_x"].transform("nunique")
+    if not (count > 1).any():
+        raise UserError(f"--x: no finished runs differ by {x} alone")
+    cells = cells[count != 1]
     figures = {}
-    for setting, panel in cells.groupby("_column", sort=False):
-        figure, axes = _axes(SYMBOLS.get(x.rpartition(".")[2], x.rpartition(".")[2]), title(metric), str(setting))
+    for setting, panel in cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])].groupby(
+            "_column", sort=False):
+        figure, area = axes(SYMBOLS.get(x.rpartition(".")[2], x.rpartition(".")[2]), title(metric), str(setting))
         for style, (method, group) in zip(styles(), _methods(cells, panel), strict=False):
             at = group.dropna(subset="_x").groupby("_x")["_value"]
             if at.ngroups:
-                axes.errorbar(at.mean().index, at.mean(), yerr=at.std().fillna(0), capsize=2, label=method, **style)
+                area.errorbar(at.mean().index, at.mean(), yerr=at.std().fillna(0), capsize=2, label=method, **style)
             elif len(group):
-                axes.axhline(group["_value"].mean(), label=method, **{**style, "marker": ""})
+                area.axhline(group["_value"].mean(), label=method, **{**style, "marker": ""})
         if numbers.min() > 0 and numbers.max() >= 20 * numbers.min():
-            axes.set_xscale("log")
-        figures[str(setting)] = _with_legend(figure, axes)
+            area.set_xscale("log")
+        figures[str(setting)] = with_legend(figure, area)
     return figures
 
 
-@mpl.rc_context(STYLE)
-def save(figures: dict[str, Figure], out: Path, stem: str) -> list[Path]:
-    """Write `OUT/STEM-SETTING.png` and `.pdf`; without the setting where there is only one."""
-    out.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for setting, figure in figures.items():
-        name = stem if len(figures) == 1 else f"{stem}-{setting}"
-        name = re.sub(r"[^\w.=-]+", "-", name.replace("α", "alpha"))
-        for suffix in (".png", ".pdf"):
-            paths.append(out / f"{name}{suffix}")
-            figure.savefig(paths[-1], dpi=300)
-    return paths
+def varied(sweep: Collected) -> list[str]:
+    """The dotted keys for which `sensitivity` has something to draw: numbers by which alone finished runs differ."""
+    cells = labelled(sweep)
+    keys = [key for key in map(str, cells) if "." in key and not key.startswith("metrics.")
+            and cells[key].nunique() > 1 and pd.to_numeric(cells[key].dropna(), errors="coerce").notna().all()]
+    alike = {key: labelled(sweep, without=key).assign(_x=cells[key]).groupby(["_column", "_row"]) for key in keys}
+    return [key for key, groups in alike.items() if groups["_x"].nunique().max() > 1]
 
 
-def styles() -> Iterator[dict[str, Any]]:
-    """Endless; the first 40 differ in dashes or marker, so also in grey."""
-    for colour, dashes, marker in zip(cycle(COLOURS), cycle(DASHES), cycle(MARKERS), strict=False):
-        yield {"color": colour, "linestyle": dashes, "marker": marker}
+@styled
+def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figure]:
+    """Setting -> bars of every metric `METRIC_PART`, side by side for the methods that log them.
+
+    at: the round, default the last evaluated one. Raises UserError where no run logs such metrics, or none at that
+    round.
+    """
+    cells, parts = labelled(sweep), of_parts(sweep, metric)
+    read = {(run_id, part): history(sweep, run_id, f"{metric}_{part}") for run_id in cells["run_id"] for part in parts}
+    value = {key: found[at or max(found)] for key, found in read.items() if found and (at is None or at in found)}
+    if not value:
+        rounds = sorted({round for found in read.values() for round in found})
+        raise UserError(f"--round: found {at}; {metric}_{parts[0]} was logged at {', '.join(map(str, rounds))}")
+    figures = {}
+    for setting, panel in cells.groupby("_column", sort=False):
+        groups = [(method, [run_id for run_id in group["run_id"] if (run_id, parts[0]) in value])
+                  for method, group in _methods(cells, panel)]
+        drawn = [(k, method, ids) for k, (method, ids) in enumerate(groups) if ids]
+        when = "the last evaluated round" if at is None else f"round {at}"
+        figure, area = axes("", f"{SYMBOLS.get(metric, metric)} at {when}", str(setting))
+        for place, (k, method, ids) in enumerate(drawn):
+            heights = pd.DataFrame([[value[run_id, part] for part in parts] for run_id in ids])
+            area.bar(np.arange(len(parts)) + 0.8 * ((place + 0.5) / len(drawn) - 0.5), heights.mean(),
+                     0.8 / len(drawn), yerr=heights.std() if len(ids) > 1 else None, label=method, capsize=1.5,
+                     facecolor="white" if k % len(HATCHES) else "0.35", edgecolor=COLOURS[k % len(COLOURS)],
+                     linewidth=0.6, hatch=HATCHES[k % len(HATCHES)], error_kw={"elinewidth": 0.6})
+        area.set_xticks(range(len(parts)), parts, rotation=90 if len(parts) > 6 else 30, ha="center")
+        area.grid(axis="x", visible=False)
+        figures[str(setting)] = with_legend(figure, area)
+    return figures
 
 
-def _finished(sweep: Collected) -> pd.DataFrame:
-    done = sweep.cells[sweep.cells["status"] == "finished"]
-    if not len(done):
+@styled
+def classes(sweep: Collected) -> dict[str, Figure]:
+    """Setting and method -> the accuracy of each class (down) by round (across), mean over seeds.
+
+    Raises UserError where no run has logged `accuracy_class_C` (evaluation.probes: [classes]).
+    """
+    cells, parts = labelled(sweep), of_parts(sweep, "accuracy_class")
+    figures = {}
+    for (setting, method), group in cells.groupby(["_column", "_row"], sort=False):
+        rows = [_frame({run_id: history(sweep, run_id, f"accuracy_class_{part}") for run_id in group["run_id"]}, group)
+                .mean(axis=1) for part in parts]
+        grid = pd.DataFrame(dict(zip(parts, rows, strict=True))).dropna(how="all")
+        if not len(grid):
+            continue
+        figure, area = axes("round", "class", f"{method}, {setting}", 0.4 + 0.04 * min(len(parts), 20))
+        edges = np.concatenate([[grid.index[0] - 0.5], (grid.index[1:] + grid.index[:-1]) / 2, [grid.index[-1] + 0.5]])
+        image = area.pcolormesh(edges, np.arange(len(parts) + 1) - 0.5, grid.to_numpy().T, cmap="Greys_r", vmin=0,
+                                vmax=100, rasterized=True)
+        area.grid(visible=False)
+        area.invert_yaxis()
+        area.yaxis.set_major_locator(MaxNLocator(integer=True))
+        figure.colorbar(image, label="test accuracy in %")
+        figures[f"{method} {setting}"] = figure
+    return figures
+
+
+@styled
+def partitions(sweep: Collected) -> dict[str, Figure]:
+    """Data, partition and number of clients -> samples per client and class, of the first seed. Nothing need have run.
+
+    Raises UserError where the data are not here.
+    """
+    cells = sweep.cells.assign(_setting=labels(sweep.cells, "data,partition"),
+                               _clients=sweep.cells.get("clients.total", "")).drop_duplicates(["_setting", "_clients"])
+    figures = {}
+    for cell, setting, clients in zip(cells["cell"], cells["_setting"], cells["_clients"], strict=True):
+        config = sweep.configs[cell]
+        data = data_source(config["data"]).load()
+        shards = partition(config["partition"]).split(data, config["clients"]["total"], config["seed"])
+        name = f"{setting} {clients} clients" if cells["_clients"].nunique() > 1 else setting
+        figures[name] = figure = heatmap(shards.label_counts(data.y_train, data.num_classes), title=name)
+        figure.set_size_inches(WIDTH, WIDTH * (0.45 + 0.02 * min(data.num_classes, 20)))
+        figure.axes[0].grid(visible=False)
+    return figures
+
+
+def labelled(sweep: Collected, without: str = "") -> pd.DataFrame:
+    """The finished cells with `_row` (the method) and `_column` (the setting), neither naming the key `without`.
+
+    Raises UserError where there is none.
+    """
+    cells = sweep.cells[sweep.cells["status"] == "finished"].drop(columns=[without], errors="ignore")
+    if not len(cells):
         raise UserError(f"sweep: {sweep.name!r} has no finished run")
-    return done
-
-
-def _labelled(sweep: Collected, without: str = "") -> pd.DataFrame:
-    """The finished cells with `_row` (the method) and `_column` (the setting), neither naming the key `without`."""
-    cells = _finished(sweep).drop(columns=[without], errors="ignore")
     rows = labels(cells, "algorithm")
     return cells.assign(_row=rows, _column=labels(cells, separating(cells, "partition", rows)))
+
+
+def _frame(logged: dict[str, dict[int, float]], group: pd.DataFrame, smooth: int = 1) -> pd.DataFrame:
+    """Rounds x runs, the rounds that all runs have that log anything."""
+    runs = pd.DataFrame({run_id: logged[run_id] for run_id in group["run_id"] if logged[run_id]}, dtype=float)
+    return runs.sort_index().dropna().rolling(smooth, min_periods=1).mean()
 
 
 def _methods(cells: pd.DataFrame, panel: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -129,43 +217,52 @@ def _methods(cells: pd.DataFrame, panel: pd.DataFrame) -> Iterator[tuple[str, pd
         yield str(method), panel[panel["_row"] == method]
 
 
-def _axes(x: str, y: str, name: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(WIDTH, 0.75 * WIDTH), layout="constrained")
-    axes = figure.subplots()
-    axes.set(xlabel=x, ylabel=y.partition(",")[0], title=name)
-    return figure, axes
-
-
-def _with_legend(figure: Figure, axes: Axes) -> Figure:
-    count = len(axes.get_legend_handles_labels()[1])
-    if count > 6:  # beside many lines there is no room inside
-        figure.set_size_inches(WIDTH, 0.75 * WIDTH + 0.11 * int(np.ceil(count / 2)))
-        figure.legend(loc="outside lower center", ncols=2)
-    else:
-        axes.legend()
-    return figure
-
-
 def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
-    kind: Annotated[str, typer.Option(help="curves | sensitivity")] = "curves",
-    x: Annotated[str, typer.Option(help="sensitivity: a dotted key, e.g. algorithm.rho, partition.alpha")] = "",
-    metric: Annotated[str, typer.Option(help="curves: logged by round; sensitivity: as in tables")] = "",
+    kind: Annotated[str, typer.Option(help="curves | sensitivity | bars | classes | partition")] = "",
+    x: Annotated[str, typer.Option(help="sensitivity: a key, algorithm.rho, say; default each that varies")] = "",
+    metric: Annotated[str, typer.Option(help="curves: logged by round, several with commas; sensitivity: as in tables; "
+                                             "bars: what its parts begin with")] = "",
+    band: Annotated[str, typer.Option(help="curves: seeds | clients")] = "seeds",
+    smooth: Annotated[int, typer.Option(min=1, help="curves: mean of so many evaluated rounds")] = 1,
+    round: Annotated[int | None, typer.Option(min=1, help="bars: of this round; default the last evaluated")] = None,
     out: Annotated[Path, typer.Option(help="folder for the PNG and PDF files")] = Path("figures"),
 ) -> None:
     """Draw a sweep."""
-    if kind not in ("curves", "sensitivity"):
-        raise unknown("--kind", kind, ("curves", "sensitivity"))
-    if kind == "sensitivity" and not x:
-        raise UserError("--x: sensitivity needs a key, such as algorithm.rho, partition.alpha or clients.per_round")
-    sweep = collect(name)
-    figures = curves(sweep, metric or "test_accuracy") if kind == "curves" else \
-        sensitivity(sweep, x, metric or DEFAULT)
-    for path in save(figures, out, f"{name}-{kind}" + (f"-{x}" if x else "")):
-        sys.stdout.write(f"{path}\n")
-    left = sweep.cells[sweep.cells["status"] != "finished"]
-    for status, group in left.groupby("status"):
-        sys.stdout.write(f"not drawn, {status}: {'; '.join(group['label'])}\n")
+    if kind and kind not in KINDS:
+        raise unknown("--kind", kind, KINDS)
+    if band not in ("seeds", "clients"):
+        raise unknown("--band", band, ("seeds", "clients"))
+    sweep, drawn = collect(name), dict[str, dict[str, Figure]]()
+    if kind in ("", "curves"):
+        drawn["curves"] = curves(sweep, metric or "test_accuracy", band, smooth)
+    if kind in ("", "sensitivity"):
+        keys = [x] if x else varied(sweep)
+        drawn |= {f"sensitivity-{key}": sensitivity(sweep, key, (metric if kind else "") or DEFAULT) for key in keys}
+    if kind == "bars":
+        drawn["bars"] = bars(sweep, metric or "lambda", round)
+    if kind == "classes":
+        drawn["classes"] = classes(sweep)
+    if kind == "partition":
+        drawn["partition"] = partitions(sweep)
+    if not drawn:
+        raise UserError("--x: no finished runs of this sweep differ by a number of the configuration alone")
+    for what, figures in drawn.items():
+        for path in save(figures, out, "-".join(filter(None, (name, what, metric.replace(",", "-"))))):
+            sys.stdout.write(f"{path}\n")
+    for what, names in _left_out(sweep, kind, metric):
+        sys.stdout.write(f"not drawn, {what}: {'; '.join(names)}\n")
+
+
+def _left_out(sweep: Collected, kind: str, metric: str) -> Iterator[tuple[str, list[str]]]:
+    """Why -> the labels of the cells that the figures do not contain."""
+    cells = sweep.cells[:0] if kind == "partition" else sweep.cells
+    for status, group in cells[cells["status"] != "finished"].groupby("status"):
+        yield str(status), list(group["label"])
+    finished = cells[cells["status"] == "finished"]
+    for name in metric.split(",") if kind in ("", "curves") and metric else ():
+        if len(lacking := finished[finished[f"metrics.{name}"].isna()]):
+            yield f"without {name}", list(lacking["label"])
 
 
 if __name__ == "__main__":

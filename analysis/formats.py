@@ -1,6 +1,7 @@
-"""A result table as markdown, LaTeX (booktabs) or CSV."""
+"""A result table as markdown, LaTeX (booktabs) or CSV; its entries in HTML."""
 
 import csv
+import html
 import io
 from collections.abc import Callable
 
@@ -54,6 +55,11 @@ def comma_separated(table: ResultTable) -> str:
                  _number(entry.printed.std if entry.printed else None), _number(entry.difference)] if paper else []
         writer.writerow(line)
     return out.getvalue()
+
+
+def in_html(table: ResultTable, key: Key) -> str:
+    """One entry in HTML, escaped; empty where the table has none."""
+    return _filled(table, key, html.escape, {1: "<strong>{}</strong>", 2: "<u>{}</u>"})
 
 
 FORMATS: dict[str, Callable[[ResultTable], str]] = {"markdown": markdown, "latex": latex, "csv": comma_separated}

@@ -10,15 +10,22 @@ from fedray.errors import UserError, unknown
 
 DEFAULT = "last10_test_accuracy"
 NAMES = {
-    "last10_test_accuracy": "test accuracy in %, mean of the last 10 evaluated rounds",
-    "test_accuracy": "test accuracy in % of the last round",
-    "best_test_accuracy": "test accuracy in % of the best round ON THE TEST SET (an optimistic protocol)",
-    "test_loss": "test loss of the last round",
-    "last10_test_loss": "test loss, mean of the last 10 evaluated rounds",
-    "train_loss": "training loss of the last round",
-    "seconds_per_round": "seconds per round",
+    "test_accuracy": "test accuracy in %",
+    "train_accuracy": "training accuracy in %",
+    "personal_accuracy": "personal accuracy in %",
+    "personal_std": "deviation of the personal accuracy over clients in points",
+    "personal_worst10": "personal accuracy in % of the worst tenth of the clients",
+    "generic_accuracy": "generic accuracy in %",
+    "test_loss": "test loss",
+    "train_loss": "training loss",
 }
-LOWER_IS_BETTER = ("loss", "seconds", "rounds")
+"""What is logged by round, in words."""
+WHICH = {"last10_": ", mean of the last 10 evaluated rounds",
+         "best_": " of the best round ON THE TEST SET (an optimistic protocol)", "final_": " of the last round"}
+"""Of which round; a metric without one of these is that of the last."""
+ONCE = ("evaluations", "best_round", "seconds_per_round", "diverged_round")
+"""Logged once per run, not by round."""
+LOWER_IS_BETTER = ("loss", "seconds", "rounds", "flops", "_std")
 NEVER = float("inf")
 """The round of a target that a run has never reached."""
 
@@ -33,9 +40,7 @@ def values(sweep: Collected, metric: str) -> pd.Series:
     if (target := rounds_target(metric)) is not None:
         return pd.Series([_first_round(sweep, run_id, target) if done else np.nan
                           for run_id, done in zip(cells["run_id"], finished, strict=True)], cells.index)
-    column = f"metrics.{metric}"
-    if metric in ("test_accuracy", "test_loss", "train_loss"):
-        column = f"metrics.final_{metric}"
+    column = f"metrics.final_{metric}" if f"metrics.final_{metric}" in cells else f"metrics.{metric}"
     if finished.any() and (column not in cells or cells.loc[finished, column].isna().any()):
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
         raise unknown("--metric", metric, [*have, "rounds_to:PERCENT"])
@@ -45,6 +50,21 @@ def values(sweep: Collected, metric: str) -> pd.Series:
 def history(sweep: Collected, run_id: str, metric: str) -> dict[int, float]:
     """Evaluated round -> value, in order; empty where the run has not logged the metric."""
     return dict(sorted((m.step, float(m.value)) for m in sweep.client.get_metric_history(run_id, metric)))
+
+
+def by_round(sweep: Collected) -> list[str]:
+    """What the sweep's runs have logged by round."""
+    names = (str(name).removeprefix("metrics.") for name in sweep.cells if str(name).startswith("metrics."))
+    return sorted(name for name in names if name not in ONCE and not name.startswith(tuple(WHICH)))
+
+
+def of_parts(sweep: Collected, metric: str) -> list[str]:
+    """The parts C of the metrics `METRIC_C`, numbers within them in their order. Raises UserError for none."""
+    found = {name.removeprefix(f"{metric}_") for name in by_round(sweep)
+             if name.startswith(f"{metric}_") and not name.endswith("_std")}
+    if not found:
+        raise unknown("--metric", metric, {name.rpartition("_")[0] for name in by_round(sweep) if "_" in name})
+    return sorted(found, key=lambda part: [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", part)])
 
 
 def rounds_target(metric: str) -> float | None:
@@ -60,8 +80,13 @@ def rounds_target(metric: str) -> float | None:
 def title(metric: str) -> str:
     """The metric in words."""
     target = rounds_target(metric)
-    return NAMES.get(metric, metric) if target is None else \
-        f"first evaluated round with a test accuracy of at least {target:g} %"
+    if target is not None:
+        return f"first evaluated round with a test accuracy of at least {target:g} %"
+    if metric == "seconds_per_round":
+        return "seconds per round"
+    prefix = next((prefix for prefix in WHICH if metric.startswith(prefix)), "")
+    name = metric.removeprefix(prefix)
+    return f"{NAMES[name]}{WHICH[prefix or 'final_']}" if name in NAMES else metric
 
 
 def lower_is_better(metric: str) -> bool:

@@ -28,6 +28,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_PARENT_RUN_ID
 from fedray.address import local_file, refuse_unusable
 from fedray.config import RunConfig
 from fedray.data.show import heatmap
+from fedray.environment import environment_tags
 from fedray.errors import UserError, one_line, redacted
 from fedray.outbox import Outbox
 from fedray.problem import Problem
@@ -233,7 +234,8 @@ class Tracker:
 
     @staticmethod
     def _tags(cell: str, config: Mapping[str, Any], tags: Mapping[str, str], parent: str | None) -> dict[str, str]:
-        whole = {"fedray.kind": "cell", "fedray.cell": cell, "fedray.status": "running", **tags, **git_tags()}
+        whole = {"fedray.kind": "cell", "fedray.cell": cell, "fedray.status": "running", **tags, **git_tags(),
+                 **environment_tags()}
         whole |= {f"runtime.{key}": str(value) for key, value in config["runtime"].items()}
         return whole | ({MLFLOW_PARENT_RUN_ID: parent} if parent is not None else {})
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from analysis.collect import collect
-from analysis.figures import WIDTH, curves, main, sensitivity, styles
+from analysis.figures import bars, classes, curves, main, partitions, sensitivity, varied
+from analysis.style import WIDTH, styles
 from fedray.errors import UserError
 from fedray.tracking import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
@@ -32,7 +33,7 @@ def test_curves_are_means_over_finished_seeds_with_a_band(store: Tracker, tmp_pa
     other, = figures["dirichlet α=0.1"].axes
     assert [line.get_color() for line in other.lines] == [axes.lines[1].get_color()], "a method looks alike everywhere"
     assert figures["dirichlet α=0.5"].get_figwidth() == WIDTH
-    main("sweep", out=tmp_path / "figures")
+    main("sweep", "curves", out=tmp_path / "figures")
     names = sorted(path.name for path in (tmp_path / "figures").iterdir())
     assert names == [f"sweep-curves-dirichlet-alpha={alpha}.{kind}" for alpha in (0.1, 0.5) for kind in ("pdf", "png")]
     assert (tmp_path / "figures" / names[0]).read_bytes().startswith(b"%PDF")
@@ -46,9 +47,9 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, (60, 62, 70, 50), strict=True)})
     axes, = next(iter(sensitivity(collect("sweep"), "algorithm.rho").values())).axes
     container, = axes.containers
-    line, _, (bars,) = container.lines
+    line, _, (whiskers,) = container.lines
     assert np.asarray(line.get_xydata()).tolist() == [[0.1, 61], [0.5, 70]]
-    assert bars.get_segments()[0][:, 1] == pytest.approx([61 - 2**.5, 61 + 2**.5])
+    assert whiskers.get_segments()[0][:, 1] == pytest.approx([61 - 2**.5, 61 + 2**.5])
     level, = [one for one in axes.lines if one.get_label() == "fedavg"]
     assert np.asarray(level.get_ydata()).tolist() == [50, 50]
 
@@ -63,17 +64,103 @@ def test_sensitivity_over_heterogeneity(store: Tracker) -> None:
     assert figure.axes[0].get_xscale() == "log"
 
 
+def test_one_key_at_a_time(store: Tracker) -> None:
+    """A star: ρ = 0.1, 0.5 at β = 1, and β = 2 at ρ = 0.1. Neither panel draws the lone point of the other arm."""
+    base = {"name": "mofedsam", "rho": 0.1, "beta": 1}
+    cells = [cell(a, 0.5, 0) for a in (base, base | {"rho": 0.5}, base | {"beta": 2})]
+    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, (60, 70, 80), strict=True)})
+    sweep = collect("sweep")
+    assert varied(sweep) == ["algorithm.rho", "algorithm.beta"]
+    for key, points in (("algorithm.rho", [[0.1, 60], [0.5, 70]]), ("algorithm.beta", [[1, 60], [2, 80]])):
+        figure, = sensitivity(sweep, key).values()
+        container, = figure.axes[0].containers
+        assert np.asarray(container.lines[0].get_xydata()).tolist() == points
+
+
+def rows(**metrics: tuple[float, ...]) -> list[dict[str, float]]:
+    """Rounds 1, 2, ... of any metrics beside those of every run."""
+    return [row | {name: values[t] for name, values in metrics.items()}
+            for t, row in enumerate(history(*range(len(next(iter(metrics.values()))))))]
+
+
+def test_two_metrics_with_the_deviation_over_clients(store: Tracker, tmp_path: Path,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    """Two seeds: local accuracy 10 and 20, over clients ± 3 and ± 5: a line at 15 ± 4; not ± 7.07 as over the seeds.
+
+    The test accuracy's own deviation over clients was not logged, so it has no band; fedsam has not been probed at all.
+    """
+    cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0)]
+    logged = [rows(local=(10, 10), local_std=(3, 3)), rows(local=(20, 20), local_std=(5, 5)), history(7, 7)]
+    write(store, cells, {one["hash"]: ("finished", rows_) for one, rows_ in zip(cells, logged, strict=True)})
+    (figure,) = curves(collect("sweep"), "local", band="clients").values()
+    band, = figure.axes[0].collections
+    assert band.get_paths()[0].get_extents().extents == pytest.approx([1, 11, 2, 19])
+    (both,) = curves(collect("sweep"), "test_accuracy,local").values()
+    assert [line.get_label() for line in both.axes[0].lines] == [
+        "fedavg: test_accuracy", "fedavg: local", "fedsam: test_accuracy"]
+    main("sweep", "curves", metric="local", out=tmp_path)
+    assert "not drawn, without local: fedsam-0.1-0.5-0" in capsys.readouterr().out
+
+
+def test_smoothing(store: Tracker) -> None:
+    """Means of up to two evaluations: 10, (10+20)/2, (20+60)/2."""
+    write(store, [cell(FEDAVG, 0.5, 0)], {cell(FEDAVG, 0.5, 0)["hash"]: ("finished", history(10, 20, 60))})
+    (figure,) = curves(collect("sweep"), smooth=2).values()
+    assert np.asarray(figure.axes[0].lines[0].get_ydata()).tolist() == [10, 15, 40]
+
+
+def test_bars_of_layers_at_a_round(store: Tracker) -> None:
+    """Layers in their own order (fc2 before fc10), mean of the seeds; round 1, or the last one."""
+    cells = [cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(FEDAVG, 0.5, 0)]
+    layers = [rows(lambda_fc10=(1, 2), lambda_fc2=(3, 4)), rows(lambda_fc10=(3, 6), lambda_fc2=(5, 6)), history(1, 2)]
+    write(store, cells, {one["hash"]: ("finished", rows_) for one, rows_ in zip(cells, layers, strict=True)})
+    for at, heights in ((None, [5, 4]), (1, [4, 2])):
+        (figure,) = bars(collect("sweep"), "lambda", at).values()
+        axes, = figure.axes
+        assert [text.get_text() for text in axes.get_xticklabels()] == ["fc2", "fc10"]
+        drawn, = [one for one in axes.containers if one.get_label() == "fedsam"]
+        assert [patch.get_height() for patch in drawn.patches] == heights
+    with pytest.raises(UserError, match="--round: found 3; lambda_fc2 was logged at 1, 2"):
+        bars(collect("sweep"), "lambda", 3)
+
+
+def test_classes_by_round(store: Tracker) -> None:
+    """Classes down in their own order, rounds across; the mean of two seeds."""
+    cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1)]
+    seeds = [rows(accuracy_class_10=(1, 2), accuracy_class_2=(3, 4)), rows(accuracy_class_10=(3, 4),
+                                                                           accuracy_class_2=(5, 6))]
+    write(store, cells, {one["hash"]: ("finished", rows_) for one, rows_ in zip(cells, seeds, strict=True)})
+    (name, figure), = classes(collect("sweep")).items()
+    assert name == "fedavg dirichlet α=0.5"
+    assert figure.axes[0].collections[0].get_array().tolist() == [[4, 5], [2, 3]]
+
+
+def test_partitions_need_no_runs(store: Tracker) -> None:
+    """One picture per setting: each column is a client, all of them together the 1,437 samples."""
+    cells = [cell(FEDAVG, alpha, seed) for alpha in (0.5, 100) for seed in (0, 1)]
+    for one in cells:
+        one["config"] |= {"data": {"name": "digits"}, "clients": {"total": 5}}
+    write(store, cells, {})
+    figures = partitions(collect("sweep"))
+    assert list(figures) == ["digits dirichlet α=0.5", "digits dirichlet α=100"]
+    counts = [figure.axes[0].images[0].get_array() for figure in figures.values()]
+    assert [(one.shape, int(one.sum())) for one in counts] == [((10, 5), 1437)] * 2
+    assert counts[0].std() > 2 * counts[1].std()
+
+
 def test_lines_differ_in_grey() -> None:
     assert len({(str(style["linestyle"]), style["marker"]) for style in islice(styles(), 40)}) == 40
 
 
 @pytest.mark.parametrize(("kind", "x", "metric", "message"), [
     ("curve", "", "", "--kind: unknown name 'curve'; did you mean 'curves'?"),
-    ("sensitivity", "", "", "--x: sensitivity needs a key"),
+    ("sensitivity", "", "", "--x: no finished runs of this sweep differ by a number"),
+    ("bars", "", "lambda", "--metric: unknown name 'lambda'"),
+    ("classes", "", "", "--metric: unknown name 'accuracy_class'"),
     ("sensitivity", "algorithm.roh", "", "--x: unknown name 'algorithm.roh'; did you mean 'algorithm.rho'?"),
     ("sensitivity", "algorithm.rho", "", "--x: algorithm.rho has one value in this sweep"),
     ("sensitivity", "algorithm.name", "", "--x: the values of algorithm.name are not numbers: fedavg, fedsam"),
-    ("curves", "", "accuracy", "--metric: found 'accuracy'; the runs log test_accuracy"),
+    ("curves", "", "accuracy", "--metric: unknown name 'accuracy'; did you mean 'test_accuracy'?"),
 ])
 def test_refusals(store: Tracker, kind: str, x: str, metric: str, message: str) -> None:
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
