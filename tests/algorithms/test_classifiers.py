@@ -1,0 +1,417 @@
+"""Methods about the classifier: the simplex, Φ, what they reduce to, what never moves, what never leaves the client."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from digits import data, final, problem, states
+from test_parts_and_taps import client
+from test_reductions import close
+from torch import Tensor, nn
+
+from fedray.algorithms import algorithm
+from fedray.algorithms.base import Algorithm, Client, Uploads
+from fedray.algorithms.gela import FedGELA, simplex_etf
+from fedray.algorithms.heads import FedRep, FedRod
+from fedray.algorithms.linear import Q, Unbiased, phi
+from fedray.backend.inline import InlineBackend
+from fedray.client import Broadcast, Job
+from fedray.data.sources import Digits
+from fedray.errors import Diverged, UserError
+from fedray.local import train_client
+from fedray.models.flat import Layout
+from fedray.problem import Problem
+from fedray.simulation import Simulation, State, run
+from fedray.vectors import Vectors
+from fedray.worker import Worker
+
+HEAD = slice(64 * 16 + 16, None)
+"""The head's entries of theta in the digits problem: W (10, 16), then b."""
+
+
+GRAM = torch.full((10, 10), -1 / 9).fill_diagonal_(1)
+"""Cosines of a simplex of ten classes."""
+
+
+def balanced() -> Problem:
+    """The digits problem with four clients that have three samples of each of the ten classes."""
+    whole, built = Digits().load(), problem("fedavg", sizes=(30,) * 4)
+    by_class = [np.flatnonzero(whole.y_train == k)[:12] for k in range(10)]
+    order = np.concatenate([part[3 * i:3 * i + 3] for i in range(4) for part in by_class])
+    return replace(built, data=replace(built.data, x_train=whole.x_train[order], y_train=whole.y_train[order]))
+
+
+@cache
+def on_balanced(name: str) -> Tensor:
+    built = balanced()
+    return run(replace(built, config=built.config.model_copy(update={"algorithm": algorithm(name)})),
+               InlineBackend()).theta
+
+
+@pytest.mark.parametrize(("classes", "width"), [(2, 2), (10, 10), (10, 84), (62, 64), (100, 512)])
+def test_a_simplex(classes: int, width: int) -> None:
+    """In float32: lengths 1, cosines -1/(C - 1), the sum of all class vectors 0."""
+    m = simplex_etf(classes, width).float()
+    gram = torch.full((classes, classes), -1 / (classes - 1)).fill_diagonal_(1)
+    assert m.shape == (classes, width)
+    assert torch.allclose(m @ m.T, gram, rtol=0, atol=1e-6)
+    assert torch.allclose(m.sum(0), torch.zeros(width), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["fedgela", "fedge"])
+def test_the_classifier_is_the_simplex_from_first_to_last(name: str) -> None:
+    """√E_W times the simplex and no bias, another one for another seed; nothing moves it, weight decay included."""
+    first = problem({"name": name, "scale_w": 25.0}).network("cpu").initial
+    weight = first[HEAD][:160].view(10, 16) / 5
+    assert torch.allclose(weight @ weight.T, GRAM, rtol=0, atol=1e-6)
+    assert not first[HEAD][160:].any()
+    last = final({"name": name, "scale_w": 25.0}).theta
+    assert torch.equal(last[HEAD], first[HEAD])
+    assert not torch.equal(last[:HEAD.start], first[:HEAD.start])
+    other = problem({"name": name, "scale_w": 25.0}, seed=1).network("cpu").initial
+    assert not torch.allclose(other[HEAD], first[HEAD], atol=1e-2)
+
+
+class Counted:
+    """As much of a client as Φ looks at."""
+
+    def __init__(self, counts: list[int]) -> None:
+        self.counts, self.samples = torch.tensor(counts).float(), sum(counts)
+
+
+def phi_of(counts: list[int], q: Q = "x") -> Tensor:
+    return phi(Counted(counts), len(counts), q)  # type: ignore[arg-type]
+
+
+def test_phi() -> None:
+    """C n_kc/n_k: 5 on either of two of ten classes, 1 where all are equal; e^x and √x by hand, every mean 1."""
+    assert phi_of([0, 7, 0, 7, 0, 0, 0, 0, 0, 0]).tolist() == [0, 5, 0, 5, 0, 0, 0, 0, 0, 0]
+    assert torch.allclose(phi_of([4] * 10), torch.ones(10))
+    root = torch.tensor([1.0, 2.0, 0.0])  # √(1/5), √(4/5), 0 over √(1/5)
+    assert torch.allclose(phi_of([1, 4, 0], "sqrt"), root / root.mean())
+    power = torch.tensor([0.2, 0.8, 0.0]).exp()
+    assert torch.allclose(phi_of([1, 4, 0], "exp"), power / power.mean())
+    for q in ("x", "exp", "sqrt"):
+        assert float(phi_of([3, 1, 9, 0], q).mean()) == pytest.approx(1)
+    more_outputs = phi(Counted([1, 3]), 4, "x")  # type: ignore[arg-type]
+    assert more_outputs.tolist() == [1, 3, 0, 0]
+
+
+def test_phi_averages_to_one_where_all_clients_together_are_balanced() -> None:
+    """Σ_k p_k C n_kc/n_k = C n_c/n: 1 for three unequal clients whose columns add up to 12, not with 11, 13, 12."""
+    clients = [[1, 9, 0], [11, 0, 4], [0, 3, 8]]
+    average = sum(sum(counts) / 36 * phi_of(counts) for counts in clients)
+    assert torch.allclose(average, torch.ones(3), atol=1e-6)
+    clients[0] = [0, 10, 0]
+    average = sum(sum(counts) / 36 * phi_of(counts) for counts in clients)
+    assert torch.allclose(average, torch.tensor([11, 13, 12]) / 12, atol=1e-6)
+
+
+class NoBias(Unbiased):
+    """FedAvg whose head has no bias."""
+
+    name = "no_bias"
+
+
+class Alternating(Algorithm):
+    """FedAvg whose clients take the head's gradient for the first epochs, then the body's for one."""
+
+    name = "alternating"
+
+    def direction(self, c: Client) -> Tensor:
+        return c.grad(c.theta, part="body" if c.epoch == c.epochs - 1 else "head")
+
+
+class SharedHead(FedRep):
+    """FedRep whose head is averaged like the body."""
+
+    name = "shared_head"
+    shares = "all"
+    keeps = "none"
+
+
+PLAIN = {"momentum": 0, "weight_decay": 0}
+REDUCTIONS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
+    "fedrs_alpha1": ({"name": "fedrs", "alpha": 1}, {"name": "test_classifiers:NoBias"}, {}),
+    "fedrs_soft_alpha1": ({"name": "fedrs", "alpha": 1, "soft": True}, {"name": "test_classifiers:NoBias"}, {}),
+    "fedlc_tau0": ({"name": "fedlc", "tau": 0}, {"name": "fedavg"}, {}),
+    "fedrep_shared_head": ({"name": "test_classifiers:SharedHead"}, {"name": "test_classifiers:Alternating"},
+                           {**PLAIN, "local_epochs": 3}),
+    "fedrep_without_head_epochs": ({"name": "fedrep", "body_epochs": 2}, {"name": "fedbabu"}, {}),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reduction(name: str) -> None:
+    """Bit for bit."""
+    left, right, options = REDUCTIONS[name]
+    assert torch.equal(final(left, **options).theta, final(right, **options).theta)
+
+
+@pytest.mark.parametrize(("name", "same"), [("fedlc", "fedavg"), ("fedrod", "fedavg"), ("fedgela", "fedge"),
+                                            ("fedavg-la", "test_classifiers:NoBias")])
+def test_equal_counts(name: str, same: str) -> None:
+    """Where every client has as much of each class, margins and priors cancel in the softmax and Φ is 1."""
+    assert close(on_balanced(name), on_balanced(same), 1e-5)
+
+
+FEW = (8, 9, 10, 11, 12, 13)
+GELA = {"name": "fedgela", "scale_w": 9.0}
+
+
+@pytest.mark.parametrize(("left", "right"), [
+    ({"name": "fedrs"}, {"name": "test_classifiers:NoBias"}), ({"name": "fedrs", "soft": True}, {"name": "fedrs"}),
+    ({"name": "fedlc"}, {"name": "fedavg"}), ({"name": "fedrod"}, {"name": "fedavg"}),
+    ({**GELA, "name": "fedge"}, GELA), ({**GELA, "scale_w": 16.0}, GELA), ({**GELA, "phi": "exp"}, GELA),
+    ({**GELA, "phi": "sqrt"}, GELA), ({**GELA, "softmax": "present"}, GELA),
+    ({"name": "fedavg-la"}, {"name": "test_classifiers:NoBias"}), ({"name": "fedrep"}, {"name": "fedbabu"}),
+    ({"name": "fedbabu"}, {"name": "fedavg"}), ({"name": "test_classifiers:NoBias"}, {"name": "fedavg"}),
+])
+def test_a_method_switched_on_differs(left: Mapping[str, Any], right: Mapping[str, Any]) -> None:
+    """On clients that lack classes: without this a reduction could hold because an option is never read."""
+    assert not close(final(left, sizes=FEW).theta, final(right, sizes=FEW).theta, 1e-4)
+
+
+@pytest.mark.parametrize(("method", "still"), [
+    ({"name": "fedrs", "alpha": 0}, True), ({"name": "fedrs", "alpha": 0.5}, False), ({"name": "fedlc"}, True),
+    ({"name": "fedlc", "tau": 0}, False), ({"name": "fedavg-la"}, True), ({"name": "fedrod"}, True),
+])
+def test_rows_of_absent_classes(method: Mapping[str, Any], still: bool) -> None:
+    """Of 20 samples without the digits 3, 5 and 9: no gradient for those rows, or one for each."""
+    c = client()
+    c.__dict__["counts"] = torch.tensor([2, 2, 4, 0, 2, 0, 2, 4, 4, 0]).float()
+    present = torch.tensor([k not in (3, 5, 9) for k in c.y.tolist()])
+    c.x, c.y = c.x[present], c.y[present]
+    chosen = algorithm(method)
+    chosen.begin(c)
+    rows = c.layout.views(chosen.direction(c))["3.weight"]
+    absent = rows[[3, 5, 9]].abs().sum(1)
+    assert bool((absent == 0).all() if still else (absent > 0).all())
+    assert bool((rows[[0, 1, 2]].abs().sum(1) > 0).all())
+
+
+@pytest.mark.parametrize("name", ["fedbabu", "fedrep"])
+def test_the_global_head_never_moves(name: str) -> None:
+    """From the initialisation to the end, and FedRep's own heads do."""
+    first = problem(name).network("cpu").initial
+    for state in states(name):
+        assert torch.equal(state.theta[HEAD], first[HEAD])
+        assert not torch.equal(state.theta[:HEAD.start], first[:HEAD.start])
+        assert all(not torch.equal(kept["own"], first[HEAD]) for kept in state.clients.values())
+    assert bool(state.clients) == (name == "fedrep")
+
+
+@pytest.mark.parametrize("name", ["fedrs", "fedavg-la"])
+def test_a_head_without_bias(name: str) -> None:
+    assert not final(name).theta[-10:].any()
+
+
+def test_fedrods_losses_do_not_mix() -> None:
+    """Another second head: the same gradient by theta, bit for bit; and a second head learns from the sum."""
+    c, method = client(), FedRod()
+    method.begin(c)
+    first = method.direction(c)
+    c.local.head = torch.full_like(c.local.head, 0.3)
+    assert torch.equal(method.direction(c), first)
+
+
+class _Poisons:
+    """The client with 50 samples spoils all that it keeps, after its training."""
+
+    def upload(self, c: Client) -> Uploads:
+        uploads = super().upload(c)  # type: ignore[misc]
+        if c.samples == 50:
+            c.theta = torch.where(c.layout.head > 0, torch.nan, c.theta)
+            for name in c.state:
+                c.state[name] = torch.full_like(c.state[name], torch.nan)
+        return uploads  # type: ignore[no-any-return]
+
+
+class PoisonedRep(_Poisons, FedRep):
+    """FedRep, spoilt."""
+
+    name = "poisoned_rep"
+
+
+class PoisonedRod(FedRod):
+    """FedRod, whose client with 50 samples keeps a spoilt second head."""
+
+    name = "poisoned_rod"
+
+    def upload(self, c: Client) -> Uploads:
+        c.local.head = c.local.head * (torch.nan if c.samples == 50 else 1.0)
+        return super().upload(c)
+
+
+class PoisonedGELA(_Poisons, FedGELA):
+    """FedGELA, whose client with 50 samples spoils the classifier."""
+
+    name = "poisoned_gela"
+
+
+class Leaking(PoisonedRep):
+    """And sends its head, too."""
+
+    name = "leaking"
+    shares = "all"
+    keeps: ClassVar[Any] = "head"
+
+
+COHORTS = {"rounds": 4, "clients": {"cohorts": [[0, 2, 4], [1, 3, 5], [0, 1, 4], [3, 4, 5]]}}
+
+
+def before_the_last_round(name: str) -> State:
+    """The state after three of four rounds: the last one's evaluation would find the spoilt client."""
+    *_, state = islice(states(name, **COHORTS), 3)
+    return state
+
+
+@pytest.mark.parametrize(("kind", "same"), [("PoisonedRep", "fedrep"), ("PoisonedRod", "fedrod"),
+                                            ("PoisonedGELA", "fedgela")])
+def test_what_is_personal_never_leaves(kind: str, same: str) -> None:
+    """A client's own part is NaN after round 1: the global model is the one without that accident, bit for bit."""
+    spoilt, whole = before_the_last_round(f"test_classifiers:{kind}"), before_the_last_round(same)
+    assert torch.equal(spoilt.theta, whole.theta)
+    if spoilt.clients:
+        assert all(v.isnan().all() for v in spoilt.clients[2].values())
+        assert all(torch.equal(spoilt.clients[i][n], v) for i in (0, 1, 3, 4, 5) for n, v in whole.clients[i].items())
+
+
+def test_a_leak_would_be_seen() -> None:
+    """The same with the head among what is sent: the round fails."""
+    with pytest.raises(Diverged, match="diverged in round 1, client 2"):
+        before_the_last_round("test_classifiers:Leaking")
+
+
+def test_a_spoilt_client_is_named_when_it_comes_back() -> None:
+    with pytest.raises(Diverged, match="diverged in round 2, client 2"):
+        final("test_classifiers:PoisonedRep", rounds=2, clients={"cohorts": [[0, 2], [2, 3]]})
+
+
+def evaluated(name: Any, **training: Any) -> tuple[Problem, State, dict[str, float]]:
+    """A run in which nothing is drawn after the initialisation, and its last row with personal accuracies."""
+    built = problem(name, shuffle=False, batch_size="full", rounds=2, **training)
+    settings = built.config.resolved()
+    settings["evaluation"] |= {"personal": {"epochs": 0, "split": "share"}}
+    built = Problem.build(built.config.parse(settings), data())
+    result = run(built, InlineBackend())
+    return built, result.state, result.history[-1]
+
+
+def by_hand(name: Any, logits: Any, trained: bool) -> None:
+    """personal_accuracy against the mean over clients of what `logits(features, W, b, counts, kept)` gets right.
+
+    trained: of the model after a round's training from the state, else of the global model with the client's own part.
+    """
+    built, state, row = evaluated(name)
+    worker, config = Worker(built), built.config
+    tests = built.tests
+    assert tests is not None
+    accuracies = []
+    for i in range(6):
+        kept = state.clients.get(i, Vectors())
+        theta = state.theta
+        if trained:
+            there = Broadcast(1, config.training.lr * config.training.lr_decay, theta, state.buffers, Vectors(), 6)
+            c, _ = train_client(config.algorithm, worker.network, worker.population, built.shards[i], config.training,
+                                there, Job(i, 1 / 6, kept))
+            theta, kept = c.theta, c.state
+        elif "own" in kept:
+            theta = torch.cat([theta[:HEAD.start], kept["own"]])
+        x, y = worker.test_samples.batch(tests[i])
+        one, _, weight, bias = worker.network.layout.views(theta).values()
+        h = torch.relu(x.flatten(1) @ one.T + worker.network.layout.views(theta)["1.bias"])
+        n = torch.bincount(torch.from_numpy(built.data.y_train[built.shards[i]]), minlength=10).float()
+        accuracies.append(float((logits(h, weight, bias, n, kept).argmax(1) == y).float().mean()))
+    assert row["personal_accuracy"] == pytest.approx(100 * float(np.mean(accuracies)), abs=1e-3)
+    assert len(set(accuracies)) > 1
+
+
+def test_personal_accuracy_of_fedgela() -> None:
+    """Φ_k W h/||h||, the body trained for a round on the client."""
+    by_hand({"name": "fedgela", "scale_w": 9.0}, lambda h, w, b, n, kept: (10 * n / n.sum()) * (
+        h / h.norm(dim=1, keepdim=True) @ w.T), trained=True)
+
+
+def test_personal_accuracy_of_fedgela_over_present_classes() -> None:
+    by_hand({"name": "fedgela", "scale_w": 9.0, "softmax": "present"}, lambda h, w, b, n, kept: torch.where(
+        n > 0, (10 * n / n.sum()) * (h / h.norm(dim=1, keepdim=True) @ w.T), -torch.inf), trained=True)
+
+
+def test_personal_accuracy_of_la() -> None:
+    by_hand("fedavg-la", lambda h, w, b, n, kept: (10 * n / n.sum()) * (h @ w.T), trained=True)
+
+
+def test_personal_accuracy_of_fedrod() -> None:
+    """Both heads."""
+    by_hand("fedrod", lambda h, w, b, n, kept: h @ w.T + b + h @ kept["head"][:, :16].T + kept["head"][:, 16],
+            trained=True)
+
+
+def test_personal_accuracy_of_fedrep() -> None:
+    """The client's own head on the present body, without fine-tuning (0 epochs)."""
+    by_hand("fedrep", lambda h, w, b, n, kept: h @ w.T + b, trained=False)
+
+
+def test_the_generic_model_of_fedgela_is_unscaled() -> None:
+    """W h/||h||: accuracy and loss."""
+    built, state, row = evaluated({"name": "fedgela", "scale_w": 9.0})
+    worker = Worker(built)
+    x, y = worker.test_samples.batch(np.arange(len(worker.test_samples)))
+    views = worker.network.layout.views(state.theta)
+    h = torch.relu(x.flatten(1) @ views["1.weight"].T + views["1.bias"])
+    z = h / h.norm(dim=1, keepdim=True) @ views["3.weight"].T
+    accuracy = 100 * float((z.argmax(1) == y).float().mean())
+    assert row["generic_accuracy"] == row["test_accuracy"] == pytest.approx(accuracy)
+    assert row["test_loss"] == pytest.approx(float(nn.functional.cross_entropy(z, y)), rel=1e-4)
+
+
+class Normed(nn.Module):
+    """A head that is more than one linear layer."""
+
+    head = "classifier"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.classifier = nn.Linear(64, 16), nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.body(x.flatten(1)))
+
+
+@pytest.mark.parametrize(("method", "model", "message"), [
+    *[(name, {"name": "mlp", "hidden": []}, f"model.name: found mlp, all of it head; {name} needs a feature layer")
+      for name in ("fedgela", "fedge", "fedrod", "fedbabu", "fedrep")],
+    *[(name, "test_refusals:Headless", f"every parameter belongs to the head; {name} needs a feature layer")
+      for name in ("fedgela", "fedrod", "fedbabu", "fedrep")],
+    *[(name, "test_classifiers:Normed", "classifier.0.weight, classifier.1.bias, classifier.1.weight; "
+       f"{name} needs one linear layer") for name in ("fedgela", "fedge", "fedrod", "fedrs", "fedavg-la")],
+    *[(name, {"name": "test_parts_and_taps:Projected", "own": True}, f"features() of its own; {name} needs the input")
+      for name in ("fedgela", "fedrod")],
+    ("fedgela", {"name": "mlp", "hidden": [9]}, "9 features for 10 classes; fedgela's simplex needs"),
+])
+def test_a_model_that_cannot_serve_is_refused(method: str, model: Any, message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        problem(method, model=model).network("cpu")
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["fedlc", "fedbabu", "fedrep"])
+def test_any_head_will_do(name: str) -> None:
+    assert final(name, model="test_classifiers:Normed", rounds=1).theta.isfinite().all()
+
+
+def test_a_head_without_a_bias_of_its_own() -> None:
+    """Nothing to put to 0: the weight is found, the initial model stays."""
+    layout = Layout(("body", "head"), ((3, 2), (2, 3)), frozenset({"head"}))
+    theta = torch.arange(12.0)
+    method = Unbiased()
+    assert method.weight(layout) == "head"
+    assert torch.equal(method.initial(theta, layout), theta)
+    assert Simulation(problem("fedrs"), InlineBackend()).state().theta[-10:].tolist() == [0] * 10
