@@ -1,0 +1,297 @@
+"""Local-only, FedProto, PerFedAvg, kNN-Per, FedGen: what they have in common with others, what they answer, what stays
+where it is.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from digits import final, problem, states
+from torch import Tensor, nn
+
+from fedray.algorithms import algorithm
+from fedray.algorithms.personal import KNNPer
+from fedray.algorithms.prototypes import FedProto
+from fedray.backend.inline import InlineBackend
+from fedray.client import Broadcast, Job, LocalClient, Population
+from fedray.data.batches import Samples
+from fedray.errors import Diverged, UserError
+from fedray.local import personal_client
+from fedray.models.flat import Output
+from fedray.problem import Problem
+from fedray.simulation import Simulation
+from fedray.vectors import Vectors
+
+FEDGEN = {"name": "fedgen", "hidden": 12, "noise": 4, "steps": 3}
+
+
+@pytest.mark.parametrize(("options", "training"), [
+    ({"name": "perfedavg", "inner_lr": 0}, {}),
+    ({"name": "perfedavg", "inner_lr": 0, "hessian_free": True}, {}),
+    ({"name": "knnper", "lam": 1.0}, {}),
+    ({**FEDGEN, "alpha": 0, "beta": 0}, {}),
+    ({**FEDGEN, "epochs": 0}, {}),
+    (FEDGEN, {"rounds": 1}),
+])
+def test_fedavg_bit_for_bit(options: dict[str, Any], training: dict[str, Any]) -> None:
+    assert torch.equal(final(options, **training).theta, final("fedavg", **training).theta)
+
+
+@pytest.mark.parametrize("options", [
+    {"name": "perfedavg"}, {"name": "perfedavg", "hessian_free": True}, {**FEDGEN, "alpha": 0}, {**FEDGEN, "beta": 0}])
+def test_otherwise_not_fedavg(options: dict[str, Any]) -> None:
+    assert (final(options).theta - final("fedavg").theta).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("options", "training"), [({"name": "fedproto", "lam": 0}, {}),
+                                                   ({"name": "fedproto"}, {"rounds": 1})])
+def test_fedproto_is_local_only(options: dict[str, Any], training: dict[str, Any]) -> None:
+    """λ = 0, or the first round, in which there are no prototypes; from the second on its clients differ."""
+    left, right = final(options, **training), final("local-only", **training)
+    assert left.clients.keys() == right.clients.keys()
+    assert all(torch.equal(kept["own"], right.clients[i]["own"]) for i, kept in left.clients.items())
+    second = final({"name": "fedproto"}, rounds=2), final("local-only", rounds=2)
+    assert any((kept["own"] - second[1].clients[i]["own"]).abs().max() > 1e-3 for i, kept in second[0].clients.items())
+
+
+def test_local_only_is_fedavg_of_one_client() -> None:
+    """A federation of client 2 alone ends where client 2 does among six that do not meet."""
+    cohorts = [[1, 2], [2], [0, 2]]
+    alone = final("fedavg", rounds=3, clients={"cohorts": [[2]] * 3}, lr_decay=1.0, shuffle=False)
+    among = final("local-only", rounds=3, clients={"cohorts": cohorts}, lr_decay=1.0, shuffle=False)
+    assert torch.allclose(among.clients[2]["own"], alone.theta, rtol=0, atol=1e-6)
+    assert among.clients.keys() == {0, 1, 2}
+
+
+def test_a_class_that_the_cohort_lacks_keeps_its_prototype() -> None:
+    """Clients 0 and 5 in round 0, client 0 alone in round 1: what only client 5 has stays bit for bit."""
+    before, after = states({"name": "fedproto"}, rounds=2, clients={"cohorts": [[0, 5], [0]]})
+    built = problem("fedproto")
+    held = torch.bincount(torch.from_numpy(built.data.y_train[built.shards[0]]), minlength=10) > 0
+    moved = (before.server.prototypes != after.server.prototypes).any(1)
+    assert torch.equal(before.server.prototypes[~held], after.server.prototypes[~held])
+    assert moved[held].all()
+    assert before.server.known.all()
+    lacking = problem("fedproto", sizes=(2, 3), per_round=1)
+    alone = final({"name": "fedproto"}, sizes=(2, 3), per_round=1, rounds=1, clients={"cohorts": [[0]]})
+    classes = set(lacking.data.y_train[lacking.shards[0]].tolist())
+    assert set(alone.server.known.nonzero().flatten().tolist()) == classes
+    assert not alone.server.prototypes[alone.server.known == 0].any()
+
+
+def with_own(built: Problem, client: int, change: Any) -> Simulation:
+    """A run after two rounds of everyone, in which one client's own parameters are then changed."""
+    running = Simulation(built, InlineBackend())
+    running.step()
+    running.step()
+    state = running.state()
+    state.clients[client] = Vectors(state.clients[client], own=change(state.clients[client]["own"]))
+    running.restore(state)
+    return running
+
+
+@pytest.mark.parametrize("name", ["local-only", "fedproto"])
+def test_what_is_a_clients_own_stays_there(name: str) -> None:
+    """Client 3's own model is another one: theta, and (Local-only) everyone else, are the same bit for bit."""
+    built = problem(name, per_round=6, rounds=3)
+    plain, changed = with_own(built, 3, lambda own: own), with_own(built, 3, lambda own: own + 0.1)
+    plain.step()
+    changed.step()
+    left, right = plain.state(), changed.state()
+    assert torch.equal(left.theta, right.theta)
+    assert not torch.equal(left.clients[3]["own"], right.clients[3]["own"])
+    assert all(torch.equal(left.clients[i]["own"], right.clients[i]["own"]) for i in (0, 1, 2, 4, 5))
+    if name == "local-only":
+        assert not left.server
+
+
+@pytest.mark.parametrize("name", ["local-only", "fedproto"])
+def test_a_poisoned_client_reaches_nobody(name: str) -> None:
+    """NaN in client 3: a round without it is as ever, a round with it is refused, and the state stays finite."""
+    built = problem(name, rounds=4, clients={"cohorts": [[0, 3], [1, 3], [0, 1], [1, 3]]})
+    running = with_own(built, 3, lambda own: own * float("nan"))
+    running.step()
+    before = running.state()
+    with pytest.raises(Diverged, match="in round 4, client 3"):
+        running.step()
+    after = running.state()
+    assert after.sha256() == before.sha256()
+    kept = [after.theta, *after.server.values(), after.clients[0]["own"], after.clients[1]["own"]]
+    assert all(torch.isfinite(vector).all() for vector in kept)
+
+
+def test_every_draw_is_another_batch_of_the_shard() -> None:
+    """Without repetition, of the size of the step's batch; the same again in a second run of that step."""
+    c = trained_client("fedavg")
+    c.start_step(3, *c.population.samples.batch(c.indices[:16]))
+    first, second = c.draw()[0], c.draw()[0]
+    assert first.shape == second.shape == c.x.shape
+    assert not torch.equal(first, second)
+    assert len(torch.unique(first.flatten(1), dim=0)) == 16
+    own = {tuple(x.tolist()) for x in c.population.samples.batch(c.indices)[0].flatten(1)}
+    assert {tuple(x.tolist()) for x in torch.cat([first, second]).flatten(1)} <= own
+    c.start_step(3, c.x, c.y)
+    assert torch.equal(c.draw()[0], first)
+    c.start_step(4, c.x, c.y)
+    assert not torch.equal(c.draw()[0], first)
+
+
+def trained_client(options: Any, client: int = 2, epochs: int = 0) -> LocalClient:
+    """A client's personal model after a whole run; the network holds it."""
+    built, state = problem(options), final(options)
+    network, method = built.network("cpu"), built.config.algorithm
+    samples = Samples(built.data.x_train, built.data.y_train, built.data, "cpu")
+    running = Simulation(built, InlineBackend())
+    running.restore(state)
+    c = personal_client(method, network, Population(samples, 10, 0, 6, 330), built.shards[client],
+                        built.config.training, replace(running._broadcast(running._server(3, 1)), theta=state.theta),
+                        Job(client, 1.0, state.clients.get(client, Vectors())), epochs)
+    network.load(c.theta)
+    return c
+
+
+def answers(c: LocalClient, method: Any, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return method.personal_logits(c.network(x), c)
+
+
+def test_knnper_answers() -> None:
+    """λ = 0: the model's own probabilities; λ = 1, k = 1: a training sample gets its label, surely; else in between."""
+    c = trained_client({"name": "knnper"})
+    x, y = c.population.samples.batch(c.indices)
+    model = answers(c, KNNPer(lam=0), x)
+    assert torch.allclose(model, c.network(x).logits.log_softmax(1), atol=1e-5)
+    sure = answers(c, KNNPer(lam=1, k=1), x).exp()
+    assert torch.equal(sure.argmax(1), y)
+    assert torch.equal(sure.max(1).values, torch.ones(len(y)))
+    assert torch.allclose(answers(c, KNNPer(), x).exp(), 0.5 * model.exp() + 0.5 * answers(c, KNNPer(lam=1), x).exp(),
+                          atol=1e-6)
+
+
+def test_knnper_far_from_everything() -> None:
+    """Where every kernel underflows the nearest still count: no 0/0."""
+    c = trained_client({"name": "knnper"})
+    c.local.features = c.local.features + 1e4
+    p = answers(c, KNNPer(lam=1, scale=1e-3), c.population.samples.batch(c.indices)[0]).exp()
+    assert torch.allclose(p.sum(1), torch.ones(len(p)))
+
+
+def test_knnper_remembers_no_more_than_its_capacity() -> None:
+    """7 of the shard's 50 samples with their labels, not simply the first."""
+    c = trained_client({"name": "knnper", "capacity": 7})
+    output, labels = c.shard(c.theta)
+    nearest = torch.cdist(c.local.features, output.features).min(1)
+    assert nearest.values.max() < 1e-5
+    assert len(set(nearest.indices.tolist())) == 7
+    assert max(nearest.indices) > 7
+    assert torch.equal(c.local.labels, labels[nearest.indices])
+
+
+class Asked:
+    """What FedProto's answer reads of a client."""
+
+    def __init__(self, counts: list[float], known: list[float]) -> None:
+        self.counts = torch.tensor(counts)
+        self.message = Vectors(prototypes=torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 4.0]]),
+                               known=torch.tensor(known))
+
+
+def test_fedproto_answers() -> None:
+    """Features (0, 1), at squared distances 1, 10, 9 of the prototypes (0, 0), (3, 0), (0, 4); the classifier says 2.
+
+    Without class 0 the nearest is 2; with 0 and 1 alone known or held it is among these; with none, the classifier's.
+    """
+    output = Output(torch.tensor([[0.0, 0.0, 5.0]]), torch.tensor([[0.0, 1.0]]))
+
+    def scores(counts: list[float], known: list[float], **options: Any) -> list[float]:
+        return FedProto(**options).personal_logits(output, Asked(counts, known)).flatten().tolist()  # type: ignore
+
+    assert scores([5, 5, 5], [1, 1, 1]) == pytest.approx([-1, -10, -9])
+    assert scores([0, 5, 5], [1, 1, 1]) == pytest.approx([-110, -10, -9])
+    assert scores([0, 5, 5], [1, 1, 0]) == pytest.approx([-110, -10, -110])
+    assert scores([0, 0, 5], [1, 1, 0]) == [0, 0, 5]
+    assert scores([5, 5, 5], [1, 1, 1], answer="classifier") == [0, 0, 5]
+
+
+def test_perfedavg_is_tested_after_plain_steps_of_the_inner_length() -> None:
+    """a = 0: nothing to adapt, whatever the epochs; a = η: as FedAvg's fine-tuning from the same theta."""
+    for epochs in (0, 3):
+        still = trained_client({"name": "perfedavg", "inner_lr": 0}, epochs=epochs)
+        assert torch.equal(still.theta, still.theta_0) == (epochs == 0)  # weight decay alone
+    built = problem("perfedavg", weight_decay=0)
+    state, network = final("perfedavg"), built.network("cpu")
+    samples = Samples(built.data.x_train, built.data.y_train, built.data, "cpu")
+    ends = [personal_client(algorithm(options), network, Population(samples, 10, 0, 6, 330), built.shards[1],
+                            built.config.training, Broadcast(3, 0.05, state.theta, network.buffers, Vectors(), 1),
+                            Job(1, 1.0, Vectors()), 2).theta
+            for options in ("fedavg", "perfedavg", {"name": "perfedavg", "inner_lr": 0.05},
+                            {"name": "perfedavg", "inner_lr": 0})]
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
+    assert torch.equal(ends[3], state.theta)
+
+
+class TwoLayerHead(nn.Module):
+    """A head that is more than a linear layer."""
+
+    head = "top"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(64, 8)
+        self.top = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(self.body(x.flatten(1)))
+
+
+class NoBias(nn.Module):
+    """A linear head without a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.top = nn.Linear(64, 8), nn.Linear(8, 10, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(self.body(x.flatten(1)).relu())
+
+
+def test_models_that_cannot_serve() -> None:
+    bare = {"name": "mlp", "hidden": []}
+    for name in ("fedproto", "knnper"):
+        with pytest.raises(UserError, match=f"all of it head; {name} needs a feature layer"):
+            problem(name, model=bare)
+    with pytest.raises(UserError, match=r"top\.0\.bias.*fedgen needs one linear layer"):
+        problem("fedgen", model="test_personal_methods:TwoLayerHead").network("cpu")
+
+
+@pytest.mark.parametrize("model", ["test_personal_methods:NoBias", {"name": "mlp", "hidden": []}])
+def test_fedgen_with_a_head_without_bias_or_body(model: Any) -> None:
+    """A missing bias is 0; where everything is head the generated features are inputs."""
+    state = final({**FEDGEN, "alpha": 1, "beta": 1}, model=model, rounds=2)
+    assert state.server.generator.shape == (12 * (4 + 10) + 12 + 24 + (8 if "NoBias" in model else 64) * 13,)
+    assert torch.isfinite(state.theta).all()
+
+
+@pytest.mark.parametrize(("section", "message"), [
+    ({"name": "perfedavg", "inner_lr": -0.1}, "algorithm.inner_lr: found -0.1; input should be greater than or equal"),
+    ({"name": "perfedavg", "inner_lr": float("nan")}, "algorithm.inner_lr: found nan"),
+    ({"name": "knnper", "k": 0}, "algorithm.k: found 0"),
+    ({"name": "knnper", "capacity": 0}, "algorithm.capacity: found 0"),
+    ({"name": "fedproto", "prototypes": "last"}, "input should be 'trained' or 'running'"),
+    ({"name": "fedgen", "batch": 1}, "algorithm.batch: found 1"),
+])
+def test_options_that_cannot_be(section: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        algorithm(section)
+    assert message in str(raised.value)
+
+
+def test_fedgen_learns_on_the_server_alone() -> None:
+    """Its generator starts with the first round, as its key says, goes on from round to round, and fills no client."""
+    first, second = states({**FEDGEN, "alpha": 0, "beta": 0}, rounds=2)
+    assert not first.clients
+    assert (first.server.generator - second.server.generator).abs().max() > 1e-4
+    assert first.server.v.abs().max() > 0
+    assert not torch.equal(first.server["mean"], second.server["mean"])
