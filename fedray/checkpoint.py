@@ -51,17 +51,22 @@ class Checkpoints:
         homes = {i: old[i] for i in state.clients if i in old} | dict.fromkeys(changed, state.round)
         files = {name: digest for name, digest in (before["files"] if before else {}).items()
                  if name in {f"clients-{home}.safetensors" for home in homes.values()}}
-        if changed:
-            tensors = {f"{i}/{name}": v for i in changed for name, v in state.clients[i].items()}
-            files |= self._write(f"clients-{state.round}.safetensors", save(_own(tensors)))
-        server = {"theta": state.theta, "buffers": state.buffers}
-        server |= {f"server/{name}": v for name, v in state.server.items()}
-        files |= self._write(f"server-{state.round}.safetensors", save(_own(server)))
-        manifest = {"round": state.round, "seconds": state.seconds, "history": state.history, "clients": homes,
-                    "active": state.active, "files": files, "state_sha256": state.sha256()}
-        body = json.dumps(manifest)
-        document = {"sha256": hashlib.sha256(body.encode()).hexdigest(), "manifest": body}
-        self._write(f"checkpoint-{state.round}.json", json.dumps(document).encode())
+        try:
+            if changed:
+                tensors = {f"{i}/{name}": v for i in changed for name, v in state.clients[i].items()}
+                files |= self._write(f"clients-{state.round}.safetensors", save(_own(tensors)))
+            server = {"theta": state.theta, "buffers": state.buffers}
+            server |= {f"server/{name}": v for name, v in state.server.items()}
+            files |= self._write(f"server-{state.round}.safetensors", save(_own(server)))
+            manifest = {"round": state.round, "seconds": state.seconds, "history": state.history, "clients": homes,
+                        "active": state.active, "dropped": state.dropped, "files": files,
+                        "state_sha256": state.sha256()}
+            body = json.dumps(manifest)
+            document = {"sha256": hashlib.sha256(body.encode()).hexdigest(), "manifest": body}
+            self._write(f"checkpoint-{state.round}.json", json.dumps(document).encode())
+        except OSError:
+            self._prune(state.round)  # what no manifest names only fills the disk
+            raise
         self._before = manifest
         self._prune(state.round)
 
@@ -89,7 +94,7 @@ class Checkpoints:
         state = State(
             round, server.pop("theta"), server.pop("buffers"),
             Vectors({name.removeprefix("server/"): v for name, v in server.items()}), dict(clients),
-            manifest["active"], manifest["history"], manifest["seconds"])
+            manifest["active"], manifest["history"], manifest["seconds"], manifest["dropped"])
         if state.sha256() != manifest["state_sha256"]:
             raise ValueError("the state does not have the hash it was saved with")
         self._before = manifest

@@ -76,6 +76,10 @@ class Training(Section):
     server_lr: float = Field(1.0, gt=0, allow_inf_nan=False, description="η_g: scales the averaged update only")
     aggregation: Literal["uniform", "samples"] = Field(
         "uniform", description="π: weights of the cohort's average, equal or proportional to n_i")
+    on_divergence: Literal["stop", "drop"] = Field(
+        "stop", description="when a client's loss, upload or state is not finite, or too large to be summed: end the "
+                            "run as diverged, or make the round again without it, as if it had not been drawn "
+                            "(`dropped_clients` counts them)")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

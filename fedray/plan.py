@@ -3,15 +3,21 @@
 import contextlib
 import fcntl
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedray.claims import Claims
 from fedray.config import Runtime
 from fedray.errors import UserError
+from fedray.signals import sigterm_as_interrupt
 from fedray.sweepfile import Cell, Cells, Sweep
 from fedray.tracking import Outcome, Tracker, outcomes
+
+POLL = 2.0
+"""Seconds between looks at cells that another sweep runs."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +28,13 @@ class Plan:
     known: dict[str, Outcome]
     """Hash -> outcome in MLflow."""
     force: bool
+    chosen: frozenset[str] | None = None
+    """Hashes of the cells that this process may run; None: all."""
 
     @property
     def to_run(self) -> list[Cell]:
-        return [cell for cell in self.cells.cells.values() if self.force or not self._done(cell)]
+        return [cell for cell in self.cells.cells.values()
+                if (self.chosen is None or cell.hash in self.chosen) and (self.force or not self._done(cell))]
 
     @property
     def requests(self) -> Counter[Runtime]:
@@ -79,21 +88,49 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
     """
     sweep, cells = plan.cells.sweep, plan.cells.cells
     with contextlib.ExitStack() as stack:
+        stack.enter_context(sigterm_as_interrupt())
         stack.enter_context(alone(sweep.name))
         if plan.to_run:
-            from fedray.sweep import placed, run_cells  # here: Ray takes seconds to import, which a second call saves
+            from fedray.sweep import placed  # here: Ray takes seconds to import, which a second call saves
 
             stack.enter_context(placed(plan, address))
+        claims = stack.enter_context(Claims(storage() / "locks" / "cells"))
         tracker = Tracker()
         parent = tracker.open_sweep(sweep.name, sweep.description, [
             {"hash": cell.hash, "label": cell.label, "config": cell.run.resolved()} for cell in cells.values()])
         statuses = {cell: outcome.status for cell, outcome in plan.known.items()}
         counts = Counter[str]()
         try:
-            if plan.to_run:
-                statuses |= run_cells(plan, tracker, parent, max_concurrent)
+            _run(plan, claims, tracker, parent, max_concurrent, statuses)
         finally:
             counts.update(statuses.get(cell, "missing") for cell in cells)
             tracker.close_sweep(parent, counts)
             tracker.close()
     return counts
+
+
+def _run(plan: Plan, claims: Claims, tracker: Tracker, parent: str, max_concurrent: int | None,
+         statuses: dict[str, str]) -> None:
+    """Run what is to run and no other sweep runs; wait for what another one does. `statuses` is kept up to date."""
+    left = {cell.hash for cell in plan.to_run}
+    told = False
+    while left:
+        if mine := claims.take(left):
+            tracker.close()
+            # Read again now that nobody else can run them: the sweep that did may just have finished them.
+            known = {cell: outcome for cell, outcome in outcomes().items() if cell in plan.cells.cells}
+            part = replace(plan, known=known, chosen=frozenset(mine))
+            statuses.update((cell, known[cell].status) for cell in mine & known.keys())
+            for cell in mine - {cell.hash for cell in part.to_run}:
+                claims.release(cell)
+            if part.to_run:
+                from fedray.sweep import run_cells
+
+                run_cells(part, tracker, parent, max_concurrent, claims.release, statuses)
+            left -= mine
+        elif not told:
+            told = True
+            print(f"{plan.cells.sweep.name}: {len(left)} cells are being run by another sweep; waiting for them",
+                  flush=True)
+        if left:
+            time.sleep(POLL)

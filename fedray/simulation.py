@@ -1,6 +1,7 @@
 """The round loop: draw a cohort, train it, aggregate, commit, test. `state()` and `restore()` are complete."""
 
 import hashlib
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,8 @@ from fedray.problem import Problem
 from fedray.rng import generator, key
 from fedray.worker import MAX_TEST_LOSS, Exam, Partial
 
+log = logging.getLogger("fedray")
+
 
 @dataclass
 class State:
@@ -36,6 +39,8 @@ class State:
     history: list[dict[str, float]] = field(default_factory=list)
     seconds: float = 0.0
     """Wall time of all rounds, evaluation excluded."""
+    dropped: int = 0
+    """How often a client was left out of a round because its numbers went wrong."""
 
     def sha256(self) -> str:
         """Hash of server, every client, buffers and round: equal exactly when everything that matters is."""
@@ -67,8 +72,10 @@ class Result:
     def summary(self) -> dict[str, Any]:
         """Last round's metrics, hashes and mean seconds per round (evaluation excluded)."""
         last = self.history[-1]
+        personal = ("personal_accuracy", "personal_std", "personal_worst10", "generic_accuracy")
         return {
             "test_accuracy": last["test_accuracy"], "test_loss": last["test_loss"], "train_loss": last["train_loss"],
+            **{name: last[name] for name in personal if name in last},
             "rounds": self.state.round, "theta_sha256": theta_sha256(self.theta), "state_sha256": self.state.sha256(),
             "seconds_per_round": self.state.seconds / self.state.round,
         }
@@ -105,15 +112,19 @@ class Simulation:
         started = time.perf_counter()
         s, algorithm = self._state, self.problem.config.algorithm
         t, looked_at = s.round, self._is_evaluated(s.round + 1)
-        cohort = self.cohort(t)
-        server = self._server(t, len(cohort))
-        weights = {int(i): float(w) for i, w in zip(cohort, self.weights(cohort), strict=True)}
-        probes = self.problem.config.evaluation.probes if looked_at else ()
-        broadcast = self._broadcast(server, tuple(name for name in probes if name != "classes"))
+        cohort, probes = self.cohort(t), self.problem.config.evaluation.probes if looked_at else ()
+        drawn = len(cohort)
+        while True:
+            server = self._server(t, len(cohort))
+            weights = {int(i): float(w) for i, w in zip(cohort, self.weights(cohort), strict=True)}
+            broadcast = self._broadcast(server, tuple(name for name in probes if name != "classes"))
+            jobs = [Job(i, w, s.clients.get(i, Vectors())) for i, w in weights.items()]
 
-        partial = self.backend.train(broadcast, [Job(i, w, s.clients.get(i, Vectors())) for i, w in weights.items()])
+            partial = self.backend.train(broadcast, jobs)
 
-        self._refuse_diverged(t, partial)
+            if not partial.diverged:
+                break
+            cohort = self._without(t, cohort, partial)  # and the round is made again, as if they had not been drawn
         sums = Accumulator(partial.sums).result()
         train_loss, buffers, update = float(sums.pop("train_loss")), sums.pop("buffers", None), sums.get("update")
         measured = over_cohort(partial.probes)
@@ -134,14 +145,20 @@ class Simulation:
         s.clients |= {i: state for i, state in partial.states.items() if state}
         s.active |= dict.fromkeys((i for i, state in partial.states.items() if state), t + 1)
         s.round = t + 1
+        s.dropped += drawn - len(cohort)
         s.seconds += time.perf_counter() - started
         if looked_at:
+            dropped = {"dropped_clients": float(s.dropped)} if self._drops else {}
             s.history.append({"round": s.round, **self.evaluate(cohort), "train_loss": train_loss, **measured,
-                              "lr": server.lr})
+                              "lr": server.lr, **dropped})
 
     def _is_evaluated(self, round: int) -> bool:
         evaluation = self.problem.config.evaluation
         return round % evaluation.every == 0 or round > self.problem.config.training.rounds - evaluation.last
+
+    @property
+    def _drops(self) -> bool:
+        return self.problem.config.training.on_divergence == "drop"
 
     def _server(self, t: int, cohort: int) -> Server:
         """What the server is in round t: copies, so that a round that fails leaves no trace."""
@@ -248,7 +265,7 @@ class Simulation:
         """The run as it is after the last whole round; the tensors are never modified in place."""
         s = self._state
         return State(s.round, s.theta, s.buffers, Vectors(s.server), dict(s.clients), dict(s.active), list(s.history),
-                     s.seconds)
+                     s.seconds, s.dropped)
 
     def restore(self, state: State) -> None:
         """Go on from a state of the same configuration."""
@@ -259,11 +276,16 @@ class Simulation:
         """What the run has given so far."""
         return Result(list(self._state.history), self._state.theta, self.layout, self.state())
 
-    @staticmethod
-    def _refuse_diverged(t: int, partial: Partial) -> None:
-        if partial.diverged:
-            client = min(partial.diverged)  # the same client, however many actors reported
-            raise Diverged(t + 1, client, partial.diverged[client])
+    def _without(self, t: int, cohort: np.ndarray, partial: Partial) -> np.ndarray:
+        """The cohort less the clients whose numbers went wrong. Raises Diverged: see `training.on_divergence`."""
+        first = min(partial.diverged)  # the same client, however many actors reported
+        error = Diverged(t + 1, first, partial.diverged[first])
+        left = cohort[~np.isin(cohort, list(partial.diverged))]
+        if not (self._drops and len(left)):
+            raise error
+        for client, what in sorted(partial.diverged.items()):
+            log.warning("round %d: client %d is dropped: %s", t + 1, client, what)
+        return left
 
 
 def _stacked(each: dict[int, Vectors]) -> dict[str, Tensor]:

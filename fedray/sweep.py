@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -16,7 +16,6 @@ from fedray.backend.ray import cluster_nodes, refuse_infeasible
 from fedray.cluster import cluster
 from fedray.plan import Plan, directory, storage
 from fedray.progress import Progress
-from fedray.signals import sigterm_as_interrupt
 from fedray.sweepfile import Cell, Sweep
 from fedray.tracking import CellRun, Tracker, picture, tags_of
 from fedray.trainable import CellTrainable, DataRef
@@ -28,8 +27,9 @@ RETRIES = 3
 class Sink(tune.Callback):
     """Everything Tune reports goes to MLflow and to the display, from the driver."""
 
-    def __init__(self, plan: Plan, tracker: Tracker, progress: Progress, parent: str) -> None:
-        self.plan, self.tracker, self.progress, self.parent = plan, tracker, progress, parent
+    def __init__(self, plan: Plan, tracker: Tracker, progress: Progress, parent: str, release: Callable[[str], None]
+                 ) -> None:
+        self.plan, self.tracker, self.progress, self.parent, self.release = plan, tracker, progress, parent, release
         self._runs: dict[str, CellRun] = {}
         self._pictures: dict[str, Figure] = {}
 
@@ -80,6 +80,7 @@ class Sink(tune.Callback):
         self.tracker.close_cell(self._runs[cell.hash], status, result, result.get("message", ""))
         text = f"{history[-1]['test_accuracy']:.2f} %" if history else "no evaluation"
         self.progress.ended(cell.hash, status, result.get("message", "") or text)
+        self.release(cell.hash)
 
     def _cell(self, trial: Trial) -> Cell:
         return self.plan.cells.cells[trial.config["cell"]["hash"]]
@@ -104,19 +105,20 @@ def placed(plan: Plan, address: str | None) -> Iterator[None]:
         yield
 
 
-def run_cells(plan: Plan, tracker: Tracker, parent: str, max_concurrent: int | None) -> dict[str, str]:
-    """Run what is to run, within `placed`; hash -> status."""
+def run_cells(plan: Plan, tracker: Tracker, parent: str, max_concurrent: int | None, release: Callable[[str], None],
+              statuses: dict[str, str]) -> None:
+    """Run what is to run, within `placed`; `statuses` gets each cell's, and `release` is told when it has one."""
     if plan.force:
         tracker.supersede([cell.hash for cell in plan.to_run])
         for cell in plan.to_run:
             shutil.rmtree(directory(cell), ignore_errors=True)
     with Progress(len(plan.to_run)) as progress:
-        sink = Sink(plan, tracker, progress, parent)
+        sink = Sink(plan, tracker, progress, parent, release)
         try:
             _tune(plan, sink, max_concurrent)
         finally:
             sink.close_rest()
-        return progress.outcomes
+            statuses |= progress.outcomes
 
 
 def _tune(plan: Plan, sink: Sink, max_concurrent: int | None) -> None:
@@ -139,8 +141,7 @@ def _tune(plan: Plan, sink: Sink, max_concurrent: int | None) -> None:
                                   checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                                   failure_config=tune.FailureConfig(max_failures=RETRIES)))
     try:
-        with sigterm_as_interrupt():
-            tuner.fit()
+        tuner.fit()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)  # Tune's own state: a sweep resumes from MLflow and checkpoints
 

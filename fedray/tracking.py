@@ -8,6 +8,8 @@ A store that is away for a while costs nothing: writes queue up in order and are
 one is harmless, since its timestamps are those of the first attempt and MLflow keeps equal values once.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import logging
 import os
@@ -71,18 +73,33 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
         raise NoStore(f"MLFLOW_TRACKING_URI: there is no store at {local}; run a sweep first, or name its store")
     refuse_unusable(uri)
     try:
-        client = MlflowClient(tracking_uri=uri)
-        found = client.get_experiment_by_name(name)
-        if found is not None:
-            return client, found.experiment_id
-        if not create:
-            raise NoStore(f"MLflow has no experiment named {name!r} in this store; run a sweep first")
-        root = (local.resolve().parent / "mlartifacts").as_uri() if local is not None else None
-        return client, client.create_experiment(name, artifact_location=root)
+        with _one_at_a_time(local):
+            client = MlflowClient(tracking_uri=uri)
+            found = client.get_experiment_by_name(name)
+            if found is not None:
+                return client, found.experiment_id
+            if not create:
+                raise NoStore(f"MLflow has no experiment named {name!r} in this store; run a sweep first")
+            root = (local.resolve().parent / "mlartifacts").as_uri() if local is not None else None
+            return client, client.create_experiment(name, artifact_location=root)
     except UserError:
         raise
     except Exception as error:  # MLflow's, SQLAlchemy's, or that of a database's driver which is not installed
         raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redacted(one_line(error))}") from None
+
+
+@contextlib.contextmanager
+def _one_at_a_time(store: Path | None) -> Iterator[None]:
+    """Two processes that make the tables of one SQLite store leave it broken: the directory is locked meanwhile."""
+    if store is None:
+        yield
+        return
+    directory = os.open(store.resolve().parent, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
 
 
 @dataclass(frozen=True)

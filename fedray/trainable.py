@@ -1,5 +1,6 @@
 """One cell of a sweep as Ray Tune runs it: a Trainable that owns the client actors and outlives its trials."""
 
+import contextlib
 import time
 import traceback
 from collections.abc import Mapping
@@ -16,10 +17,12 @@ from fedray.config import RunConfig
 from fedray.data.dataset import Dataset
 from fedray.errors import Diverged, UserError
 from fedray.problem import Problem
-from fedray.simulation import Simulation
+from fedray.simulation import Simulation, State
 
 REPORT_SECONDS = 1.0
-"""A report is made at most this often; rounds evaluated in between travel together."""
+"""A report is made about this often; rounds evaluated in between travel together. Only then can a trial be stopped."""
+CHECKPOINT_SECONDS = 300.0
+"""A checkpoint is made at least this often, where rounds are not longer than that, whatever `checkpoint_every` says."""
 
 
 class DataRef:
@@ -55,6 +58,7 @@ class CellTrainable(tune.Trainable):
         self._cell = config["cell"]
         self._simulation: Simulation | None = None
         self._reported = 0
+        self._ended = False
 
     def _open(self) -> Simulation:
         run = RunConfig.parse(self._cell["run"])
@@ -70,6 +74,7 @@ class CellTrainable(tune.Trainable):
         state = self._checkpoints.load()
         if state is not None:
             simulation.restore(state)
+        self._saved = simulation.state().round, time.monotonic()
         return simulation
 
     def step(self) -> dict[str, Any]:
@@ -95,14 +100,23 @@ class CellTrainable(tune.Trainable):
         while not simulation.done:
             simulation.step()
             state = simulation.state()
-            if state.round % every == 0 or simulation.done:
-                self._checkpoints.save(state)
+            if state.round % every == 0 or simulation.done or time.monotonic() - self._saved[1] > CHECKPOINT_SECONDS:
+                self._save(state)
             new = len(state.history) > self._reported
-            if new and (each_evaluation or time.monotonic() - started > REPORT_SECONDS):
+            if (new and each_evaluation) or time.monotonic() - started > REPORT_SECONDS:
                 break
         if simulation.done:
             return self._last("finished", **simulation.result().summary())
         return {"done": False, "status": "running", **self._rows()}
+
+    def _save(self, state: State) -> None:
+        try:
+            self._checkpoints.save(state)
+        except OSError as error:
+            raise UserError(f"{self._cell['directory']}: the checkpoint of round {state.round} cannot be written: "
+                            f"{error.strerror}; that of round {self._saved[0]} stays; make room and call the sweep "
+                            "again") from None
+        self._saved = state.round, time.monotonic()
 
     def _rows(self) -> dict[str, Any]:
         history = self._simulation.state().history if self._simulation is not None else []
@@ -111,9 +125,16 @@ class CellTrainable(tune.Trainable):
         return {"rows": rows, "round": int(last.get("round", 0)), **last}
 
     def _last(self, status: str, **more: Any) -> dict[str, Any]:
+        self._ended = True
         return {"done": True, **self._rows(), "status": status, **more}
 
     def cleanup(self) -> None:
+        """The end of the process; of an unfinished cell (the sweep was told to stop) the rounds made are kept."""
+        if self._simulation is not None and not self._ended:
+            state = self._simulation.state()
+            with contextlib.suppress(UserError):  # nobody listens any more, and the checkpoint before is still there
+                if state.round > self._saved[0]:
+                    self._save(state)
         if self._backend is not None:
             self._backend.close()
 

@@ -1,6 +1,7 @@
 """What trains clients and tests models in one process; the backends differ only in how many of these there are."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,6 +23,7 @@ from fedray.problem import Problem
 from fedray.vectors import Vectors
 
 MAX_TEST_LOSS = 1e5
+LESS_MEMORY = "lower training.batch_size, or raise runtime.cpus_per_actor or gpus_per_actor: fewer actors on a node"
 
 
 @dataclass
@@ -74,8 +76,10 @@ class Worker:
         config, there = self.problem.config, self._there(broadcast)
         sums, partial = Accumulator(), Partial()
         for job in jobs:
-            c, uploads = train_client(config.algorithm, self.network, self.population, self.problem.shards[job.client],
-                                      config.training, there, self._here(job))
+            indices = self.problem.shards[job.client]
+            with _memory(f"client {job.client} ({len(indices)} samples)"):
+                c, uploads = train_client(config.algorithm, self.network, self.population, indices, config.training,
+                                          there, self._here(job))
             each = {name: upload.vector for name, upload in uploads.items() if isinstance(upload, Each)}
             try:
                 if not torch.isfinite(c.loss):
@@ -87,6 +91,9 @@ class Worker:
                 for name, upload in uploads.items():
                     if isinstance(upload, Sum):
                         sums.add(name, upload.vector, upload.weight, broadcast.cohort)
+                for name, vector in c.state.items():
+                    if not torch.isfinite(vector).all():
+                        raise NotSummable(f"its state {name} is not finite")
             except NotSummable as reason:
                 partial.diverged[job.client] = str(reason)
             if each:
@@ -140,8 +147,10 @@ class Worker:
         for job in jobs:
             marks = result[job.client] = {}
             for epochs in exam.epochs:
-                c = personal_client(config.algorithm, self.network, self.population, self.problem.shards[job.client],
-                                    config.training, there, self._here(job), epochs)
+                indices = self.problem.shards[job.client]
+                with _memory(f"the personal model of client {job.client} ({len(indices)} samples)"):
+                    c = personal_client(config.algorithm, self.network, self.population, indices, config.training,
+                                        there, self._here(job), epochs)
                 if exam.own and tests is not None:
                     marks[f"own_{epochs}"], _ = self._marks(c, tests[job.client])
             if exam.everyone:
@@ -172,6 +181,20 @@ class Worker:
 
     def _moved(self, vectors: Vectors) -> Vectors:
         return Vectors({name: v.to(self.device) for name, v in vectors.items()})
+
+
+@contextlib.contextmanager
+def _memory(what: str) -> Iterator[None]:
+    """Running out of memory (the host's or a GPU's) is a UserError that names what needed too much."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # torch has an error class for CUDA's memory alone.
+        if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "allocate memory" not in str(error):
+            raise
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        raise UserError(f"{what}: out of memory: {str(error).splitlines()[0]}; {LESS_MEMORY}") from None
 
 
 def _kept(vectors: Mapping[str, Tensor]) -> Vectors:

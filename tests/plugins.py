@@ -2,13 +2,15 @@
 
 import contextlib
 import os
+import resource
 import signal
 from pathlib import Path
 
 import torch
 
 from fedray.algorithms import ALGORITHMS
-from fedray.algorithms.base import Algorithm, Client, Sum
+from fedray.algorithms.base import Algorithm, Client, Server, Sum
+from fedray.vectors import Vectors
 
 
 class _DiesOnce:
@@ -32,6 +34,52 @@ def dying(kind: type[Algorithm]) -> type[Algorithm]:
 globals().update({f"dying_{name}": dying(kind) for name, kind in ALGORITHMS.items()})
 
 
+class Hangs(Algorithm):
+    """SIGSTOPs its own process before a client's training, once, when the file `marker` exists; leaves its id there."""
+
+    name = "hangs"
+    marker: str = ""
+
+    def begin(self, c: Client) -> None:
+        with contextlib.suppress(OSError):
+            Path(self.marker).unlink()
+            Path(f"{self.marker}.pid").write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class Greedy(Algorithm):
+    """Wants `mebibytes` more than its process may have (RLIMIT_AS, for that moment) in round `round`, from 0."""
+
+    name = "greedy"
+    mebibytes: int = 0
+    round: int = 1
+
+    def begin(self, c: Client) -> None:
+        if not self.mebibytes or c.lr > 0.1 * 0.9**self.round:
+            return
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (self.mebibytes << 19), limits[1]))
+        try:
+            torch.zeros(self.mebibytes << 20, dtype=torch.uint8)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+class FillsDisk(Algorithm):
+    """While the file `marker` exists, from round `round` (from 0) on, no file can grow above 2 kB (RLIMIT_FSIZE)."""
+
+    name = "fills_disk"
+    marker: str = ""
+    round: int = 5
+
+    def message(self, server: Server) -> Vectors:
+        full = self.marker and Path(self.marker).exists() and server.round >= self.round
+        unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000 if full else unlimited, unlimited))
+        return Vectors()
+
+
 class NotANumber(Algorithm):
     """Its direction is NaN on clients with an odd number of samples, from the third round on (lr below 0.1 x 0.9²)."""
 
@@ -39,6 +87,21 @@ class NotANumber(Algorithm):
 
     def direction(self, c: Client) -> torch.Tensor:
         return c.grad(c.theta) * (float("nan") if c.samples % 2 and c.lr < 0.082 else 1.0)
+
+
+class BadState(Algorithm):
+    """What client `bad` keeps is infinite after its second activity; its update and its loss are not."""
+
+    name = "bad_state"
+    bad: int = -1
+
+    def client_state(self, theta: torch.Tensor) -> Vectors:
+        return Vectors(count=torch.zeros(1))
+
+    def upload(self, c: Client) -> dict[str, Sum]:
+        count = c.state.count + 1
+        c.state = Vectors(count=count / 0 if c.id == self.bad and float(count) == 2 else count)
+        return {}
 
 
 class Slow(Algorithm):

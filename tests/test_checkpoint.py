@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -109,25 +110,34 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
         assert reread.sha256() == simulation.state().sha256()
 
 
-def test_a_full_disk_leaves_the_checkpoint_before_valid(
-    simulation: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("file", ["clients-4", "server-4", "checkpoint-4"])
+def test_a_full_disk_leaves_the_checkpoint_before_and_nothing_else(
+    file: str, simulation: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """ENOSPC while the first, the second or the last file is written: the directory is as it was before."""
     store = Checkpoints(tmp_path)
     store.save(advance(simulation, 3))
-    digest = simulation.state().sha256()
+    digest, before = simulation.state().sha256(), {path.name for path in tmp_path.iterdir()}
     state = advance(simulation, 1)
+    fsync = os.fsync
 
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def full(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name.startswith(file):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         store.save(state)
-    monkeypatch.undo()
-    loaded = store.load()
+    assert {path.name for path in tmp_path.iterdir()} == before
+    loaded = Checkpoints(tmp_path).load()
     assert loaded is not None
     assert loaded.sha256() == digest
-    assert not list(tmp_path.glob("*.tmp"))
+    monkeypatch.undo()
+    store.save(state)
+    again = Checkpoints(tmp_path).load()
+    assert again is not None
+    assert again.sha256() == state.sha256()
 
 
 def test_a_manifest_cannot_name_files_elsewhere(simulation: Simulation, tmp_path: Path) -> None:

@@ -159,19 +159,3 @@ def test_force_replaces_and_supersedes(finished: Path, tmp_path: Path) -> None:
     assert {run.data.tags.get("fedray.state_sha256") for run in found} == {
         state_hashes(finished)[found[0].data.tags["fedray.cell"]]}
     assert "0 to run" in done(fedray(tmp_path, "sweep", "sweep.yaml", "--dry-run"))
-
-
-@pytest.mark.faults
-def test_sigterm_gives_every_run_its_status_and_the_next_call_goes_on(finished: Path, tmp_path: Path) -> None:
-    driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)))
-    assert driver.stdout is not None
-    for line in driver.stdout:
-        if "[1/4]" in line:
-            break
-    driver.send_signal(signal.SIGTERM)
-    driver.communicate(timeout=60)
-    assert driver.returncode == 130
-    assert {run.info.status for run in runs(tmp_path)} <= {"FINISHED", "FAILED"}
-    assert "interrupted" in set(outcome(tmp_path).values())
-    assert "small: 4 finished" in done(fedray(tmp_path, "sweep", "sweep.yaml"))
-    assert state_hashes(tmp_path) == state_hashes(finished)

@@ -2,17 +2,19 @@
 
 import heapq
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import ray
 import torch
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
+from fedray.backend.pace import Pace
 from fedray.backend.reduce import Accumulator
 from fedray.client import Broadcast, Job
 from fedray.config import RunConfig, Runtime
@@ -21,11 +23,13 @@ from fedray.data.shards import Shards
 from fedray.errors import UserError
 from fedray.problem import Problem
 from fedray.vectors import Vectors
-from fedray.worker import Exam, Partial, Worker, number_of_chunks
+from fedray.worker import LESS_MEMORY, Exam, Partial, Worker, number_of_chunks
 
 log = logging.getLogger("fedray")
-RESPAWNS = 10
-"""How often one call may lose its actor before the run gives up."""
+RESPAWNS = 4
+"""How often one call may lose its actor before the trial gives up (and is started again, elsewhere perhaps)."""
+STARTING = 600.0
+"""Seconds that a new actor may take to be placed and to start."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -72,6 +76,7 @@ class RayBackend:
         self._steps = [problem.config.training.steps(int(n)) for n in problem.shards.sizes]
         self._chunks = {"test": number_of_chunks(len(problem.data.y_test)),
                         "train": number_of_chunks(len(problem.data.y_train))}
+        self._pace = Pace()
         for slot, actor in enumerate(self._actors):
             if actor is None:
                 self._spawn(slot)
@@ -125,28 +130,43 @@ class RayBackend:
     def _call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """One call per actor, answers in slot order; calls without work are left out.
 
-        An actor that dies is replaced and its call repeated: it had committed nothing, so the numbers are the same.
+        An actor that dies, or takes so long that it must hang, is replaced and its call repeated: it had committed
+        nothing, so the numbers are the same.
         """
         busy = [slot for slot, args in enumerate(arguments) if method == "open" or len(args[1]) > 0]
+        began = dict.fromkeys(busy, time.monotonic())
         pending = {slot: getattr(self._actors[slot], method).remote(*arguments[slot]) for slot in busy}
         answers = []
         for slot in busy:
+            work = self._work(method, arguments[slot])
             for attempt in range(RESPAWNS + 1):
+                left = began[slot] + self._pace.limit(method, work, attempt) - time.monotonic()
                 try:
-                    answers.append(ray.get(pending[slot]))
+                    answers.append(ray.get(pending[slot], timeout=max(left, 1.0)))
+                    if attempt == 0:
+                        self._pace.measured(method, work, time.monotonic() - began[slot])
                     break
-                except (ActorDiedError, ActorUnavailableError, RayActorError) as error:
+                except (RayActorError, OutOfMemoryError, GetTimeoutError) as error:
+                    why = "hangs" if isinstance(error, GetTimeoutError) else f"died ({type(error).__name__})"
                     if attempt == RESPAWNS:
-                        raise
-                    log.warning("client actor %d died (%s); respawning it", slot, type(error).__name__)
+                        raise RayError(f"client actor {slot} {why}, {attempt + 1} times in one call of {method}; "
+                                       f"if memory ran out, {LESS_MEMORY}") from error
+                    log.warning("client actor %d %s; respawning it", slot, why)
                     ray.kill(self._actors[slot])
                     self._spawn(slot)
                     if method != "open":
                         self._actors[slot].open.remote(*self._setup)
+                    began[slot] = time.monotonic() + STARTING
                     pending[slot] = getattr(self._actors[slot], method).remote(*arguments[slot])
                 except RayTaskError as error:
                     raise (error.cause if isinstance(error.cause, UserError) else error) from None
         return answers
+
+    def _work(self, method: str, arguments: tuple[Any, ...]) -> float:
+        """What a call's duration goes with: local steps, or chunks of a set of samples."""
+        if method in ("train", "examine"):
+            return float(sum(self._steps[client] for client, *_ in arguments[1]))
+        return float(len(arguments[1])) if method == "evaluate" else 1.0
 
 
 def bundle(runtime: Runtime) -> dict[str, float]:

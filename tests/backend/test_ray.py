@@ -1,5 +1,6 @@
 """The Ray backend gives the inline backend's numbers: for any number of actors, killed or resumed, for all methods."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,13 +19,13 @@ from fedray.simulation import Simulation, run
 from tests.test_probes import everything
 
 
-def config(algorithm: object, rounds: int = 3, **training: object) -> RunConfig:
+def config(algorithm: object, rounds: int = 3, personal: bool = False, **training: object) -> RunConfig:
     return RunConfig.parse({
         "data": "digits", "partition": {"name": "dirichlet", "alpha": 0.5}, "model": {"name": "mlp", "hidden": [16]},
         "clients": {"total": 12, "per_round": 5}, "algorithm": algorithm, "runtime": {"device": "cpu"},
         "training": {"rounds": rounds, "local_epochs": 1, "batch_size": 32, "weight_decay": 1e-3, "lr_decay": 0.9,
                      "momentum": 0.5, "aggregation": "samples", **training},
-        "evaluation": {"every": 1}})
+        "evaluation": {"every": 1, "personal": {"epochs": 1} if personal else None}})
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def hashes(simulation: Simulation) -> tuple[str, str, list[dict[str, float]]]:
 def test_same_numbers_inline_and_with_1_2_3_actors_and_resumed(
     name: str, backends: dict[int, RayBackend], tmp_path: Path
 ) -> None:
-    problem = Problem.build(config(name))
+    problem = Problem.build(config(name, personal=ALGORITHMS[name].personal != "tuned" or not ALGORITHMS[name].generic))
     expected = hashes(Simulation(problem, InlineBackend()))
     for backend in backends.values():
         assert hashes(Simulation(problem, backend)) == expected
@@ -100,6 +101,26 @@ def test_an_actor_killed_in_the_middle_of_a_round_changes_nothing(
     simulation.step()
     assert not marker.exists(), "nothing was killed"
     assert hashes(simulation) == expected
+
+
+def test_an_actor_that_hangs_is_replaced_and_changes_nothing(
+    backends: dict[int, RayBackend], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A real SIGSTOP in round 2. The stopped process does not stay behind, holding memory or a GPU."""
+    monkeypatch.setattr("fedray.backend.pace.FLOOR", 5.0)
+    marker = tmp_path / "marker"
+    simulation = Simulation(Problem.build(config({"name": "tests.plugins:Hangs", "marker": str(marker)})), backends[2])
+    simulation.step()
+    marker.touch()
+    simulation.step()
+    assert "hangs; respawning it" in caplog.text
+    assert hashes(simulation) == hashes(Simulation(Problem.build(config("fedavg")), InlineBackend()))
+    stopped = int((tmp_path / "marker.pid").read_text())
+    for _ in range(100):
+        if not Path(f"/proc/{stopped}").exists():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"process {stopped} is still there")
 
 
 def test_divergence_names_the_same_client_for_any_number_of_actors(backends: dict[int, RayBackend]) -> None:

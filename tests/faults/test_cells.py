@@ -1,0 +1,73 @@
+"""One cell runs out of memory or disk, or the driver is told to stop: the others go on, and so does it when called."""
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedray.checkpoint import Checkpoints
+from fedray.worker import LESS_MEMORY
+from tests.sweeps import SWEEP, done, fedray, logged_once, outcome, runs, state_hashes, undisturbed, write
+
+
+def sweep(cases: list[dict[str, Any]], **training: object) -> dict[str, Any]:
+    base = SWEEP["base"] | {"training": SWEEP["base"]["training"] | training}
+    return {"name": "small", "base": base, "cases": cases}
+
+
+def test_a_cell_that_runs_out_of_memory_or_disk_does_not_disturb_the_others(tmp_path: Path) -> None:
+    """A tensor of 256 MiB under an RLIMIT_AS that leaves 128; files of 2 kB at most from round 6 on (RLIMIT_FSIZE).
+
+    The checkpoint of round 4 stays (every second round has one). When there is room again the cell goes on from it and
+    ends like an undisturbed one.
+    """
+    marker = tmp_path / "marker"
+    marker.touch()
+    small = sweep([{"algorithm": {"name": "tests.plugins:Greedy", "mebibytes": 256}},
+                   {"algorithm": {"name": "tests.plugins:FillsDisk", "marker": str(marker)}},
+                   {"algorithm": "tests.plugins:FillsDisk"}], lr_decay=0.9)  # it lifts the limit of its process
+    out = done(fedray(tmp_path, "sweep", str(write(tmp_path, small))), code=1)
+    assert "small: 2 failed, 1 finished" in out
+    messages = {run.data.tags["fedray.message"] for run in runs(tmp_path)} - {""}
+    greedy, disk = sorted(messages, key=lambda text: "checkpoint" in text)
+    assert "client " in greedy
+    assert " samples): out of memory: " in greedy
+    assert greedy.endswith(f"; {LESS_MEMORY}")
+    assert "the checkpoint of round 6 cannot be written: File too large; that of round 4 stays" in disk
+    cells = {path.name: Checkpoints(path).rounds() for path in (tmp_path / ".fedray/cells").iterdir()}
+    assert sorted(map(max, filter(None, cells.values()))) == [4, 12], "of the greedy one no checkpoint was due"
+    assert not list((tmp_path / ".fedray").rglob("*.tmp"))
+    marker.unlink()
+    assert "small: 1 failed, 2 finished" in done(fedray(tmp_path, "sweep", "sweep.yaml"), code=1)
+    expected = undisturbed(small | {"cases": small["cases"][1:]})
+    found = {run.data.tags["fedray.cell"]: run.data.tags.get("fedray.state_sha256") for run in runs(tmp_path)}
+    assert expected.items() <= found.items()
+
+
+@pytest.mark.faults
+def test_sigterm_keeps_the_rounds_made_and_the_next_call_goes_on(tmp_path: Path) -> None:
+    """No checkpoint is due in these 12 rounds: the one found is of the moment at which the sweep was told to stop.
+
+    12 rounds of 3 clients that sleep 0.5 s each are 18 s; the other cell is done in one or two.
+    """
+    slow = SWEEP | {"base": SWEEP["base"] | {"runtime": {"checkpoint_every": 1000}},
+                    "grid": {"algorithm": ["scaffold", {"name": "tests.plugins:Slow", "nap": 0.5}]}}
+    driver = fedray(tmp_path, "sweep", str(write(tmp_path, slow)))
+    assert driver.stdout is not None
+    for line in driver.stdout:
+        if "[1/2]" in line:
+            break
+    time.sleep(4)
+    driver.send_signal(signal.SIGTERM)
+    _, err = driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    assert "interrupted: call the same command again to go on from the checkpoints" in err
+    assert {run.info.status for run in runs(tmp_path)} <= {"FINISHED", "FAILED"}
+    assert "interrupted" in set(outcome(tmp_path).values())
+    rounds = [max(Checkpoints(path).rounds()) for path in (tmp_path / ".fedray/cells").iterdir()]
+    assert any(0 < round < 12 for round in rounds), rounds
+    assert "small: 2 finished" in done(fedray(tmp_path, "sweep", "sweep.yaml"))
+    assert state_hashes(tmp_path) == undisturbed(slow)
+    logged_once(tmp_path, 12)
