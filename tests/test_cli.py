@@ -225,6 +225,26 @@ def test_run_inline_with_json_and_tracking(
     assert run.data.metrics["final_test_accuracy"] == result["test_accuracy"]
 
 
+def test_a_run_shows_personal_and_generic_accuracy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Columns of the rounds that have them, and in the summary; without `evaluation.personal` neither."""
+    (folder / "run.yaml").write_text(yaml.safe_dump(RUN | {"evaluation": {"every": 1}}))
+    asked = ("run", "run.yaml", "--no-track", "--set", "evaluation.personal={epochs: 1}")
+    code, out, _ = call(monkeypatch, capsys, *asked, "--json")
+    assert code == 0
+    found = json.loads(out.splitlines()[-1])
+    assert found["generic_accuracy"] == found["test_accuracy"]
+    assert {"personal_accuracy", "personal_std", "personal_worst10"} < found.keys()
+    _, out, _ = call(monkeypatch, capsys, *asked)
+    lines = out.splitlines()
+    assert re.search(r"train loss +PA % +GA %$", lines[0].rstrip())
+    assert len(lines[1].split()) == 4
+    assert lines[2].split()[4:] == [f"{found['personal_accuracy']:.2f}", f"{found['generic_accuracy']:.2f}"]
+    _, out, _ = call(monkeypatch, capsys, *asked[:3])
+    assert "PA %" not in out
+
+
 def test_a_diverged_run_says_so(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
