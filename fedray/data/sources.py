@@ -1,5 +1,6 @@
 """The data sets by name, and two that need no published files: scikit-learn's digits and one's own arrays."""
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from fedray.data.leaf import FEMNIST, Shakespeare
 from fedray.data.medmnist import PathMNIST, TissueMNIST
 from fedray.data.pictures import CINIC10, FedISIC2019
 from fedray.data.source import DataSource, Images, Published, Recipe, data_dir
-from fedray.data.synthetic import Synthetic
+from fedray.data.synthetic import Synthetic, SyntheticText
 from fedray.data.vision import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
 from fedray.errors import UserError, one_line
 from fedray.files import located
@@ -59,6 +60,8 @@ class Npz(Images):
     def read(self) -> Dataset:
         path = located("data.path", self.path)
         try:
+            if path.is_file() and not zipfile.is_zipfile(path):  # NumPy would tell how to load a pickle all the same
+                raise ValueError("it is no archive of arrays")
             with np.load(path, allow_pickle=False) as file:
                 arrays = {key: file[key] for key in file.files}
         except FileNotFoundError:
@@ -100,7 +103,7 @@ class Npz(Images):
 DATASETS: dict[str, type[DataSource]] = {
     kind.name: kind for kind in (
         Digits, MNIST, FashionMNIST, EMNIST, CIFAR10, CIFAR100, SVHN, CINIC10, PathMNIST, TissueMNIST, FEMNIST,
-        Shakespeare, FedISIC2019, Npz, Synthetic)
+        Shakespeare, FedISIC2019, Npz, Synthetic, SyntheticText)
 }
 
 

@@ -47,3 +47,29 @@ def test_can_be_learned() -> None:
 def test_refuses(key: str, value: object) -> None:
     with pytest.raises(UserError, match=rf"data\.{key}"):
         load(**{key: value})
+
+
+def test_natural_clients_all_have_samples_and_differ_in_size() -> None:
+    data = load(classes=4, shape=[1, 8, 8], train=400, test=40, clients=20)
+    assert data.client_train is not None
+    assert data.client_test is not None
+    sizes = np.bincount(data.client_train, minlength=20)
+    assert sizes.min() >= 1
+    assert sizes.max() > 3 * np.median(sizes)
+    assert np.bincount(data.client_test, minlength=20).min() >= 1
+    assert load(classes=4, shape=[1, 8, 8], train=400, test=40).client_train is None
+
+
+def test_text_goes_on_by_one_to_three() -> None:
+    data = data_source({"name": "synthetic_text", "classes": 9, "length": 5, "train": 300, "test": 20,
+                        "clients": 7}).load()
+    assert data.tokens
+    assert (data.x_train.shape, data.num_classes) == ((300, 5), 9)
+    whole = np.concatenate([data.x_train, data.y_train[:, None]], axis=1)
+    assert set(np.unique(np.diff(whole.astype(int), axis=1) % 9)) == {1, 2, 3}
+    assert set(np.unique(data.client_train)) == set(range(7))
+
+
+def test_fewer_samples_than_clients_are_refused() -> None:
+    with pytest.raises(UserError, match=r"data\.test: found 3; 5 clients need a sample each"):
+        load(train=10, test=3, clients=5)
