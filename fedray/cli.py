@@ -67,10 +67,12 @@ def run(
     if as_json:
         print(json.dumps(summary))
         return
-    table = Table("round", "test accuracy %", "test loss", "train loss", box=None)
+    personal = {"PA %": "personal_accuracy", "GA %": "generic_accuracy"} if "personal_accuracy" in summary else {}
+    table = Table("round", "test accuracy %", "test loss", "train loss", *personal, box=None)
     for row in result.history[-10:]:
         table.add_row(f"{row['round']:.0f}", f"{row['test_accuracy']:.2f}", f"{row['test_loss']:.4g}",
-                      f"{row['train_loss']:.4g}")
+                      f"{row['train_loss']:.4g}",
+                      *(f"{row[name]:.2f}" if name in row else "" for name in personal.values()))
     console = Console(highlight=False)
     console.print(table)
     console.print(f"{label(point, config)}: {summary['seconds_per_round']:.3g} s per round")
@@ -184,7 +186,8 @@ def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
         code = exit_.exit_code
     except (UserError, UsageError) as error:
         message = str(error) if isinstance(error, UserError) else error.format_message()
-        print(f"fedray: {redacted(' '.join(message.split()))}", file=sys.stderr)
+        line = redacted(" ".join(message.split()))  # what a hostile file holds does not steer the terminal
+        print(f"fedray: {''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)}", file=sys.stderr)
         code = 2
     except Diverged as error:
         print(f"fedray: {error}", file=sys.stderr)

@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 
 from fedray.errors import UserError, shown, unknown
 
+WANTED = {"model_type": "mapping", "dict_type": "mapping", "tuple_type": "list", "list_type": "list"}
+"""Kinds of pydantic's complaints whose words are Python's, and what YAML calls the thing that is required."""
+
 
 class Checked(BaseModel):
     """Base of whatever a user writes: frozen, no unknown keys, no infinities, and `true` is not the number 1."""
@@ -83,9 +86,12 @@ def describe(error: ValidationError, section: str = "", model: type[BaseModel] |
     path = ".".join(str(part) for part in (section, *first["loc"]) if part != "")
     if first["type"] == "extra_forbidden":
         valid = [] if model is None else _fields_at(model, first["loc"][:-1])
-        return unknown(path.rpartition(".")[0] or "configuration", str(first["loc"][-1]), valid)
+        above = ".".join(str(part) for part in (section, *first["loc"][:-1]) if part != "")
+        return unknown(above or "configuration", str(first["loc"][-1]), valid)
     if first["type"] == "missing":
         return UserError(f"{path}: is required")
+    if first["type"] in WANTED:
+        return UserError(f"{path}: found {shown(first['input'])}; a {WANTED[first['type']]} is required")
     message = first["msg"].removeprefix("Value error, ")
     return UserError(f"{path}: found {shown(first['input'])}; {message[0].lower()}{message[1:]}")
 

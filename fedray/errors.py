@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 """Environment variables whose values are never printed or logged; passwords within MLFLOW_TRACKING_URI neither."""
-LONGEST = 120
+LONGEST = 80
 """Characters of a found value that a message repeats."""
 
 
@@ -33,7 +33,7 @@ class Diverged(Exception):
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
     """The error for a name that does not exist: the nearest valid one first, then all of them."""
-    names = sorted(valid)
+    names = sorted(set(valid))
     near = get_close_matches(name[:LONGEST], names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return UserError(f"{kind}: unknown name {shown(name)}; {hint}valid: {', '.join(names)}")
@@ -50,7 +50,8 @@ def shown(value: object) -> str:
 
 def one_line(error: BaseException) -> str:
     """Kind and message of somebody else's exception."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    text = re.sub(r"\x1b\[[\d;]*m", "", str(error))
+    return " ".join(f"{type(error).__name__}: {text}".split()).removesuffix(":")[:300]
 
 
 def redacted(text: str) -> str:
@@ -63,4 +64,4 @@ def redacted(text: str) -> str:
         if len(secret) > 3:  # a shorter one is part of too many words; within addresses it is found below
             text = text.replace(secret, "***")
     text = re.sub(r"(\w[\w+.-]*://)[^\s/?#'\"]*@", r"\1***@", text)
-    return re.sub(r"([?&][\w.-]+=)[^&\s'\"]+", r"\1***", text)
+    return re.sub(r"([?&][\w.-]+=)[^&\s'\"]*[^&\s'\":;,.)]", r"\1***", text)

@@ -9,7 +9,7 @@ from torch import nn
 from fedray.config import RunConfig
 from fedray.data.dataset import Dataset
 from fedray.data.shards import Shards
-from fedray.errors import UserError
+from fedray.errors import UserError, one_line
 from fedray.evaluation import asked
 from fedray.models.flat import Network
 from fedray.rng import key
@@ -50,7 +50,10 @@ class Problem:
         """The freshly initialised model of this seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(self.config.seed, "init"))
-            module = self.config.model.build(self.data.input_shape, self.data.num_classes)
+            try:
+                module = self.config.model.build(self.data.input_shape, self.data.num_classes)
+            except (RuntimeError, MemoryError) as error:  # of torch: too large, or no size of a tensor
+                raise UserError(f"model: {self.config.model.name} cannot be built: {one_line(error)}") from None
         self.config.model.load_init(module)
         return module
 
@@ -63,6 +66,9 @@ class Problem:
         network = Network(self.module(), device, taps=model.taps if algorithm.reads_taps else ())
         algorithm.check_built(network.layout, tokens=self.data.tokens)
         asked.check_built(self.config.evaluation.probes, network.layout, self.data.num_classes)
+        if algorithm.keeps == "head" and any(b.is_floating_point() for b in network.head.buffers()):
+            raise UserError(f"model.name: its head has running statistics, which are averaged; {algorithm.name} keeps "
+                            "heads at the clients")
         network.module.eval()
         shape = self.data.input_shape
         try:

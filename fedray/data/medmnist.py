@@ -5,6 +5,7 @@ The files are read with NumPy: their six documented arrays are all there is, so 
 
 import hashlib
 import urllib.request
+import zipfile
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -37,6 +38,8 @@ class MedMNIST(Images):
         if not path.exists():
             raise self.missing(path.name)
         try:
+            if not zipfile.is_zipfile(path):  # NumPy would tell how to load a pickle all the same
+                raise ValueError("it is no archive of arrays")
             with np.load(path, allow_pickle=False) as file:
                 arrays = {f"{part}_{what}": file[f"{part}_{what}"]
                           for part in ("train", "val", "test") for what in ("images", "labels")}

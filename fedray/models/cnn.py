@@ -1,6 +1,7 @@
 """Multilayer perceptron and the papers' convolutional networks without residual connections."""
 
 import math
+from typing import Annotated
 
 from pydantic import Field
 from torch import nn
@@ -13,7 +14,7 @@ class MLP(ModelSpec):
 
     name = "mlp"
     published = ((1, 8, 8), 10, 64 * 200 + 200 + 200 * 10 + 10)
-    hidden: tuple[int, ...] = Field((200,), description="widths of the hidden layers")
+    hidden: tuple[Annotated[int, Field(gt=0)], ...] = Field((200,), description="widths of the hidden layers")
 
     @property
     def taps(self) -> tuple[str, ...]:

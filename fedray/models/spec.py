@@ -1,5 +1,6 @@
 """What every model of the zoo has: a name, options, a way to be built, and its size as published."""
 
+import pickle
 from typing import ClassVar
 
 import torch
@@ -66,6 +67,8 @@ class ModelSpec(Component):
             module.load_state_dict(self._with_own_head(state, module.state_dict()))
         except FileNotFoundError:
             raise UserError(f"model.init: {path} does not exist") from None
+        except pickle.UnpicklingError:  # torch's message tells how to run whatever a file names
+            raise UserError(f"model.init: {path} does not fit {self.name}: it is no file of tensors") from None
         except Exception as error:  # torch and safetensors raise a dozen kinds for a file that is not theirs
             raise UserError(f"model.init: {path} does not fit {self.name}: {one_line(error)}") from None
 
