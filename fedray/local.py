@@ -55,7 +55,7 @@ def descend(c: LocalClient, training: Training, purpose: str, direction: Callabl
     purpose: keys the draws. moves: the part to which each step is confined. pull: λ of a term λ y that is not clipped.
     """
     seed, velocity = c.population.seed, None
-    augment = generator(seed, f"{purpose}augment", c.round, c.id)
+    augment = generator(seed, f"{purpose}augment", c.round, c.id) if c.population.samples.augment else None
     for k, positions in enumerate(batches(training, c.samples, seed, c.round, c.id, purpose)):
         c.start_step(k, *c.population.samples.batch(c.indices[positions], augment))
         q, part = direction(c), moves(c)
@@ -70,7 +70,8 @@ def descend(c: LocalClient, training: Training, purpose: str, direction: Callabl
         if training.momentum:
             velocity = q if velocity is None else training.momentum * velocity + q
             q = velocity if mask is None else velocity * mask
-        c.theta = c.theta - c.lr * q
+        step = c.lr * q
+        c.theta = torch.sub(c.theta, step, out=step)  # in a vector of its own already: one less to go through memory
 
 
 def clipped(q: Tensor, norm: float) -> Tensor:
