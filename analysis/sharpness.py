@@ -1,0 +1,196 @@
+"""How sharp a run's minimum is: `python -m analysis.sharpness --run ID [--plot random|eigen] [--out DIR]`.
+
+The top Hessian eigenvalues of the global model in the run's newest checkpoint, λ1 and λ1/λ5, on training samples that
+the run's seed picks; and the loss in a plane through it, as a picture (PNG, PDF) and as data (CSV). Printed and written
+to files; the store is only read. Definitions: fedray/evaluation/hessian.py.
+"""
+
+import csv
+import json
+import math
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from matplotlib.figure import Figure
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from analysis.style import axes, save, styled
+from fedray.checkpoint import Checkpoints
+from fedray.config import RunConfig
+from fedray.data.batches import Samples
+from fedray.errors import UserError, unknown
+from fedray.evaluation.hessian import Landscape, filter_normalised, surface, top_eigenvalues
+from fedray.files import parse_yaml
+from fedray.plan import storage
+from fedray.problem import Problem
+from fedray.rng import generator
+from fedray.simulation import State
+from fedray.tracking import open_store
+
+COUNT = 5
+"""How many eigenvalues; FedSOL's figure 8 prints λ1 and λ1/λ5."""
+PLANES = ("none", "random", "eigen")
+
+
+@dataclass(frozen=True)
+class Sharpness:
+    """What was found. eigenvalues: the largest of the Hessian, descending. samples: how many training samples."""
+
+    run: str
+    label: str
+    round: int
+    samples: int
+    loss: float
+    eigenvalues: list[float]
+
+    @property
+    def ratio(self) -> float:
+        """λ1/λ5."""
+        return self.eigenvalues[0] / self.eigenvalues[-1]
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{value:.4g}" for value in self.eigenvalues)
+        return (f"{self.label}: round {self.round}, loss {self.loss:.4g} on {self.samples} training samples\n"
+                f"  λ1 {self.eigenvalues[0]:.4g}, λ1/λ5 {self.ratio:.4g}; eigenvalues {values}")
+
+
+class Trained:
+    """A run's global model, from its newest checkpoint, on its training samples.
+
+    samples: how many, drawn without replacement by the run's seed; all where there are fewer. Raises UserError for a
+    run that is not in the store, is no cell, has no checkpoint here or no global model, or whose test loss is another
+    than the one it logged: then data or model are not what they were.
+    """
+
+    def __init__(self, run: str, samples: int, device: str = "cpu") -> None:
+        client, _ = open_store()
+        self.run, self.config, cell, self.label = run, *_read(client, run)
+        self.state = _state(storage() / "cells" / cell)
+        problem = Problem.build(self.config)
+        data, network = problem.data, problem.network(device)
+        self.layout, self.theta, buffers = network.layout, self.state.theta.to(device), self.state.buffers.to(device)
+        self._refuse_other(Landscape(network, buffers, Samples(data.x_test, data.y_test, data, device),
+                                     np.arange(len(data.y_test)), self.config.algorithm.logits))
+        drawn = generator(self.config.seed, "sharpness").permutation(len(data.y_train))[:samples]
+        self.indices = np.sort(drawn)
+        self.landscape = Landscape(network, buffers, Samples(data.x_train, data.y_train, data, device), self.indices,
+                                   self.config.algorithm.logits)
+
+    def _refuse_other(self, tests: Landscape) -> None:
+        logged = [row["test_loss"] for row in self.state.history if row["round"] == self.state.round]
+        if logged and not math.isclose(found := tests.loss(self.theta), logged[0], rel_tol=1e-3, abs_tol=1e-6):
+            raise UserError(f"--run: the checkpoint's test loss is {found:.6g} here, but {logged[0]:.6g} was logged: "
+                            "other data, or another version of the model")
+
+    def eigen(self) -> tuple[Sharpness, np.ndarray]:
+        """The top eigenvalues, and their vectors `(5, P)`. Raises UserError for a model too small to have so many."""
+        if self.layout.size <= COUNT:
+            raise UserError(f"model: {self.layout.size} parameters; more than {COUNT} are required")
+        start = generator(self.config.seed, "lanczos").standard_normal(self.layout.size)
+        values, vectors = top_eigenvalues(
+            lambda v: self.landscape.times(self.theta, v.to(self.theta.device)), start, COUNT)
+        return Sharpness(self.run, self.label, self.state.round, len(self.indices), self.landscape.loss(self.theta),
+                         [float(value) for value in values]), vectors
+
+    def plane(self, kind: str, vectors: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """The loss at θ + steps[i] d1 + steps[j] d2.
+
+        kind: `random`, two random filter-normalised directions; `eigen`, the top two unit eigenvectors.
+        """
+        if kind == "random":
+            first, second = filter_normalised(self.theta, self.layout, generator(self.config.seed, "surface"))
+        else:
+            first, second = (torch.from_numpy(v.copy()).to(self.theta.device) for v in vectors[:2])
+        return surface(self.landscape, self.theta, (first, second), steps)
+
+
+def _read(client: MlflowClient, run: str) -> tuple[RunConfig, str, str]:
+    """A run's configuration, its cell's hash and its name. No class that a store names is imported."""
+    try:
+        found = client.get_run(run)
+    except MlflowException:
+        raise UserError(f"--run: {run!r} is not in this store; a report (python -m analysis.report) lists the runs' ids"
+                        ) from None
+    if found.data.tags.get("fedray.kind") != "cell":
+        raise UserError(f"--run: {run} is a sweep; one of its cells is required")
+    path = Path(client.download_artifacts(run, "config.yaml"))
+    config: dict[str, Any] = parse_yaml(path.read_text(encoding="utf-8"), "--run")
+    for section in ("algorithm", "model"):
+        if ":" in config[section]["name"]:
+            raise UserError(f"--run: {section} is {config[section]['name']}, a class of one's own; what a store names "
+                            "is not imported")
+    parsed = RunConfig.parse(config)
+    if parsed.algorithm.keeps != "none":
+        raise UserError(f"--run: {parsed.algorithm.name} has no global model: each client keeps its own parameters")
+    return parsed, found.data.tags["fedray.cell"], found.info.run_name
+
+
+def _state(directory: Path) -> State:
+    state = Checkpoints(directory).load()
+    if state is None:
+        raise UserError(f"--run: there is no checkpoint of it in {directory}; FEDRAY_STORAGE says where they are, and "
+                        "`fedray run` writes none")
+    return state
+
+
+@styled
+def draw(found: Sharpness, kind: str, steps: np.ndarray, losses: np.ndarray) -> Figure:
+    """Contours of the loss, with λ1 and λ1/λ5."""
+    words = {"random": "random direction", "eigen": "eigenvector"}[kind]
+    figure, panel = axes(f"along {words} 1", f"along {words} 2",
+                         f"{found.label}\nλ1 = {found.eigenvalues[0]:.3g}, λ1/λ5 = {found.ratio:.3g}", 0.8)
+    levels = np.unique(np.quantile(losses, np.linspace(0, 1, 16)))  # equal areas between lines, however steep
+    filled = panel.contourf(steps, steps, losses.T, levels, cmap="Greys")
+    panel.contour(steps, steps, losses.T, levels, colors="black", linewidths=0.3)
+    panel.plot(0, 0, marker="+", color="red", markersize=6)
+    panel.grid(visible=False)
+    figure.colorbar(filled, label="training loss", ticks=levels[::3], format="%.3g", spacing="uniform")
+    return figure
+
+
+def main(
+    run: Annotated[list[str], typer.Option(help="a cell's run id in MLflow; several compare")],
+    plot: Annotated[str, typer.Option(help="none | random | eigen: the plane in which the loss is drawn")] = "none",
+    samples: Annotated[int, typer.Option(min=1, help="training samples")] = 2000,
+    points: Annotated[int, typer.Option(min=3, help="of the grid, per side")] = 25,
+    reach: Annotated[float, typer.Option(min=0, help="the plane is -REACH..REACH; filters' or eigenvectors' lengths"
+                                         )] = 1.0,
+    device: Annotated[str, typer.Option(help="cpu | cuda")] = "cpu",
+    out: Annotated[Path, typer.Option(help="folder for what is written")] = Path("sharpness"),
+) -> None:
+    """Print the top Hessian eigenvalues of runs, and draw the loss around them."""
+    if plot not in PLANES:
+        raise unknown("--plot", plot, PLANES)
+    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+        raise UserError(f"--device: found {device!r}; cpu, or cuda where there is one")
+    torch.set_num_threads(1)  # the bits of a sum depend on it
+    for each in run:
+        trained = Trained(each, samples, device)
+        found, vectors = trained.eigen()
+        out.mkdir(parents=True, exist_ok=True)
+        path = out / f"{each}.json"
+        path.write_text(json.dumps(asdict(found) | {"ratio": found.ratio}, indent=1) + "\n", encoding="utf-8")
+        sys.stdout.write(f"{found}\n  {path}\n")
+        if plot == "none":
+            continue
+        steps = np.linspace(-reach, reach, points)
+        losses = trained.plane(plot, vectors, steps)
+        paths = [out / f"{each}-{plot}.csv", *save({"": draw(found, plot, steps, losses)}, out, f"{each}-{plot}")]
+        with paths[0].open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["first", "second", "loss"])
+            writer.writerows([f"{a:.6g}", f"{b:.6g}", f"{losses[i, j]:.8g}"]
+                             for i, a in enumerate(steps) for j, b in enumerate(steps))
+        sys.stdout.write("".join(f"  {path}\n" for path in paths))
+
+
+if __name__ == "__main__":
+    from fedray.cli import entry
+
+    entry(main)

@@ -1,0 +1,88 @@
+"""Sharpness of a real run's checkpoint, found through the store."""
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedray
+from analysis.sharpness import main
+from fedray.config import RunConfig
+from fedray.errors import UserError
+from fedray.plan import storage
+from fedray.tracking import Tracker
+
+RUN: dict[str, Any] = {
+    "data": "digits", "partition": "iid", "model": {"name": "mlp", "hidden": []}, "algorithm": "fedavg",
+    "training": {"rounds": 2, "local_epochs": 1}, "clients": {"total": 5, "per_round": 2}, "evaluation": {"every": 1},
+    "runtime": {"backend": "inline"}}
+
+
+@pytest.fixture(autouse=True)
+def _storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
+    monkeypatch.chdir(tmp_path)
+
+
+def logged(store: Tracker, resolved: Mapping[str, Any], cell: str = "abc") -> str:
+    run = store.open_cell(cell, "a run", resolved, {}, None, None, again=False)
+    store.close_cell(run, "finished", {})
+    return run.id
+
+
+def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files: eigenvalues in descending order, their ratio, and a grid whose middle is the loss at the model itself.
+
+    Along unit eigenvectors second differences of the loss are λ1 and λ2 times the squared step, up to fourth order (for
+    a linear model; a ReLU's kinks, which have no Hessian, would add to them).
+    """
+    config = RunConfig.parse(RUN)
+    fedray.simulate(config, storage() / "cells" / "abc")
+    run = logged(store, config.resolved())
+    main([run], "eigen", samples=300, points=3, reach=0.1)
+    found = json.loads(Path(f"sharpness/{run}.json").read_text())
+    values = found["eigenvalues"]
+    assert len(values) == 5
+    assert values == sorted(values, reverse=True)
+    assert found["ratio"] == values[0] / values[4]
+    assert (found["label"], found["round"], found["samples"]) == ("a run", 2, 300)
+    rows = list(csv.DictReader(Path(f"sharpness/{run}-eigen.csv").read_text().splitlines()))
+    grid = np.array([float(row["loss"]) for row in rows]).reshape(3, 3)
+    assert [(row["first"], row["second"]) for row in rows[:4]] == [
+        ("-0.1", "-0.1"), ("-0.1", "0"), ("-0.1", "0.1"), ("0", "-0.1")]
+    assert grid[1, 1] == pytest.approx(found["loss"], abs=1e-6)
+    curvature = (grid[2, 1] - 2 * grid[1, 1] + grid[0, 1]) / 0.01, (grid[1, 2] - 2 * grid[1, 1] + grid[1, 0]) / 0.01
+    assert curvature == pytest.approx(values[:2], rel=0.02)
+    assert {path.suffix for path in Path("sharpness").iterdir()} == {".json", ".csv", ".png", ".pdf"}
+    assert f"λ1 {values[0]:.4g}, λ1/λ5 {found['ratio']:.4g}" in capsys.readouterr().out
+    again = Path(f"sharpness/{run}.json").read_bytes()
+    main([run], "random", samples=300, points=3, reach=0.1)
+    assert Path(f"sharpness/{run}.json").read_bytes() == again, "the same samples and the same start each time"
+
+
+def test_refusals(store: Tracker) -> None:
+    config = RunConfig.parse(RUN)
+    none = logged(store, config.resolved())
+    personal = logged(store, RunConfig.parse(RUN | {"algorithm": "local-only"}).resolved())
+    foreign = logged(store, config.resolved() | {"model": {"name": "os:path"}})
+    sweep = store.open_sweep("sweep", "", [])
+    for run, message in ((none, "there is no checkpoint of it in"), (personal, "has no global model"),
+                         (foreign, "a class of one's own; what a store names is not imported"),
+                         (sweep, "is a sweep; one of its cells is required"), ("0" * 32, "is not in this store")):
+        with pytest.raises(UserError, match=message):
+            main([run])
+    with pytest.raises(UserError, match="unknown name 'egien'; did you mean 'eigen'"):
+        main([none], "egien")
+
+
+def test_another_model_or_data_is_noticed(store: Tracker) -> None:
+    """The checkpoint's own record says which test loss it had; here the test set's labels read another way."""
+    config = RunConfig.parse(RUN | {"data": {"name": "digits", "mean": [0.5], "std": [1.0]}})
+    fedray.simulate(RUN, storage() / "cells" / "abc")
+    with pytest.raises(UserError, match="other data, or another version of the model"):
+        main([logged(store, config.resolved())])
+    assert not Path("sharpness").exists()
