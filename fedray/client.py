@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Forward, Loss, Part, Vectors
 from fedray.data.batches import Samples
+from fedray.errors import UserError
 from fedray.models.flat import Layout, Network, Output
 from fedray.rng import generator
 
@@ -153,7 +154,13 @@ class LocalClient:
         with contextlib.nullcontext() if self._passes == 0 else self._buffers_kept():
             self._load(theta)
             self._in_loss = True
-            value = loss(self.network)
+            try:
+                value = loss(self.network)
+            except ValueError as error:
+                if len(self.y) > 1 or "more than 1 value per channel" not in str(error):
+                    raise
+                raise UserError(f"training.batch_size: client {self.id} has {self.samples} samples, the last batch one "
+                                "alone, which BatchNorm cannot normalise; choose another size") from None
             self._in_loss = False
             gradients = torch.autograd.grad(value, wanted, materialize_grads=True)
         if self._passes == 0 or (plain and not self._plain_seen):

@@ -129,6 +129,11 @@ class FedSOL(WithProximalLoss):
             raise UserError("algorithm.perturb: found 'head', on which MOON's loss does not depend; body or all")
         return self
 
+    def check_built(self, layout: Layout, tokens: bool) -> None:
+        super().check_built(layout, tokens)
+        if not (layout.part(self.perturb) * layout.trainable).any():
+            raise UserError(f"algorithm.perturb: found {self.perturb!r}, of which the model has nothing to train")
+
     def label(self) -> str:
         """As the paper's tables call it: `fedsol`, `fedsol-all`, `fedsol+feddyn`, `fedsol-a3`."""
         if self.proximal_name != "kl":

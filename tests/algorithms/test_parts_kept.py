@@ -1,0 +1,140 @@
+"""What stays where it is: frozen parameters, each client's own part with its running statistics, through a resume."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from digits import data, problem
+from torch import Tensor, nn
+
+from fedray.algorithms.base import Vectors
+from fedray.backend.inline import InlineBackend
+from fedray.checkpoint import Checkpoints
+from fedray.client import Broadcast, Job
+from fedray.config import RunConfig
+from fedray.data.shards import Shards
+from fedray.errors import UserError
+from fedray.local import start_client
+from fedray.problem import Problem
+from fedray.simulation import Simulation, run
+from fedray.worker import Worker
+
+
+class Partly(nn.Module):
+    """A frozen layer, running statistics, dropout, and a head that may have running statistics too."""
+
+    head = "last"
+
+    def __init__(self, input_shape: Sequence[int], num_classes: int, statistics: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Linear(math.prod(input_shape), 12).requires_grad_(False)
+        self.norm, self.dropout = nn.BatchNorm1d(12), nn.Dropout(0.2)
+        self.last = nn.Sequential(nn.BatchNorm1d(12), nn.Linear(12, num_classes)) if statistics else nn.Linear(
+            12, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.dropout(torch.relu(self.norm(self.first(x.flatten(1))))))
+
+
+def simulation(algorithm: str, per_round: int) -> Simulation:
+    """Six clients, of whom client 2 has no samples; its 50 are client 1's."""
+    base = problem(algorithm, model="test_parts_kept:Partly", per_round=per_round, batch_size=18, rounds=4).config
+    settings = base.resolved() | {"evaluation": {"every": 2, "personal": {"epochs": [0, 1], "split": "share"}}}
+    config, owner = RunConfig.parse(settings), np.array(data().client_train)
+    owner[owner == 2] = 1
+    shards = Shards.from_owner(owner, 6)
+    tests = config.partition.split_test(data(), shards, 0, "share")
+    return Simulation(Problem(config, data(), shards, tests), InlineBackend())
+
+
+@pytest.mark.parametrize("per_round", [1, 4])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedbabu", "fedproto", "fedrep", "local-only", "scaffold"])
+def test_frozen_and_own_parts_through_a_resume(algorithm: str, per_round: int, tmp_path: Path) -> None:
+    """The same state and history as without; nothing frozen has moved on the server or a client; client 2 has none."""
+    running = simulation(algorithm, per_round)
+    start, frozen = running.state().theta, running.layout.trainable == 0
+    assert frozen.sum() == 64 * 12 + 12
+    running.step()
+    running.step()
+    Checkpoints(tmp_path).save(running.state())
+    resumed, state = simulation(algorithm, per_round), Checkpoints(tmp_path).load()
+    assert state is not None
+    resumed.restore(state)
+    for each in (running, resumed):
+        while not each.done:
+            each.step()
+    final = running.state()
+    assert resumed.state().sha256() == final.sha256()
+    assert resumed.state().history == final.history
+    assert "personal_accuracy" in final.history[-1]
+    assert torch.equal(final.theta[frozen], start[frozen])
+    assert 2 not in final.clients
+    keeps = running.problem.config.algorithm.keeps
+    own = running.layout.part(keeps).nonzero().flatten()
+    for kept in final.clients.values():
+        assert ("own" in kept) == (keeps != "none")
+        assert ("own_buffers" in kept) == (keeps == "all")
+        if keeps != "none":
+            assert kept["own"].shape == own.shape
+            assert torch.equal(kept["own"][frozen[own]], start[own][frozen[own]])
+            assert not torch.equal(kept["own"], start[own])
+    if keeps == "all" and per_round > 1:
+        statistics = [tuple(kept["own_buffers"].tolist()) for kept in final.clients.values()]
+        assert len(set(statistics)) == len(statistics)
+        assert torch.equal(final.buffers, running.problem.network("cpu").buffers)
+
+
+@pytest.mark.parametrize("algorithm", ["fedproto", "fedrep", "fedavg"])
+def test_a_client_starts_with_what_it_kept(algorithm: str) -> None:
+    """Its own part where it has kept one, what was sent elsewhere; before its first activity, the initial model's."""
+    running = simulation(algorithm, 1)
+    built, keeps = running.problem, running.problem.config.algorithm.keeps
+    network = built.network("cpu")
+    worker = Worker(built)
+    sent = Broadcast(0, 0.1, torch.full_like(network.theta, 2.0), torch.full_like(network.buffers, 2.0), Vectors(), 1)
+    own = running.layout.part(keeps)
+    kept = Vectors(own=torch.full((int(own.sum()),), 3.0), own_buffers=torch.full_like(network.buffers, 3.0))
+    for state, value in ((kept, torch.tensor(3.0)), (Vectors(), network.initial)):
+        c = start_client(built.config.algorithm, worker.network, worker.population, built.shards[0],
+                         built.config.training, sent, Job(0, 1.0, state))
+        assert torch.equal(c.theta, torch.where(own > 0, value, 2.0))
+        assert (worker.network.buffers == (3.0 if state and keeps == "all" else 2.0)).all()
+
+
+def test_a_client_without_test_samples_takes_no_personal_test() -> None:
+    """Client 0 has none: the others' marks alone are averaged."""
+    built = simulation("fedrep", 4).problem
+    tests = Shards.from_owner(np.repeat(np.arange(1, 6), 20), 6)
+    row = run(replace(built, tests=tests), InlineBackend()).history[-1]
+    assert 0 <= row["personal_accuracy"] <= 100
+
+
+def test_running_statistics_of_an_own_head_would_be_averaged_and_are_refused() -> None:
+    model = {"name": "test_parts_kept:Partly", "statistics": True}
+    with pytest.raises(UserError, match=r"model\.name: its head has running statistics, which are averaged; fedrep"):
+        problem("fedrep", model=model).network("cpu")
+    problem("fedbabu", model=model).network("cpu")
+
+
+@pytest.mark.parametrize(("perturb", "model", "refused"), [
+    ("body", {"name": "mlp", "hidden": []}, True), ("head", {"name": "mlp", "hidden": []}, False),
+    ("body", "test_parts_kept:Partly", False)])
+def test_perturbing_nothing_is_refused(perturb: str, model: Any, refused: bool) -> None:
+    built = problem({"name": "fedsol", "perturb": perturb}, model=model)
+    if not refused:
+        built.network("cpu")
+        return
+    with pytest.raises(UserError, match=r"algorithm\.perturb: found 'body', of which the model has nothing to train"):
+        built.network("cpu")
+
+
+def test_a_batch_of_one_under_batchnorm_names_the_batch_size() -> None:
+    """65 = 4 x 16 + 1 samples of client 3, whose turn comes when it comes."""
+    built = problem("fedavg", model="test_parts_kept:Partly", clients={"cohorts": [[3]] * 4})
+    with pytest.raises(UserError, match=r"training\.batch_size: client 3 has 65 samples, the last batch one alone"):
+        run(built, InlineBackend())
