@@ -325,6 +325,13 @@ def test_a_diverged_run_says_the_same() -> None:
     assert found[0] == found[1]
 
 
+def test_a_small_proximal_loss_keeps_its_digits() -> None:
+    """As by hand above with η = 2e-3: y = (1, -1)/1000, KL = log cosh(1/3000) = 5.6e-8, less than float32's 1e-7."""
+    row = last_row(arrays({"name": "tests.test_probes:Rows", "rows": [[0], [0]]}, [[1]], [0], [0], lr=2e-3,
+                          probes=["proximal"]))
+    assert row["proximal_loss"] == pytest.approx(math.log(math.cosh(1 / 3000)), rel=1e-4)
+
+
 def test_no_cosine_where_nothing_was_learnt() -> None:
     row = last_row(arrays({"name": "tests.test_probes:Rows", "rows": [[0], [0]]}, [[1]], [0], [0], lr=1e-12,
                           probes=["proximal"]))

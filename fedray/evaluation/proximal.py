@@ -43,9 +43,9 @@ def proximal(c: LocalClient, algorithm: Algorithm, received: Tensor, batch_size:
     twin = _twin(c)
     try:
         c.network.buffers.copy_(received)
-        target = algorithm.logits(twin.shard(c.theta_0)[0])
+        target = algorithm.logits(twin.shard(c.theta_0)[0]).double()
         c.network.buffers.copy_(buffers)
-        loss = kl(target / tau, algorithm.logits(twin.shard(c.theta)[0]) / tau)
+        loss = kl(target / tau, algorithm.logits(twin.shard(c.theta)[0]).double() / tau)
         with torch.random.fork_rng(devices=[c.theta.device] if c.theta.is_cuda else []):
             torch.manual_seed(key(c.population.seed, "probes", c.round, c.id))
             cosines = _cosines(twin, algorithm, tau, c.samples if batch_size == "full" else batch_size)
