@@ -81,6 +81,12 @@ class Training(Section):
                             "run as diverged, or make the round again without it, as if it had not been drawn "
                             "(`dropped_clients` counts them)")
 
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        "fp32", description="of matrix products and convolutions; parameters, gradients and sums are float32 always. "
+                            "tf32: CUDA's")
+    channels_last: bool | None = Field(
+        None, description="images with the channels innermost, for convolutional models; default: with bf16")
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.local_epochs is not None and self.local_steps is not None:
@@ -88,6 +94,11 @@ class Training(Section):
         if isinstance(self.batch_size, int) and self.batch_size < 1:
             raise UserError(f"training.batch_size: found {self.batch_size}; a positive number or `full` is required")
         return self
+
+    @property
+    def channels_innermost(self) -> bool:
+        """channels_last, where it is not given whether the precision is bf16."""
+        return self.precision == "bf16" if self.channels_last is None else self.channels_last
 
     @property
     def epochs(self) -> int:
@@ -217,6 +228,8 @@ class RunConfig(Section):
         cohorts = self.clients.cohorts
         if cohorts is not None and len(cohorts) < self.training.rounds:
             raise UserError(f"clients.cohorts: lists {len(cohorts)} rounds, training.rounds is {self.training.rounds}")
+        if self.training.precision == "tf32" and self.runtime.torch_device != "cuda":
+            raise UserError("training.precision: found tf32, which CPUs do not have; fp32 or bf16")
         self.algorithm.check(self.model)
         asked.check(self.evaluation.probes, self.evaluation.train, self.algorithm)
         return self
@@ -245,6 +258,11 @@ class RunConfig(Section):
         whole["runtime"] = {"device": self.runtime.torch_device, "threads": self.runtime.threads}
         whole["data"] = {"name": self.data.name, "digest": data_digest}
         whole["training"] |= {"local_epochs": None if self.training.local_steps else self.training.epochs}
+        # Keys that came later: at their first value a cell is the one it was before there was the key.
+        for name, value, first in (("precision", self.training.precision, "fp32"),
+                                   ("channels_last", self.training.channels_innermost, False)):
+            whole["training"].pop(name)
+            whole["training"] |= {} if value == first else {name: value}
         if self.model.init is not None:
             whole["model"]["init"] = _file_digest("model.init", self.model.init)
         for name in ("model", "algorithm"):

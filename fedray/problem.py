@@ -63,7 +63,9 @@ class Problem:
         Raises UserError where it does not accept the input shape or has fewer outputs than the data have classes.
         """
         algorithm, model = self.config.algorithm, self.config.model
-        network = Network(self.module(), device, taps=model.taps if algorithm.reads_taps else ())
+        training = self.config.training
+        network = Network(self.module(), device, model.taps if algorithm.reads_taps else (),
+                          bf16=training.precision == "bf16", channels_last=training.channels_innermost)
         algorithm.check_built(network.layout, tokens=self.data.tokens)
         asked.check_built(self.config.evaluation.probes, network.layout, self.data.num_classes)
         if algorithm.keeps == "head" and any(b.is_floating_point() for b in network.head.buffers()):

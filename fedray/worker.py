@@ -62,6 +62,9 @@ class Worker:
         keep_memory()
         device = config.runtime.torch_device
         refuse_missing_device(config.runtime)
+        if device == "cuda":  # torch allows convolutions TF32 unless told not to
+            torch.backends.cuda.matmul.allow_tf32 = config.training.precision == "tf32"
+            torch.backends.cudnn.allow_tf32 = config.training.precision == "tf32"
         data = problem.data
         self.problem = problem
         self.network = problem.network(device)

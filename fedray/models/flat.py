@@ -85,11 +85,17 @@ class Network:
 
     taps: names of the submodules (activations, as a rule) whose input every forward pass is to return. Where a module
     is called more than once, as a residual block's ReLU is, its last call counts.
+    bf16: forward and backward passes in bfloat16 wherever torch's autocast does that; parameters, gradients and what a
+    forward pass returns are float32 all the same. channels_last: images with the channels innermost, where there are
+    convolutions.
     Raises UserError for a module without a linear head or with no parameters, or without a submodule of that name.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device | str = "cpu", taps: Sequence[str] = ()) -> None:
+    def __init__(self, module: nn.Module, device: torch.device | str = "cpu", taps: Sequence[str] = (),
+                 bf16: bool = False, channels_last: bool = False) -> None:
         self.module = module.to(device)
+        self._bf16 = bf16
+        self._channels_last = channels_last and any(isinstance(m, nn.Conv2d) for m in module.modules())
         named = dict(module.named_parameters())
         head_name, self.head = _head(module)
         heads = frozenset(name for name in named if name.startswith(head_name + "."))
@@ -168,6 +174,15 @@ class Network:
     def __call__(self, x: Tensor) -> Output:
         """Forward pass at the loaded parameters, in the module's present mode."""
         self._own_features = None
+        if self._channels_last and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        if not self._bf16:
+            return self._forward(x)
+        with torch.autocast(x.device.type, torch.bfloat16):
+            output = self._forward(x)
+        return Output(output.logits.float(), output.features.float(), tuple(tap.float() for tap in output.taps))
+
+    def _forward(self, x: Tensor) -> Output:
         logits = self.module(x)
         if self._features is None:
             raise UserError("model.head: the head is not used in forward()")

@@ -1,0 +1,83 @@
+"""bf16 and channels-last: what is float32 stays so, gradients stay close, and who asks for neither is who he was."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from fedray.backend.inline import InlineBackend
+from fedray.config import RunConfig
+from fedray.errors import UserError
+from fedray.models.flat import Network
+from fedray.models.zoo import model_spec
+from fedray.problem import Problem
+from fedray.simulation import Simulation
+from tests.algorithms.digits import data
+
+SHAPES: dict[str, tuple[int, ...]] = {"simple_cnn": (3, 32, 32), "lenet": (3, 32, 32), "emnist_cnn": (1, 28, 28),
+                                      "resnet18": (3, 16, 16), "sl_vit": (3, 32, 32), "mlp": (1, 8, 8)}
+
+
+def config(**training: Any) -> RunConfig:
+    return RunConfig.parse({
+        "data": "digits", "partition": "natural", "clients": {"total": 6, "per_round": 3}, "model": "simple_cnn",
+        "algorithm": "fedtoga", "training": {"rounds": 2, "local_epochs": 1, "batch_size": 16, **training},
+        "runtime": {"backend": "inline"}})
+
+
+def gradient(name: str, **options: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and gradient of one batch, both float32."""
+    torch.manual_seed(0)
+    network = Network(model_spec(name).build(SHAPES[name], 10), **options)
+    network.train(True)
+    x, y = torch.randn(16, *SHAPES[name]), torch.arange(16) % 10
+    torch.manual_seed(1)  # dropout
+    output = network(x)
+    parts = torch.autograd.grad(cross_entropy(output.logits, y), network.trained)
+    assert {t.dtype for t in (output.logits, output.features, *parts)} == {torch.float32}
+    return output.logits.detach(), torch.cat([part.reshape(-1) for part in parts])
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_a_bf16_gradient_points_where_the_fp32_one_does(name: str) -> None:
+    """bfloat16 keeps 8 bits: each rounding errs by up to 2^-9, so the angle stays small, though not zero."""
+    _, exact = gradient(name)
+    _, rounded = gradient(name, bf16=True, channels_last=True)
+    assert not torch.equal(exact, rounded)
+    assert float(torch.cosine_similarity(exact, rounded, dim=0)) > 0.98
+
+
+@pytest.mark.parametrize("name", ["lenet", "resnet18"])
+def test_channels_last_is_the_same_function(name: str) -> None:
+    exact, other = gradient(name), gradient(name, channels_last=True)
+    torch.testing.assert_close(other[0], exact[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(other[1], exact[1], rtol=1e-3, atol=1e-4)
+
+
+def test_a_run_in_bf16_keeps_float32_vectors_and_is_the_same_each_time() -> None:
+    def run() -> Simulation:
+        simulation = Simulation(Problem.build(config(precision="bf16"), data()), InlineBackend())
+        for _ in range(2):
+            simulation.step()
+        return simulation
+
+    first, second = run().state(), run().state()
+    assert first.sha256() == second.sha256()
+    vectors = [first.theta, *first.server.values(), *(v for state in first.clients.values() for v in state.values())]
+    assert {v.dtype for v in vectors} == {torch.float32}
+
+
+def test_who_asks_for_neither_is_the_cell_he_was() -> None:
+    """The keys came later than the first cells: their first values leave the identity as it was without them."""
+    assert {"precision", "channels_last"}.isdisjoint(config().identity("x")["training"])
+    same = [config(), config(precision="fp32"), config(channels_last=False)]
+    other = [config(precision="bf16"), config(channels_last=True), config(precision="bf16", channels_last=False)]
+    assert len({each.cell("x") for each in same}) == 1
+    assert len({each.cell("x") for each in (same[0], *other)}) == 4
+    assert config(precision="bf16").cell("x") == config(precision="bf16", channels_last=True).cell("x")
+
+
+def test_tf32_is_for_gpus() -> None:
+    with pytest.raises(UserError, match=r"training\.precision: found tf32"):
+        config(precision="tf32")
