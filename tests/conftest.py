@@ -18,6 +18,16 @@ def shared_data(name: str) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's database without runs; making one takes seconds, copying it none."""
+    from mlflow import MlflowClient
+
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    return path
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     """A test that raised the number of threads does not change the next one's bits."""

@@ -23,10 +23,11 @@ REAL = ("settings: unknown key", "sweeps: billion laughs", "calls: list what")
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A folder `store` with a sweep of two methods and two seeds, beside which the folders of the cases are made."""
     folder = tmp_path_factory.mktemp("cases") / "store"
     folder.mkdir()
+    shutil.copy(empty_store, folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
