@@ -79,8 +79,22 @@ def test_probes_give_the_same_inline_and_with_1_2_3_actors(backends: dict[int, R
         assert hashes(Simulation(problem, backend)) == expected
 
 
-KINDS_OF_STATE = ("fedavg", "fedcm", "fedlesam", "moon", "fedrobust", "scaffold", "fedtoga")
-"""None; the server's; a client's (three shapes); both; both and scratch vectors. All others: make test-faults."""
+@pytest.mark.parametrize("name", ["fedavg", "fedproto", "fedrod"])
+def test_personal_models_give_the_same_inline_and_with_1_2_3_actors(
+    name: str, backends: dict[int, RayBackend]
+) -> None:
+    """Tuned, kept and trained ones: every metric, for each of the twelve clients that has test samples."""
+    asked = {"every": 1, "personal": {"epochs": [0, 1] if name == "fedavg" else 1, "every": 1}}
+    problem = Problem.build(RunConfig.parse(config(name, rounds=2).resolved() | {"evaluation": asked}))
+    expected = hashes(Simulation(problem, InlineBackend()))
+    assert {"personal_accuracy", "personal_std", "personal_worst10", "generic_accuracy"} <= expected[2][-1].keys()
+    for backend in backends.values():
+        assert hashes(Simulation(problem, backend)) == expected
+
+
+KINDS_OF_STATE = ("fedavg", "fedcm", "fedlesam", "moon", "fedrobust", "scaffold", "fedtoga", "fedgen")
+"""None; the server's; a client's (three shapes); both; both and scratch vectors; uploads that are not summed.
+All others: make test-faults."""
 
 
 @pytest.mark.parametrize("name", [
