@@ -1,0 +1,149 @@
+"""Many short cells while processes of the sweep are killed at random: nothing is lost and nothing grows.
+
+    python -m tests.soak.soak [CELLS] [SECONDS]
+
+CELLS (300) cells of about SECONDS (2) s. Every 30 s on average (exponentially distributed) a SIGKILL hits one process
+of the sweep: the driver, one of Ray's daemons, a trial or a client actor. Whenever the driver is gone `fedray sweep` is
+called again, until it says that all cells are finished. Then the hashes are those of undisturbed runs, every round is
+logged once, and from the 50th to the last cell neither memory, nor file descriptors, processes or the object store have
+grown. Prints one line per kill and a line of JSON at the end; the exit code is 1 where anything of that is not so.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.sweeps import REPOSITORY, SWEEP, logged_once, runs, state_hashes, undisturbed, write
+
+MEAN = 30.0
+"""Seconds between kills, on average."""
+GROWTH = {"memory": 1.2, "descriptors": 1.1, "processes": 1.1, "store": 1.1}
+"""How much larger the median of the last quarter may be than that of the first, from the 50th cell on."""
+
+
+def soak(folder: Path, cells: int, seconds: float, seed: int = 0) -> dict[str, Any]:
+    """Run it; what was seen. Raises AssertionError where a cell is lost, doubled or different."""
+    nap = seconds / 30  # 10 rounds of 3 clients
+    sweep = SWEEP | {
+        "name": "soak", "grid": {"algorithm": [{"name": "tests.plugins:Slow", "nap": nap}], "seed": list(range(cells))},
+        "base": SWEEP["base"] | {"training": SWEEP["base"]["training"] | {"rounds": 10}}}
+    write(folder, sweep)
+    chance, began = random.Random(seed), time.monotonic()
+    due = began + chance.expovariate(1 / MEAN)
+    killed: dict[str, int] = {}
+    samples: list[dict[str, float]] = []
+    calls, driver = 0, None
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
+    mark = str(os.getpid())
+    environment |= {"PYTHONPATH": str(REPOSITORY), "FEDRAY_SOAK": mark}
+    with (folder / "output").open("ab") as output:
+        while True:
+            if driver is None or driver.poll() is not None:
+                if driver is not None and driver.returncode == 0:
+                    break
+                if driver is not None:
+                    end(mark)
+                calls += 1
+                driver = subprocess.Popen([sys.executable, "-m", "fedray.cli", "sweep", "sweep.yaml"], cwd=folder,
+                                          env=environment, stdout=output, stderr=output, start_new_session=True)
+            if time.monotonic() >= due:
+                due = time.monotonic() + chance.expovariate(1 / MEAN)
+                if victims := processes(mark):
+                    pid = chance.choice(sorted(victims))
+                    name = kind(victims[pid])
+                    killed[name] = killed.get(name, 0) + 1
+                    print(f"{time.monotonic() - began:7.0f} s: SIGKILL {name}", flush=True)
+                    kill(pid)
+            samples.append(sample(mark, folder))
+            time.sleep(1.0)
+    assert state_hashes(folder) == undisturbed(sweep), "the cells' states are not those of undisturbed runs"
+    assert len(runs(folder)) == cells
+    logged_once(folder, 10)
+    seen = {"cells": cells, "seconds": round(time.monotonic() - began), "calls": calls, "killed": killed,
+            "growth": growth([one for one in samples if one["cells"] >= min(50, cells // 4)])}
+    grown = {name: seen["growth"][name] for name, limit in GROWTH.items() if seen["growth"][name] > limit}
+    assert not grown, f"{grown} grew; {seen}"
+    return seen
+
+
+def processes(mark: str) -> dict[int, str]:
+    """Process id -> command line of every process of the sweep: what has the mark in the environment it began with."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"FEDRAY_SOAK={mark}".encode() in (path / "environ").read_bytes().split(b"\0"):
+                found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+    return {pid: command for pid, command in found.items() if command}
+
+
+def kind(command: str) -> str:
+    """A process's name for the report."""
+    for name in ("gcs_server", "raylet/raylet", "log_monitor", "dashboard", "runtime_env", "CellTrainable",
+                 "ClientActor", "fedray.cli"):
+        if name in command:
+            return name.rpartition("/")[2]
+    return command[:40]
+
+
+def sample(mark: str, folder: Path) -> dict[str, float]:
+    """What the sweep's processes hold now; memory and store (shared memory) in bytes, what is shared counted once."""
+    total = {"memory": 0.0, "descriptors": 0.0, "processes": 0.0, "store": 0.0}
+    for pid in processes(mark):
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            sizes = {line.split()[0]: float(line.split()[1]) * 1024 for line in lines[1:]}
+            total["memory"] += sizes["Pss:"] - sizes.get("Pss_Shmem:", 0.0)
+            total["store"] += sizes.get("Pss_Shmem:", 0.0)
+            total["descriptors"] += len(os.listdir(f"/proc/{pid}/fd"))
+            total["processes"] += 1
+        except (OSError, KeyError):
+            continue
+    return total | {"cells": float(len(list((folder / ".fedray/cells").glob("*/checkpoint-10.json"))))}
+
+
+def growth(samples: list[dict[str, float]]) -> dict[str, float]:
+    """Ratio of the medians of the last and the first quarter of the samples."""
+    quarter = max(len(samples) // 4, 1)
+
+    def median(part: list[dict[str, float]], name: str) -> float:
+        return sorted(one[name] for one in part)[len(part) // 2]
+
+    return {name: round(median(samples[-quarter:], name) / max(median(samples[:quarter], name), 1.0), 3)
+            for name in GROWTH}
+
+
+def kill(pid: int) -> None:
+    """SIGKILL one process, if it is still there."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def end(mark: str) -> None:
+    """What a dead driver has left ends by itself within seconds; what does not is reported and ended."""
+    until = time.monotonic() + 30
+    while left := processes(mark):
+        if time.monotonic() > until:
+            print(f"          left behind: {sorted(map(kind, left.values()))}", flush=True)
+            for pid in left:
+                kill(pid)
+        time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    cells, seconds = (int(sys.argv[1]) if len(sys.argv) > 1 else 300), float(sys.argv[2]) if len(sys.argv) > 2 else 2.0
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            print(json.dumps(soak(Path(name), cells, seconds)))
+        except AssertionError as error:
+            sys.exit(f"{error}\n{(Path(name) / 'output').read_text()[-5000:]}")
