@@ -204,8 +204,9 @@ class LocalClient:
         return self.population.samples.batch(rng.choice(self.indices, len(self.y), replace=False), rng)
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for start in range(0, self.samples, CHUNK):
-            yield self.population.samples.batch(self.indices[start:start + CHUNK])
+        size = -(-self.samples // -(-self.samples // CHUNK))  # about equal: BatchNorm cannot train on a chunk of one
+        for start in range(0, self.samples, size):
+            yield self.population.samples.batch(self.indices[start:start + size])
 
     def _load(self, theta: Tensor) -> None:
         if self._in_loss:  # the network holds one theta, and the backward pass still needs the loss's

@@ -8,7 +8,7 @@ import torch
 from digits import problem as small
 from quadratic import Case, check
 from torch import Tensor, nn
-from torch.nn.functional import dropout
+from torch.nn.functional import cross_entropy, dropout
 
 from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.average import FedAvg, FedProx
@@ -307,3 +307,15 @@ class Reserved(FedAvg):
 def test_reserved_upload_names_are_refused() -> None:
     with pytest.raises(ValueError, match="update"):
         trained(Reserved(), local_steps=1)
+
+
+def test_a_full_gradient_takes_no_chunk_of_one_sample() -> None:
+    """501 samples: BatchNorm cannot train on 500 and 1, but on 251 and 250."""
+    x, y = gaussian(501, 2, 2)
+    torch.manual_seed(0)
+    c = client_of(Normalised(), x, y)
+    g = c.full_grad(c.theta)
+    parts = [c.grad(c.theta, lambda forward, s=s: cross_entropy(forward(torch.from_numpy(x[s])).logits,
+                                                               torch.from_numpy(y[s]), reduction="sum"))
+             for s in (slice(0, 251), slice(251, 501))]
+    assert torch.allclose(g, sum(parts) / 501, atol=1e-7)
