@@ -153,8 +153,9 @@ class Simulation:
                               "lr": server.lr, **dropped})
 
     def _is_evaluated(self, round: int) -> bool:
-        evaluation = self.problem.config.evaluation
-        return round % evaluation.every == 0 or round > self.problem.config.training.rounds - evaluation.last
+        asked = self.problem.config.evaluation
+        return (round % asked.every == 0 or round > self.problem.config.training.rounds - asked.last
+                or (asked.personal is not None and round % asked.personal.every == 0))
 
     @property
     def _drops(self) -> bool:

@@ -221,12 +221,17 @@ def test_numbers_of_epochs_do_not_depend_on_each_other() -> None:
 
 
 def test_when() -> None:
-    """Tested every 2 rounds, personally every 4: rounds 2, 4, 6 and the last, 7; personally 4 and 7."""
+    """Tested every 2 rounds, personally every 4: rounds 2, 4, 6 and the last, 7; personally 4 and 7. Personal rounds
+    that are between others are tested as well.
+    """
     history = result("fedavg", {"epochs": 0, "every": 4}, {"every": 2}, rounds=7).history
     assert [row["round"] for row in history] == [2, 4, 6, 7]
     assert [row["round"] for row in history if "personal_accuracy" in row] == [4, 7]
     assert [row["round"] for row in history if "generic_accuracy" in row] == [4, 7]
     assert "personal_accuracy" not in result("fedavg").history[-1]
+    between = result("fedavg", {"epochs": 0, "every": 3}, {"every": 4}, rounds=7).history
+    assert [(row["round"], "personal_accuracy" in row) for row in between] == [
+        (3, True), (4, False), (6, True), (7, True)]
 
 
 @pytest.mark.parametrize("method", [
