@@ -83,6 +83,8 @@ def run(
 def sweep(
     file: Annotated[Path, typer.Argument(help="a sweep's YAML file")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would run, and whether it fits")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="with --dry-run: hours on this machine's GPU, or on a "
+                                           "core where it has none; needs no data")] = False,
     force: Annotated[bool, typer.Option("--force", help="run finished cells again")] = False,
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="trials at a time; default: as many as fit")] = None,
     address: Annotated[str | None, typer.Option(help="auto | HOST:PORT | ray://HOST:PORT; else local")] = None,
@@ -92,6 +94,13 @@ def sweep(
     from fedray.sweepfile import Sweep
 
     loaded = Sweep.load(file, smoke)
+    if estimate:
+        from fedray.estimate import show
+
+        if not dry_run:
+            raise UserError("--estimate: goes with --dry-run")
+        show(loaded)
+        return
     if address is not None and address.startswith("ray://") and not dry_run:
         from fedray.remote import sweep_in_cluster
 

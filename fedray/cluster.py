@@ -42,6 +42,13 @@ def cluster(address: str | None = None) -> Iterator[None]:
         ray.shutdown()
 
 
+def cpus_here() -> int:
+    """The CPUs that a Ray started on this machine counts: in a container those of its quota."""
+    from ray._private.utils import get_num_cpus
+
+    return int(get_num_cpus(override_docker_cpu_warning=True))
+
+
 def _refuse_unreachable(address: str) -> None:
     """Ray itself retries for minutes; a port that does not answer is a mistake worth one line at once."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")

@@ -125,14 +125,8 @@ def cost(algorithm: Algorithm, model: object = None, shape: tuple[int, ...] = (1
     return Cost(meter.down, meter.up, meter.client, server, meter.gradients, meter.predictions, meter.full_gradients)
 
 
-def relative_compute(config: RunConfig) -> float:
-    """Floating-point operations of a client's round, in multiples of FedAvg's with the same model and local training.
-
-    Counted by PyTorch as the round is trained, for the run's model, input shape and epochs: matrix products and
-    convolutions, forward and backward; what is done with whole parameter vectors is not among them. A forward pass
-    is about a third of a gradient. Batches have two samples here, and an epoch one batch.
-    Raises UserError where the data's shape is not known before they are read.
-    """
+def input_shape(config: RunConfig) -> tuple[tuple[int, ...], int]:
+    """Shape of a sample as the model receives it, and classes. Raises UserError where only the data could tell."""
     known = config.data.expected()
     if known is not None:
         shape, classes = known.shape, known.classes
@@ -145,6 +139,18 @@ def relative_compute(config: RunConfig) -> float:
         raise UserError(f"data.name: the shape of {config.data.name} is not known before the data are read")
     if config.model.image_size is not None and len(shape) == 3:
         shape = (shape[0], config.model.image_size, config.model.image_size)
+    return shape, classes
+
+
+def relative_compute(config: RunConfig) -> float:
+    """Floating-point operations of a client's round, in multiples of FedAvg's with the same model and local training.
+
+    Counted by PyTorch as the round is trained, for the run's model, input shape and epochs: matrix products and
+    convolutions, forward and backward; what is done with whole parameter vectors is not among them. A forward pass
+    is about a third of a gradient. Batches have two samples here, and an epoch one batch.
+    Raises UserError where the data's shape is not known before they are read.
+    """
+    shape, classes = input_shape(config)
     options, model = config.algorithm.options(), config.model.options() | {"init": None}
     steps = (1, config.training.epochs) if config.training.local_steps is None else (config.training.local_steps, 1)
     method, plain = (_operations(json.dumps(o), json.dumps(model), shape, classes, *steps)

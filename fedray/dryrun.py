@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedray.backend.ray import bundle, capacity, cluster_nodes, refuse_infeasible
+from fedray.cluster import cluster, cpus_here
 from fedray.plan import Plan
 
 
@@ -14,7 +15,7 @@ def nodes_here() -> list[dict[str, float]]:
     """What a Ray started on this machine would have."""
     import torch
 
-    return [{"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}]
+    return [{"CPU": float(cpus_here()), "GPU": float(torch.cuda.device_count())}]
 
 
 def show(plan: Plan, address: str | None) -> None:
@@ -29,8 +30,6 @@ def show(plan: Plan, address: str | None) -> None:
     if address is None:
         nodes = nodes_here()
     else:
-        from fedray.cluster import cluster
-
         with cluster(address):
             nodes = cluster_nodes()
     have = Counter[str]()
