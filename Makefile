@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+FAULTS := tests/faults tests/backend $(addprefix tests/test_,sweep.py checkpoint.py outbox.py claims.py divergence.py)
+
 .PHONY: quickstart test test-slow test-faults lint
 
 quickstart: .venv/ready
@@ -15,7 +17,7 @@ test-slow: .venv/ready
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
 test-faults: .venv/ready
-	$(BIN)/python -m pytest -m faults
+	$(BIN)/python -m pytest -m "not slow" --timeout 900 $(FAULTS)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -34,6 +34,15 @@ def dying(kind: type[Algorithm]) -> type[Algorithm]:
 globals().update({f"dying_{name}": dying(kind) for name, kind in ALGORITHMS.items()})
 
 
+class Dies(Algorithm):
+    """SIGKILLs its own process before a client's training, always."""
+
+    name = "dies"
+
+    def begin(self, c: Client) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class Hangs(Algorithm):
     """SIGSTOPs its own process before a client's training, once, when the file `marker` exists; leaves its id there."""
 

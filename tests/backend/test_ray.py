@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from ray.exceptions import RayError
 
 from fedray.algorithms import ALGORITHMS
 from fedray.api import make_backend
@@ -135,6 +136,13 @@ def test_an_actor_that_hangs_is_replaced_and_changes_nothing(
             return
         time.sleep(0.1)
     pytest.fail(f"process {stopped} is still there")
+
+
+@pytest.mark.faults
+def test_an_actor_that_always_dies_is_given_up_with_a_word_about_memory(backends: dict[int, RayBackend]) -> None:
+    simulation = Simulation(Problem.build(config("tests.plugins:Dies")), backends[1])
+    with pytest.raises(RayError, match=r"actor 0 died \(ActorDiedError\), 5 times in one call of train; if mem"):
+        simulation.step()
 
 
 def test_divergence_names_the_same_client_for_any_number_of_actors(backends: dict[int, RayBackend]) -> None:

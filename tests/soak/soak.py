@@ -1,12 +1,13 @@
 """Many short cells while processes of the sweep are killed at random: nothing is lost and nothing grows.
 
-    python -m tests.soak.soak [CELLS] [SECONDS]
+    python -m tests.soak.soak [CELLS [SECONDS [KIND]]]
 
 CELLS (300) cells of about SECONDS (2) s. Every 30 s on average (exponentially distributed) a SIGKILL hits one process
-of the sweep: the driver, one of Ray's daemons, a trial or a client actor. Whenever the driver is gone `fedray sweep` is
-called again, until it says that all cells are finished. Then the hashes are those of undisturbed runs, every round is
-logged once, and from the 50th to the last cell neither memory, nor file descriptors, processes or the object store have
-grown. Prints one line per kill and a line of JSON at the end; the exit code is 1 where anything of that is not so.
+of the sweep: the driver, one of Ray's daemons, a trial or a client actor (or, with KIND, one of that name). Whenever
+the driver is gone `fedray sweep` is called again, until it says that all cells are finished. Then the hashes are those
+of undisturbed runs, every round is logged once, and from the 50th to the last cell neither memory, nor file
+descriptors, processes or the object store have grown. Prints a line for each kill and a line of JSON at the end; the
+exit code is 1 where anything of that is not so.
 """
 
 import json
@@ -28,7 +29,7 @@ GROWTH = {"memory": 1.2, "descriptors": 1.1, "processes": 1.1, "store": 1.1}
 """How much larger the median of the last quarter may be than that of the first, from the 50th cell on."""
 
 
-def soak(folder: Path, cells: int, seconds: float, seed: int = 0) -> dict[str, Any]:
+def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0) -> dict[str, Any]:
     """Run it; what was seen. Raises AssertionError where a cell is lost, doubled or different."""
     nap = seconds / 30  # 10 rounds of 3 clients
     sweep = SWEEP | {
@@ -55,7 +56,7 @@ def soak(folder: Path, cells: int, seconds: float, seed: int = 0) -> dict[str, A
                                           env=environment, stdout=output, stderr=output, start_new_session=True)
             if time.monotonic() >= due:
                 due = time.monotonic() + chance.expovariate(1 / MEAN)
-                if victims := processes(mark):
+                if victims := {pid: command for pid, command in processes(mark).items() if only in kind(command)}:
                     pid = chance.choice(sorted(victims))
                     name = kind(victims[pid])
                     killed[name] = killed.get(name, 0) + 1
@@ -67,7 +68,7 @@ def soak(folder: Path, cells: int, seconds: float, seed: int = 0) -> dict[str, A
     assert len(runs(folder)) == cells
     logged_once(folder, 10)
     seen = {"cells": cells, "seconds": round(time.monotonic() - began), "calls": calls, "killed": killed,
-            "growth": growth([one for one in samples if one["cells"] >= min(50, cells // 4)])}
+            "growth": growth([one for one in samples if min(50, cells // 4) <= one["cells"] < cells])}
     grown = {name: seen["growth"][name] for name, limit in GROWTH.items() if seen["growth"][name] > limit}
     assert not grown, f"{grown} grew; {seen}"
     return seen
@@ -91,7 +92,7 @@ def kind(command: str) -> str:
                  "ClientActor", "fedray.cli"):
         if name in command:
             return name.rpartition("/")[2]
-    return command[:40]
+    return command.strip()[:40]
 
 
 def sample(mark: str, folder: Path) -> dict[str, float]:
@@ -131,7 +132,7 @@ def kill(pid: int) -> None:
 
 def end(mark: str) -> None:
     """What a dead driver has left ends by itself within seconds; what does not is reported and ended."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while left := processes(mark):
         if time.monotonic() > until:
             print(f"          left behind: {sorted(map(kind, left.values()))}", flush=True)
@@ -141,9 +142,9 @@ def end(mark: str) -> None:
 
 
 if __name__ == "__main__":
-    cells, seconds = (int(sys.argv[1]) if len(sys.argv) > 1 else 300), float(sys.argv[2]) if len(sys.argv) > 2 else 2.0
+    arguments = [*sys.argv[1:], *("300", "2", "")[len(sys.argv) - 1:]]
     with tempfile.TemporaryDirectory() as name:
         try:
-            print(json.dumps(soak(Path(name), cells, seconds)))
+            print(json.dumps(soak(Path(name), int(arguments[0]), float(arguments[1]), arguments[2])))
         except AssertionError as error:
             sys.exit(f"{error}\n{(Path(name) / 'output').read_text()[-5000:]}")
