@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.metrics import rounds_target
+from analysis.derived import BEST
+from analysis.metrics import is_rounds, rounds_target
 from analysis.published import load
 from analysis.resulttable import Printed
 from fedray.algorithms import algorithm
@@ -29,10 +30,12 @@ Key = tuple[str, str]
 Setting = tuple[str, ...]
 
 
-def beside(name: str, metric: str, groups: Mapping[Key, pd.DataFrame]) -> tuple[dict[Key, Printed], list[str]]:
+def beside(name: str, metric: str, groups: Mapping[Key, pd.DataFrame], averaged: bool = False
+           ) -> tuple[dict[Key, Printed], list[str]]:
     """The printed numbers of entries that have one, and what has to be said: doubts, and whatever has no partner.
 
-    name: `paper/tableN`. groups: the cells of each entry. Raises UserError for an unknown table, or a metric it lacks.
+    name: `paper/tableN`. groups: the cells of each entry; averaged: an entry is the mean of several settings.
+    Raises UserError for an unknown table, or a metric it lacks.
     """
     rows = _rows(name, metric)
     places: dict[Setting, list[Any]] = {}
@@ -41,7 +44,10 @@ def beside(name: str, metric: str, groups: Mapping[Key, pd.DataFrame]) -> tuple[
             places.setdefault(_setting(row, _plain(parameter)), []).append(index)
     printed, notes, alone, used = {}, [], [], set()
     for key, group in groups.items():
-        found = {tuple(_candidates(cell, rows, places)) for _, cell in group.iterrows()}
+        if averaged:
+            found = {tuple(_of_mean(key[0], group, places))}
+        else:
+            found = {tuple(_candidates(key[0], cell, rows, places)) for _, cell in group.iterrows()}
         candidates = next(iter(found)) if len(found) == 1 else ()
         if len(candidates) != 1:
             several = " (several printed values)" if candidates else " (mixed runs)" if len(found) > 1 else ""
@@ -68,7 +74,7 @@ def _rows(name: str, metric: str) -> pd.DataFrame:
     """The table's rows of a metric. `version=old` (numbers copied from earlier papers) is nobody's result here."""
     rows = load(name)
     target = rounds_target(metric)
-    theirs = "rounds_to_target" if target is not None else metric
+    theirs = "rounds_to_target" if is_rounds(metric) else metric
     for prefix in ("final_", "last10_", "best_"):
         theirs = theirs.removeprefix(prefix)
     if not (rows["metric"] == theirs).any():
@@ -76,17 +82,36 @@ def _rows(name: str, metric: str) -> pd.DataFrame:
     keep = (rows["metric"] == theirs) & ~rows["notes"].str.contains("version=old", regex=False)
     if target is not None:
         keep &= rows["notes"].map(lambda notes: _items(notes).get("target") == f"{target:g}%")
+    elif is_rounds(metric):
+        keep &= rows["notes"].map(lambda notes: _items(notes).get("target", "").startswith("best "))
     return rows[keep]
 
 
-def _candidates(cell: pd.Series, rows: pd.DataFrame, places: Mapping[Setting, list[Any]]) -> list[Any]:
-    section = _algorithm(cell)
+def _candidates(row: str, cell: pd.Series, rows: pd.DataFrame, places: Mapping[Setting, list[Any]]) -> list[Any]:
     found = []
-    for method in METHODS.get(section, (section,)):
+    for method in _methods(row, cell):
         found += places.get(_of_cell(cell, method), [])
     rho = cell.get("algorithm.rho")
     return [index for index in found if (printed := _items(rows.loc[index, "notes"]).get("rho")) is None
             or (pd.notna(rho) and _plain(rho) == _plain(printed))]
+
+
+def _methods(row: str, cell: pd.Series) -> tuple[str, ...]:
+    """What the published tables may call the method."""
+    section = "best-baseline" if row == BEST else _algorithm(cell)
+    return METHODS.get(section, (section,))
+
+
+def _of_mean(row: str, group: pd.DataFrame, places: Mapping[Setting, list[Any]]) -> list[Any]:
+    """The printed averages (`partition_param` is `mean`) over all the settings of a group, of one data set, model."""
+    found = []
+    for method in _methods(row, group.iloc[0]):
+        settings = sorted({_of_cell(cell, method) for _, cell in group.iterrows()}, key=lambda one: float(one[4]))
+        data, models, _, _, totals, shares, _ = (list(dict.fromkeys(part)) for part in zip(*settings, strict=True))
+        if len(data) == len(models) == 1:
+            found += places.get((data[0], models[0], "dirichlet", "mean", "|".join(totals), "|".join(shares), method),
+                                [])
+    return found
 
 
 def _of_cell(cell: pd.Series, method: str) -> Setting:
@@ -106,7 +131,7 @@ def _of_cell(cell: pd.Series, method: str) -> Setting:
 
 def _setting(row: pd.Series, parameter: str) -> Setting:
     return (row["dataset"], row["model"], row["partition"], "" if row["partition"] == "iid" else parameter,
-            row["clients"], _plain(row["participation"]), row["method"])
+            row["clients"], "|".join(map(_plain, row["participation"].split("|"))), row["method"])
 
 
 def _algorithm(cell: pd.Series) -> str:

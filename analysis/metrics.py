@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pandas as pd
 
+from analysis.axes import labels, separating
 from analysis.collect import Collected
 from fedray.errors import UserError, unknown
 
@@ -33,17 +34,21 @@ NEVER = float("inf")
 def values(sweep: Collected, metric: str) -> pd.Series:
     """A float per cell, NaN where the run has not finished; NEVER where it has but not reached the target.
 
+    With `rounds_to:METHOD` NaN also where the method's run of the same setting and seed has not finished.
     Raises UserError for a metric that a finished run lacks.
     """
     cells = sweep.cells
     finished = cells["status"] == "finished"
-    if (target := rounds_target(metric)) is not None:
-        return pd.Series([_first_round(sweep, run_id, target) if done else np.nan
-                          for run_id, done in zip(cells["run_id"], finished, strict=True)], cells.index)
+    if is_rounds(metric):
+        target = rounds_target(metric)
+        targets = pd.Series(target, cells.index) if target is not None else _best_of(cells, metric.partition(":")[2])
+        return pd.Series([_first_round(sweep, run_id, wanted) if done and pd.notna(wanted) else np.nan
+                          for run_id, done, wanted in zip(cells["run_id"], finished, targets, strict=True)],
+                         cells.index)
     column = f"metrics.final_{metric}" if f"metrics.final_{metric}" in cells else f"metrics.{metric}"
     if finished.any() and (column not in cells or cells.loc[finished, column].isna().any()):
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
-        raise unknown("--metric", metric, [*have, "rounds_to:PERCENT"])
+        raise unknown("--metric", metric, [*have, "rounds_to:PERCENT", "rounds_to:METHOD"])
     return cells[column].where(finished) if column in cells else pd.Series(np.nan, cells.index)
 
 
@@ -67,13 +72,19 @@ def of_parts(sweep: Collected, metric: str) -> list[str]:
     return sorted(found, key=lambda part: [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", part)])
 
 
+def is_rounds(metric: str) -> bool:
+    """Whether it is `rounds_to:PERCENT` or `rounds_to:METHOD`."""
+    return metric.partition(":")[0] == "rounds_to"
+
+
 def rounds_target(metric: str) -> float | None:
     """80.0 of `rounds_to:80`, None of any other metric. Raises UserError where it is not a percentage."""
-    name, _, target = metric.partition(":")
-    if name != "rounds_to":
+    target = metric.partition(":")[2]
+    if not is_rounds(metric) or re.match(r"[^\W\d]", target):
         return None
     if not re.fullmatch(r"\d+(\.\d+)?", target) or not 0 < float(target) <= 100:
-        raise UserError(f"--metric: found {metric!r}; rounds_to:PERCENT with a test accuracy up to 100 is required")
+        raise UserError(f"--metric: found {metric!r}; rounds_to:PERCENT with a test accuracy up to 100 is required, "
+                        "or rounds_to:METHOD")
     return float(target)
 
 
@@ -82,6 +93,8 @@ def title(metric: str) -> str:
     target = rounds_target(metric)
     if target is not None:
         return f"first evaluated round with a test accuracy of at least {target:g} %"
+    if is_rounds(metric):
+        return f"first evaluated round at the best test accuracy of {metric.partition(':')[2]}, setting by setting"
     if metric == "seconds_per_round":
         return "seconds per round"
     prefix = next((prefix for prefix in WHICH if metric.startswith(prefix)), "")
@@ -92,6 +105,19 @@ def title(metric: str) -> str:
 def lower_is_better(metric: str) -> bool:
     """Whether the smallest entry is the best one."""
     return any(word in metric for word in LOWER_IS_BETTER)
+
+
+def _best_of(cells: pd.DataFrame, method: str) -> pd.Series:
+    """For each cell the best test accuracy that a method's run of the same setting and seed had."""
+    rows = labels(cells, "algorithm")
+    if method not in set(rows):
+        raise unknown("--metric", f"rounds_to:{method}", {f"rounds_to:{row}" for row in rows})
+    settings = labels(cells, separating(cells, "partition", rows))
+    done = (cells["status"] == "finished") & (rows == method)
+    best = pd.to_numeric(cells["metrics.best_test_accuracy"]) if done.any() else pd.Series(np.nan, cells.index)
+    found = {key: best[index] for index, key in zip(cells.index, zip(settings, cells["seed"], strict=True), strict=True)
+             if done[index]}
+    return pd.Series([found.get(key, np.nan) for key in zip(settings, cells["seed"], strict=True)], cells.index)
 
 
 def _first_round(sweep: Collected, run_id: str, target: float) -> float:

@@ -2,11 +2,11 @@
 
 An entry is the mean ± the sample standard deviation (n - 1) over seeds. The best complete entry of a column is bold,
 the second best underlined. An entry of which any seed is missing, failed, diverged, was stopped, never reached the
-target or is still running says so and takes no part in the ranking.
+target or is still running says so and takes no part in the ranking. Several metrics with commas stand side by side.
+`--over partition` averages over settings, seed by seed; `--best-but fedavg,fedgela` adds the best of the other rows.
 """
 
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
@@ -16,52 +16,62 @@ import typer
 
 from analysis.axes import labels, separating
 from analysis.collect import Collected, collect
+from analysis.derived import BEST, averaged, entry, side_by_side, with_best
 from analysis.formats import FORMATS
 from analysis.matching import beside
-from analysis.metrics import DEFAULT, NEVER, lower_is_better, rounds_target, title, values
+from analysis.metrics import DEFAULT, is_rounds, lower_is_better, title, values
 from analysis.resulttable import Entry, ResultTable
 from fedray.errors import unknown
 
 
 def build(sweep: Collected, metric: str = DEFAULT, rows: str = "algorithm", columns: str = "",
-          reference: str = "", paper: str = "") -> ResultTable:
+          reference: str = "", paper: str = "", over: str = "", best_but: str | None = None) -> ResultTable:
     """Group a sweep's cells. columns: default partition and whatever else entries would mix. reference: a row.
 
-    paper: the published table (`fedtoga/table1`) to put beside.
+    paper: the published table (`fedtoga/table1`) to put beside. over: keys with commas that columns are averaged over.
+    best_but: rows with commas that are no baselines; then there is a row of the best of the others.
 
-    Raises UserError for a metric no finished run has, an unknown key, reference or published table.
+    Raises UserError for a metric no finished run has, an unknown key, reference, row or published table.
     """
+    if "," in metric:
+        return side_by_side({one: build(sweep, one, rows, columns, reference, paper, over, best_but)
+                             for one in dict.fromkeys(metric.split(","))})
     cells = sweep.cells.assign(_value=values(sweep, metric), _row=labels(sweep.cells, rows))
     columns = columns or separating(cells, "partition", cells["_row"])
-    cells = cells.assign(_column=labels(cells, columns))
+    cells = cells.assign(_setting=labels(cells, columns))
+    said: list[str] = []
+    if best_but is not None:
+        cells, said = with_best(cells, [row for row in best_but.split(",") if row], lower_is_better(metric))
+    cells = cells.assign(_column=_averaged_over(cells, columns, over) if over else cells["_setting"])
     groups = {(str(row), str(column)): group for (row, column), group
               in cells.groupby(["_row", "_column"], sort=False)}
-    entries = {key: _entry(group) for key, group in groups.items()}
+    settings = cells.groupby("_column")["_setting"].nunique()
+    entries = {key: averaged(group, settings[key[1]]) if over else entry(group) for key, group in groups.items()}
     names = list(dict.fromkeys(cells["_row"])), list(dict.fromkeys(cells["_column"]))
-    ratio, notes = rounds_target(metric) is not None, _notes(cells, metric)
+    ratio, notes = is_rounds(metric), _notes(cells, metric, over) + said
     if reference:
         if reference not in names[0]:
             raise unknown("--to", reference, names[0])
-        entries = {key: replace(entry, change=_change(entry, entries.get((reference, key[1])), ratio))
-                   for key, entry in entries.items()}
+        entries = {key: replace(one, change=_change(one, entries.get((reference, key[1])), ratio))
+                   for key, one in entries.items()}
         notes.append(f"in parentheses: {f'rounds of {reference} / rounds' if ratio else f'difference to {reference}'}")
     if paper:
-        printed, said = beside(paper, metric, groups)
-        entries = {key: replace(entry, printed=printed.get(key)) for key, entry in entries.items()}
+        printed, said = beside(paper, metric, groups, bool(over))
+        entries = {key: replace(one, printed=printed.get(key)) for key, one in entries.items()}
         notes += said
     return ResultTable(f"{sweep.name}: {title(metric)}", *names, entries,
                        _ranks(entries, names[1], lower_is_better(metric)), notes, 1 if ratio else 2, reference, ratio,
                        paper)
 
 
-def _entry(group: pd.DataFrame) -> Entry:
-    others = Counter(str(status) for status in group["status"] if status != "finished")
-    found = group.loc[group["status"] == "finished", "_value"]
-    if never := int((found == NEVER).sum()):
-        others["never"] = never
-    found = found[found != NEVER]
-    return Entry(float(found.mean()) if len(found) else None, float(found.std()) if len(found) > 1 else None,
-                 len(found), others)
+def _averaged_over(cells: pd.DataFrame, columns: str, over: str) -> pd.Series | str:
+    """How the columns are called without the keys that they are averaged over."""
+    keys, left_out = columns.split(","), over.split(",")
+    for key in left_out:
+        if key not in keys:
+            raise unknown("--over", key, keys)
+    kept = ",".join(key for key in keys if key not in left_out)
+    return labels(cells, kept) if kept else f"mean over {over}"
 
 
 def _change(entry: Entry, reference: Entry | None, ratio: bool) -> float | None:
@@ -73,7 +83,8 @@ def _change(entry: Entry, reference: Entry | None, ratio: bool) -> float | None:
 def _ranks(entries: dict[tuple[str, str], Entry], columns: Sequence[str], lower: bool) -> dict[tuple[str, str], int]:
     ranks = {}
     for column in columns:
-        whole = {key: entry.mean for key, entry in entries.items() if key[1] == column and entry.whole}
+        whole = {key: one.mean for key, one in entries.items()
+                 if key[1] == column and one.whole and key[0] != BEST}
         order = sorted({round(mean, 2) for mean in whole.values() if mean is not None}, reverse=not lower)
         for key, mean in whole.items():
             if mean is not None and round(mean, 2) in order[:2] and len(whole) > 1:
@@ -81,15 +92,21 @@ def _ranks(entries: dict[tuple[str, str], Entry], columns: Sequence[str], lower:
     return ranks
 
 
-def _notes(cells: pd.DataFrame, metric: str) -> list[str]:
+def _notes(cells: pd.DataFrame, metric: str, over: str) -> list[str]:
     notes = []
+    cells = cells[cells["_row"] != BEST]
     seeds = cells.groupby(["_row", "_column"])["seed"].nunique()
     if seeds.nunique() == 1:
         notes.append(f"mean ± sample standard deviation over {seeds.iloc[0]} seeds; best bold, second best underlined"
                      if seeds.iloc[0] > 1 else "one seed; best bold, second best underlined")
     else:
         notes.append(f"mean ± sample standard deviation over {seeds.min()} to {seeds.max()} seeds")
-    mixed = cells.groupby(["_row", "_column"]).size() > seeds
+    if over:
+        counts = cells.groupby("_column")["_setting"].nunique()
+        notes.append(f"averaged over {over}, seed by seed: " + ", ".join(f"{n} settings ({column})"
+                                                                         for column, n in counts.items()))
+    groups = cells.groupby(["_row", "_setting"])
+    mixed = groups.size() > groups["seed"].nunique()
     if mixed.any():
         notes.append(f"{mixed.sum()} entries mix runs that differ by more than the seed; --cols can name what by")
     if metric.startswith("last10_") and "metrics.evaluations" in cells:
@@ -97,7 +114,7 @@ def _notes(cells: pd.DataFrame, metric: str) -> list[str]:
         if len(few):
             notes.append(f"{len(few)} runs have fewer than 10 evaluated rounds (as few as {few.min():.0f}): "
                          "the mean of those")
-    if rounds_target(metric) is not None and "evaluation.every" in cells:
+    if is_rounds(metric) and "evaluation.every" in cells:
         every = sorted({int(n) for n in cells["evaluation.every"].dropna()})
         if every != [1]:
             notes.append(f"evaluated every {' or '.join(map(str, every))} rounds, so the target was met up to that "
@@ -111,10 +128,13 @@ def _notes(cells: pd.DataFrame, metric: str) -> list[str]:
 def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
     format: Annotated[str, typer.Option(help="markdown | latex | csv")] = "markdown",
-    metric: Annotated[str, typer.Option(help="a metric of the runs, or rounds_to:PERCENT")] = DEFAULT,
+    metric: Annotated[str, typer.Option(help="of the runs, rounds_to:PERCENT, rounds_to:METHOD (its best accuracy); "
+                                             "several with commas")] = DEFAULT,
     rows: Annotated[str, typer.Option(help="sections or dotted keys, with commas")] = "algorithm",
     cols: Annotated[str, typer.Option(help="the same; default partition and whatever entries would mix")] = "",
     to: Annotated[str, typer.Option(help="a row: differences, or for rounds_to speed-ups, to it")] = "",
+    over: Annotated[str, typer.Option(help="keys of the columns to average over, with commas; partition")] = "",
+    best_but: Annotated[str | None, typer.Option(help="a row of the best of all rows but these, with commas")] = None,
     published: Annotated[bool, typer.Option("--published", help="the paper's values beside ours")] = False,
     paper: Annotated[str, typer.Option(help="the paper's table where the sweep has another name; fedsol/table2")] = "",
 ) -> None:
@@ -124,7 +144,7 @@ def main(
     smoke = published and not paper and name.endswith("-smoke")
     if published and not smoke:
         paper = paper or name
-    table = build(collect(name), metric, rows, cols, to, paper)
+    table = build(collect(name), metric, rows, cols, to, paper, over, best_but)
     if smoke:
         table.notes.append("a smoke sweep, whose numbers mean nothing beside a paper's: nothing is compared; "
                            f"--paper {name.removesuffix('-smoke')} does it all the same")
@@ -132,6 +152,6 @@ def main(
 
 
 if __name__ == "__main__":
-    from fedray.cli import entry
+    from fedray.cli import entry as run
 
-    entry(main)
+    run(main)

@@ -154,3 +154,72 @@ def test_bad_targets_and_references(store: Tracker, metric: str, reference: str,
     with pytest.raises(UserError) as error:
         build(collect("sweep"), metric, reference=reference)
     assert message in str(error.value)
+
+
+def test_two_metrics_side_by_side(store: Tracker) -> None:
+    """Each setting has a column per metric, each ranked by itself; the deviation over clients is best when small."""
+    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
+    rows = [[{"round": 1, "test_accuracy": 1, "test_loss": 1, "train_loss": 1, "personal_accuracy": a,
+              "personal_std": d}] for a, d in ((90, 3), (80, 2))]
+    write(store, cells, {one["hash"]: ("finished", r) for one, r in zip(cells, rows, strict=True)})
+    table = build(collect("sweep"), "personal_accuracy,personal_std")
+    assert table.columns == ["dirichlet α=0.5: personal_accuracy", "dirichlet α=0.5: personal_std"]
+    assert [entry.mean for entry in table.entries.values()] == [90, 80, 3, 2]
+    assert [table.ranks[row, column] for column in table.columns for row in table.rows] == [1, 2, 2, 1]
+    assert "personal accuracy in % of the last round; deviation of the personal accuracy over clients" in table.title
+
+
+def test_averages_over_settings_seed_by_seed(store: Tracker) -> None:
+    """Seed 0: (60 + 80) / 2 = 70; seed 1: (64 + 82) / 2 = 73: 71.5 ± 2.12, not the 9.5 of four numbers. Seed 2 lacks a
+    setting, so it takes no part; fedsam is planned for one of the two settings only.
+    """
+    cells = [cell(SMALL, 0.5, 0)] + [cell(FEDAVG, alpha, seed) for seed in (0, 1, 2) for alpha in (0.5, 0.1)]
+    found = zip(cells, (99, 60, 80, 64, 82, 99), strict=False)
+    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in found})
+    table = build(collect("sweep"), over="partition")
+    column, = table.columns
+    entry = table.entries["fedavg", column]
+    assert (entry.mean, entry.seeds, entry.others) == (71.5, 2, {"missing": 1})
+    assert entry.std == pytest.approx(4.5**.5)
+    assert (table.entries["fedsam", column].mean, table.entries["fedsam", column].others) == (None, {"missing": 1})
+    with pytest.raises(UserError, match="--over: unknown name 'partitoin'; did you mean 'partition'"):
+        build(collect("sweep"), over="partitoin")
+
+
+def test_the_best_of_the_other_rows(store: Tracker) -> None:
+    """ρ=0.1 is best at α = 0.5, ρ=0.5 at α = 0.1; fedavg, higher than both, is no baseline. A diverged entry is not
+    whole, so at α = 10 the best is the worse one. The row itself is not ranked.
+    """
+    cells = [cell(a, alpha, 0) for alpha in (0.5, 0.1, 10) for a in (FEDAVG, SMALL, LARGE)]
+    outcomes = [("finished", history(v)) for v in (99, 80, 70, 99, 60, 65, 99)] + [
+        ("diverged", history(98)), ("finished", history(50))]
+    write(store, cells, {one["hash"]: o for one, o in zip(cells, outcomes, strict=True)})
+    table = build(collect("sweep"), best_but="fedavg", reference="best baseline")
+    assert [table.entries["best baseline", column].mean for column in table.columns] == [80, 65, 50]
+    assert [table.entries["fedavg", column].change for column in table.columns] == [19, 34, 49]
+    assert ("best baseline", table.columns[0]) not in table.ranks
+    assert ("best baseline: of all rows but fedavg; here fedsam ρ=0.1 (dirichlet α=0.5), fedsam ρ=0.5 (dirichlet α=0.1)"
+            ", fedsam ρ=0.5 (dirichlet α=10)") in table.notes
+    for but, message in (("fedavgg", "--best-but: unknown name 'fedavgg'"),
+                         ("fedavg,fedsam ρ=0.1,fedsam ρ=0.5", "--best-but: leaves no row")):
+        with pytest.raises(UserError, match=message):
+            build(collect("sweep"), best_but=but)
+
+
+def test_rounds_to_the_best_of_a_method(store: Tracker) -> None:
+    """Seed by seed: fedavg's best is 80 (round 2) and 60 (round 3). fedsam reaches 80 in round 1, 60 in round 2: 1.5
+    against 2.5 rounds, a speed-up of 5/3. At α = 0.1 fedavg has not finished: there is nothing to reach.
+    """
+    cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
+    cells += [cell(a, 0.1, 0) for a in (FEDAVG, SMALL)]
+    outcomes = [("finished", history(70, 80, 75)), ("finished", history(10, 20, 60)), ("finished", history(80, 1, 2)),
+                ("finished", history(59.9, 60, 99)), ("failed", history(10)), ("finished", history(90))]
+    write(store, cells, {one["hash"]: o for one, o in zip(cells, outcomes, strict=True)})
+    table = build(collect("sweep"), "rounds_to:fedavg", reference="fedavg")
+    one, other = table.columns
+    assert [table.entries[row, one].mean for row in table.rows] == [2.5, 1.5]
+    assert table.entries["fedsam", one].change == pytest.approx(5 / 3)
+    assert table.entries["fedsam", other].others == {"without a target": 1}
+    assert "best test accuracy of fedavg" in table.title
+    with pytest.raises(UserError, match="unknown name 'rounds_to:fedavgg'; did you mean 'rounds_to:fedavg'"):
+        build(collect("sweep"), "rounds_to:fedavgg")
