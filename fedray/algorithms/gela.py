@@ -28,14 +28,14 @@ def simplex_etf(classes: int, width: int) -> Tensor:
 class FedGE(LinearHead):
     """q = ∇ CE(W h/||h||) by the body, W = √E_W times a simplex ETF that never moves; only the body is sent.
 
-    FedGELA with Φ = 1: its ablation "GE". A model needs at least as many features as classes; its head's bias is 0.
-    Features of length 1 (E_H = 1) as in the paper, not the BatchNorm of its code (D-37); √E_W is the factor on the
-    logits, of which the paper and its code speak in different units (D-38). The personal model is the one after local
-    training.
+    FedGELA with Φ = 1: its ablation "GE". A model needs at least as many features as classes; its head's bias is 0. The
+    paper's models end in a linear projection (`model.projection`), whose features can have either sign. Features of
+    length 1 (E_H = 1) as in the paper, not the BatchNorm of its code (D-37); √E_W is the factor on the logits, of which
+    the paper and its code speak in different units (D-38). The personal model is the one after local training.
     """
 
     name = "fedge"
-    paper = f"{PAPER}, section 3.2 and table 4"
+    paper = f"{PAPER}, table 4"
     idea = "a fixed simplex ETF as everyone's classifier"
     reads_features = True
     shares = "body"
@@ -80,16 +80,17 @@ class FedGE(LinearHead):
 class FedGELA(FedGE):
     """q = ∇ CE(Φ_k W h/||h||) by the body: FedGE whose class vectors each client scales by Φ_kc = γ Q(n_kc/n_k).
 
-    With Q(x) = x, γ = C, absent classes have Φ = 0 and Σ_k p_k Φ_k = 1 where all clients together have equal classes,
-    so the average of the clients' classifiers is W. Table 6's other Q need γ from statistics of all clients for that to
-    hold class by class; here each client takes γ_k = C/Σ_c Q(n_kc/n_k), which shares nothing, is C for Q(x) = x, and
-    makes Σ_k p_k Φ_k = 1 in the mean over classes. Eq. 5's softmax runs over the classes a client has, its code's over
-    all of them (D-39). The generic model is the one with Φ = 1, the personal one that of a client after its local
-    training, with its Φ_k. What the released repository calls FedAvg has the adapted simplex as well (D-44).
+    W, h and E_W as in `fedge`. With Q(x) = x, γ = C, absent classes have Φ = 0, and Σ_k p_k Φ_k = 1 where all clients
+    together have equal classes, so the average of the clients' classifiers is W. Table 6's other Q need γ from
+    statistics of all clients for that to hold class by class; here each client takes γ_k = C/Σ_c Q(n_kc/n_k), which
+    shares nothing, is C for Q(x) = x, and makes Σ_k p_k Φ_k = 1 in the mean over classes. Eq. 5's softmax runs over the
+    classes a client has, its code's over all of them (D-39). The generic model is the one with Φ = 1, the personal one
+    that of a client after its local training, with its Φ_k. What the released repository calls FedAvg has the adapted
+    simplex as well (D-44).
     """
 
     name = "fedgela"
-    paper = f"{PAPER}, eq. 5 and 6"
+    paper = f"{PAPER}, eq. 5"
     idea = "FedGE, and each client's classifier scaled to its classes"
     phi: Q = Field("x", description="Q of Φ_kc: the share of the class, its exponential or its root")
     softmax: Literal["all", "present"] = Field("all", description="classes in the local softmax: as the code, or eq. 5")
