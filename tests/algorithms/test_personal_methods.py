@@ -66,6 +66,30 @@ def test_local_only_is_fedavg_of_one_client() -> None:
     assert among.clients.keys() == {0, 1, 2}
 
 
+class Normalised(nn.Module):
+    """With BatchNorm, whose running statistics are a client's own where the whole model is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm, self.top = nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(self.norm(self.body(x.flatten(1))).relu())
+
+
+def test_running_statistics_are_a_clients_own() -> None:
+    """They follow client 2's samples alone, over its rounds; the server's stay as the model was made: 0 and 1."""
+    options = {"model": "test_personal_methods:Normalised", "lr_decay": 1.0, "shuffle": False, "batch_size": 10}
+    alone = final("fedavg", rounds=2, clients={"cohorts": [[2]] * 2}, **options)
+    among = final("local-only", rounds=3, clients={"cohorts": [[1, 2], [1], [0, 2]]}, **options)
+    assert torch.allclose(among.clients[2]["own_buffers"], alone.buffers, rtol=0, atol=1e-5)
+    assert among.buffers.tolist() == 8 * [0] + 8 * [1]
+    for name in ("fedproto", "perfedavg", "fedgen"):
+        state = final({**FEDGEN, "alpha": 1, "beta": 1} if name == "fedgen" else name, rounds=2, **options)
+        assert ("own_buffers" in next(iter(state.clients.values()), {})) == (name == "fedproto")
+        assert (state.buffers[8:] == 1).all() == (name == "fedproto")
+
+
 def test_a_class_that_the_cohort_lacks_keeps_its_prototype() -> None:
     """Clients 0 and 5 in round 0, client 0 alone in round 1: what only client 5 has stays bit for bit."""
     before, after = states({"name": "fedproto"}, rounds=2, clients={"cohorts": [[0, 5], [0]]})
