@@ -97,12 +97,13 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
+TEX = str.maketrans({
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "<": "$<$", ">": "$>$", "|": "$|$",
+    "ρ": r"$\rho$", "α": r"$\alpha$", "β": r"$\beta$", "κ": r"$\kappa$", "μ": r"$\mu$", "λ": r"$\lambda$",
+    "τ": r"$\tau$", "γ": r"$\gamma$", "η": r"$\eta$", "Λ": r"$\Lambda$", "Φ": r"$\Phi$", "±": r"$\pm$",
+    "×": r"$\times$", "≥": r"$\geq$"})
+
+
 def _tex(text: str) -> str:
-    if text == "-":
-        return "--"
-    for plain, command in (("\\", r"\textbackslash "), ("_", r"\_"), ("%", r"\%"), ("&", r"\&"), ("#", r"\#"),
-                           ("ρ", r"$\rho$"), ("α", r"$\alpha$"), ("β", r"$\beta$"), ("κ", r"$\kappa$"),
-                           ("μ", r"$\mu$"), ("λ", r"$\lambda$"), ("τ", r"$\tau$"), ("γ", r"$\gamma$"),
-                           ("±", r"$\pm$"), ("×", r"$\times$")):
-        text = text.replace(plain, command)
-    return text
+    return "--" if text == "-" else text.translate(TEX)

@@ -1,0 +1,68 @@
+"""MLflow's own pages over a sweep's runs, looked at in a real browser."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from fedray.tracking import Tracker, search
+from tests.analysis.browser import browser, opened
+from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
+
+pytestmark = pytest.mark.slow  # a server to start, and a page that is a program of megabytes
+
+
+@pytest.fixture
+def server(store: Tracker, tmp_path: Path) -> Iterator[str]:
+    """The address of an MLflow server on this store, on the loopback alone."""
+    browser()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    environment = os.environ | {"MLFLOW_BACKEND_STORE_URI": os.environ["MLFLOW_TRACKING_URI"]}
+    process = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+    try:
+        address = f"http://127.0.0.1:{port}"
+        for _ in range(240):
+            try:
+                with urlopen(f"{address}/health", timeout=5):  # noqa: S310
+                    break
+            except OSError:
+                assert process.poll() is None, "MLflow's server ended"
+                time.sleep(0.5)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_runs_are_grouped_and_readable(store: Tracker, server: str, tmp_path: Path) -> None:
+    """The experiment's page shows the sweep's run, with its cells folded below it, and none as running.
+
+    Opened below `?compareRunsMode=...` and with the parent expanded the names are those of the cells.
+    """
+    cells = [cell(a, alpha, 0) for a in (FEDAVG, SMALL) for alpha in (0.1, 0.5)]
+    for one in cells:
+        one["label"] = f"{one['config']['algorithm']['name']} dirichlet({one['config']['partition']['alpha']}) s0"
+    write(store, cells, {one["hash"]: ("finished", history(50 + k, 60 + k)) for k, one in enumerate(cells)})
+    parent, = search(store.client, store.experiment, "tags.`fedray.kind` = 'sweep'")
+    store.close_sweep(parent.info.run_id, {"finished": 4})
+    flags = ("--virtual-time-budget=60000",)
+    dom, _ = opened(f"{server}/#/experiments/{store.experiment}/runs", tmp_path / "profile", *flags)
+    text = re.sub(r"<[^>]+>", "\n", dom)
+    assert re.search(r"^\s*sweep\s*$", text, re.M), "the parent's row"
+    assert "fedavg dirichlet(0.1) s0" not in text, "a sweep's runs are folded below it"
+    (one, *_) = [run for run in search(store.client, store.experiment, "tags.`fedray.kind` = 'cell'")]
+    dom, _ = opened(f"{server}/#/experiments/{store.experiment}/runs/{one.info.run_id}", tmp_path / "profile", *flags)
+    text = re.sub(r"<[^>]+>", "\n", dom)
+    assert one.info.run_name in text
+    assert "partition.alpha" in text
+    assert "Finished" in text
