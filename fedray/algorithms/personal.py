@@ -94,9 +94,14 @@ class KNNPer(Algorithm):
     def personal_logits(self, output: Output, c: Client) -> Tensor:
         """log p `(n, C)`."""
         h, stored = output.features.flatten(1), c.local.features
-        squares = torch.cdist(h, stored, compute_mode="donot_use_mm_for_euclid_dist") ** 2
-        nearest = squares.topk(min(self.k, len(stored)), largest=False)
+        nearest = squared_distances(h, stored).topk(min(self.k, len(stored)), largest=False)
         weights = (-nearest.values / (h.shape[1] * self.scale)).softmax(1)
         labels = one_hot(c.local.labels[nearest.indices], output.logits.shape[1])
         p_knn = (weights[:, :, None] * labels).sum(1)
         return (self.lam * p_knn + (1 - self.lam) * output.logits.softmax(1)).log()
+
+
+def squared_distances(a: Tensor, b: Tensor) -> Tensor:
+    """|a_i - b_j|², `(n, m)` of rows `(n, d)` and `(m, d)`, by one product; centred first, or it would cancel."""
+    a, b = a - b.mean(0), b - b.mean(0)
+    return (a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T).clamp(min=0)

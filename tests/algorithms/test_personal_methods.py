@@ -11,7 +11,7 @@ from digits import final, problem, states
 from torch import Tensor, nn
 
 from fedray.algorithms import algorithm
-from fedray.algorithms.personal import KNNPer
+from fedray.algorithms.personal import KNNPer, squared_distances
 from fedray.algorithms.prototypes import FedProto
 from fedray.backend.inline import InlineBackend
 from fedray.client import Broadcast, Job, LocalClient, Population
@@ -193,6 +193,17 @@ def test_knnper_answers() -> None:
     assert torch.equal(sure.max(1).values, torch.ones(len(y)))
     assert torch.allclose(answers(c, KNNPer(), x).exp(), 0.5 * model.exp() + 0.5 * answers(c, KNNPer(lam=1), x).exp(),
                           atol=1e-6)
+
+
+def test_squared_distances() -> None:
+    """Far from the origin too, where |a|² + |b|² - 2ab alone would be off by 1e2; of a point to itself about 0."""
+    g = torch.Generator().manual_seed(0)
+    a, b = torch.randn(30, 7, generator=g), torch.randn(40, 7, generator=g)
+    direct = (a[:, None] - b).square().sum(2)
+    assert torch.allclose(squared_distances(a, b), direct, rtol=1e-5, atol=1e-5)
+    assert torch.allclose(squared_distances(a + 1e4, b + 1e4), direct, rtol=1e-2, atol=1e-2)
+    assert squared_distances(b, b).diagonal().max() < 1e-5
+    assert squared_distances(b, b).min() >= 0
 
 
 def test_knnper_far_from_everything() -> None:
