@@ -1,0 +1,30 @@
+"""A Ray that fedray starts listens on every interface (Ray offers no choice), so it must not let strangers in."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ray
+
+from fedray.cluster import cluster
+
+JOIN = "import ray, sys; ray.init(sys.argv[1], logging_level='ERROR'); print('joined')"
+
+
+def joined(address: str, **environment: str) -> bool:
+    done = subprocess.run([sys.executable, "-c", JOIN, address], env=os.environ | environment, capture_output=True,
+                          text=True, timeout=120)
+    return done.returncode == 0 and "joined" in done.stdout
+
+
+@pytest.mark.faults
+def test_only_who_has_the_token_can_join_a_local_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its user can; with another home (no token file) or without authentication nobody can."""
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with cluster():
+        address = ray.get_runtime_context().gcs_address
+        assert joined(address, RAY_AUTH_MODE="token")
+        assert not joined(address, RAY_AUTH_MODE="token", HOME=str(tmp_path))
+        assert not joined(address, RAY_AUTH_MODE="disabled")
