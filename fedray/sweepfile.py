@@ -27,9 +27,15 @@ SYMBOLS = {"rho": "ρ", "alpha": "α", "beta": "β", "kappa": "κ", "mu": "μ", 
 STOPS = ("round", "test_accuracy")
 """What `stop` can name: a cell ends when it is at or above the value."""
 
+
+def _short(value: float) -> float:
+    """Six significant digits, which a person can type again."""
+    return float(f"{value:.6g}")
+
+
 DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
-    "uniform": lambda rng, low, high: float(rng.uniform(low, high)),
-    "loguniform": lambda rng, low, high: float(math.exp(rng.uniform(math.log(low), math.log(high)))),
+    "uniform": lambda rng, low, high: _short(rng.uniform(low, high)),
+    "loguniform": lambda rng, low, high: _short(math.exp(rng.uniform(math.log(low), math.log(high)))),
     "randint": lambda rng, low, high: int(rng.integers(low, high)),
     "choice": lambda rng, *values: values[int(rng.integers(len(values)))],
 }

@@ -43,6 +43,20 @@ def test_smoke_replaces_an_axis_of_cases_and_keeps_the_others(tmp_path: Path) ->
     assert list(Sweep.load(one, smoke=True).points()) == [{"seed": 3, "x": 7}]
 
 
+def test_draws_are_keyed_by_key_and_index(tmp_path: Path) -> None:
+    """A longer search begins with the shorter one, another seed or key changes no draw, and draws are short numbers."""
+    def drawn(samples: int, **more: Any) -> list[float]:
+        search = {"rho": {"loguniform": [0.001, 0.1]}, **more}
+        path = written(tmp_path, {"search": search, "samples": samples, "grid": {"seed": [0, 1]}})
+        return [point["rho"] for point in Sweep.load(path).points()]
+
+    short = drawn(3)
+    assert len(set(short)) == 3
+    assert short[:3] == short[3:], "the same draws for every seed"
+    assert drawn(5)[:3] == drawn(3, alpha={"choice": [1, 2]})[:3] == short[:3]
+    assert all(value == float(f"{value:.6g}") and 0.001 <= value <= 0.1 for value in short)
+
+
 def test_smoke_cannot_add_an_axis_of_cases(tmp_path: Path) -> None:
     path = written(tmp_path, {"cases": {"setting": [{"x": 1}]}, "smoke": {"cases": {"setings": [{"x": 7}]}}})
     with pytest.raises(UserError, match=r"sweep\.yaml: smoke\.cases: .*did you mean 'setting'"):
