@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -41,10 +42,15 @@ class Shards:
         """Training samples of one client, int64 `(n_i,)`."""
         return self.indices[self.offsets[client]:self.offsets[client + 1]]
 
-    @property
+    @cached_property
     def sizes(self) -> np.ndarray:
-        """Samples per client, int64 `(clients,)`."""
-        return np.diff(self.offsets)
+        """Samples per client, int64 `(clients,)`; computed once, for a round must not look at every client."""
+        sizes = np.diff(self.offsets)
+        sizes.setflags(write=False)
+        return sizes
+
+    def __getstate__(self) -> dict[str, np.ndarray]:
+        return {"indices": self.indices, "offsets": self.offsets}
 
     def label_counts(self, labels: np.ndarray, num_classes: int) -> np.ndarray:
         """Samples per client and class, int64 `(clients, classes)`."""

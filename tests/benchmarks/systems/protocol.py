@@ -14,8 +14,8 @@ from typing import TextIO
 MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
           "MALLOC_TOP_PAD_": str(64 << 20)}
 """glibc's allocator as fedray.allocator sets it, for every system."""
-NICENESS = 15
-"""Ray starts its workers with this; so the others' processes take it too, and all compete alike on a busy machine."""
+NICENESS = int(os.environ.get("RAY_worker_niceness", "15"))  # noqa: SIM112
+"""What Ray starts its workers with (its variable, its default); the others take it too, so that all compete alike."""
 
 
 def lines() -> TextIO:

@@ -1,0 +1,91 @@
+"""What a sweep costs beside its cells: useful work / (2 cores x wall time), and the data set's copies in memory.
+
+    python -m tests.benchmarks.sweep_overhead                     # 100 cells of 1 s, about 2 minutes
+    python -m tests.benchmarks.sweep_overhead --seconds 10 --cells 20
+
+A cell is a job that keeps its actor busy for `--seconds` (an algorithm that spins for a tenth of it in each of ten
+rounds). Wall time is that of `fedray sweep`'s own execution, from a fresh process to the last cell logged: the
+imports, Ray's start and MLflow's store are in it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from tests.benchmarks import pairs as p
+
+ROUNDS = 10
+CORES = 2
+TRAIN = 50_000
+"""Training images of 3 KB: 154 MB, so that a second copy would be seen."""
+
+
+def sweep(cells: int, seconds: float) -> dict[str, object]:
+    """The sweep's file."""
+    return {
+        "name": "overhead",
+        "base": {
+            "data": {"name": "synthetic", "train": TRAIN, "test": 10}, "partition": "iid",
+            "clients": {"total": 500, "per_round": 1}, "model": "simple_cnn",
+            "algorithm": {"name": "tests.benchmarks.jobs:Spins", "seconds": seconds / ROUNDS},
+            "training": {"rounds": ROUNDS, "local_steps": 1, "batch_size": 1},
+            "evaluation": {"every": ROUNDS}, "runtime": {"actors": 1, "device": "cpu"}},
+        "grid": {"seed": list(range(cells))}}
+
+
+def watched(command: list[str], folder: Path, env: dict[str, str]) -> tuple[float, list[float]]:
+    """Wall time of the command, and the largest unique memory of each client actor, in MB, while it ran."""
+    began = time.perf_counter()
+    log = (folder / "log").open("w")
+    process = subprocess.Popen(command, cwd=p.ROOT, env=env, stdout=log, stderr=subprocess.STDOUT)
+    largest: dict[int, float] = {}
+    while process.poll() is None:
+        time.sleep(2)
+        for pid in p.descendants(process.pid):
+            try:
+                title = Path(f"/proc/{pid}/cmdline").read_text()
+            except OSError:
+                continue
+            if "ClientActor" in title:
+                largest[pid] = max(largest.get(pid, 0.0), p.uss(pid))
+    if process.returncode:
+        raise RuntimeError((folder / "log").read_text()[-2000:])
+    return time.perf_counter() - began, list(largest.values())
+
+
+def main(cells: Annotated[int, typer.Option(min=1)] = 100, seconds: float = 1.0, out: Path | None = None) -> None:
+    """Print the share of useful work."""
+    with p.report(f"sweep overhead, cells of {seconds:g} s", out) as told, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+
+        def run(count: int, train: int) -> tuple[float, list[float]]:
+            made = sweep(count, seconds)
+            made["base"]["data"]["train"] = train  # type: ignore[index]
+            made["name"] = f"overhead-{count}-{train}"
+            file = folder / f"{count}-{train}.yaml"
+            file.write_text(yaml.safe_dump(made))
+            env = os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/{train}.db", "FEDRAY_STORAGE": name,
+                                "PYTHONPATH": str(p.ROOT)}
+            return watched([sys.executable, "-m", "fedray.cli", "sweep", str(file)], folder, env)
+
+        wall, large = run(cells, TRAIN)
+        _, small = run(4, 1000)
+        useful = cells * seconds / (CORES * wall)
+        told.add("useful work / (2 cores x wall time)", round(useful, 3), ">= 0.75" if seconds < 5 else ">= 0.95",
+                 cells=cells, wall_seconds=round(wall, 1))
+        added = (max(large) - max(small)) if large and small else float("nan")
+        share = round(100 * added / (TRAIN * 3072 / 1e6), 1)
+        told.add("unique memory an actor adds for the data, % of the data", share, "<= 10", megabytes=json.dumps({"with 154 MB": [round(v) for v in large],
+                                                "with 3 MB": [round(v) for v in small]}))
+
+
+if __name__ == "__main__":
+    typer.run(main)
