@@ -1,12 +1,15 @@
 """What a table can show: a number per run, how it is called, and which way is better."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.axes import labels, separating
 from analysis.collect import Collected
+from fedray.config import RunConfig
+from fedray.cost import relative_compute
 from fedray.errors import UserError, unknown
 
 DEFAULT = "last10_test_accuracy"
@@ -24,6 +27,11 @@ NAMES = {
 WHICH = {"last10_": ", mean of the last 10 evaluated rounds",
          "best_": " of the best round ON THE TEST SET (an optimistic protocol)", "final_": " of the last round"}
 """Of which round; a metric without one of these is that of the last."""
+COMPUTED = {
+    "seconds_per_round": "seconds per round, evaluation not included",
+    "relative_flops": "floating-point operations of a client's round in multiples of fedavg's, counted on the model, "
+                      "what a proximal loss costs included",
+}
 ONCE = ("evaluations", "best_round", "seconds_per_round", "diverged_round")
 """Logged once per run, not by round."""
 LOWER_IS_BETTER = ("loss", "seconds", "rounds", "flops", "_std")
@@ -45,10 +53,13 @@ def values(sweep: Collected, metric: str) -> pd.Series:
         return pd.Series([_first_round(sweep, run_id, wanted) if done and pd.notna(wanted) else np.nan
                           for run_id, done, wanted in zip(cells["run_id"], finished, targets, strict=True)],
                          cells.index)
+    if metric == "relative_flops":
+        return pd.Series([_relative_flops(sweep.configs[cell]) if done else np.nan
+                          for cell, done in zip(cells["cell"], finished, strict=True)], cells.index)
     column = f"metrics.final_{metric}" if f"metrics.final_{metric}" in cells else f"metrics.{metric}"
     if finished.any() and (column not in cells or cells.loc[finished, column].isna().any()):
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
-        raise unknown("--metric", metric, [*have, "rounds_to:PERCENT", "rounds_to:METHOD"])
+        raise unknown("--metric", metric, [*have, "rounds_to:PERCENT", "rounds_to:METHOD", "relative_flops"])
     return cells[column].where(finished) if column in cells else pd.Series(np.nan, cells.index)
 
 
@@ -95,8 +106,8 @@ def title(metric: str) -> str:
         return f"first evaluated round with a test accuracy of at least {target:g} %"
     if is_rounds(metric):
         return f"first evaluated round at the best test accuracy of {metric.partition(':')[2]}, setting by setting"
-    if metric == "seconds_per_round":
-        return "seconds per round"
+    if metric in COMPUTED:
+        return COMPUTED[metric]
     prefix = next((prefix for prefix in WHICH if metric.startswith(prefix)), "")
     name = metric.removeprefix(prefix)
     return f"{NAMES[name]}{WHICH[prefix or 'final_']}" if name in NAMES else metric
@@ -118,6 +129,14 @@ def _best_of(cells: pd.DataFrame, method: str) -> pd.Series:
     found = {key: best[index] for index, key in zip(cells.index, zip(settings, cells["seed"], strict=True), strict=True)
              if done[index]}
     return pd.Series([found.get(key, np.nan) for key in zip(settings, cells["seed"], strict=True)], cells.index)
+
+
+def _relative_flops(config: dict[str, Any]) -> float:
+    for section in ("algorithm", "model"):
+        if ":" in config[section]["name"]:
+            raise UserError(f"--metric: relative_flops of {config[section]['name']}, a class of one's own, cannot be "
+                            "counted: what a store names is not imported")
+    return relative_compute(RunConfig.parse(config))
 
 
 def _first_round(sweep: Collected, run_id: str, target: float) -> float:

@@ -223,3 +223,18 @@ def test_rounds_to_the_best_of_a_method(store: Tracker) -> None:
     assert "best test accuracy of fedavg" in table.title
     with pytest.raises(UserError, match="unknown name 'rounds_to:fedavgg'; did you mean 'rounds_to:fedavg'"):
         build(collect("sweep"), "rounds_to:fedavgg")
+
+
+def test_relative_flops_are_counted_for_the_runs_model(store: Tracker) -> None:
+    """FedSAM passes twice where FedAvg does once; no MLflow metric is behind it. Fewer is better."""
+    cells = [cell(a, 0.5, 0) for a in (SMALL, FEDAVG)]
+    for one in cells:
+        one["config"] |= {"data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [4]}}
+    write(store, cells, {one["hash"]: ("finished", history(70)) for one in cells})
+    table = build(collect("sweep"), "relative_flops")
+    assert [one.mean for one in table.entries.values()] == [2, 1]
+    assert list(table.ranks.values()) == [2, 1]
+    cells[0]["config"]["model"] = {"name": "os:path"}
+    write(store, cells, {}, "own")
+    with pytest.raises(UserError, match="relative_flops of os:path, a class of one's own"):
+        build(collect("own"), "relative_flops")
