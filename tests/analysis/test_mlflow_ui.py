@@ -45,9 +45,8 @@ def server(store: Tracker, tmp_path: Path) -> Iterator[str]:
 
 
 def test_runs_are_grouped_and_readable(store: Tracker, server: str, tmp_path: Path) -> None:
-    """The experiment's page shows the sweep's run, with its cells folded below it, and none as running.
-
-    Opened below `?compareRunsMode=...` and with the parent expanded the names are those of the cells.
+    """The experiment's page: one row, the sweep, with its four cells folded below it. A cell's page: its readable name,
+    its parameters, finished. Two cells compared: both by name, with the parameter in which they differ.
     """
     cells = [cell(a, alpha, 0) for a in (FEDAVG, SMALL) for alpha in (0.1, 0.5)]
     for one in cells:
@@ -60,9 +59,18 @@ def test_runs_are_grouped_and_readable(store: Tracker, server: str, tmp_path: Pa
     text = re.sub(r"<[^>]+>", "\n", dom)
     assert re.search(r"^\s*sweep\s*$", text, re.M), "the parent's row"
     assert "fedavg dirichlet(0.1) s0" not in text, "a sweep's runs are folded below it"
-    (one, *_) = [run for run in search(store.client, store.experiment, "tags.`fedray.kind` = 'cell'")]
+    assert re.search(r"^\s*5\s*matching runs", text, re.M), "the sweep and its four cells"
+    one, other, *_ = [run for run in search(store.client, store.experiment, "tags.`fedray.kind` = 'cell'")]
     dom, _ = opened(f"{server}/#/experiments/{store.experiment}/runs/{one.info.run_id}", tmp_path / "profile", *flags)
     text = re.sub(r"<[^>]+>", "\n", dom)
     assert one.info.run_name in text
     assert "partition.alpha" in text
     assert "Finished" in text
+    both = f'["{one.info.run_id}","{other.info.run_id}"]'
+    dom, _ = opened(f"{server}/#/compare-runs?runs={both}&experiments=[%22{store.experiment}%22]", tmp_path / "profile",
+                    *flags)
+    text = re.sub(r"<[^>]+>", "\n", dom)
+    assert one.info.run_name in text
+    assert other.info.run_name in text
+    assert "partition.alpha" in text
+    assert not any(run.info.status == "RUNNING" for run in search(store.client, store.experiment, ""))
