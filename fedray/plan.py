@@ -115,7 +115,12 @@ def _run(plan: Plan, claims: Claims, tracker: Tracker, parent: str, max_concurre
     left = {cell.hash for cell in plan.to_run}
     told = False
     while left:
-        if mine := claims.take(left):
+        mine = claims.take(left)
+        if left - mine and not told:
+            told = True
+            print(f"{plan.cells.sweep.name}: {len(left - mine)} cells are being run by another sweep; waiting for them",
+                  flush=True)
+        if mine:
             tracker.close()
             # Read again now that nobody else can run them: the sweep that did may just have finished them.
             known = {cell: outcome for cell, outcome in outcomes().items() if cell in plan.cells.cells}
@@ -127,10 +132,8 @@ def _run(plan: Plan, claims: Claims, tracker: Tracker, parent: str, max_concurre
                 from fedray.sweep import run_cells
 
                 run_cells(part, tracker, parent, max_concurrent, claims.release, statuses)
+                if any(statuses.get(cell.hash) in (None, "running", "interrupted") for cell in part.to_run):
+                    return  # told to stop
             left -= mine
-        elif not told:
-            told = True
-            print(f"{plan.cells.sweep.name}: {len(left)} cells are being run by another sweep; waiting for them",
-                  flush=True)
         if left:
             time.sleep(POLL)

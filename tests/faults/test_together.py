@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fedray.claims import Claims
 from tests.sweeps import SWEEP, done, fedray, logged_once, runs, state_hashes, undisturbed, write
 
 
@@ -13,7 +14,8 @@ from tests.sweeps import SWEEP, done, fedray, logged_once, runs, state_hashes, u
 def test_two_sweeps_that_share_cells_run_each_of_them_once(tmp_path: Path) -> None:
     """Cells 0 1 2 3 and 2 3 4: five of them. Each is ended by one of the two, and both end with all of theirs.
 
-    12 rounds of 3 clients that sleep 0.5 s each are 18 s a cell: time for the second sweep to start beside the first.
+    12 rounds of 3 clients that sleep 0.5 s each are 18 s a cell: time for the second sweep to start beside the first,
+    where the machine is not busy with other things.
     """
     def slow(name: str, seeds: list[int]) -> dict[str, Any]:
         algorithm = [{"name": "tests.plugins:Slow", "nap": 0.5}]
@@ -32,7 +34,30 @@ def test_two_sweeps_that_share_cells_run_each_of_them_once(tmp_path: Path) -> No
     assert "second: 3 finished" in out[1]
     ended = [line for text in out for line in text.splitlines() if "] finished" in line]
     assert len(ended) == 5, ended
-    assert "second: 2 cells are being run by another sweep; waiting for them" in out[1]
     assert len(runs(tmp_path)) == 5
     assert state_hashes(tmp_path) == undisturbed(first) | undisturbed(second)
     logged_once(tmp_path, 12)
+
+
+@pytest.mark.faults
+def test_cells_that_another_process_holds_are_waited_for_and_run_when_it_gives_them_up(tmp_path: Path) -> None:
+    """The other process is this one. It holds two of four cells until the other two have ended, and never runs them."""
+    write(tmp_path, SWEEP)
+    with Claims(tmp_path / ".fedray/locks/cells") as claims:
+        held = sorted(undisturbed(SWEEP))[:2]
+        assert claims.take(held) == set(held)
+        driver = fedray(tmp_path, "sweep", "sweep.yaml")
+        assert driver.stdout is not None
+        lines = list[str]()
+        for line in driver.stdout:
+            lines.append(line)
+            if "[2/2] finished" in line:
+                break
+        assert "small: 2 cells are being run by another sweep; waiting for them\n" in lines
+        time.sleep(3)
+        assert driver.poll() is None
+        assert len(runs(tmp_path)) == 2
+    out = done(driver)
+    assert "[2/2] finished" in out
+    assert "small: 4 finished" in out
+    assert state_hashes(tmp_path) == undisturbed(SWEEP)
