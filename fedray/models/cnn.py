@@ -6,15 +6,16 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from fedray.models.spec import ModelSpec, image
+from fedray.models.spec import ModelSpec, classifier, image
 
 
 class MLP(ModelSpec):
-    """Fully connected layers with ReLU on the flattened input."""
+    """Fully connected layers with ReLU on the flattened input; feature size the last width, or the projection's."""
 
     name = "mlp"
     published = ((1, 8, 8), 10, 64 * 200 + 200 + 200 * 10 + 10)
     hidden: tuple[Annotated[int, Field(gt=0)], ...] = Field((200,), description="widths of the hidden layers")
+    projection: int | None = Field(None, gt=0, description="width of a linear projection before the head")
 
     @property
     def taps(self) -> tuple[str, ...]:
@@ -22,7 +23,7 @@ class MLP(ModelSpec):
 
     @property
     def has_body(self) -> bool:
-        return bool(self.hidden)
+        return bool(self.hidden) or self.projection is not None
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         layers: list[nn.Module] = [nn.Flatten()]
@@ -30,7 +31,7 @@ class MLP(ModelSpec):
         for hidden in self.hidden:
             layers += [nn.Linear(width, hidden), nn.ReLU()]
             width = hidden
-        return nn.Sequential(*layers, nn.Linear(width, num_classes))
+        return nn.Sequential(*layers, *classifier(width, self.projection, num_classes))
 
 
 class LeNet(ModelSpec):

@@ -7,20 +7,13 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 from torch import nn
 
-from fedray.models.spec import ModelSpec, image
+from fedray.models.spec import ModelSpec, classifier, image
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "group": lambda width: nn.GroupNorm(2, width),
     "batch": nn.BatchNorm2d,
     "batch_untracked": partial(nn.BatchNorm2d, track_running_stats=False),
 }
-
-
-def classifier(width: int, projection: int | None, num_classes: int) -> list[nn.Module]:
-    """The head, after a linear projection of the features where one is asked for (FedGELA, D-40)."""
-    if projection is None:
-        return [nn.Linear(width, num_classes)]
-    return [nn.Linear(width, projection), nn.Linear(projection, num_classes)]
 
 
 class ResNet(ModelSpec):

@@ -94,3 +94,10 @@ def image(input_shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
         raise UserError(f"model.name: {name} takes images (channels, height, width), the data have {input_shape}")
     channels, height, width = input_shape
     return channels, height, width
+
+
+def classifier(width: int, projection: int | None, num_classes: int) -> list[nn.Module]:
+    """The head, after a linear projection of the features where one is asked for (FedGELA, D-40)."""
+    if projection is None:
+        return [nn.Linear(width, num_classes)]
+    return [nn.Linear(width, projection), nn.Linear(projection, num_classes)]

@@ -72,7 +72,7 @@ def test_head_body_features_and_taps(name: str) -> None:
     assert spec.takes_tokens == (name == "char_lstm")
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "efficientnet_b0"])
+@pytest.mark.parametrize("name", ["mlp", "resnet18", "resnet50", "efficientnet_b0"])
 def test_a_projection_is_body(name: str) -> None:
     """FedGELA's projection belongs to what is shared: 84 features, and a head of 84 x 5 + 5 parameters."""
     network = Network(model_spec({"name": name, "projection": 84}).build((3, 64, 64), 5))
