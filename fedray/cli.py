@@ -35,11 +35,13 @@ def run(
     backend: Annotated[str | None, typer.Option(help="inline | ray")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False,
     track: Annotated[bool, typer.Option(help="log to MLflow")] = True,
+    profiled: Annotated[bool, typer.Option("--profile", help="where each round's time went")] = False,
 ) -> None:
     """One run."""
     from fedray.api import simulate
     from fedray.config import RunConfig
     from fedray.files import load_yaml, parse_yaml
+    from fedray.profile import Profile
     from fedray.sweepfile import changed, label
 
     point: dict[str, Any] = load_yaml(file)
@@ -57,15 +59,16 @@ def run(
         config = RunConfig.parse(point)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
+    profile = Profile() if profiled else None
     if track:
         from fedray.single import tracked
 
-        result = tracked(config, label(point, config))
+        result = tracked(config, label(point, config), profile)
     else:
-        result = simulate(config)
+        result = simulate(config, profile=profile)
     summary = result.summary()
     if as_json:
-        print(json.dumps(summary))
+        print(json.dumps(summary if profile is None else summary | {"profile": profile.metrics()}))
         return
     personal = {"PA %": "personal_accuracy", "GA %": "generic_accuracy"} if "personal_accuracy" in summary else {}
     table = Table("round", "test accuracy %", "test loss", "train loss", *personal, box=None)
@@ -77,6 +80,8 @@ def run(
     console.print(table)
     console.print(f"{label(point, config)}: {summary['seconds_per_round']:.3g} s per round")
     console.print(f"theta_sha256 {summary['theta_sha256']}", soft_wrap=True)
+    if profile is not None:
+        console.print(profile.table())
 
 
 @app.command()

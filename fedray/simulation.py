@@ -19,6 +19,7 @@ from fedray.evaluation import angles, personal
 from fedray.evaluation.probes import by_class, drift_between, over_cohort
 from fedray.models.flat import Layout
 from fedray.problem import Problem
+from fedray.profile import Profile
 from fedray.rng import generator, key
 from fedray.worker import MAX_TEST_LOSS, Exam, Partial
 
@@ -89,8 +90,8 @@ def theta_sha256(theta: Tensor) -> str:
 class Simulation:
     """One run on a backend. The server's vectors stay on the CPU."""
 
-    def __init__(self, problem: Problem, backend: Backend) -> None:
-        self.problem, self.backend = problem, backend
+    def __init__(self, problem: Problem, backend: Backend, profile: Profile | None = None) -> None:
+        self.problem, self.backend, self.profile = problem, backend, profile
         config = problem.config
         torch.set_num_threads(config.runtime.threads)
         network = problem.network("cpu")
@@ -110,6 +111,8 @@ class Simulation:
     def step(self) -> None:
         """One round. Raises Diverged: of training, with the state of the round before; of testing, after the round."""
         started = time.perf_counter()
+        if self.profile is not None:
+            self.profile.begin()
         s, algorithm = self._state, self.problem.config.algorithm
         t, looked_at = s.round, self._is_evaluated(s.round + 1)
         cohort, probes = self.cohort(t), self.problem.config.evaluation.probes if looked_at else ()
@@ -119,9 +122,11 @@ class Simulation:
             weights = {int(i): float(w) for i, w in zip(cohort, self.weights(cohort), strict=True)}
             broadcast = self._broadcast(server, tuple(name for name in probes if name != "classes"))
             jobs = [Job(i, w, s.clients.get(i, Vectors())) for i, w in weights.items()]
+            self._lap("broadcast")
 
             partial = self.backend.train(broadcast, jobs)
 
+            self._lap("local")
             if not partial.diverged:
                 break
             cohort = self._without(t, cohort, partial)  # and the round is made again, as if they had not been drawn
@@ -147,10 +152,16 @@ class Simulation:
         s.round = t + 1
         s.dropped += drawn - len(cohort)
         s.seconds += time.perf_counter() - started
+        self._lap("reduce")
         if looked_at:
             dropped = {"dropped_clients": float(s.dropped)} if self._drops else {}
             s.history.append({"round": s.round, **self.evaluate(cohort), "train_loss": train_loss, **measured,
                               "lr": server.lr, **dropped})
+        self._lap("evaluate")
+
+    def _lap(self, part: str) -> None:
+        if self.profile is not None:
+            self.profile.lap(part)
 
     def _is_evaluated(self, round: int) -> bool:
         asked = self.problem.config.evaluation

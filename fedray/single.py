@@ -7,13 +7,14 @@ from fedray.api import run_problem
 from fedray.config import RunConfig
 from fedray.errors import Diverged
 from fedray.problem import Problem
+from fedray.profile import Profile
 from fedray.signals import sigterm_as_interrupt
 from fedray.simulation import Result
 from fedray.tracking import Tracker, picture, tags_of
 from fedray.worker import refuse_missing_device
 
 
-def tracked(config: RunConfig, label: str) -> Result:
+def tracked(config: RunConfig, label: str, profile: Profile | None = None) -> Result:
     """Run, and log rows as they come and the outcome. Raises what the run raises, once the run has its status."""
     data = config.data.load()
     problem = Problem.build(config, data)
@@ -32,7 +33,7 @@ def tracked(config: RunConfig, label: str) -> Result:
         log = tracker.open_cell(config.cell(data.digest), label, config.resolved(), tags_of(config),
                                 picture(problem), parent=None, again=False)
         try:
-            result = run_problem(problem, evaluated=lambda row: tracker.log_rows(log, [row]))
+            result = run_problem(problem, evaluated=lambda row: tracker.log_rows(log, [row]), profile=profile)
         except Diverged as error:
             tracker.close_cell(log, "diverged", {"diverged_round": error.round}, str(error))
             raise
@@ -44,7 +45,7 @@ def tracked(config: RunConfig, label: str) -> Result:
                                f"{type(error).__name__}: {error}")
             raise
         else:
-            tracker.close_cell(log, "finished", result.summary())
+            tracker.close_cell(log, "finished", result.summary() | ({} if profile is None else {"profile": profile}))
         finally:
             tracker.close()
     return result

@@ -34,6 +34,7 @@ from fedray.environment import environment_tags
 from fedray.errors import UserError, one_line, redacted
 from fedray.outbox import Outbox
 from fedray.problem import Problem
+from fedray.profile import Profile
 
 EXPERIMENT = "fedray"
 IS_CELL = "tags.`fedray.kind` = 'cell'"
@@ -284,6 +285,8 @@ class Tracker:
             metrics["seconds_per_round"] = summary["seconds_per_round"]
         if "diverged_round" in summary:
             metrics["diverged_round"] = summary["diverged_round"]
+        profile: Profile | None = summary.get("profile")
+        metrics |= {} if profile is None else profile.metrics()
         tags = {"fedray.status": status, "fedray.message": redacted(message)[:5000]}
         tags |= {f"fedray.{key}": summary[key] for key in ("theta_sha256", "state_sha256", "stopper") if key in summary}
         # A cell that was stopped early and goes on later is closed twice: the later round is the one that is shown.
@@ -292,6 +295,8 @@ class Tracker:
         def write() -> None:
             self.client.log_batch(run.id, [Metric(k, v, now, step) for k, v in metrics.items()],
                                   tags=[RunTag(k, v) for k, v in tags.items()])
+            if profile is not None:
+                self.client.log_dict(run.id, {"rounds": profile.rounds}, "profile.json")
             if "traceback" in summary:
                 self.client.log_text(run.id, redacted(summary["traceback"]), "traceback.txt")
             self.client.set_terminated(run.id, "FINISHED" if status in ("finished", "stopped") else "FAILED")
