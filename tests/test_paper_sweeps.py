@@ -200,6 +200,15 @@ def test_loss_surfaces_take_runs_of_table_2() -> None:
     assert len(set(cells("fedsol/figure8")) & set(cells("fedsol/table2"))) == 3
 
 
+def test_the_small_bilateral_comparison_has_all_methods() -> None:
+    """Table 2's 11, the two ablations, and FedSOL's table 9's other three."""
+    points = list(Sweep.load(SWEEPS / "fedgela/pcdd_smoke.yaml").points())
+    methods = {RunConfig.parse(point).algorithm.name for point in points}
+    table = {RunConfig.parse(point).algorithm.name for point in Sweep.load(SWEEPS / "fedgela/table2.yaml").points()}
+    assert methods == table | {"fedge", "fedavg-la", "perfedavg", "knnper", "local-only"}
+    assert len(set(cells("fedgela/pcdd_smoke"))) == len(points) == 16 * SEEDS
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_last_ten_rounds_are_evaluated_on_a_gpu(name: str) -> None:
     for point in Sweep.load(SWEEPS / f"{name}.yaml").points():
