@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 FAULTS := tests/faults tests/backend $(addprefix tests/test_,sweep.py checkpoint.py outbox.py claims.py divergence.py)
 
-.PHONY: quickstart test test-slow test-faults lint
+.PHONY: quickstart test test-slow test-faults lint bench
 
 quickstart: .venv/ready
 	$(BIN)/fedray sweep sweeps/quickstart.yaml
@@ -27,3 +27,19 @@ lint: .venv/ready
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt -e '.[dev]'
 	touch $@
+
+# Half an hour on two idle cores; PAIRS=5 for a look. Results go to .fedray/bench and into docs/performance.md.
+PAIRS ?= 20
+BENCH := $(BIN)/python -m tests.benchmarks
+bench: .venv/ready
+	$(BENCH).overhead --workload w2 --peers --bf16 --no-toga --pairs $(PAIRS) --out .fedray/bench/overhead-w2.json
+	$(BENCH).overhead --workload w1 --peers --bf16 --pairs $(PAIRS) --out .fedray/bench/overhead-w1.json
+	$(BENCH).overhead --workload w0 --peers --pairs $(PAIRS) --out .fedray/bench/overhead-w0.json
+	$(BENCH).step --pairs $(PAIRS) --out .fedray/bench/step.json
+	$(BENCH).precision --pairs $(PAIRS) --out .fedray/bench/precision.json
+	$(BENCH).sweep_overhead --out .fedray/bench/sweep-1s.json
+	$(BENCH).sweep_overhead --seconds 10 --cells 20 --out .fedray/bench/sweep-10s.json
+	$(BENCH).load --pairs $(PAIRS) --out .fedray/bench/load.json
+	$(BENCH).scale --out .fedray/bench/scale.json
+	$(BENCH).traffic --rounds 10 --out .fedray/bench/traffic.json
+	$(BENCH).table .fedray/bench docs/performance.md

@@ -8,7 +8,6 @@ rounds). Wall time is that of `fedray sweep`'s own execution, from a fresh proce
 imports, Ray's start and MLflow's store are in it.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -83,8 +82,8 @@ def main(cells: Annotated[int, typer.Option(min=1)] = 100, seconds: float = 1.0,
                  cells=cells, wall_seconds=round(wall, 1))
         added = (max(large) - max(small)) if large and small else float("nan")
         share = round(100 * added / (TRAIN * 3072 / 1e6), 1)
-        told.add("unique memory an actor adds for the data, % of the data", share, "<= 10", megabytes=json.dumps({"with 154 MB": [round(v) for v in large],
-                                                "with 3 MB": [round(v) for v in small]}))
+        told.add("unique memory an actor adds for the data, % of the data", share, "<= 10",
+                 with_154_mb=[round(mb) for mb in large], with_3_mb=[round(mb) for mb in small])
 
 
 if __name__ == "__main__":
