@@ -11,7 +11,6 @@ from fedray.cli import entry
 from fedray.config import RunConfig
 from fedray.estimate import Key, gradients, key, seconds
 
-
 RUN: dict[str, Any] = {
     "data": "digits", "partition": "iid", "clients": {"total": 10, "per_round": 4}, "model": "mlp",
     "algorithm": "fedavg", "training": {"rounds": 6, "local_epochs": 2, "batch_size": 20}, "evaluation": {"every": 6}}
