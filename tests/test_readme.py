@@ -44,7 +44,9 @@ def execute(home: Path, command: str) -> str:
 
 SWEEP, DRY, UI = (next(c for c in COMMANDS if part in c and c.count("--") == dashes) for part, dashes in (
     ("sweeps/quickstart.yaml", 0), ("--dry-run", 1), ("fedray ui", 1)))
-OTHERS = [c for c in COMMANDS if c not in (SWEEP, DRY, UI) and not c.startswith("make") and "analysis" not in c]
+PERSONAL = next(c for c in COMMANDS if "pcdd_smoke.yaml" in c)
+OTHERS = [c for c in COMMANDS
+          if c not in (SWEEP, DRY, UI, PERSONAL) and not c.startswith("make") and "analysis" not in c]
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,15 @@ def test_the_table_in_the_readme_is_the_one_printed(home: Path, quickstart: tupl
         drawn = execute(home, command).splitlines()
         assert len(drawn) == 4, "two levels of heterogeneity, PNG and PDF"
         assert all((home / name).stat().st_size > 1000 for name in drawn)
+    page = execute(home, next(c for c in COMMANDS if "analysis.report" in c)).strip()
+    assert "28 cells: 28 finished" in (home / page).read_text(encoding="utf-8")
+
+
+def test_personal_and_generic_accuracy_side_by_side(home: Path) -> None:
+    assert "16 finished" in execute(home, PERSONAL)
+    table = execute(home, next(c for c in COMMANDS if "personal_accuracy" in c))
+    rows = [line for line in table.splitlines() if line.startswith("| fed")]
+    assert any("fedgela" in row and row.count("|") == 4 for row in rows), "a method, its PA and its GA"
 
 
 def test_make_runs_the_same_commands(home: Path) -> None:
