@@ -4,7 +4,8 @@
     python -m tests.benchmarks.gpu --device cpu --steps 2 --processes 1     # tries the code out where there is no GPU
 
 Per model and precision: fedray inline against the bare eager loop, and the bare loop as a CUDA graph against it eager
-(what a graph inside fedray could win). Then 1, 2 and 4 plain processes of the eager loop on the one GPU, samples/s together.
+(what a graph inside fedray could win). Then 1, 2 and 4 plain processes of the eager loop on one
+GPU, samples/s together.
 """
 
 import subprocess
