@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 import yaml
 
@@ -27,12 +28,12 @@ TRAIN = 50_000
 """Training images of 3 KB: 154 MB, so that a second copy would be seen."""
 
 
-def sweep(cells: int, seconds: float) -> dict[str, object]:
+def sweep(cells: int, seconds: float, data: Path) -> dict[str, object]:
     """The sweep's file."""
     return {
         "name": "overhead",
         "base": {
-            "data": {"name": "synthetic", "train": TRAIN, "test": 10}, "partition": "iid",
+            "data": {"name": "npz", "path": str(data)}, "partition": "iid",
             "clients": {"total": 500, "per_round": 1}, "model": "simple_cnn",
             "algorithm": {"name": "tests.benchmarks.jobs:Spins", "seconds": seconds / ROUNDS},
             "training": {"rounds": ROUNDS, "local_steps": 1, "batch_size": 1},
@@ -66,9 +67,10 @@ def main(cells: Annotated[int, typer.Option(min=1)] = 100, seconds: float = 1.0,
         folder = Path(name)
 
         def run(count: int, train: int) -> tuple[float, list[float]]:
-            made = sweep(count, seconds)
-            made["base"]["data"]["train"] = train  # type: ignore[index]
-            made["name"] = f"overhead-{count}-{train}"
+            rng, data = np.random.default_rng(0), folder / f"{train}.npz"
+            x, y = rng.integers(0, 256, (train, 32, 32, 3), dtype=np.uint8), np.arange(train) % 10
+            np.savez(data, x_train=x, y_train=y, x_test=x[:10], y_test=y[:10])
+            made = sweep(count, seconds, data) | {"name": f"overhead-{count}-{train}"}
             file = folder / f"{count}-{train}.yaml"
             file.write_text(yaml.safe_dump(made))
             env = os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/{train}.db", "FEDRAY_STORAGE": name,
