@@ -1,6 +1,7 @@
 """From MLflow to a checked table of runs: one row per cell of a sweep, the missing ones included."""
 
 import json
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +33,16 @@ class Collected:
 
 
 def collect(name: str) -> Collected:
-    """All cells of a sweep, wherever they ran. Raises UserError for an unknown sweep."""
+    """All cells of a sweep, wherever they ran; of its smoke version where only that was called, and it is said.
+
+    Raises UserError for an unknown sweep.
+    """
     client, experiment = open_store()
     sweeps = search(client, experiment, "tags.`fedray.kind` = 'sweep'")
     parents = {run.data.tags["fedray.sweep"]: run for run in sweeps}
+    if name not in parents and f"{name}-smoke" in parents:
+        print(f"{name}: only its smoke version has been run; this is {name}-smoke", file=sys.stderr)
+        name += "-smoke"
     if name not in parents:
         raise unknown("sweep", name, parents) if parents else UserError(f"sweep: {name!r} is not in this store, "
                                                                         "which holds no sweep at all")

@@ -50,6 +50,20 @@ def test_values_and_differences_beside_ours(store: Tracker, capsys: pytest.Captu
     assert "[80.28" in capsys.readouterr().out
 
 
+def test_the_table_of_a_sweep_of_which_only_the_smoke_version_was_run(
+        store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its smoke version is taken, which is said; a version of its own that is there comes first."""
+    one = run({"name": "fedavg"}, U06)
+    write(store, [one], {one["hash"]: ("finished", history(81))}, "fedtoga/table1-smoke")
+    main("fedtoga/table1", published=True)
+    printed = capsys.readouterr()
+    assert "fedtoga/table1-smoke: test accuracy" in printed.out
+    assert "only its smoke version has been run" in printed.err
+    write(store, [one], {one["hash"]: ("finished", history(81))}, "fedtoga/table1")
+    main("fedtoga/table1")
+    assert "smoke" not in (printed := capsys.readouterr()).out + printed.err
+
+
 def test_a_smoke_sweep_is_compared_only_when_told(store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
     one = run({"name": "fedavg"}, U06)
     write(store, [one], {one["hash"]: ("finished", history(81))}, "fedtoga/table1-smoke")
