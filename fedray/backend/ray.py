@@ -18,6 +18,7 @@ from fedray.backend.pace import Pace
 from fedray.backend.reduce import Accumulator
 from fedray.client import Broadcast, Job
 from fedray.config import RunConfig, Runtime
+from fedray.data.batches import as_tensor
 from fedray.data.dataset import Dataset
 from fedray.data.shards import Shards
 from fedray.errors import UserError
@@ -85,7 +86,7 @@ class RayBackend:
     def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Partial:
         sums, whole = Accumulator(), Partial()
         for answer in self._call("train", self._dealt(broadcast, jobs)):
-            sums.merge({name: _tensor(v) for name, v in answer["sums"].items()})
+            sums.merge({name: as_tensor(v) for name, v in answer["sums"].items()})
             whole.states |= {i: _vectors(state) for i, state in answer["states"].items()}
             whole.each |= {i: _vectors(each) for i, each in answer["each"].items()}
             whole.diverged |= answer["diverged"]
@@ -98,7 +99,7 @@ class RayBackend:
         chunks = [list(range(slot, self._chunks[split], len(self._actors))) for slot in range(len(self._actors))]
         sums = Accumulator()
         for answer in self._call("evaluate", [(sent, share, split) for share in chunks]):
-            sums.merge({name: _tensor(v) for name, v in answer.items()})
+            sums.merge({name: as_tensor(v) for name, v in answer.items()})
         return sums.sums
 
     def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:

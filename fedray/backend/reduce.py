@@ -49,7 +49,7 @@ class Accumulator:
             total.add_(_scaled(part, factor).to(torch.int64))
 
     def merge(self, sums: dict[str, Tensor]) -> None:
-        """Add another accumulator's sums."""
+        """Add another accumulator's sums, which may lie in memory that can only be read."""
         for name, value in sums.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value
 
