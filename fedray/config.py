@@ -18,7 +18,7 @@ from fedray.evaluation import asked
 from fedray.files import located
 from fedray.models.zoo import ModelSpec, model_spec
 
-NUMERICS = 1
+NUMERICS = 2
 """Part of every cell's identity. Raised when the same configuration is meant to give other numbers than before."""
 
 

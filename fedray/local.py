@@ -70,8 +70,7 @@ def descend(c: LocalClient, training: Training, purpose: str, direction: Callabl
         if training.momentum:
             velocity = q if velocity is None else training.momentum * velocity + q
             q = velocity if mask is None else velocity * mask
-        step = c.lr * q
-        c.theta = torch.sub(c.theta, step, out=step)  # in a vector of its own already: one less to go through memory
+        c.theta = torch.sub(c.theta, q, alpha=c.lr)  # one pass over memory where θ - η q takes two
 
 
 def clipped(q: Tensor, norm: float) -> Tensor:
