@@ -95,6 +95,8 @@ class Network:
                  bf16: bool = False, channels_last: bool = False) -> None:
         self.module = module.to(device)
         self._bf16 = bf16
+        for convolution in (m for m in module.modules() if bf16 and isinstance(m, nn.Conv2d)):
+            convolution.__dict__["forward"] = partial(_convolved, convolution, convolution.forward)
         self._channels_last = channels_last and any(isinstance(m, nn.Conv2d) for m in module.modules())
         named = dict(module.named_parameters())
         head_name, self.head = _head(module)
@@ -205,6 +207,18 @@ class Network:
         self.buffers.copy_(buffers)
         for counter, initial in self._counters:
             counter.copy_(initial)
+
+
+def _convolved(module: nn.Conv2d, forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A convolution in bfloat16, but in float32 on a CPU where its kernel is larger than the image.
+
+    There some weights see nothing but padding, and oneDNN leaves their bfloat16 gradients uninitialised instead of 0
+    (seen with PyTorch 2.15: 3x3, stride 2, on 1x1).
+    """
+    if x.device.type != "cpu" or min(x.shape[-2:]) >= max(module.kernel_size):
+        return forward(x)
+    with torch.autocast("cpu", enabled=False):
+        return forward(x.float())
 
 
 def _flatten(tensors: Sequence[Tensor]) -> Tensor:

@@ -97,10 +97,11 @@ CASES: dict[str, Case] = {
     "metric": Case(["sweep", "--metric", "acuracy"],
         "--metric: unknown name 'acuracy'; did you mean 'test_accuracy'?…", stored, module="analysis.tables"),
     "target": Case(["sweep", "--metric", "rounds_to:many"],
-        "--metric: found 'rounds_to:many'; rounds_to:PERCENT with a test accuracy up to 100 is required",
-        stored, module="analysis.tables"),
+        "--metric: unknown name 'rounds_to:many'; did you mean 'rounds_to:fedsam'? "
+        "valid: rounds_to:fedavg, rounds_to:fedsam", stored, module="analysis.tables"),
     "target above 100": Case(["sweep", "--metric", "rounds_to:101"],
-        "--metric: found 'rounds_to:101'; rounds_to:PERCENT with a test accuracy up to 100 is required",
+        "--metric: found 'rounds_to:101'; rounds_to:PERCENT with a test accuracy up to 100 is required, or "
+        "rounds_to:METHOD",
         stored, module="analysis.tables"),
     "rows": Case(["sweep", "--rows", "algoritm"],
         "--rows/--cols: unknown name 'algoritm'; did you mean 'algorithm'?…", stored, module="analysis.tables"),
