@@ -136,6 +136,20 @@ class Sweep(Section):
         return list(dict.fromkeys([*cases, *self.grid, *self.search]))
 
     @property
+    def varied(self) -> list[str]:
+        """Those of `keys` whose values differ between configurations; of sections without a name the keys inside."""
+        rows = []
+        for point in self.points():
+            row: dict[str, str] = {}
+            for key in self.keys:
+                value = found(point, key)
+                inside = isinstance(value, Mapping) and "name" not in value
+                row |= {f"{key}.{k}": str(v) for k, v in value.items()} if inside else {key: str(value)}
+            rows.append(row)
+        names = dict.fromkeys(name for row in rows for name in row)
+        return [name for name in names if len({row.get(name) for row in rows}) > 1]
+
+    @property
     def stopper(self) -> str:
         """What may end a cell of this sweep early; empty where nothing may."""
         rules = [self.scheduler or "", *(f"{key}>={as_written(value)}" for key, value in self.stop.items())]
@@ -223,6 +237,7 @@ class Cells:
         self.cells: dict[str, Cell] = {}
         self._loaded: dict[str, tuple[Dataset, str]] = {}
         self._problems: dict[str, Problem] = {}
+        varied = sweep.varied
         for point in sweep.points():
             run = RunConfig.parse(point)
             source = json.dumps(run.data.options())
@@ -234,7 +249,7 @@ class Cells:
             self.data.setdefault(key, fitted(data, run))
             if run.runtime.backend != "ray":
                 raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
-            cell = Cell(run.cell(digest), label(point, run, sweep.keys), run, key)
+            cell = Cell(run.cell(digest), label(point, run, varied), run, key)
             self.problem(cell)
             self.cells.setdefault(cell.hash, cell)
 
@@ -250,6 +265,14 @@ class Cells:
         return Problem(run, self._problems[setting].data, self._problems[setting].shards)
 
 
+def found(point: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key, None where there is none."""
+    value: Any = point
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
 def label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] = ()) -> str:
     """A readable name: `fedtoga ρ=0.1 α=0.1 dirichlet(0.1) lr=0.1 s0`.
 
@@ -259,14 +282,14 @@ def label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] = ()) 
     section = point.get("algorithm")
     for key, value in section.items() if isinstance(section, Mapping) else ():
         if key != "name":
+            value = value["name"] if isinstance(value, Mapping) else value
             words.append(f"{SYMBOLS.get(key, key)}={as_written(value)}")
     words.append(run.partition.label())
     for key in varied:
         if key.partition(".")[0] not in ("algorithm", "partition", "seed"):
-            found: Any = point
-            for part in key.split("."):
-                found = found.get(part) if isinstance(found, Mapping) else None
-            if isinstance(found, Mapping):  # a section: known by its name, or by all its keys
-                found = found.get("name") or ",".join(f"{k}={as_written(v)}" for k, v in found.items())
-            words.append(f"{key.rpartition('.')[2]}={as_written(found)}")
+            value = found(point, key)
+            if isinstance(value, Mapping) and "name" in value:
+                value = value["name"]
+            if value is not None:
+                words.append(f"{key.rpartition('.')[2]}={as_written(value)}")
     return " ".join([*words, f"s{run.seed}"])

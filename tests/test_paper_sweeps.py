@@ -12,7 +12,7 @@ import yaml
 import fedray
 from fedray.config import RunConfig
 from fedray.errors import Diverged, UserError
-from fedray.sweepfile import Sweep, changed
+from fedray.sweepfile import Sweep, changed, label
 
 SWEEPS = Path(__file__).parent.parent / "sweeps"
 PAPER_FOLDERS = ("fedgela/", "fedsam/", "fedsol/", "fedtoga/")
@@ -41,6 +41,22 @@ def test_smoke_replaces_an_axis_of_cases_and_keeps_the_others(tmp_path: Path) ->
     assert list(Sweep.load(path, smoke=True).points()) == [{"seed": 3, "x": 7, "y": 1}, {"seed": 3, "x": 7, "y": 2}]
     one = written(tmp_path, {"cases": [{"x": 1}, {"x": 2}], "smoke": {"cases": [{"x": 7}]}})
     assert list(Sweep.load(one, smoke=True).points()) == [{"seed": 3, "x": 7}]
+
+
+def test_what_varies_is_named_key_by_key(tmp_path: Path) -> None:
+    """Of a section the keys that differ; what all configurations have in common is not named."""
+    training = [{"training": {"rounds": 3, "lr": 0.1}}, {"training": {"rounds": 5, "lr": 0.1, "momentum": 0.9}}]
+    path = written(tmp_path, {"cases": training, "grid": {"model": [{"name": "mlp"}], "clients.total": [5, 6]}})
+    assert Sweep.load(path).varied == ["training.rounds", "clients.total", "training.momentum"]
+
+
+@pytest.mark.parametrize("name", ["fedsol/table2", "fedtoga/table1", "fedgela/table2"])
+def test_labels_are_readable_and_tell_cells_apart(name: str) -> None:
+    sweep = Sweep.load(SWEEPS / f"{name}.yaml")
+    points, varied = list(sweep.points()), sweep.varied
+    labels = [label(point, RunConfig.parse(point), varied) for point in points]
+    assert len(set(labels)) == len(labels)
+    assert not any("{" in text or len(text) > 160 for text in labels)
 
 
 def test_draws_are_keyed_by_key_and_index(tmp_path: Path) -> None:
