@@ -132,7 +132,11 @@ def _read(client: MlflowClient, run: str) -> tuple[RunConfig, str, str]:
 
 
 def _state(directory: Path) -> State:
-    state = Checkpoints(directory).load()
+    checkpoints = Checkpoints(directory)
+    state = checkpoints.load()
+    if state is None and checkpoints.rounds():
+        raise UserError(f"--run: none of its checkpoints in {directory} is whole (rounds "
+                        f"{', '.join(map(str, checkpoints.rounds()))}); call its sweep again with --force")
     if state is None:
         raise UserError(f"--run: there is no checkpoint of it in {directory}; FEDRAY_STORAGE says where they are, and "
                         "`fedray run` writes none")

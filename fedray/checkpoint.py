@@ -16,6 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -24,6 +25,8 @@ from fedray.simulation import State
 
 log = logging.getLogger("fedray")
 KEPT = 2
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
+"""What reading a file raises that this module did not write, or not so."""
 
 
 class Checkpoints:
@@ -75,7 +78,7 @@ class Checkpoints:
         for round in reversed(self.rounds()):
             try:
                 return self._load(round)
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except DAMAGE as error:
                 log.warning("checkpoint %s is damaged (%s); falling back to the one before",
                             self.directory / f"checkpoint-{round}.json", error)
         return None
@@ -136,7 +139,7 @@ class Checkpoints:
         kept = [round for round in self.rounds() if round <= newest][-KEPT:]
         needed = {f"checkpoint-{round}.json" for round in kept}
         for round in kept:
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a damaged manifest needs nothing
+            with contextlib.suppress(*DAMAGE):  # a damaged manifest needs nothing
                 needed |= set(self._manifest(round)["files"])
         for path in self.directory.iterdir():
             ours = re.fullmatch(r"(checkpoint|clients|server)-\d+\.(json|safetensors)", path.name)

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -108,6 +109,40 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
         reread = Checkpoints(tmp_path).load()
         assert reread is not None
         assert reread.sha256() == simulation.state().sha256()
+
+
+def test_any_byte_of_any_file_may_be_wrong(simulation: Simulation, tmp_path: Path) -> None:
+    """120 flipped bytes, cuts and additions: what is loaded is one of the two states that were saved, or nothing."""
+    store = Checkpoints(tmp_path)
+    saved = set()
+    for _ in range(2):
+        state = advance(simulation, 1)
+        store.save(state)
+        saved.add(state.sha256())
+    rng = np.random.default_rng(0)
+    seen = []
+    for _ in range(120):
+        path = rng.choice(sorted(tmp_path.iterdir()))
+        whole = path.read_bytes()
+        at = int(rng.integers(len(whole)))
+        path.write_bytes([whole[:at] + bytes([whole[at] ^ (1 << int(rng.integers(8)))]) + whole[at + 1:], whole[:at],
+                          whole + b"x"][int(rng.integers(3))])
+        loaded = Checkpoints(tmp_path).load()
+        seen.append(None if loaded is None else loaded.sha256())
+        path.write_bytes(whole)
+    assert set(seen) <= {None, *saved}
+    assert len(set(seen) - {None}) == 2, "the newest where it is whole, else the one before"
+
+
+@pytest.mark.parametrize("manifest", [2, "2", "[]", "{}", '{"clients": 1, "active": {}}', "[" * 100_000])
+def test_a_manifest_of_a_strangers(simulation: Simulation, tmp_path: Path, manifest: object) -> None:
+    """Its own checksum is right, but it is not one of ours: nothing is loaded, and the next save tidies it away."""
+    checksum = hashlib.sha256(str(manifest).encode()).hexdigest()
+    (tmp_path / "checkpoint-9.json").write_text(json.dumps({"sha256": checksum, "manifest": manifest}))
+    store = Checkpoints(tmp_path)
+    assert store.load() is None
+    store.save(advance(simulation, 1))
+    assert store.rounds() == [1]
 
 
 @pytest.mark.parametrize("file", ["clients-4", "server-4", "checkpoint-4"])

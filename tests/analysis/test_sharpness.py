@@ -79,6 +79,16 @@ def test_refusals(store: Tracker) -> None:
         main([none], "egien")
 
 
+@pytest.mark.parametrize("damage", [b"", b"{}", b"[1, 2]", b"not JSON", b'{"sha256": 1, "manifest": 2}', b"\xff\x00"])
+def test_a_checkpoint_that_is_not_whole_is_one_line(store: Tracker, damage: bytes) -> None:
+    config = RunConfig.parse(RUN)
+    fedray.simulate(config, storage() / "cells" / "abc")
+    for manifest in (storage() / "cells" / "abc").glob("checkpoint-*.json"):
+        manifest.write_bytes(damage)
+    with pytest.raises(UserError, match=r"--run: none of its checkpoints in .* is whole \(rounds 2\)"):
+        main([logged(store, config.resolved())])
+
+
 def test_another_model_or_data_is_noticed(store: Tracker) -> None:
     """The checkpoint's own record says which test loss it had; here the test set's labels read another way."""
     config = RunConfig.parse(RUN | {"data": {"name": "digits", "mean": [0.5], "std": [1.0]}})
