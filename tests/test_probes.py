@@ -1,5 +1,6 @@
 """What `evaluation.probes` and `evaluation.train` measure: hand-derived numbers, and that measuring changes nothing."""
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -457,3 +458,12 @@ def test_every_metric_is_documented() -> None:
     for name in names:
         full = {"accuracy_class_": "accuracy_class_CLASS", "lambda_": "lambda_PARAMETER"}.get(name, name)
         assert f"`{full}`" in page, f"{full} is not in docs/probes.md"
+
+
+def test_drift_between_does_not_depend_on_who_answers_first() -> None:
+    """1 + 10^16 + 1 in doubles is 10^16 + 2 or 10^16, by the order; less (10^8)², only the first leaves anything."""
+    weights = dict.fromkeys(range(3), 1 / 3)
+    update = torch.tensor([1e8 / 3**0.5], dtype=torch.float64)
+    values = {drift_between({i: lengths[i] for i in order}, weights, update)["drift_between"]
+              for lengths in ({0: 1.0, 1: 1e8, 2: 1.0},) for order in itertools.permutations(range(3))}
+    assert len(values) == 1

@@ -4,6 +4,7 @@ A client's probes look at it right after its local training; a round gives their
 `NAME_std`, their standard deviation over it (population). What is undefined for a client is left out of both.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Literal
 
@@ -53,10 +54,10 @@ def drift_between(lengths: Mapping[int, float], weights: Mapping[int, float], up
     Pairs i ≠ j count π_i π_j; by Σ_ij π_i π_j ||u_i - u_j||² = 2 (Σ π_i ||u_i||² - ||Σ π_i u_i||²) no pair is formed.
     lengths: ||u_i||; update: Σ π_i u_i of the shared parameters. Nothing for a cohort of one.
     """
-    pairs = 1 - sum(w * w for w in weights.values())
+    pairs = 1 - math.fsum(w * w for w in weights.values())
     if len(weights) < 2:
         return {}
-    square = sum(weights[i] * length**2 for i, length in lengths.items()) - float(update.double().square().sum())
+    square = math.fsum(weights[i] * length**2 for i, length in lengths.items()) - float(update.double().square().sum())
     return {"drift_between": float(np.sqrt(max(2 * square / pairs, 0.0)))}
 
 
