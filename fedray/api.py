@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,11 @@ def run_problem(problem: Problem, checkpoints: Path | None = None,
     with contextlib.ExitStack() as stack:
         if runtime.backend == "ray":
             from fedray.cluster import cluster
+            from fedray.packing import Packing
 
             stack.enter_context(cluster())
+            problem = replace(problem, config=Packing().settled(problem.config, problem.data))
+            runtime = problem.config.runtime
         return _run(problem, make_backend(runtime), checkpoints, evaluated, profile)
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from fedray.errors import UserError
 from fedray.models.flat import Layout, Network, Output
 from fedray.rng import generator
 
+T = TypeVar("T")
 CHUNK = 500
 """Samples per forward pass where nothing depends on the batch size."""
 
@@ -137,34 +139,42 @@ class LocalClient:
         self.step, self.x, self.y, self._passes, self._plain_seen, self._draws = step, x, y, 0, False, 0
 
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
-        wanted = self.network.parts[part]
-        return self._flat(self._differentiate(theta, loss or self._cross_entropy, wanted, plain=loss is None), wanted)
+        if loss is None:
+            return self._differentiate(lambda: self.network.gradient(theta, self.x, self.y, part), plain=True)
+        return self.network.flat(self._gradients(theta, loss, self.network.parts[part]), part)
 
     def grad_with(self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
                   ) -> tuple[Tensor, Tensor]:
         extra = extra.detach().requires_grad_()
-        *gradients, by_extra = self._differentiate(theta, lambda forward: loss(forward, extra),
-                                                   [*self.network.trained, extra])
-        return self._flat(gradients), by_extra
+        *gradients, by_extra = self._gradients(theta, lambda forward: loss(forward, extra),
+                                               [*self.network.trained, extra])
+        return self.network.flat(gradients), by_extra
 
-    def _differentiate(self, theta: Tensor, loss: Loss, wanted: Sequence[Tensor], plain: bool = False
-                       ) -> tuple[Tensor, ...]:
+    def _gradients(self, theta: Tensor, loss: Loss, wanted: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        def compute() -> tuple[Tensor, tuple[Tensor, ...]]:
+            self._load(theta)
+            self._in_loss = True
+            value = loss(self.network)
+            self._in_loss = False
+            return value.detach(), torch.autograd.grad(value, wanted, materialize_grads=True)
+
+        return self._differentiate(compute)
+
+    def _differentiate(self, compute: Callable[[], tuple[Tensor, T]], plain: bool = False) -> T:
+        """Keep account of a gradient. compute: gives the loss and the gradients."""
+        self._refuse_in_loss()
         self.network.train(True)
         # Float buffers (running statistics) follow the first forward pass of a step only.
         with contextlib.nullcontext() if self._passes == 0 else self._buffers_kept():
-            self._load(theta)
-            self._in_loss = True
             try:
-                value = loss(self.network)
+                value, gradients = compute()
             except ValueError as error:
                 if len(self.y) > 1 or "more than 1 value per channel" not in str(error):
                     raise
                 raise UserError(f"training.batch_size: client {self.id} has {self.samples} samples, the last batch one "
                                 "alone, which BatchNorm cannot normalise; choose another size") from None
-            self._in_loss = False
-            gradients = torch.autograd.grad(value, wanted, materialize_grads=True)
         if self._passes == 0 or (plain and not self._plain_seen):
-            self._step_loss = value.detach()
+            self._step_loss = value
         self._plain_seen |= plain
         self._passes += 1
         self.passes["gradients"] += 1
@@ -177,7 +187,7 @@ class LocalClient:
             self._load(theta)
             for x, y in self._chunks():
                 loss = cross_entropy(self.network(x).logits, y, reduction="sum")
-                total += self._flat(torch.autograd.grad(loss, self.network.trained, materialize_grads=True))
+                total += self.network.flat(torch.autograd.grad(loss, self.network.trained, materialize_grads=True))
         self.passes["full_gradients"] += 1
         return total / self.samples
 
@@ -209,19 +219,12 @@ class LocalClient:
             yield self.population.samples.batch(self.indices[start:start + size])
 
     def _load(self, theta: Tensor) -> None:
-        if self._in_loss:  # the network holds one theta, and the backward pass still needs the loss's
-            raise RuntimeError("a loss cannot call grad(), full_grad() or predict(): call them before it")
+        self._refuse_in_loss()
         self.network.load(theta)
 
-    def _cross_entropy(self, forward: Forward) -> Tensor:
-        return cross_entropy(forward(self.x).logits, self.y)
-
-    def _flat(self, gradients: Sequence[Tensor], wanted: Sequence[Tensor] | None = None) -> Tensor:
-        if len(gradients) == len(self.network.parameters):
-            return torch.cat([g.reshape(-1) for g in gradients])
-        given = {id(p): g for p, g in zip(wanted or self.network.trained, gradients, strict=True)}
-        return torch.cat([given[id(p)].reshape(-1) if id(p) in given else p.new_zeros(p.numel())
-                          for p in self.network.parameters])
+    def _refuse_in_loss(self) -> None:
+        if self._in_loss:  # the network holds one theta, and the backward pass still needs the loss's
+            raise RuntimeError("a loss cannot call grad(), full_grad() or predict(): call them before it")
 
     @contextlib.contextmanager
     def _buffers_kept(self) -> Iterator[None]:

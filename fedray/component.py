@@ -80,7 +80,7 @@ def as_written(value: Any) -> str:
 
 def describe(error: ValidationError, section: str = "", model: type[BaseModel] | None = None) -> UserError:
     """The first complaint of a pydantic error as one line: key, what was found, what is allowed."""
-    first = error.errors()[0]
+    first = _joined(error)
     if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
         return cause
     path = ".".join(str(part) for part in (section, *first["loc"]) if part != "")
@@ -94,6 +94,16 @@ def describe(error: ValidationError, section: str = "", model: type[BaseModel] |
         return UserError(f"{path}: found {shown(first['input'])}; a {WANTED[first['type']]} is required")
     message = first["msg"].removeprefix("Value error, ")
     return UserError(f"{path}: found {shown(first['input'])}; {message[0].lower()}{message[1:]}")
+
+
+def _joined(error: ValidationError) -> dict[str, Any]:
+    """The first complaint; where several types are allowed there is one for each, and they become one."""
+    first, *others = error.errors()
+    *place, kind = first["loc"]
+    if str(kind).removeprefix("constrained-") not in ("int", "float"):
+        return dict(first)
+    rest = [other["msg"].removeprefix("Input should be ") for other in others if list(other["loc"][:-1]) == place]
+    return {**first, "loc": tuple(place), "msg": " or ".join([first["msg"], *rest])}
 
 
 def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

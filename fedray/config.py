@@ -5,7 +5,7 @@ import inspect
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
@@ -156,31 +156,50 @@ class Evaluation(Section):
 
 
 class Runtime(Section):
-    """Where it runs. Of these only `device` and `threads` can change a number, so only they identify a cell."""
+    """Where it runs. Of these only `device`, `threads`, and on a GPU `deterministic` and `cuda_graph`, can change a
+    number's last bits, so only they identify a cell."""
 
     backend: Literal["inline", "ray"] = "ray"
     actors: int = Field(1, gt=0, description="processes that train clients, per run")
     cpus_per_actor: float = Field(1, ge=0)
-    gpus_per_actor: float = Field(0.0, ge=0, description="fractions share a GPU")
+    gpus_per_actor: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
+        0.0, description="fractions share a GPU; auto: as many actors a GPU as the measured memory of one allows")
     threads: int = Field(1, gt=0, description="threads of each process that computes")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where gpus_per_actor > 0, else cpu")
+    deterministic: bool = Field(
+        True, description="on a GPU, only kernels that give the same bits every time; false may be faster")
+    cuda_graph: bool = Field(
+        False, description="on a GPU, gradients of the cross-entropy are recorded and replayed as CUDA graphs: small "
+                           "models wait less for Python")
     checkpoint_every: int = Field(50, gt=0, description="rounds between checkpoints")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.gpus_per_actor > 1 and self.gpus_per_actor != int(self.gpus_per_actor):
-            raise UserError(f"runtime.gpus_per_actor: found {self.gpus_per_actor}; a fraction below 1 or whole GPUs")
-        if self.backend == "ray" and self.device == "cuda" and self.gpus_per_actor == 0:
+        gpus = self.gpus_per_actor
+        if gpus != "auto" and gpus > 1 and gpus != int(gpus):
+            raise UserError(f"runtime.gpus_per_actor: found {gpus}; auto, a fraction below 1 or whole GPUs")
+        if gpus == "auto" and self.backend == "inline":
+            raise UserError("runtime.gpus_per_actor: found auto; with backend inline there are no actors")
+        if gpus == "auto" and self.device == "cpu":
+            raise UserError("runtime.gpus_per_actor: found auto with device cpu, which takes no memory of a GPU")
+        if self.backend == "ray" and self.device == "cuda" and gpus == 0:
             raise UserError("runtime.device: found cuda with gpus_per_actor 0; Ray hides GPUs that are not asked for")
-        if self.gpus_per_actor == 0 and self.cpus_per_actor == 0:
+        if gpus == 0 and self.cpus_per_actor == 0:
             raise UserError("runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU")
+        if self.cuda_graph and self.torch_device == "cpu":
+            raise UserError("runtime.cuda_graph: found true on a CPU, which has no CUDA graphs")
         return self
+
+    @property
+    def gpus(self) -> float:
+        """What one actor asks for: of `auto` a whole one, until it is measured (`fedray.packing`)."""
+        return 1.0 if self.gpus_per_actor == "auto" else self.gpus_per_actor
 
     @property
     def torch_device(self) -> str:
         """`cpu` or `cuda`."""
         if self.device == "auto":
-            return "cuda" if self.gpus_per_actor > 0 else "cpu"
+            return "cuda" if self.gpus > 0 else "cpu"
         return self.device
 
 
@@ -256,6 +275,8 @@ class RunConfig(Section):
         """
         whole = self.resolved()
         whole["runtime"] = {"device": self.runtime.torch_device, "threads": self.runtime.threads}
+        if self.runtime.torch_device == "cuda":
+            whole["runtime"] |= {"deterministic": self.runtime.deterministic, "cuda_graph": self.runtime.cuda_graph}
         whole["data"] = {"name": self.data.name, "digest": data_digest}
         whole["training"] |= {"local_epochs": None if self.training.local_steps else self.training.epochs}
         # Keys that came later: at their first value a cell is the one it was before there was the key.

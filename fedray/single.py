@@ -2,16 +2,17 @@
 
 import contextlib
 import traceback
+from dataclasses import replace
 
 from fedray.api import run_problem
 from fedray.config import RunConfig
+from fedray.cuda import refuse_missing
 from fedray.errors import Diverged
 from fedray.problem import Problem
 from fedray.profile import Profile
 from fedray.signals import sigterm_as_interrupt
 from fedray.simulation import Result
 from fedray.tracking import Tracker, picture, tags_of
-from fedray.worker import refuse_missing_device
 
 
 def tracked(config: RunConfig, label: str, profile: Profile | None = None) -> Result:
@@ -22,12 +23,15 @@ def tracked(config: RunConfig, label: str, profile: Profile | None = None) -> Re
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_as_interrupt())
         if config.runtime.backend == "inline":
-            refuse_missing_device(config.runtime)
+            refuse_missing(config.runtime.torch_device)
         else:
             from fedray.backend.ray import cluster_nodes, refuse_infeasible
             from fedray.cluster import cluster
+            from fedray.packing import Packing
 
             stack.enter_context(cluster())
+            config = Packing().settled(config, data)
+            problem = replace(problem, config=config)
             refuse_infeasible(config.runtime, cluster_nodes())
         tracker = Tracker()
         log = tracker.open_cell(config.cell(data.digest), label, config.resolved(), tags_of(config),

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -14,6 +15,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule
 
 from fedray.backend.ray import cluster_nodes, refuse_infeasible
 from fedray.cluster import cluster
+from fedray.packing import Packing
 from fedray.plan import Plan, directory, storage
 from fedray.progress import Progress
 from fedray.sweepfile import Cell, Sweep
@@ -98,8 +100,15 @@ class Sink(tune.Callback):
 
 @contextlib.contextmanager
 def placed(plan: Plan, address: str | None) -> Iterator[None]:
-    """A Ray on which every trial fits, for the duration of a block. Raises UserError where one never fits."""
+    """A Ray on which every trial fits, for the duration of a block. Raises UserError where one never fits.
+
+    The plan's cells get numbers for `gpus_per_actor: auto`.
+    """
     with cluster(address):
+        packing, cells = Packing(), plan.cells
+        for cell in plan.to_run:
+            run = packing.settled(cell.run, cells.data[cell.data])
+            cells.cells[cell.hash] = replace(cell, run=run)
         for runtime in plan.requests:
             refuse_infeasible(runtime, cluster_nodes())
         yield

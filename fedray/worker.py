@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedray import cuda
 from fedray.algorithms.base import Each, Sum
 from fedray.allocator import keep_memory
 from fedray.backend.reduce import Accumulator, NotSummable
 from fedray.client import CHUNK, Broadcast, Job, LocalClient, Population
-from fedray.config import Runtime
 from fedray.data.batches import Samples
 from fedray.errors import UserError
 from fedray.evaluation.angles import class_sums
@@ -61,13 +61,14 @@ class Worker:
         torch.set_num_threads(config.runtime.threads)
         keep_memory()
         device = config.runtime.torch_device
-        refuse_missing_device(config.runtime)
-        if device == "cuda":  # torch allows convolutions TF32 unless told not to
-            torch.backends.cuda.matmul.allow_tf32 = config.training.precision == "tf32"
-            torch.backends.cudnn.allow_tf32 = config.training.precision == "tf32"
+        cuda.refuse_missing(device)
+        if device == "cuda":
+            cuda.prepare(tf32=config.training.precision == "tf32", deterministic=config.runtime.deterministic)
         data = problem.data
         self.problem = problem
         self.network = problem.network(device)
+        if config.runtime.cuda_graph:
+            self.network.recorder = cuda.Recorder()
         self.device = device
         self.train_samples = Samples(data.x_train, data.y_train, data, device)
         self.test_samples = Samples(data.x_test, data.y_test, data, device)
@@ -80,7 +81,7 @@ class Worker:
         sums, partial = Accumulator(), Partial()
         for job in jobs:
             indices = self.problem.shards[job.client]
-            with _memory(f"client {job.client} ({len(indices)} samples)"):
+            with _explained(f"client {job.client} ({len(indices)} samples)"):
                 c, uploads = train_client(config.algorithm, self.network, self.population, indices, config.training,
                                           there, self._here(job))
             each = {name: upload.vector for name, upload in uploads.items() if isinstance(upload, Each)}
@@ -151,7 +152,7 @@ class Worker:
             marks = result[job.client] = {}
             for epochs in exam.epochs:
                 indices = self.problem.shards[job.client]
-                with _memory(f"the personal model of client {job.client} ({len(indices)} samples)"):
+                with _explained(f"the personal model of client {job.client} ({len(indices)} samples)"):
                     c = personal_client(config.algorithm, self.network, self.population, indices, config.training,
                                         there, self._here(job), epochs)
                 if exam.own and tests is not None:
@@ -187,11 +188,14 @@ class Worker:
 
 
 @contextlib.contextmanager
-def _memory(what: str) -> Iterator[None]:
-    """Running out of memory (the host's or a GPU's) is a UserError that names what needed too much."""
+def _explained(what: str) -> Iterator[None]:
+    """What a user can mend is a UserError: memory ran out (the host's or a GPU's), or no kernel is deterministic."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
+        if "does not have a deterministic implementation" in str(error):
+            raise UserError(f"runtime.deterministic: {str(error).split()[0]} has no deterministic kernel; set it to "
+                            "false, and runs differ in their last bits") from None
         # torch has an error class for CUDA's memory alone.
         if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "allocate memory" not in str(error):
             raise
@@ -202,12 +206,6 @@ def _memory(what: str) -> Iterator[None]:
 
 def _kept(vectors: Mapping[str, Tensor]) -> Vectors:
     return Vectors({name: v.detach().cpu() for name, v in vectors.items()})
-
-
-def refuse_missing_device(runtime: Runtime) -> None:
-    """Raise UserError where this process cannot see the device that the configuration asks for."""
-    if runtime.torch_device == "cuda" and not torch.cuda.is_available():
-        raise UserError("runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu")
 
 
 def number_of_chunks(samples: int) -> int:

@@ -126,7 +126,7 @@ class RayBackend:
             bundle = self.group.bundle_count - runtime.actors + slot
             strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundle)
         self._actors[slot] = ray.remote(ClientActor).options(
-            num_cpus=runtime.cpus_per_actor, num_gpus=runtime.gpus_per_actor, scheduling_strategy=strategy).remote()
+            num_cpus=runtime.cpus_per_actor, num_gpus=runtime.gpus, scheduling_strategy=strategy).remote()
 
     def _call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """One call per actor, answers in slot order; calls without work are left out.
@@ -172,13 +172,13 @@ class RayBackend:
 
 def bundle(runtime: Runtime) -> dict[str, float]:
     """What one client actor asks of the cluster."""
-    asked = {"CPU": runtime.cpus_per_actor, "GPU": runtime.gpus_per_actor}
+    asked = {"CPU": runtime.cpus_per_actor, "GPU": runtime.gpus}
     return {name: amount for name, amount in asked.items() if amount}
 
 
 def capacity(runtime: Runtime, node: dict[str, float]) -> int:
     """How many client actors a node with these total resources can hold; a fraction never spans two GPUs."""
-    cpus, gpus, eps = runtime.cpus_per_actor, runtime.gpus_per_actor, 1e-9
+    cpus, gpus, eps = runtime.cpus_per_actor, runtime.gpus, 1e-9
     held = [int(node.get("CPU", 0) / cpus + eps)] if cpus else []
     if gpus:
         whole = node.get("GPU", 0)
@@ -192,7 +192,7 @@ def refuse_infeasible(runtime: Runtime, nodes: Sequence[dict[str, float]]) -> No
     if room < runtime.actors:
         have = "; ".join(" ".join(f"{node.get(r, 0):g} {r}" for r in ("CPU", "GPU")) for node in nodes)
         raise UserError(f"runtime.actors: {runtime.actors} actors of {runtime.cpus_per_actor:g} CPU and "
-                        f"{runtime.gpus_per_actor:g} GPU each are asked for, {room} fit; nodes have: {have}")
+                        f"{runtime.gpus:g} GPU each are asked for, {room} fit; nodes have: {have}")
 
 
 def cluster_nodes() -> list[dict[str, float]]:

@@ -7,7 +7,9 @@ from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
+from fedray.cuda import Recorder
 from fedray.errors import UserError
 
 VIEWED = 1 << 16
@@ -87,13 +89,14 @@ class Network:
     is called more than once, as a residual block's ReLU is, its last call counts.
     bf16: forward and backward passes in bfloat16 wherever torch's autocast does that; parameters, gradients and what a
     forward pass returns are float32 all the same. channels_last: images with the channels innermost, where there are
-    convolutions.
+    convolutions. recorder: None, or what replays `gradient` as CUDA graphs.
     Raises UserError for a module without a linear head or with no parameters, or without a submodule of that name.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu", taps: Sequence[str] = (),
                  bf16: bool = False, channels_last: bool = False) -> None:
         self.module = module.to(device)
+        self.recorder: Recorder | None = None
         self._bf16 = bf16
         for convolution in (m for m in module.modules() if bf16 and isinstance(m, nn.Conv2d)):
             convolution.__dict__["forward"] = partial(_convolved, convolution, convolution.forward)
@@ -196,6 +199,29 @@ class Network:
         except KeyError as missing:
             raise UserError(f"model.taps: {missing} is not used in forward()") from None
         return Output(logits, features, taps)
+
+    def gradient(self, theta: Tensor, x: Tensor, y: Tensor, part: str = "all") -> tuple[Tensor, Tensor]:
+        """Mean cross-entropy of a batch at `theta`, and its gradient `(P,)`, 0 outside of the part.
+
+        In the module's present mode; float buffers follow the forward pass.
+        """
+        if self.recorder is None:
+            return self._gradient(part, theta, x, y)
+        loss, gradient = self.recorder(f"{part} {self.module.training}", partial(self._gradient, part), theta, x, y)
+        return loss, gradient
+
+    def _gradient(self, part: str, theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        self.load(theta)
+        loss = cross_entropy(self(x).logits, y)
+        return loss.detach(), self.flat(torch.autograd.grad(loss, self.parts[part], materialize_grads=True), part)
+
+    def flat(self, gradients: Sequence[Tensor], part: str = "all") -> Tensor:
+        """Gradients by the trained parameters of a part, as one vector `(P,)` that is 0 elsewhere."""
+        if len(gradients) == len(self.parameters):
+            return torch.cat([g.reshape(-1) for g in gradients])
+        given = {id(p): g for p, g in zip(self.parts[part], gradients, strict=True)}
+        return torch.cat([given[id(p)].reshape(-1) if id(p) in given else p.new_zeros(p.numel())
+                          for p in self.parameters])
 
     def train(self, mode: bool) -> None:
         """Training or evaluation mode; free where it is that already."""

@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -20,6 +20,8 @@ def allowed(field: FieldInfo) -> str:
 
 
 def _kind(annotation: Any, field: FieldInfo) -> str:
+    if get_origin(annotation) is Annotated:
+        return _kind(*get_args(annotation))
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(annotation))
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):

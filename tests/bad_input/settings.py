@@ -95,7 +95,25 @@ CASES: dict[str, Case] = {
     "backend": run(
         "run.yaml: runtime.backend: found 'dask'; input should be 'inline' or 'ray'", "runtime.backend=dask"),
     "1.5 GPUs": run(
-        "run.yaml: runtime.gpus_per_actor: found 1.5; a fraction below 1 or whole GPUs", "runtime.gpus_per_actor=1.5"),
+        "run.yaml: runtime.gpus_per_actor: found 1.5; auto, a fraction below 1 or whole GPUs",
+        "runtime.gpus_per_actor=1.5"),
+    "GPUs of a CPU": run(
+        "run.yaml: runtime.gpus_per_actor: found auto with device cpu, which takes no memory of a GPU",
+        "runtime.gpus_per_actor=auto", "runtime.device=cpu", "runtime.backend=ray"),
+    "GPUs without actors": run(
+        "run.yaml: runtime.gpus_per_actor: found auto; with backend inline there are no actors",
+        "runtime.gpus_per_actor=auto", "runtime.backend=inline"),
+    "some GPUs": run(
+        "run.yaml: runtime.gpus_per_actor: found 'some'; input should be a valid number, unable to parse string as a "
+        "number or 'auto'", "runtime.gpus_per_actor=some"),
+    "less than no GPUs": run(
+        "run.yaml: runtime.gpus_per_actor: found -1; input should be greater than or equal to 0 or 'auto'",
+        "runtime.gpus_per_actor=-1"),
+    "a size in words": run(
+        "run.yaml: training.batch_size: found 'all'; input should be a valid integer, unable to parse string as an "
+        "integer or 'full'", "training.batch_size=all"),
+    "a CPU graph": run(
+        "run.yaml: runtime.cuda_graph: found true on a CPU, which has no CUDA graphs", "runtime.cuda_graph=true"),
     "no CPU": run(
         "run.yaml: runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU", "runtime.cpus_per_actor=0"),
     "no CUDA": run(

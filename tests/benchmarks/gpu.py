@@ -1,11 +1,12 @@
-"""One GPU: samples a second of fedray's local training and of a bare loop, eager and as a CUDA graph; sharing it.
+"""One GPU: samples a second of fedray's local training, eager and with CUDA graphs; stacking clients; sharing the GPU.
 
-    python -m tests.benchmarks.gpu                       # LeNet and ResNet-18, about 5 minutes
-    python -m tests.benchmarks.gpu --device cpu --steps 2 --processes 1     # tries the code out where there is no GPU
+    python -m tests.benchmarks.gpu                       # LeNet and ResNet-18, about 10 minutes
+    python -m tests.benchmarks.gpu --device cpu --steps 2 --processes 1 --rounds 1     # tries the code out, no GPU
 
-Per model and precision: fedray inline against the bare eager loop, and the bare loop as a CUDA graph against it eager
-(what a graph inside fedray could win). Then 1, 2 and 4 plain processes of the eager loop on one
-GPU, samples/s together.
+Per model and precision, each against the bare eager loop: fedray inline, fedray with `runtime.cuda_graph`, the bare
+loop as a CUDA graph. Whether the graph changes fedray's bits. Eight clients' LeNets as one stack `(C, P)` under
+torch.func.vmap (not in fedray: this number would decide it). 2 and 4 plain processes of the eager loop on one GPU. Last
+a cell of FedTOGA's table 1 (LeNet, 100 clients of 500 images, 10 a round, 5 epochs, 800 rounds), in minutes.
 """
 
 import subprocess
@@ -18,18 +19,21 @@ from typing import Annotated
 
 import torch
 import typer
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from fedray.backend.inline import InlineBackend
 from fedray.config import RunConfig
 from fedray.models.zoo import model_spec
-from fedray.simulation import Simulation
+from fedray.simulation import Simulation, theta_sha256
 from tests.benchmarks import pairs as p
 from tests.benchmarks.systems.ours import problem
-from tests.benchmarks.workloads import WORKLOADS
+from tests.benchmarks.workloads import WORKLOADS, Workload
 
 BATCH = 50
+STACK = 8
+"""Clients of a stack."""
 W2 = WORKLOADS["w2"]
 
 
@@ -75,13 +79,48 @@ def repeated(step: Callable[[], object], steps: int, device: str) -> Callable[[]
     return run
 
 
-def ours(model: str, device: str, precision: str) -> Simulation:
-    """fedray on one client of w2's: 20 steps a round."""
-    made = problem(replace(W2, cohort=1), precision=precision if precision != "tf32" else "fp32", actors=0)
+def stacked(module: nn.Module, clients: int, device: str) -> Callable[[], None]:
+    """A step of several clients at once, each at its own parameters."""
+    theta = {name: p.detach().expand(clients, *p.shape).clone() for name, p in module.named_parameters()}
+    x = torch.randn(clients, BATCH, *W2.shape, device=device)
+    y = torch.zeros(clients, BATCH, dtype=torch.long, device=device)
+
+    def loss(theta: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(functional_call(module, theta, (x,)), y)
+
+    def step() -> None:
+        for name, gradient in vmap(grad(loss))(theta, x, y).items():
+            theta[name] = theta[name] - 1e-6 * gradient
+
+    return step
+
+
+def ours(model: str, device: str, precision: str, graph: bool = False, algorithm: str = "fedavg",
+         work: Workload = replace(W2, cohort=1)) -> Simulation:
+    """fedray in one process; by default one client of w2's, 20 steps a round."""
+    made = problem(work, actors=0)
     whole = made.config.resolved()
-    whole |= {"model": {"name": model}, "runtime": {"backend": "inline", "device": device}}
+    whole |= {"model": {"name": model}, "algorithm": {"name": algorithm},
+              "runtime": {"backend": "inline", "device": device, "cuda_graph": graph}}
     whole["training"] |= {"precision": precision}
     return Simulation(replace(made, config=RunConfig.parse(whole)), InlineBackend())
+
+
+def sha(simulation: Simulation, rounds: int = 2) -> str:
+    """Of the parameters after some rounds."""
+    for _ in range(rounds):
+        simulation.step()
+    return theta_sha256(simulation.state().theta)
+
+
+def minutes(device: str, rounds: int) -> float:
+    """Of a cell of FedTOGA's table 1, testing left out."""
+    simulation = ours("lenet", device, "fp32", device == "cuda", "fedtoga", replace(W2, epochs=5))
+    simulation.step()
+    began = time.perf_counter()
+    for _ in range(rounds):
+        simulation.step()
+    return (time.perf_counter() - began) / 60
 
 
 def alone(device: str, seconds: float) -> None:
@@ -117,6 +156,7 @@ def main(
     pairs: Annotated[int, typer.Option(min=1)] = 20,
     steps: Annotated[int, typer.Option(min=1, help="of a bare loop at a time")] = 20,
     processes: Annotated[int, typer.Option(min=1, help="the most that share the device")] = 4,
+    rounds: Annotated[int, typer.Option(min=1, help="of the cell at the end")] = 800,
     alone_: Annotated[bool, typer.Option("--alone", hidden=True)] = False,
     out: Annotated[Path | None, typer.Option(help="JSON file")] = None,
 ) -> None:
@@ -132,18 +172,30 @@ def main(
         for model in ("lenet", "resnet18"):
             for precision in ("fp32", "tf32", "bf16") if device == "cuda" else ("fp32", "bf16"):
                 simulation = ours(model, device, precision)  # sets TF32 as the precision says
+                what = f"{model}, {precision}"
                 module = model_spec(model).build(W2.shape, 10).to(device)
                 bare = eager(module, device, precision)
-                told.add(f"samples/s of fedray / bare eager loop, {model}, {precision}",
+                told.add(f"samples/s of fedray / bare eager loop, {what}",
                          p.paired(repeated(bare, 20, device), repeated(simulation.step, 1, device), pairs))
                 if device == "cuda":
-                    graph = graphed(bare)
-                    told.add(f"samples/s of the bare loop as a CUDA graph / eager, {model}, {precision}",
-                             p.paired(repeated(bare, steps, device), repeated(graph, steps, device), pairs),
+                    recorded = ours(model, device, precision, graph=True)
+                    told.add(f"samples/s of fedray with CUDA graphs / bare eager loop, {what}",
+                             p.paired(repeated(bare, 20, device), repeated(recorded.step, 1, device), pairs),
                              ">= 5" if model == "lenet" else ">= 1.5")
+                    told.add(f"the same bits with and without CUDA graphs, {what}",
+                             sha(ours(model, device, precision)) == sha(ours(model, device, precision, graph=True)))
+                    graph = graphed(bare)
+                    told.add(f"samples/s of the bare loop as a CUDA graph / eager, {what}",
+                             p.paired(repeated(bare, steps, device), repeated(graph, steps, device), pairs))
+        module = model_spec("lenet").build(W2.shape, 10).to(device)
+        bare, stack = eager(module, device, "fp32"), stacked(module, STACK, device)
+        told.add(f"samples/s of {STACK} clients as a stack / one after another, LeNet, eager",
+                 p.paired(repeated(bare, STACK, device), repeated(stack, 1, device), pairs))
         one = together(1, device)
         for n in range(2, processes + 1, 2):
             told.add(f"samples/s of {n} processes / 1, LeNet, eager", round(together(n, device) / one, 2))
+        told.add(f"minutes of {rounds} rounds of a cell of FedTOGA's table 1", round(minutes(device, rounds), 2),
+                 "< 2" if rounds == 800 else "")
 
 
 if __name__ == "__main__":
