@@ -28,7 +28,7 @@ lint: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt -e '.[dev]'
 	touch $@
 
-# Half an hour on two idle cores; PAIRS=5 for a look. Results go to .fedray/bench and into docs/performance.md.
+# Three quarters of an hour on two idle cores; PAIRS=5 for a look. Results go to .fedray/bench and into docs/performance.md.
 PAIRS ?= 20
 BENCH := $(BIN)/python -m tests.benchmarks
 bench: .venv/ready
@@ -38,7 +38,7 @@ bench: .venv/ready
 	$(BENCH).step --pairs $(PAIRS) --out .fedray/bench/step.json
 	$(BENCH).precision --pairs $(PAIRS) --out .fedray/bench/precision.json
 	$(BENCH).sweep_overhead --out .fedray/bench/sweep-1s.json
-	$(BENCH).sweep_overhead --seconds 10 --cells 20 --out .fedray/bench/sweep-10s.json
+	$(BENCH).sweep_overhead --seconds 10 --out .fedray/bench/sweep-10s.json
 	$(BENCH).load --pairs $(PAIRS) --out .fedray/bench/load.json
 	$(BENCH).scale --out .fedray/bench/scale.json
 	$(BENCH).traffic --rounds 10 --out .fedray/bench/traffic.json

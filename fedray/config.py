@@ -85,7 +85,8 @@ class Training(Section):
         "fp32", description="of matrix products and convolutions; parameters, gradients and sums are float32 always. "
                             "tf32: CUDA's")
     channels_last: bool | None = Field(
-        None, description="images with the channels innermost, for convolutional models; default: with bf16")
+        None, description="images with the channels innermost, for convolutional models; default: on a CPU for models "
+                          "that this was measured to speed up (docs/performance.md), on a GPU with tf32 and bf16")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -94,11 +95,6 @@ class Training(Section):
         if isinstance(self.batch_size, int) and self.batch_size < 1:
             raise UserError(f"training.batch_size: found {self.batch_size}; a positive number or `full` is required")
         return self
-
-    @property
-    def channels_innermost(self) -> bool:
-        """channels_last, where it is not given whether the precision is bf16."""
-        return self.precision == "bf16" if self.channels_last is None else self.channels_last
 
     @property
     def epochs(self) -> int:
@@ -253,6 +249,13 @@ class RunConfig(Section):
         asked.check(self.evaluation.probes, self.evaluation.train, self.algorithm)
         return self
 
+    @property
+    def channels_last(self) -> bool:
+        """`training.channels_last`; where it is not given what is faster on the device."""
+        if self.training.channels_last is not None:
+            return self.training.channels_last
+        return self.model.channels_last if self.runtime.torch_device == "cpu" else self.training.precision != "fp32"
+
     @classmethod
     def parse(cls, value: "Mapping[str, Any] | RunConfig") -> "RunConfig":
         """Validate a nested mapping. Raises UserError: one line that names the key."""
@@ -281,7 +284,7 @@ class RunConfig(Section):
         whole["training"] |= {"local_epochs": None if self.training.local_steps else self.training.epochs}
         # Keys that came later: at their first value a cell is the one it was before there was the key.
         for name, value, first in (("precision", self.training.precision, "fp32"),
-                                   ("channels_last", self.training.channels_innermost, False)):
+                                   ("channels_last", self.channels_last, False)):
             whole["training"].pop(name)
             whole["training"] |= {} if value == first else {name: value}
         if self.model.init is not None:

@@ -64,7 +64,7 @@ class _Meter(InlineBackend):
     def __init__(self, training: Training | None = None, last: int = -1) -> None:
         self.training, self.last = training, last
 
-    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Partial:
+    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> list[Partial]:
         worker, config = self._worker, self._worker.problem.config
         with FlopCounterMode(display=False) if broadcast.round == self.last else contextlib.nullcontext() as counter:
             c, uploads = train_client(config.algorithm, worker.network, worker.population, worker.problem.shards[0],

@@ -40,4 +40,6 @@ def show(plan: Plan, address: str | None) -> None:
         asked = " + ".join(f"{amount:g} {name}" for name, amount in bundle(runtime).items())
         refuse_infeasible(runtime, nodes)
         room = sum(capacity(runtime, node) for node in nodes) // runtime.actors
+        if runtime.gpus_per_actor == "auto":
+            asked += " (auto: a whole GPU until one client has been measured)"
         console.print(f"{count} trials ask for {runtime.actors} actor(s) of {asked} each: fits, {room} at a time")

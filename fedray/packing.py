@@ -1,5 +1,6 @@
 """`runtime.gpus_per_actor: auto`: what one client takes of a GPU of its own says how many actors share one."""
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from fedray.backend.ray import cluster_nodes
 from fedray.config import RunConfig
 from fedray.cuda import Peak, peak
 from fedray.data.dataset import Dataset
-from fedray.errors import UserError
+from fedray.errors import Diverged, UserError
 from fedray.problem import Problem
 from fedray.simulation import Simulation
 
@@ -54,6 +55,7 @@ class Packing:
             raise UserError("runtime.gpus_per_actor: found auto, and no node of the cluster has a GPU to measure on")
         cpus = run.runtime.cpus_per_actor
         task = ray.remote(num_gpus=1, num_cpus=cpus, max_calls=1)(self._measure)  # its process ends, and gives all back
+        log.info("%s with %s: measuring one client on a GPU of its own", run.algorithm.name, run.model.name)
         try:
             found: Peak = ray.get(task.remote(run.resolved(), data))
         except RayTaskError as error:
@@ -72,7 +74,8 @@ def fraction(measured: Peak) -> float:
 def one_client(config: dict[str, Any], data: Dataset) -> Peak:
     """Train the client with most samples for a few steps, test the model, and see what memory that took."""
     problem = Problem.build(RunConfig.parse(config), data)
-    Simulation(shortened(problem), InlineBackend()).step()
+    with contextlib.suppress(Diverged):  # the run will say so; the memory is what it is
+        Simulation(shortened(problem), InlineBackend()).step()
     return peak()
 
 
@@ -91,4 +94,4 @@ def _kind(run: RunConfig) -> str:
     """The same for runs that take the same memory: the values of hyper-parameters, seeds and shards do not matter."""
     training = run.training
     return json.dumps([run.data.options(), run.model.options(), run.algorithm.name, training.batch_size,
-                       training.precision, training.channels_innermost, run.evaluation.probes, run.runtime.cuda_graph])
+                       training.precision, run.channels_last, run.evaluation.probes, run.runtime.cuda_graph])

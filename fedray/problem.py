@@ -65,7 +65,7 @@ class Problem:
         algorithm, model = self.config.algorithm, self.config.model
         training = self.config.training
         network = Network(self.module(), device, model.taps if algorithm.reads_taps else (),
-                          bf16=training.precision == "bf16", channels_last=training.channels_innermost)
+                          bf16=training.precision == "bf16", channels_last=self.config.channels_last)
         algorithm.check_built(network.layout, tokens=self.data.tokens)
         asked.check_built(self.config.evaluation.probes, network.layout, self.data.num_classes)
         if algorithm.keeps == "head" and any(b.is_floating_point() for b in network.head.buffers()):

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import Received, Server, Vectors
 from fedray.backend.inline import Backend
-from fedray.backend.reduce import Accumulator
+from fedray.backend.reduce import finite, total
 from fedray.client import Broadcast, Job
 from fedray.errors import Diverged
 from fedray.evaluation import angles, personal
@@ -124,13 +125,14 @@ class Simulation:
             jobs = [Job(i, w, s.clients.get(i, Vectors())) for i, w in weights.items()]
             self._lap("broadcast")
 
-            partial = self.backend.train(broadcast, jobs)
+            parts = self.backend.train(broadcast, jobs)
 
             self._lap("local")
+            partial = joined(parts)
             if not partial.diverged:
                 break
             cohort = self._without(t, cohort, partial)  # and the round is made again, as if they had not been drawn
-        sums = Accumulator(partial.sums).result()
+        sums = total([part.sums for part in parts])
         train_loss, buffers, update = float(sums.pop("train_loss")), sums.pop("buffers", None), sums.get("update")
         measured = over_cohort(partial.probes)
         if "drift" in broadcast.probes and update is not None:
@@ -142,7 +144,7 @@ class Simulation:
             torch.manual_seed(key(self.problem.config.seed, "server", t))
             algorithm.aggregate(server, Received(Vectors(sums)))
         for name, vector in (("theta", server.theta), *server.state.items()):
-            if not bool(torch.isfinite(vector).all()):
+            if not finite(vector):
                 raise Diverged(t + 1, None, f"{name} is not finite after aggregation")
         # Only now is anything committed: whatever failed above has left the state as it was.
         s.theta, s.server = server.theta, server.state
@@ -254,7 +256,7 @@ class Simulation:
         return torch.from_numpy(np.bincount(labels, minlength=data.num_classes) > 0)
 
     def _sums(self, split: str) -> dict[str, Tensor]:
-        sums = Accumulator(self.backend.evaluate(self._state.theta, self._state.buffers, split)).result()
+        sums = total(self.backend.evaluate(self._state.theta, self._state.buffers, split))
         if float(sums["unbounded"]):
             raise Diverged(self._state.round, None, f"the {split} loss is not finite or above {MAX_TEST_LOSS:g}")
         return sums
@@ -298,6 +300,17 @@ class Simulation:
         for client, what in sorted(partial.diverged.items()):
             log.warning("round %d: client %d is dropped: %s", t + 1, client, what)
         return left
+
+
+def joined(parts: Sequence[Partial]) -> Partial:
+    """What is kept per client, of all processes; their sums stay apart."""
+    whole = Partial()
+    for part in parts:
+        whole.states |= part.states
+        whole.each |= part.each
+        whole.diverged |= part.diverged
+        whole.probes |= part.probes
+    return whole
 
 
 def _stacked(each: dict[int, Vectors]) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from fedray.problem import Problem
 from fedray.profile import Profile
 from fedray.signals import sigterm_as_interrupt
 from fedray.simulation import Result
-from fedray.tracking import Tracker, picture, tags_of
+from fedray.tracking import CellRun, Tracker, picture, tags_of
 
 
 def tracked(config: RunConfig, label: str, profile: Profile | None = None) -> Result:
@@ -34,8 +34,10 @@ def tracked(config: RunConfig, label: str, profile: Profile | None = None) -> Re
             problem = replace(problem, config=config)
             refuse_infeasible(config.runtime, cluster_nodes())
         tracker = Tracker()
-        log = tracker.open_cell(config.cell(data.digest), label, config.resolved(), tags_of(config),
-                                picture(problem), parent=None, again=False)
+        log = CellRun()
+        tracker.open_cell(log, config.cell(data.digest), label, config.resolved(), tags_of(config), parent=None,
+                          again=False)
+        tracker.log_picture(log, picture(problem))
         try:
             result = run_problem(problem, evaluated=lambda row: tracker.log_rows(log, [row]), profile=profile)
         except Diverged as error:

@@ -11,9 +11,11 @@ one is harmless, since its timestamps are those of the first attempt and MLflow 
 import contextlib
 import fcntl
 import hashlib
+import io
 import logging
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +23,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
@@ -212,41 +213,37 @@ class Tracker:
 
         self._outbox.send(write)
 
-    def open_cell(self, cell: str, label: str, config: Mapping[str, Any], tags: Mapping[str, str],
-                  heatmap: Figure | None, parent: str | None, again: bool = True) -> CellRun:
+    def open_cell(self, run: CellRun, cell: str, label: str, config: Mapping[str, Any], tags: Mapping[str, str],
+                  parent: str | None, again: bool = True) -> None:
         """The cell's run, made or (with `again`) found by its hash. Without `again` the store has to be there."""
-        run = CellRun()
         if again:
-            self._outbox.send(lambda: self._find_or_make(run, cell, label, config, tags, heatmap, parent))
+            self._outbox.send(lambda: self._find_or_make(run, cell, label, config, tags, parent))
         else:
-            self._make(run, cell, label, config, tags, heatmap, parent)
-        return run
+            self._make(run, cell, label, config, tags, parent)
 
     def _find_or_make(self, run: CellRun, cell: str, label: str, config: Mapping[str, Any], tags: Mapping[str, str],
-                      heatmap: Figure | None, parent: str | None) -> None:
+                      parent: str | None) -> None:
         counting = f"tags.`fedray.cell` = '{cell}' AND tags.`fedray.status` != 'superseded'"
         found = next(search(self.client, self.experiment, counting), None)
         if found is None:
-            self._make(run, cell, label, config, tags, heatmap, parent)
+            self._make(run, cell, label, config, tags, parent)
             return
         run.id = found.info.run_id
         self.client.update_run(run.id, status="RUNNING")
         self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in self._tags(cell, config, tags, parent).items()])
         if not found.data.params:  # they are written last
-            self._describe(run.id, config, heatmap)
+            self._describe(run.id, config)
         logged = self.client.get_metric_history(run.id, "test_accuracy")
         run.logged = max((metric.step for metric in logged), default=0)
 
     def _make(self, run: CellRun, cell: str, label: str, config: Mapping[str, Any], tags: Mapping[str, str],
-              heatmap: Figure | None, parent: str | None) -> None:
+              parent: str | None) -> None:
         made = self.client.create_run(self.experiment, run_name=label, tags=self._tags(cell, config, tags, parent))
         run.id = made.info.run_id
-        self._describe(run.id, config, heatmap)
+        self._describe(run.id, config)
 
-    def _describe(self, run_id: str, config: Mapping[str, Any], heatmap: Figure | None) -> None:
+    def _describe(self, run_id: str, config: Mapping[str, Any]) -> None:
         self.client.log_dict(run_id, dict(config), "config.yaml")
-        if heatmap is not None:
-            self.client.log_figure(run_id, heatmap, "partition.png")
         settings = {key: value for key, value in config.items() if key != "runtime"}
         self.client.log_batch(run_id, params=[Param(k, v) for k, v in flat(settings).items()])
 
@@ -256,6 +253,16 @@ class Tracker:
                  **environment_tags()}
         whole |= {f"runtime.{key}": str(value) for key, value in config["runtime"].items()}
         return whole | ({MLFLOW_PARENT_RUN_ID: parent} if parent is not None else {})
+
+    def log_picture(self, run: CellRun, png: bytes) -> None:
+        """The client x class heatmap of a cell (`picture`)."""
+        def write() -> None:
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "partition.png"
+                file.write_bytes(png)
+                self.client.log_artifact(run.id, str(file))
+
+        self._outbox.send(write)
 
     def log_rows(self, run: CellRun, rows: Sequence[Mapping[str, float]]) -> None:
         """Evaluated rounds as metrics with step = round; those that are there already are left out."""
@@ -349,10 +356,12 @@ def tags_of(config: RunConfig) -> dict[str, str]:
             "model": config.model.name, "seed": str(config.seed)}
 
 
-def picture(problem: Problem) -> Figure:
-    """The client x class heatmap of a run."""
+def picture(problem: Problem) -> bytes:
+    """The client x class heatmap of a run, as PNG. Takes a quarter of a second."""
     counts = problem.shards.label_counts(problem.data.y_train, problem.data.num_classes)
-    return heatmap(counts, title=f"{problem.data.name}, {problem.config.partition.label()}")
+    file = io.BytesIO()
+    heatmap(counts, title=f"{problem.data.name}, {problem.config.partition.label()}").savefig(file, format="png")
+    return file.getvalue()
 
 
 @cache

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from fedray import cuda
 from fedray.algorithms.base import Each, Sum
 from fedray.allocator import keep_memory
-from fedray.backend.reduce import Accumulator, NotSummable
+from fedray.backend.reduce import Accumulator, NotSummable, finite
 from fedray.client import CHUNK, Broadcast, Job, LocalClient, Population
 from fedray.data.batches import Samples
 from fedray.errors import UserError
@@ -89,14 +89,14 @@ class Worker:
                 if not torch.isfinite(c.loss):
                     raise NotSummable("the training loss is not finite")
                 for name, vector in each.items():
-                    if not torch.isfinite(vector).all():
+                    if not finite(vector):
                         raise NotSummable(f"{name} is not finite")
                 sums.add("train_loss", c.loss / c.steps, job.weight, broadcast.cohort)
                 for name, upload in uploads.items():
                     if isinstance(upload, Sum):
                         sums.add(name, upload.vector, upload.weight, broadcast.cohort)
                 for name, vector in c.state.items():
-                    if not torch.isfinite(vector).all():
+                    if not finite(vector):
                         raise NotSummable(f"its state {name} is not finite")
             except NotSummable as reason:
                 partial.diverged[job.client] = str(reason)

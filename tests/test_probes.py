@@ -409,8 +409,8 @@ def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch
         backend = InlineBackend()
         simulation = Simulation(digits("fedavg", probes=asked), backend)
         state = simulation.state()
-        assert backend.evaluate(state.theta, state.buffers).keys() == names
-        assert backend.evaluate(state.theta, state.buffers, "train").keys() == {"loss", "correct", "unbounded"}
+        assert backend.evaluate(state.theta, state.buffers)[0].keys() == names
+        assert backend.evaluate(state.theta, state.buffers, "train")[0].keys() == {"loss", "correct", "unbounded"}
 
 
 def everything() -> Problem:

@@ -16,11 +16,11 @@ class Backend(Protocol):
     def open(self, problem: Problem) -> None:
         """Make ready for a problem; whatever the one before left is replaced."""
 
-    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Partial:
-        """Train every job of a round."""
+    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> list[Partial]:
+        """Train every job of a round; what each process gives."""
 
-    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> dict[str, Tensor]:
-        """Exact sums over the whole test or training set, as `Worker.evaluate`."""
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
+        """Exact sums over the whole test or training set, as `Worker.evaluate`, of each process."""
 
     def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:
         """Test personal models, as `Worker.examine`."""
@@ -35,12 +35,12 @@ class InlineBackend:
     def open(self, problem: Problem) -> None:
         self._worker = Worker(problem)
 
-    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Partial:
-        return self._worker.train(broadcast, jobs)
+    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> list[Partial]:
+        return [self._worker.train(broadcast, jobs)]
 
-    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> dict[str, Tensor]:
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
         samples = self._worker.test_samples if split == "test" else self._worker.train_samples
-        return self._worker.evaluate(theta, buffers, range(number_of_chunks(len(samples))), split)
+        return [self._worker.evaluate(theta, buffers, range(number_of_chunks(len(samples))), split)]
 
     def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:
         return self._worker.examine(broadcast, jobs, exam)

@@ -15,7 +15,6 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
 from fedray.backend.pace import Pace
-from fedray.backend.reduce import Accumulator
 from fedray.client import Broadcast, Job
 from fedray.config import RunConfig, Runtime
 from fedray.data.batches import as_tensor
@@ -83,24 +82,16 @@ class RayBackend:
                 self._spawn(slot)
         self._call("open", [self._setup] * len(self._actors))
 
-    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Partial:
-        sums, whole = Accumulator(), Partial()
-        for answer in self._call("train", self._dealt(broadcast, jobs)):
-            sums.merge({name: as_tensor(v) for name, v in answer["sums"].items()})
-            whole.states |= {i: _vectors(state) for i, state in answer["states"].items()}
-            whole.each |= {i: _vectors(each) for i, each in answer["each"].items()}
-            whole.diverged |= answer["diverged"]
-            whole.probes |= answer["probes"]
-        whole.sums = sums.sums
-        return whole
+    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> list[Partial]:
+        return [Partial(_sums(answer["sums"]), {i: _vectors(each) for i, each in answer["each"].items()},
+                        {i: _vectors(state) for i, state in answer["states"].items()}, answer["diverged"],
+                        answer["probes"])
+                for answer in self._call("train", self._dealt(broadcast, jobs))]
 
-    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> dict[str, Tensor]:
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
         sent = ray.put({"theta": theta.numpy(), "buffers": buffers.numpy()})
         chunks = [list(range(slot, self._chunks[split], len(self._actors))) for slot in range(len(self._actors))]
-        sums = Accumulator()
-        for answer in self._call("evaluate", [(sent, share, split) for share in chunks]):
-            sums.merge({name: as_tensor(v) for name, v in answer.items()})
-        return sums.sums
+        return [_sums(answer) for answer in self._call("evaluate", [(sent, share, split) for share in chunks])]
 
     def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:
         calls = [(*call, exam) for call in self._dealt(broadcast, jobs)]
@@ -229,6 +220,10 @@ def _jobs(sent: list[tuple[int, float, Arrays]]) -> list[Job]:
 
 def _vectors(arrays: Arrays) -> Vectors:
     return Vectors({name: _tensor(array) for name, array in arrays.items()})
+
+
+def _sums(arrays: Arrays) -> dict[str, Tensor]:
+    return {name: as_tensor(array) for name, array in arrays.items()}
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -5,6 +5,7 @@ A floating-point sum changes with its order. Here every weighted vector is round
 """
 
 import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -22,8 +23,8 @@ class NotSummable(Exception):
 class Accumulator:
     """Named exact sums: int64 tensors in units of 2^-44, on the CPU."""
 
-    def __init__(self, sums: dict[str, Tensor] | None = None) -> None:
-        self.sums: dict[str, Tensor] = dict(sums or {})
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
 
     def add(self, name: str, vector: Tensor, weight: float, terms: int) -> None:
         """Add weight x vector; `terms` is how many vectors the whole sum will have (the cohort).
@@ -48,14 +49,27 @@ class Accumulator:
         for part, total in zip(vector.reshape(-1).split(BLOCK), self.sums[name].view(-1).split(BLOCK), strict=True):
             total.add_(_scaled(part, factor).to(torch.int64))
 
-    def merge(self, sums: dict[str, Tensor]) -> None:
-        """Add another accumulator's sums, which may lie in memory that can only be read."""
-        for name, value in sums.items():
-            self.sums[name] = self.sums[name] + value if name in self.sums else value
 
-    def result(self) -> dict[str, Tensor]:
-        """The sums as float32."""
-        return {name: value.to(torch.float64).div_(SCALE).to(torch.float32) for name, value in self.sums.items()}
+def total(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """What several accumulators have summed, as float32. Their tensors may lie in memory that can only be read.
+
+    Block by block: whole vectors of int64 and float64 in between would take three times as long.
+    """
+    result: dict[str, Tensor] = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        summands = [part[name] for part in parts if name in part]
+        result[name] = torch.empty(summands[0].shape)
+        blocks = zip(result[name].view(-1).split(BLOCK), *(v.reshape(-1).split(BLOCK) for v in summands), strict=True)
+        for block, first, *others in blocks:
+            for other in others:
+                first = first + other
+            block.copy_(first.to(torch.float64).div_(SCALE))
+    return result
+
+
+def finite(vector: Tensor) -> bool:
+    """Whether every entry is finite, in one pass that needs no memory."""
+    return vector.numel() == 0 or all(math.isfinite(float(extreme)) for extreme in torch.aminmax(vector))
 
 
 def _scaled(vector: Tensor, factor: float) -> Tensor:

@@ -1,4 +1,8 @@
-"""Multilayer perceptron and the papers' convolutional networks without residual connections."""
+"""Multilayer perceptron and the papers' convolutional networks without residual connections.
+
+Where a paper has ReLU and then max-pooling, pooling comes first here: values and gradients are the same to the bit (the
+largest of what is positive), and ReLU sees a quarter of the numbers.
+"""
 
 import math
 from typing import Annotated
@@ -38,6 +42,7 @@ class LeNet(ModelSpec):
     """Two unpadded 5x5 convolutions of 64 channels, 1600-384-192-classes; feature size 192."""
 
     name = "lenet"
+    faster_channels_last = True
     paper = "FL-Simulator's, FedDyn's and FedDC's LeNet (FedTOGA table 1)"
     image_size = 32
     published = ((3, 32, 32), 10, 797_962)
@@ -49,8 +54,8 @@ class LeNet(ModelSpec):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, _, _ = image(input_shape, self.name)
         return nn.Sequential(
-            nn.Conv2d(channels, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Conv2d(channels, 64, 5), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(64, 64, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
             nn.Linear(1600, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(), nn.Linear(192, num_classes))
 
 
@@ -58,6 +63,7 @@ class McMahanCNN(ModelSpec):
     """Two padded 5x5 convolutions (32, 64), one hidden layer of 512, which is the feature size."""
 
     name = "mcmahan_cnn"
+    faster_channels_last = True
     paper = "McMahan et al., FedAvg, AISTATS 2017; as in FedSOL's and FedNTD's code"
     published = ((3, 32, 32), 10, 2_156_490)
 
@@ -68,8 +74,8 @@ class McMahanCNN(ModelSpec):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, height, width = image(input_shape, self.name)
         return nn.Sequential(
-            nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Conv2d(channels, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
             nn.Linear(64 * (height // 4) * (width // 4), 512), nn.ReLU(), nn.Linear(512, num_classes))
 
 
@@ -77,6 +83,7 @@ class SimpleCNN(ModelSpec):
     """Two unpadded 5x5 convolutions of 6 and 16 channels, 400-120-84-classes; feature size 84."""
 
     name = "simple_cnn"
+    faster_channels_last = True
     paper = "Li, He, Song, MOON, CVPR 2021; as in FedGELA table 10"
     image_size = 32
     published = ((3, 32, 32), 10, 61_156 + 850)
@@ -88,8 +95,8 @@ class SimpleCNN(ModelSpec):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, _, _ = image(input_shape, self.name)
         return nn.Sequential(
-            nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
             nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, num_classes))
 
 
@@ -97,6 +104,7 @@ class EMNISTCNN(ModelSpec):
     """Two unpadded 3x3 convolutions (32, 64), pooling, dropout, one hidden layer of 128, which is the feature size."""
 
     name = "emnist_cnn"
+    faster_channels_last = True
     paper = "Reddi et al., Adaptive federated optimization, ICLR 2021; as in FedSAM"
     published = ((1, 28, 28), 62, 1_206_590)
 
@@ -107,7 +115,7 @@ class EMNISTCNN(ModelSpec):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, height, width = image(input_shape, self.name)
         return nn.Sequential(
-            nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
+            nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Dropout(0.25),
             nn.Flatten(), nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128), nn.ReLU(), nn.Dropout(0.5),
             nn.Linear(128, num_classes))
 
@@ -137,6 +145,6 @@ class VGG11(ModelSpec):
                 nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
                 layers += [convolution, nn.ReLU()]
                 channels = width
-            layers.append(nn.MaxPool2d(2))
+            layers.insert(-1, nn.MaxPool2d(2))
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(),
                              nn.Linear(512, num_classes))

@@ -23,12 +23,19 @@ class ModelSpec(Component):
     """Input shape, classes and the number of parameters with the default options there, as published."""
     replaced_head: ClassVar[str] = ""
     """Start of the names of what an `init` file may have for other classes: it is then left as initialised."""
+    faster_channels_last: ClassVar[bool] = False
+    """Whether channels innermost were measured to be faster on a CPU, in float32 (docs/performance.md)."""
     init: str | None = Field(None, description="path of a state_dict (torch.save or .safetensors) to start from")
 
     @property
     def taps(self) -> tuple[str, ...]:
         """Names of the submodules whose input is a tap (inner features, before the activation), first to last."""
         return ()
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether images have their channels innermost on a CPU, unless `training.channels_last` says otherwise."""
+        return self.faster_channels_last
 
     @property
     def has_body(self) -> bool:

@@ -18,7 +18,10 @@ __all__ = ["MODELS", "ModelSpec", "model_spec", "parameter_count"]
 
 
 class CustomModel(ModelSpec):
-    """`package.module:Class`, any nn.Module: given input_shape and num_classes if it takes them, and its options."""
+    """`package.module:Class`, any nn.Module: given input_shape and num_classes if it takes them, and its options.
+
+    Attributes of the class that are read: `head`, `taps`, `takes_tokens`, `channels_last`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
     name = "custom"
@@ -27,6 +30,10 @@ class CustomModel(ModelSpec):
     @property
     def taps(self) -> tuple[str, ...]:
         return tuple(getattr(load_class("model", self.name), "taps", ()))
+
+    @property
+    def channels_last(self) -> bool:
+        return bool(getattr(load_class("model", self.name), "channels_last", False))
 
     @property
     def takes_tokens(self) -> bool:

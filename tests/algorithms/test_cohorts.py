@@ -100,13 +100,13 @@ class Failing(InlineBackend):
     def __init__(self, error: Exception | None) -> None:
         self.error = error
 
-    def train(self, broadcast: Broadcast, jobs: list[Job]) -> Partial:  # type: ignore[override]
-        partial = super().train(broadcast, jobs)
+    def train(self, broadcast: Broadcast, jobs: list[Job]) -> list[Partial]:  # type: ignore[override]
+        parts = super().train(broadcast, jobs)
         if broadcast.round == 2:
             if self.error:
                 raise self.error
-            partial.diverged = {5: "later", 4: "the training loss is not finite"}
-        return partial
+            parts[0].diverged = {5: "later", 4: "the training loss is not finite"}
+        return parts
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("an actor was lost")])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedray.tracking import Tracker
+from fedray.tracking import CellRun, Tracker
 
 
 def history(*accuracies: float) -> list[dict[str, float]]:
@@ -28,7 +28,8 @@ def write(store: Tracker, cells: list[dict[str, Any]], outcomes: Mapping[str, tu
         if one["hash"] not in outcomes:
             continue
         status, rows = outcomes[one["hash"]]
-        run = store.open_cell(one["hash"], one["label"], one["config"], {}, None, parent)
+        run = CellRun()
+        store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent)
         store.log_rows(run, rows)
         if status != "running":
             store.close_cell(run, status, {}, "why" if status != "finished" else "")

@@ -1,5 +1,6 @@
 """A sweep's page, opened in a real browser."""
 
+import io
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from analysis.collect import collect
 from analysis.report import main, page
 from fedray.errors import UserError
-from fedray.tracking import Tracker
+from fedray.tracking import CellRun, Tracker
 from tests.analysis.browser import opened, pictured
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
 
@@ -26,10 +27,13 @@ def some_runs(store: Tracker) -> None:
 
 def with_picture(store: Tracker) -> None:
     one = cell(FEDAVG, 0.5, 0)
-    figure = Figure(figsize=(3, 2))
+    drawn, figure = io.BytesIO(), Figure(figsize=(3, 2))
     figure.subplots().plot([1, 2])
+    figure.savefig(drawn, format="png")
     parent = store.open_sweep("drawn", "what it is about", [one])
-    run = store.open_cell(one["hash"], one["label"], one["config"], {}, figure, parent)
+    run = CellRun()
+    store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent)
+    store.log_picture(run, drawn.getvalue())
     store.log_rows(run, history(50, 60))
     store.close_cell(run, "finished", {"seconds_per_round": 0.25, "theta_sha256": "ab" * 32})
 

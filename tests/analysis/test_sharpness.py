@@ -14,7 +14,7 @@ from analysis.sharpness import main
 from fedray.config import RunConfig
 from fedray.errors import UserError
 from fedray.plan import storage
-from fedray.tracking import Tracker
+from fedray.tracking import CellRun, Tracker
 
 RUN: dict[str, Any] = {
     "data": "digits", "partition": "iid", "model": {"name": "mlp", "hidden": []}, "algorithm": "fedavg",
@@ -29,7 +29,8 @@ def _storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def logged(store: Tracker, resolved: Mapping[str, Any], cell: str = "abc") -> str:
-    run = store.open_cell(cell, "a run", resolved, {}, None, None, again=False)
+    run = CellRun()
+    store.open_cell(run, cell, "a run", resolved, {}, None, again=False)
     store.close_cell(run, "finished", {})
     return run.id
 

@@ -9,7 +9,7 @@ from analysis.collect import collect
 from analysis.formats import comma_separated, latex, markdown
 from analysis.tables import build
 from fedray.errors import UserError
-from fedray.tracking import Tracker, final_metrics
+from fedray.tracking import CellRun, Tracker, final_metrics
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
 
 
@@ -69,7 +69,8 @@ def test_a_repeated_cell_counts_once_and_superseded_ones_not_at_all(store: Track
     write(store, [one], {one["hash"]: ("finished", history(70))})
     store.supersede([one["hash"]])
     parent = store.open_sweep("sweep", "", [one])
-    run = store.open_cell(one["hash"], one["label"], one["config"], {}, None, parent, again=False)
+    run = CellRun()
+    store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent, again=False)
     run.history += history(75)
     store.close_cell(run, "finished", {})
     entry = build(collect("sweep")).entries["fedavg", "dirichlet α=0.5"]

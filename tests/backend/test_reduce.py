@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedray.backend.reduce import LIMIT, SCALE, Accumulator, NotSummable
+from fedray.backend.reduce import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, finite, total
+from fedray.data.batches import as_tensor
 
 values = st.lists(st.floats(-1000, 1000, width=32), min_size=3, max_size=3)
 terms = st.lists(st.tuples(values, st.floats(0, 1)), min_size=1, max_size=12)
@@ -22,14 +23,12 @@ def test_grouping_and_order_do_not_matter(terms: list[tuple[list[float], float]]
             sums.add("u", torch.tensor(vector), weight, len(terms))
         return sums
 
-    whole = accumulate(terms).result()["u"]
+    whole = total([accumulate(terms).sums])["u"]
     order = data.draw(st.permutations(terms))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(terms)), max_size=3)))
     groups = [order[a:b] for a, b in zip([0, *cuts], [*cuts, len(terms)], strict=True)]
-    merged = Accumulator()
-    for group in data.draw(st.permutations(groups)):
-        merged.merge(accumulate(group).sums)
-    assert torch.equal(merged.result()["u"], whole)
+    merged = total([accumulate(group).sums for group in data.draw(st.permutations(groups))])
+    assert torch.equal(merged["u"], whole)
     exact = sum(np.array(vector, dtype=np.float64) * weight for vector, weight in terms)
     assert np.allclose(whole.numpy(), exact, rtol=2.0**-24, atol=len(terms) / SCALE)
 
@@ -44,7 +43,7 @@ def test_a_floating_point_sum_would_not_do() -> None:
         sums = Accumulator()
         for i in order:
             sums.add("u", small[i], 1.0, 3)
-        results.append(sums.result()["u"])
+        results.append(total([sums.sums])["u"])
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[1], results[2])
     assert float(results[0]) == pytest.approx(1e-4, rel=1e-6)
@@ -56,7 +55,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_added(bad: float) -> None:
     sums.add("u", torch.tensor([1.0, 2.0]), 0.5, 2)
     with pytest.raises(NotSummable, match="u is"):
         sums.add("u", torch.tensor([1.0, bad]), 0.5, 2)
-    assert torch.equal(sums.result()["u"], torch.tensor([0.5, 1.0]))
+    assert torch.equal(total([sums.sums])["u"], torch.tensor([0.5, 1.0]))
 
 
 @settings(max_examples=200, deadline=None)
@@ -82,11 +81,31 @@ def test_uploads_are_left_alone() -> None:
         first.add("u", vector, 0.5, 2)
         first.add("u", vector, 0.5, 2)
         assert torch.equal(vector, torch.tensor([1.0, -2.0], dtype=kind))
-        assert torch.equal(first.result()["u"], torch.tensor([1.0, -2.0]))
+        assert torch.equal(total([first.sums])["u"], torch.tensor([1.0, -2.0]))
 
 
 def test_precision_below_float32() -> None:
     """An entry of 1e-6 is kept to 2^-45/1e-6 = 2.8e-8 of its value, half of float32's own 6e-8."""
     sums = Accumulator()
     sums.add("u", torch.tensor([1e-6]), 1.0, 1)
-    assert float(sums.result()["u"]) == pytest.approx(1e-6, rel=6e-8)
+    assert float(total([sums.sums])["u"]) == pytest.approx(1e-6, rel=6e-8)
+
+
+def test_long_vectors_are_summed_like_short_ones() -> None:
+    """Over several blocks, the last one not whole, and from memory that cannot be written to."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-2**50, 2**50, 2 * BLOCK + 3) for _ in range(3)]
+    for array in arrays:
+        array.setflags(write=False)
+    got = total([{"u": as_tensor(array)} for array in arrays] + [{"v": torch.zeros(1, dtype=torch.int64)}])
+    assert np.array_equal(got["u"].numpy(), (sum(arrays) / SCALE).astype(np.float32))
+    assert got["v"].shape == (1,)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_finite(bad: float) -> None:
+    vector = torch.randn(1000)
+    assert finite(vector)
+    vector[777] = bad
+    assert not finite(vector)
+    assert finite(torch.zeros(0))

@@ -14,6 +14,7 @@ from fedray.models.zoo import model_spec
 from fedray.problem import Problem
 from fedray.simulation import Simulation
 from tests.algorithms.digits import data
+from tests.benchmarks import workloads
 
 SHAPES: dict[str, tuple[int, ...]] = {"simple_cnn": (3, 32, 32), "lenet": (3, 32, 32), "emnist_cnn": (1, 28, 28),
                                       "resnet18": (3, 16, 16), "sl_vit": (3, 32, 32), "mlp": (1, 8, 8)}
@@ -79,12 +80,42 @@ def test_a_run_in_bf16_keeps_float32_vectors_and_is_the_same_each_time() -> None
 
 def test_who_asks_for_neither_is_the_cell_he_was() -> None:
     """The keys came later than the first cells: their first values leave the identity as it was without them."""
-    assert {"precision", "channels_last"}.isdisjoint(config().identity("x")["training"])
-    same = [config(), config(precision="fp32"), config(channels_last=False)]
-    other = [config(precision="bf16"), config(channels_last=True), config(precision="bf16", channels_last=False)]
-    assert len({each.cell("x") for each in same}) == 1
-    assert len({each.cell("x") for each in (same[0], *other)}) == 4
-    assert config(precision="bf16").cell("x") == config(precision="bf16", channels_last=True).cell("x")
+    assert {"precision", "channels_last"}.isdisjoint(config(channels_last=False).identity("x")["training"])
+    cells = [config(precision=precision, channels_last=last).cell("x")
+             for precision in ("fp32", "bf16") for last in (False, True)]
+    assert len(set(cells)) == 4
+
+
+@pytest.mark.parametrize(("model", "runtime", "precision", "innermost"), [
+    ("simple_cnn", {}, "fp32", True), ("simple_cnn", {}, "bf16", True),  # measured to be faster on a CPU
+    ("resnet18", {}, "fp32", False), ("resnet18", {}, "bf16", False),  # and not
+    ("tests.benchmarks.workloads:CNN", {}, "fp32", True), ("tests.benchmarks.workloads:LeNet", {}, "fp32", False),
+    ("simple_cnn", {"gpus_per_actor": 1}, "fp32", False), ("resnet18", {"gpus_per_actor": 1}, "tf32", True)])
+def test_the_layout_that_nobody_asked_for(model: str, runtime: dict[str, Any], precision: str, innermost: bool) -> None:
+    whole = config().resolved() | {"model": model, "runtime": {"backend": "inline", **runtime}}
+    whole["training"] |= {"precision": precision}
+    run = RunConfig.parse(whole)
+    assert run.channels_last == innermost
+    whole["training"] |= {"channels_last": innermost}
+    assert RunConfig.parse(whole).cell("x") == run.cell("x"), "given or not, the same cell"
+    whole["training"] |= {"channels_last": not innermost}
+    assert RunConfig.parse(whole).channels_last != innermost
+
+
+def test_pooling_before_relu_has_the_same_bits() -> None:
+    """LeNet as its authors write it, with half of the inputs so small that whole windows are negative, or tie at 0."""
+    torch.manual_seed(0)
+    network, theirs = Network(model_spec("lenet").build((3, 32, 32), 10)), workloads.LeNet()
+    with torch.no_grad():
+        for own, other in zip(network.module.parameters(), theirs.parameters(), strict=True):
+            other.copy_(own)
+    x, y = torch.randn(16, 3, 32, 32), torch.arange(16) % 10
+    x[:8] *= 1e-3
+    loss, gradient = network.gradient(network.theta, x, y)
+    expected = cross_entropy(theirs(x), y)
+    parts = torch.autograd.grad(expected, list(theirs.parameters()))
+    assert torch.equal(loss, expected)
+    assert torch.equal(gradient, torch.cat([part.reshape(-1) for part in parts]))
 
 
 def test_tf32_is_for_gpus() -> None:

@@ -1,6 +1,6 @@
 """fedray on a workload, on its Ray backend, through the same round loop as any run.
 
-    python -m tests.benchmarks.systems.ours w2 2 [fedavg [fp32]]
+    python -m tests.benchmarks.systems.ours w2 2 [fedavg [fp32 | bf16 | contiguous]]
 
 The test set is tiny and is looked at after the last round alone. Client sampling is replaced by the cohorts that every
 system trains. 0 actors: the inline backend.
@@ -30,7 +30,9 @@ def problem(work: Workload, algorithm: str = "fedavg", precision: str = "fp32", 
     data = Dataset(work.name, x, y, x[:10], y[:10], 10, (0.5,) * 3 if images else (), (0.25,) * 3 if images else (),
                    client_train=np.repeat(np.arange(work.clients), work.samples))
     training = {"rounds": ROUNDS, "local_epochs": work.epochs, "batch_size": work.batch, "lr": work.lr}
-    if precision != "fp32":
+    if precision == "contiguous":  # fp32 in PyTorch's own layout, whatever the model's default is
+        training["channels_last"] = False
+    elif precision != "fp32":
         training["precision"] = precision
     config = RunConfig.parse({
         "data": "digits", "partition": "natural", "model": MODELS[work.name], "algorithm": algorithm,
