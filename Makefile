@@ -11,7 +11,7 @@ quickstart: .venv/ready
 	$(BIN)/python -m analysis.tables quickstart
 
 test: .venv/ready lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: .venv/ready
 	$(BIN)/python -m pytest -m slow --timeout 3600

@@ -1,6 +1,7 @@
 """What trains clients and tests models in one process; the backends differ only in how many of these there are."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -86,7 +87,7 @@ class Worker:
                                           there, self._here(job))
             each = {name: upload.vector for name, upload in uploads.items() if isinstance(upload, Each)}
             try:
-                if not torch.isfinite(c.loss):
+                if not math.isfinite(float(c.loss)):
                     raise NotSummable("the training loss is not finite")
                 for name, vector in each.items():
                     if not finite(vector):

@@ -256,7 +256,7 @@ def test_a_store_that_fails_in_a_run_tells_no_secret(
             logging.getLogger("urllib3").exception("no luck with %s", URI)
         raise MlflowException(f"API request to {URI} failed", error_code=400)
 
-    monkeypatch.setattr(MlflowClient, "log_figure", fails)
+    monkeypatch.setattr(MlflowClient, "log_artifact", fails)
     assert call(monkeypatch, "run", "run.yaml") == 1
     captured = capfd.readouterr()
     assert "no luck with http://***@127.0.0.1:9/store?token=***" in caplog.text

@@ -33,21 +33,30 @@ class Accumulator:
         and nothing can wrap around.
         """
         factor, vector = weight * SCALE, vector.detach()
-        whole = vector.numel() <= BLOCK or vector.is_cuda
-        scaled = _scaled(vector, factor) if whole else None
-        low, high = torch.aminmax(vector if scaled is None else scaled) if vector.numel() else (0.0, 0.0)
-        largest = max(-float(low), float(high)) * (abs(factor) if scaled is None else 1.0)  # NaN where there is one
-        if not largest * terms < LIMIT:
-            raise NotSummable(f"{name} is not finite" if not math.isfinite(largest) else
-                              f"{name} is too large to be summed exactly ({largest / SCALE:.3g})")
-        if scaled is not None:
-            quantised = scaled.to(torch.int64).cpu()
-            self.sums[name] = self.sums[name].add_(quantised) if name in self.sums else quantised
+        if vector.numel() == 1:  # the loss of a step, for which the operations below would take longer than the step
+            number = float(vector) * factor
+            self._refuse(name, abs(number), terms)
+            self._add(name, torch.full(vector.shape, round(number), dtype=torch.int64))
             return
+        if vector.numel() <= BLOCK or vector.is_cuda:
+            scaled = _scaled(vector, factor)
+            self._refuse(name, _largest(scaled), terms)
+            self._add(name, scaled.to(torch.int64).cpu())
+            return
+        self._refuse(name, _largest(vector) * abs(factor), terms)
         if name not in self.sums:
             self.sums[name] = torch.zeros(vector.shape, dtype=torch.int64)
         for part, total in zip(vector.reshape(-1).split(BLOCK), self.sums[name].view(-1).split(BLOCK), strict=True):
             total.add_(_scaled(part, factor).to(torch.int64))
+
+    def _add(self, name: str, quantised: Tensor) -> None:
+        self.sums[name] = self.sums[name].add_(quantised) if name in self.sums else quantised
+
+    @staticmethod
+    def _refuse(name: str, largest: float, terms: int) -> None:
+        if not largest * terms < LIMIT:  # true for NaN
+            raise NotSummable(f"{name} is not finite" if not math.isfinite(largest) else
+                              f"{name} is too large to be summed exactly ({largest / SCALE:.3g})")
 
 
 def total(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -70,6 +79,14 @@ def total(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def finite(vector: Tensor) -> bool:
     """Whether every entry is finite, in one pass that needs no memory."""
     return vector.numel() == 0 or all(math.isfinite(float(extreme)) for extreme in torch.aminmax(vector))
+
+
+def _largest(vector: Tensor) -> float:
+    """The largest magnitude; NaN where there is one."""
+    if not vector.numel():
+        return 0.0
+    low, high = torch.aminmax(vector)
+    return max(-float(low), float(high))
 
 
 def _scaled(vector: Tensor, factor: float) -> Tensor:

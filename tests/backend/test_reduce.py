@@ -109,3 +109,14 @@ def test_finite(bad: float) -> None:
     vector[777] = bad
     assert not finite(vector)
     assert finite(torch.zeros(0))
+
+
+@settings(max_examples=200, deadline=None)
+@given(entries=values, weight=st.floats(0, 1))
+def test_a_single_entry_is_rounded_like_those_of_a_vector(entries: list[float], weight: float) -> None:
+    """Scalars take a way of their own, by Python's numbers."""
+    whole, alone = Accumulator(), Accumulator()
+    whole.add("u", torch.tensor(entries), weight, 1)
+    for k, entry in enumerate(entries):
+        alone.add(f"u{k}", torch.tensor(entry), weight, 1)
+    assert whole.sums["u"].tolist() == [int(v) for v in alone.sums.values()]
