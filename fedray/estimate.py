@@ -97,7 +97,8 @@ def seconds(key: Key, device: str) -> float:
     torch.set_num_threads(1)  # as a run does
     try:
         model = model_spec(json.loads(key.model))
-        network = Network(model.build(key.shape, key.classes), device)
+        network = Network(model.build(key.shape, key.classes), device,
+                          channels_last=device == "cpu" and model.channels_last)
         rng = np.random.default_rng(0)
         x = torch.from_numpy(rng.normal(size=(key.batch, *key.shape)).astype(np.float32)).to(device)
         if model.takes_tokens:
