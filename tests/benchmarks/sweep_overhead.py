@@ -81,7 +81,8 @@ def main(cells: Annotated[int, typer.Option(min=SEEDS, help="a multiple of 5")] 
             return watched([sys.executable, "-m", "fedray.cli", "sweep", str(file)], folder, env)
 
         wall, _ = run(cells, TRAIN)
-        large, small = (run(2 * SEEDS, train)[1] for train in (TRAIN + 1, 1000))  # as many cells: their heaps grow alike
+        # Of as many cells each: their heaps grow alike.
+        large, small = (run(2 * SEEDS, train)[1] for train in (TRAIN + 1, 1000))
         useful = cells * seconds / (CORES * wall)
         told.add("useful work / (2 cores x wall time)", round(useful, 3), ">= 0.75" if seconds < 5 else ">= 0.95",
                  cells=cells, wall_seconds=round(wall, 1))
