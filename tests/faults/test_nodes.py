@@ -10,7 +10,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from tests.sweeps import SWEEP, done, fedray, logged_once, outcome, runs, state_hashes, undisturbed, write
+from tests.sweeps import REPOSITORY, SWEEP, done, fedray, logged_once, outcome, runs, state_hashes, undisturbed, write
 
 SMALL = {"object_store_memory": 100_000_000, "include_dashboard": False, "node_ip_address": "127.0.0.2"}
 """Loopback, and not the address that Ray replaces by the machine's own."""
@@ -20,8 +20,9 @@ WATCHFUL = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 100
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    """A head node with one CPU; this process is connected to it."""
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A head node with one CPU; this process is connected to it. The nodes can import the plug-ins that sweeps name."""
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     made = Cluster(initialize_head=True, head_node_args=SMALL | {"num_cpus": 1, "_system_config": WATCHFUL})
     try:
         ray.init(made.address, log_to_driver=False, logging_level="ERROR")
