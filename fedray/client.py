@@ -152,7 +152,7 @@ class LocalClient:
 
     def _gradients(self, theta: Tensor, loss: Loss, wanted: Sequence[Tensor]) -> tuple[Tensor, ...]:
         def compute() -> tuple[Tensor, tuple[Tensor, ...]]:
-            self._load(theta)
+            self.network.load(theta)
             self._in_loss = True
             value = loss(self.network)
             self._in_loss = False

@@ -138,10 +138,10 @@ class Sweep(Section):
     @property
     def varied(self) -> list[str]:
         """Those of `keys` whose values differ between configurations; of sections without a name the keys inside."""
-        rows = []
+        keys, rows = self.keys, []
         for point in self.points():
             row: dict[str, str] = {}
-            for key in self.keys:
+            for key in keys:
                 value = found(point, key)
                 inside = isinstance(value, Mapping) and "name" not in value
                 row |= {f"{key}.{k}": str(v) for k, v in value.items()} if inside else {key: str(value)}

@@ -46,8 +46,8 @@ class Accumulator:
         self._refuse(name, _largest(vector) * abs(factor), terms)
         if name not in self.sums:
             self.sums[name] = torch.zeros(vector.shape, dtype=torch.int64)
-        for part, total in zip(vector.reshape(-1).split(BLOCK), self.sums[name].view(-1).split(BLOCK), strict=True):
-            total.add_(_scaled(part, factor).to(torch.int64))
+        for part, summed in zip(vector.reshape(-1).split(BLOCK), self.sums[name].view(-1).split(BLOCK), strict=True):
+            summed.add_(_scaled(part, factor).to(torch.int64))
 
     def _add(self, name: str, quantised: Tensor) -> None:
         self.sums[name] = self.sums[name].add_(quantised) if name in self.sums else quantised
@@ -78,7 +78,7 @@ def total(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 def finite(vector: Tensor) -> bool:
     """Whether every entry is finite, in one pass that needs no memory."""
-    return vector.numel() == 0 or all(math.isfinite(float(extreme)) for extreme in torch.aminmax(vector))
+    return math.isfinite(_largest(vector))
 
 
 def _largest(vector: Tensor) -> float:
