@@ -17,7 +17,7 @@ from fedray.config import RunConfig, Runtime
 from fedray.errors import Diverged, UserError
 from fedray.problem import Problem
 from fedray.simulation import Simulation, run
-from tests.test_probes import everything
+from tests.probed import everything
 
 
 def config(algorithm: object, rounds: int = 3, personal: bool = False, **training: object) -> RunConfig:
