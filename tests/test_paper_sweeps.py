@@ -16,8 +16,8 @@ from fedray.sweepfile import Sweep, changed, label
 
 SWEEPS = Path(__file__).parent.parent / "sweeps"
 PAPER_FOLDERS = ("fedgela/", "fedsam/", "fedsol/", "fedtoga/")
-NO_TABLES = {"fedsol/mnist_fedavg", "fedgela/pcdd_smoke"}
-"""A single reproduction run, and a small comparison on digits."""
+NO_TABLES = {"fedsol/mnist_fedavg", "fedsol/mnist_column", "fedgela/pcdd_smoke"}
+"""Reproduction runs on cells of a table, and a small comparison on digits."""
 
 
 def written(folder: Path, sweep: dict[str, Any]) -> Path:
