@@ -5,8 +5,8 @@ from functools import reduce
 
 import pandas as pd
 
-from fedray.errors import unknown
-from fedray.sweepfile import COMPONENTS, SYMBOLS
+from fedray.common.errors import unknown
+from fedray.sweep.grid import COMPONENTS, SYMBOLS
 
 ALWAYS = ("partition.alpha", "partition.shards", "partition.classes")
 """Options that are part of a name also where a sweep has one value only."""
@@ -21,8 +21,12 @@ def labels(cells: pd.DataFrame, key: str) -> pd.Series:
     keys = key.split(",")
     if len(keys) == 1:
         return _one(cells, key)
-    words = [_one(cells, part) if _is_section(cells, part) else
-             f"{SYMBOLS.get(part.rpartition('.')[2], part.rpartition('.')[2])}=" + _one(cells, part) for part in keys]
+    words = [
+        _one(cells, part)
+        if _is_section(cells, part)
+        else f"{SYMBOLS.get(part.rpartition('.')[2], part.rpartition('.')[2])}=" + _one(cells, part)
+        for part in keys
+    ]
     return reduce(lambda left, right: left + " " + right, words)
 
 
@@ -39,8 +43,13 @@ def separating(cells: pd.DataFrame, start: str, rows: pd.Series) -> str:
 
 def settings(cells: pd.DataFrame) -> list[str]:
     """The dotted keys of a configuration's plain sections (clients, training, evaluation), as far as they vary."""
-    return [name for name in map(str, cells) if "." in name and name.partition(".")[0] not in (*COMPONENTS, "metrics")
-            and cells[name].nunique(dropna=False) > 1]
+    return [
+        name
+        for name in map(str, cells)
+        if "." in name
+        and name.partition(".")[0] not in (*COMPONENTS, "metrics")
+        and cells[name].nunique(dropna=False) > 1
+    ]
 
 
 def _is_section(cells: pd.DataFrame, key: str) -> bool:
@@ -54,18 +63,26 @@ def _one(cells: pd.DataFrame, key: str) -> pd.Series:
     if not _is_section(cells, key):
         raise unknown("--rows/--cols", key, _valid(columns))
     options = [name for name in columns if name.startswith(f"{key}.") and name != f"{key}.name"]
-    named = {kind: [name for name in options if group[name].nunique(dropna=False) > 1 or name in ALWAYS]
-             for kind, group in cells.groupby(f"{key}.name")}
+    named = {
+        kind: [name for name in options if group[name].nunique(dropna=False) > 1 or name in ALWAYS]
+        for kind, group in cells.groupby(f"{key}.name")
+    }
 
     def name(cell: pd.Series) -> str:
         kind = cell[f"{key}.name"]
-        words = [f"{SYMBOLS.get(name.partition('.')[2], name.partition('.')[2])}={cell[name]}"
-                 for name in named[kind] if pd.notna(cell[name])]
+        words = [
+            f"{SYMBOLS.get(name.partition('.')[2], name.partition('.')[2])}={cell[name]}"
+            for name in named[kind]
+            if pd.notna(cell[name])
+        ]
         return " ".join([kind, *words])
 
     return cells.apply(name, axis=1)
 
 
 def _valid(columns: Iterable[str]) -> set[str]:
-    return ({name.removesuffix(".name") for name in columns if name.endswith(".name")}
-            | {name for name in columns if "." in name and not name.startswith("metrics.")} | {"seed"})
+    return (
+        {name.removesuffix(".name") for name in columns if name.endswith(".name")}
+        | {name for name in columns if "." in name and not name.startswith("metrics.")}
+        | {"seed"}
+    )

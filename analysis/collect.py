@@ -11,8 +11,9 @@ import pandas as pd
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from fedray.errors import UserError, unknown
-from fedray.tracking import best_runs, flat, open_store, search, status
+from fedray.common.errors import UserError, unknown
+from fedray.tracking.store import best_runs, open_store, search, status
+from fedray.tracking.tracker import flat
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,23 @@ def collect(name: str) -> Collected:
         print(f"{name}: only its smoke version has been run; this is {name}-smoke", file=sys.stderr)
         name += "-smoke"
     if name not in parents:
-        raise unknown("sweep", name, parents) if parents else UserError(f"sweep: {name!r} is not in this store, "
-                                                                        "which holds no sweep at all")
+        raise (
+            unknown("sweep", name, parents)
+            if parents
+            else UserError(f"sweep: {name!r} is not in this store, which holds no sweep at all")
+        )
     best = best_runs(client, experiment)
     cells = _expected(client, parents[name])
     found = [best.get(cell["hash"]) for cell in cells]
     rows = [_row(cell, run) for cell, run in zip(cells, found, strict=True)]
-    return Collected(name, pd.DataFrame(rows), client, {cell["hash"]: cell["config"] for cell in cells},
-                     {run.info.run_id: run for run in found if run is not None}, parents[name])
+    return Collected(
+        name,
+        pd.DataFrame(rows),
+        client,
+        {cell["hash"]: cell["config"] for cell in cells},
+        {run.info.run_id: run for run in found if run is not None},
+        parents[name],
+    )
 
 
 def _expected(client: MlflowClient, parent: Run) -> list[dict[str, Any]]:

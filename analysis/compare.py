@@ -16,7 +16,7 @@ from scipy.stats import t
 from analysis.axes import labels, separating
 from analysis.collect import Collected, collect
 from analysis.metrics import DEFAULT, NEVER, lower_is_better, title, values
-from fedray.errors import UserError, unknown
+from fedray.common.errors import UserError, unknown
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,14 @@ class Difference:
         return "better" if (self.high < 0) == lower else "worse"
 
 
-def paired(sweep: Collected, to: str, metric: str = DEFAULT, confidence: float = 0.95, rows: str = "algorithm",
-           columns: str = "") -> list[Difference]:
+def paired(
+    sweep: Collected,
+    to: str,
+    metric: str = DEFAULT,
+    confidence: float = 0.95,
+    rows: str = "algorithm",
+    columns: str = "",
+) -> list[Difference]:
     """Every method against the reference row `to`, setting by setting.
 
     Raises UserError for an unknown row, metric or key, a confidence outside (0, 1), or runs that cannot be paired.
@@ -57,15 +63,25 @@ def paired(sweep: Collected, to: str, metric: str = DEFAULT, confidence: float =
     columns = columns or separating(cells, "partition", cells["_row"])
     cells = cells.assign(_column=labels(cells, columns))
     if cells.duplicated(["_row", "_column", "seed"]).any():
-        raise UserError(f"--cols: with {columns!r} several runs share method, setting and seed; "
-                        "name what they differ by")
+        raise UserError(
+            f"--cols: with {columns!r} several runs share method, setting and seed; name what they differ by"
+        )
     cells = cells.assign(_value=cells["_value"].replace(NEVER, math.nan))
-    reference = {str(column): group.set_index("seed")["_value"] for column, group
-                 in cells[cells["_row"] == to].groupby("_column")}
+    reference = {
+        str(column): group.set_index("seed")["_value"]
+        for column, group in cells[cells["_row"] == to].groupby("_column")
+    }
     others = cells[cells["_row"] != to]
-    return [_difference(str(row), str(column), group.set_index("seed")["_value"],
-                        reference.get(str(column), pd.Series(dtype=float)), confidence)
-            for (row, column), group in others.groupby(["_row", "_column"], sort=False)]
+    return [
+        _difference(
+            str(row),
+            str(column),
+            group.set_index("seed")["_value"],
+            reference.get(str(column), pd.Series(dtype=float)),
+            confidence,
+        )
+        for (row, column), group in others.groupby(["_row", "_column"], sort=False)
+    ]
 
 
 def _difference(row: str, column: str, ours: pd.Series, theirs: pd.Series, confidence: float) -> Difference:
@@ -81,16 +97,23 @@ def _difference(row: str, column: str, ours: pd.Series, theirs: pd.Series, confi
 
 def report(differences: list[Difference], sweep: str, to: str, metric: str, confidence: float) -> str:
     """Markdown."""
-    lines = [f"**{sweep}: difference to {to}: {title(metric)}**", "",
-             f"| method | setting | n | difference | {100 * confidence:g} % interval | |", "|---|---|---|---|---|---|"]
+    lines = [
+        f"**{sweep}: difference to {to}: {title(metric)}**",
+        "",
+        f"| method | setting | n | difference | {100 * confidence:g} % interval | |",
+        "|---|---|---|---|---|---|",
+    ]
     lower = lower_is_better(metric)
     for one in differences:
         interval = "-" if one.low is None or one.high is None else f"{one.low:+.2f} .. {one.high:+.2f}"
         mean = "-" if one.mean is None else f"{one.mean:+.2f}"
         unpaired = f" (unpaired: {one.unpaired})" if one.unpaired else ""
         lines.append(f"| {one.row} | {one.column} | {one.n}{unpaired} | {mean} | {interval} | {one.verdict(lower)} |")
-    lines += ["", f"- paired by seed; Student's t with n - 1 degrees of freedom; each interval on its own, so of many "
-              f"rows about {100 * (1 - confidence):g} % are told apart by chance"]
+    lines += [
+        "",
+        f"- paired by seed; Student's t with n - 1 degrees of freedom; each interval on its own, so of many "
+        f"rows about {100 * (1 - confidence):g} % are told apart by chance",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -107,6 +130,6 @@ def main(
 
 
 if __name__ == "__main__":
-    from fedray.cli import entry
+    from fedray.common.entry import entry
 
     entry(main)

@@ -26,11 +26,11 @@ from analysis.axes import labels, separating
 from analysis.collect import Collected, collect
 from analysis.metrics import DEFAULT, NEVER, by_round, history, of_parts, title, values
 from analysis.style import COLOURS, HATCHES, WIDTH, axes, save, styled, styles, with_legend
-from fedray.data.partition import partition
-from fedray.data.show import heatmap
-from fedray.data.sources import data_source
-from fedray.errors import UserError, unknown
-from fedray.sweepfile import SYMBOLS
+from fedray.common.errors import UserError, unknown
+from fedray.datasets import data_source
+from fedray.partitions import partition
+from fedray.partitions.heterogeneity import heatmap
+from fedray.sweep.grid import SYMBOLS
 
 KINDS = ("curves", "sensitivity", "bars", "classes", "partition")
 
@@ -44,8 +44,10 @@ def curves(sweep: Collected, metric: str = "test_accuracy", band: str = "seeds",
     Raises UserError for a metric that no run logs by round, or no finished run.
     """
     cells, wanted = labelled(sweep), metric.split(",")
-    logged = {name: {run_id: history(sweep, run_id, name) for run_id in cells["run_id"]}
-              for name in (*wanted, *(f"{name}_std" for name in wanted if band == "clients"))}
+    logged = {
+        name: {run_id: history(sweep, run_id, name) for run_id in cells["run_id"]}
+        for name in (*wanted, *(f"{name}_std" for name in wanted if band == "clients"))
+    }
     for name in logged:
         if not any(logged[name].values()):
             raise unknown("--metric", name, by_round(sweep))
@@ -61,8 +63,13 @@ def curves(sweep: Collected, metric: str = "test_accuracy", band: str = "seeds",
             if band == "clients":
                 spread = _frame(logged[f"{name}_std"], group, smooth).mean(axis=1).reindex(mean.index)
             at = runs.index.to_numpy()
-            area.plot(at, mean, label=method if len(wanted) == 1 else f"{method}: {name}",
-                      markevery=max(1, len(at) // 8), **style)
+            area.plot(
+                at,
+                mean,
+                label=method if len(wanted) == 1 else f"{method}: {name}",
+                markevery=max(1, len(at) // 8),
+                **style,
+            )
             if spread.notna().any():
                 area.fill_between(at, mean - spread, mean + spread, color=style["color"], alpha=0.15, linewidth=0)
         area.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -92,7 +99,8 @@ def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Fi
     cells = cells[count != 1]
     figures = {}
     for setting, panel in cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])].groupby(
-            "_column", sort=False):
+        "_column", sort=False
+    ):
         figure, area = axes(SYMBOLS.get(x.rpartition(".")[2], x.rpartition(".")[2]), title(metric), str(setting))
         for style, (method, group) in zip(styles(), _methods(cells, panel), strict=False):
             at = group.dropna(subset="_x").groupby("_x")["_value"]
@@ -109,8 +117,14 @@ def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Fi
 def varied(sweep: Collected) -> list[str]:
     """The dotted keys for which `sensitivity` has something to draw: numbers by which alone finished runs differ."""
     cells = labelled(sweep)
-    keys = [key for key in map(str, cells) if "." in key and not key.startswith("metrics.")
-            and cells[key].nunique() > 1 and pd.to_numeric(cells[key].dropna(), errors="coerce").notna().all()]
+    keys = [
+        key
+        for key in map(str, cells)
+        if "." in key
+        and not key.startswith("metrics.")
+        and cells[key].nunique() > 1
+        and pd.to_numeric(cells[key].dropna(), errors="coerce").notna().all()
+    ]
     alike = {key: labelled(sweep, without=key).assign(_x=cells[key]).groupby(["_column", "_row"]) for key in keys}
     return [key for key, groups in alike.items() if groups["_x"].nunique().max() > 1]
 
@@ -130,17 +144,28 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
         raise UserError(f"--round: found {at}; {metric}_{parts[0]} was logged at {', '.join(map(str, rounds))}")
     figures = {}
     for setting, panel in cells.groupby("_column", sort=False):
-        groups = [(method, [run_id for run_id in group["run_id"] if (run_id, parts[0]) in value])
-                  for method, group in _methods(cells, panel)]
+        groups = [
+            (method, [run_id for run_id in group["run_id"] if (run_id, parts[0]) in value])
+            for method, group in _methods(cells, panel)
+        ]
         drawn = [(k, method, ids) for k, (method, ids) in enumerate(groups) if ids]
         when = "the last evaluated round" if at is None else f"round {at}"
         figure, area = axes("", f"{SYMBOLS.get(metric, metric)} at {when}", str(setting))
         for place, (k, method, ids) in enumerate(drawn):
             heights = pd.DataFrame([[value[run_id, part] for part in parts] for run_id in ids])
-            area.bar(np.arange(len(parts)) + 0.8 * ((place + 0.5) / len(drawn) - 0.5), heights.mean(),
-                     0.8 / len(drawn), yerr=heights.std() if len(ids) > 1 else None, label=method, capsize=1.5,
-                     facecolor="white" if k % len(HATCHES) else "0.35", edgecolor=COLOURS[k % len(COLOURS)],
-                     linewidth=0.6, hatch=HATCHES[k % len(HATCHES)], error_kw={"elinewidth": 0.6})
+            area.bar(
+                np.arange(len(parts)) + 0.8 * ((place + 0.5) / len(drawn) - 0.5),
+                heights.mean(),
+                0.8 / len(drawn),
+                yerr=heights.std() if len(ids) > 1 else None,
+                label=method,
+                capsize=1.5,
+                facecolor="white" if k % len(HATCHES) else "0.35",
+                edgecolor=COLOURS[k % len(COLOURS)],
+                linewidth=0.6,
+                hatch=HATCHES[k % len(HATCHES)],
+                error_kw={"elinewidth": 0.6},
+            )
         area.set_xticks(range(len(parts)), parts, rotation=90 if len(parts) > 6 else 30, ha="center")
         area.grid(axis="x", visible=False)
         figures[str(setting)] = with_legend(figure, area)
@@ -156,15 +181,20 @@ def classes(sweep: Collected) -> dict[str, Figure]:
     cells, parts = labelled(sweep), of_parts(sweep, "accuracy_class")
     figures = {}
     for (setting, method), group in cells.groupby(["_column", "_row"], sort=False):
-        rows = [_frame({run_id: history(sweep, run_id, f"accuracy_class_{part}") for run_id in group["run_id"]}, group)
-                .mean(axis=1) for part in parts]
+        rows = [
+            _frame(
+                {run_id: history(sweep, run_id, f"accuracy_class_{part}") for run_id in group["run_id"]}, group
+            ).mean(axis=1)
+            for part in parts
+        ]
         grid = pd.DataFrame(dict(zip(parts, rows, strict=True))).dropna(how="all")
         if not len(grid):
             continue
         figure, area = axes("round", "class", f"{method}, {setting}", 0.4 + 0.04 * min(len(parts), 20))
         edges = np.concatenate([[grid.index[0] - 0.5], (grid.index[1:] + grid.index[:-1]) / 2, [grid.index[-1] + 0.5]])
-        image = area.pcolormesh(edges, np.arange(len(parts) + 1) - 0.5, grid.to_numpy().T, cmap="Greys_r", vmin=0,
-                                vmax=100, rasterized=True)
+        image = area.pcolormesh(
+            edges, np.arange(len(parts) + 1) - 0.5, grid.to_numpy().T, cmap="Greys_r", vmin=0, vmax=100, rasterized=True
+        )
         area.grid(visible=False)
         area.invert_yaxis()
         area.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -179,8 +209,9 @@ def partitions(sweep: Collected) -> dict[str, Figure]:
 
     Raises UserError where the data are not here.
     """
-    cells = sweep.cells.assign(_setting=labels(sweep.cells, "data,partition"),
-                               _clients=sweep.cells.get("clients.total", "")).drop_duplicates(["_setting", "_clients"])
+    cells = sweep.cells.assign(
+        _setting=labels(sweep.cells, "data,partition"), _clients=sweep.cells.get("clients.total", "")
+    ).drop_duplicates(["_setting", "_clients"])
     figures = {}
     for cell, setting, clients in zip(cells["cell"], cells["_setting"], cells["_clients"], strict=True):
         config = sweep.configs[cell]
@@ -221,8 +252,13 @@ def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
     kind: Annotated[str, typer.Option(help="curves | sensitivity | bars | classes | partition")] = "",
     x: Annotated[str, typer.Option(help="sensitivity: a key, algorithm.rho, say; default each that varies")] = "",
-    metric: Annotated[str, typer.Option(help="curves: logged by round, several with commas; sensitivity: as in tables; "
-                                             "bars: what its parts begin with")] = "",
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="curves: logged by round, several with commas; sensitivity: as in tables; "
+            "bars: what its parts begin with"
+        ),
+    ] = "",
     band: Annotated[str, typer.Option(help="curves: seeds | clients")] = "seeds",
     smooth: Annotated[int, typer.Option(min=1, help="curves: mean of so many evaluated rounds")] = 1,
     round: Annotated[int | None, typer.Option(min=1, help="bars: of this round; default the last evaluated")] = None,
@@ -266,6 +302,6 @@ def _left_out(sweep: Collected, kind: str, metric: str) -> Iterator[tuple[str, l
 
 
 if __name__ == "__main__":
-    from fedray.cli import entry
+    from fedray.common.entry import entry
 
     entry(main)

@@ -5,34 +5,44 @@ import html
 import io
 from collections.abc import Callable
 
-from analysis.resulttable import Entry, ResultTable
+from analysis.result_table import Entry, ResultTable
 
 Key = tuple[str, str]
 
 
 def markdown(table: ResultTable) -> str:
     """GitHub's markdown; underlining is HTML's <u>, which markdown lacks."""
+
     def cell(key: Key) -> str:
         return _filled(table, key, lambda text: text, {1: "**{}**", 2: "<u>{}</u>"})
 
     grid = [["", *table.columns]] + [[row, *(cell((row, column)) for column in table.columns)] for row in table.rows]
     widths = [max(len(line[k]) for line in grid) for k in range(len(grid[0]))]
-    lines = ["| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |"
-             for line in grid]
+    lines = [
+        "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |" for line in grid
+    ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join([f"**{table.title}**", "", *lines, "", *(f"- {note}" for note in table.notes)]) + "\n"
 
 
 def latex(table: ResultTable) -> str:
     """A booktabs table."""
+
     def cell(key: Key) -> str:
         return _filled(table, key, _tex, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
 
-    lines = [r"\begin{table}", r"\centering", rf"\caption{{{_tex(table.title)}}}",
-             rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}", r"\toprule",
-             " & ".join(["", *map(_tex, table.columns)]) + r" \\", r"\midrule"]
-    lines += [" & ".join([_tex(row), *(cell((row, column)) for column in table.columns)]) + r" \\"
-              for row in table.rows]
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_tex(table.title)}}}",
+        rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
+        r"\toprule",
+        " & ".join(["", *map(_tex, table.columns)]) + r" \\",
+        r"\midrule",
+    ]
+    lines += [
+        " & ".join([_tex(row), *(cell((row, column)) for column in table.columns)]) + r" \\" for row in table.rows
+    ]
     lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in table.notes), r"\end{table}"]
     return "\n".join(lines) + "\n"
 
@@ -48,11 +58,24 @@ def comma_separated(table: ResultTable) -> str:
     paper = ["published", "published_std", "difference"] if table.paper else []
     writer.writerow(["row", "column", "mean", "std", "seeds", "others", *change, *paper])
     for (row, column), entry in table.entries.items():
-        line = [row, column, _number(entry.mean), _number(entry.std), str(entry.seeds),
-                " ".join(f"{status}={n}" for status, n in sorted(entry.others.items()))]
+        line = [
+            row,
+            column,
+            _number(entry.mean),
+            _number(entry.std),
+            str(entry.seeds),
+            " ".join(f"{status}={n}" for status, n in sorted(entry.others.items())),
+        ]
         line += [_number(entry.change)] if change else []
-        line += [_number(entry.printed.value if entry.printed else None),
-                 _number(entry.printed.std if entry.printed else None), _number(entry.difference)] if paper else []
+        line += (
+            [
+                _number(entry.printed.value if entry.printed else None),
+                _number(entry.printed.std if entry.printed else None),
+                _number(entry.difference),
+            ]
+            if paper
+            else []
+        )
         writer.writerow(line)
     return out.getvalue()
 
@@ -70,8 +93,11 @@ def _filled(table: ResultTable, key: Key, written: Callable[[str], str], emphasi
     if entry is None:
         return ""
     value = emphasis.get(table.ranks.get(key, 0), "{}").format(written(_value(entry.mean, entry.std, table.digits)))
-    return " ".join(part for part in (value, written(_change(table, entry)), written(_printed(table, entry)),
-                                      written(entry.note())) if part)
+    return " ".join(
+        part
+        for part in (value, written(_change(table, entry)), written(_printed(table, entry)), written(entry.note()))
+        if part
+    )
 
 
 def _value(mean: float | None, std: float | None, digits: int) -> str:
@@ -97,12 +123,37 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-TEX = str.maketrans({
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "<": "$<$", ">": "$>$", "|": "$|$",
-    "ρ": r"$\rho$", "α": r"$\alpha$", "β": r"$\beta$", "κ": r"$\kappa$", "μ": r"$\mu$", "λ": r"$\lambda$",
-    "τ": r"$\tau$", "γ": r"$\gamma$", "η": r"$\eta$", "Λ": r"$\Lambda$", "Φ": r"$\Phi$", "±": r"$\pm$",
-    "×": r"$\times$", "≥": r"$\geq$"})
+TEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "{": r"\{",
+        "}": r"\}",
+        "$": r"\$",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "_": r"\_",
+        "%": r"\%",
+        "&": r"\&",
+        "#": r"\#",
+        "<": "$<$",
+        ">": "$>$",
+        "|": "$|$",
+        "ρ": r"$\rho$",
+        "α": r"$\alpha$",
+        "β": r"$\beta$",
+        "κ": r"$\kappa$",
+        "μ": r"$\mu$",
+        "λ": r"$\lambda$",
+        "τ": r"$\tau$",
+        "γ": r"$\gamma$",
+        "η": r"$\eta$",
+        "Λ": r"$\Lambda$",
+        "Φ": r"$\Phi$",
+        "±": r"$\pm$",
+        "×": r"$\times$",
+        "≥": r"$\geq$",
+    }
+)
 
 
 def _tex(text: str) -> str:

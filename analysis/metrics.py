@@ -8,9 +8,9 @@ import pandas as pd
 
 from analysis.axes import labels, separating
 from analysis.collect import Collected
+from fedray.common.errors import UserError, unknown
 from fedray.config import RunConfig
-from fedray.cost import relative_compute
-from fedray.errors import UserError, unknown
+from fedray.engine.cost import relative_compute
 
 DEFAULT = "last10_test_accuracy"
 NAMES = {
@@ -24,13 +24,16 @@ NAMES = {
     "train_loss": "training loss",
 }
 """What is logged by round, in words."""
-WHICH = {"last10_": ", mean of the last 10 evaluated rounds",
-         "best_": " of the best round ON THE TEST SET (an optimistic protocol)", "final_": " of the last round"}
+WHICH = {
+    "last10_": ", mean of the last 10 evaluated rounds",
+    "best_": " of the best round ON THE TEST SET (an optimistic protocol)",
+    "final_": " of the last round",
+}
 """Of which round; a metric without one of these is that of the last."""
 COMPUTED = {
     "seconds_per_round": "seconds per round, evaluation not included",
     "relative_flops": "floating-point operations of a client's round in multiples of fedavg's, counted on the model, "
-                      "what a proximal loss costs included",
+    "what a proximal loss costs included",
 }
 ONCE = ("evaluations", "best_round", "seconds_per_round", "diverged_round")
 """Logged once per run, not by round."""
@@ -50,12 +53,21 @@ def values(sweep: Collected, metric: str) -> pd.Series:
     if is_rounds(metric):
         target = rounds_target(metric)
         targets = pd.Series(target, cells.index) if target is not None else _best_of(cells, metric.partition(":")[2])
-        return pd.Series([_first_round(sweep, run_id, wanted) if done and pd.notna(wanted) else np.nan
-                          for run_id, done, wanted in zip(cells["run_id"], finished, targets, strict=True)],
-                         cells.index)
+        return pd.Series(
+            [
+                _first_round(sweep, run_id, wanted) if done and pd.notna(wanted) else np.nan
+                for run_id, done, wanted in zip(cells["run_id"], finished, targets, strict=True)
+            ],
+            cells.index,
+        )
     if metric == "relative_flops":
-        return pd.Series([_relative_flops(sweep.configs[cell]) if done else np.nan
-                          for cell, done in zip(cells["cell"], finished, strict=True)], cells.index)
+        return pd.Series(
+            [
+                _relative_flops(sweep.configs[cell]) if done else np.nan
+                for cell, done in zip(cells["cell"], finished, strict=True)
+            ],
+            cells.index,
+        )
     column = f"metrics.final_{metric}" if f"metrics.final_{metric}" in cells else f"metrics.{metric}"
     if finished.any() and (column not in cells or cells.loc[finished, column].isna().any()):
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
@@ -76,8 +88,11 @@ def by_round(sweep: Collected) -> list[str]:
 
 def of_parts(sweep: Collected, metric: str) -> list[str]:
     """The parts C of the metrics `METRIC_C`, numbers within them in their order. Raises UserError for none."""
-    found = {name.removeprefix(f"{metric}_") for name in by_round(sweep)
-             if name.startswith(f"{metric}_") and not name.endswith("_std")}
+    found = {
+        name.removeprefix(f"{metric}_")
+        for name in by_round(sweep)
+        if name.startswith(f"{metric}_") and not name.endswith("_std")
+    }
     if not found:
         raise unknown("--metric", metric, {name.rpartition("_")[0] for name in by_round(sweep) if "_" in name})
     return sorted(found, key=lambda part: [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", part)])
@@ -94,8 +109,10 @@ def rounds_target(metric: str) -> float | None:
     if not is_rounds(metric) or re.match(r"[^\W\d]", target):
         return None
     if not re.fullmatch(r"\d+(\.\d+)?", target) or not 0 < float(target) <= 100:
-        raise UserError(f"--metric: found {metric!r}; rounds_to:PERCENT with a test accuracy up to 100 is required, "
-                        "or rounds_to:METHOD")
+        raise UserError(
+            f"--metric: found {metric!r}; rounds_to:PERCENT with a test accuracy up to 100 is required, "
+            "or rounds_to:METHOD"
+        )
     return float(target)
 
 
@@ -126,16 +143,21 @@ def _best_of(cells: pd.DataFrame, method: str) -> pd.Series:
     settings = labels(cells, separating(cells, "partition", rows))
     done = (cells["status"] == "finished") & (rows == method)
     best = pd.to_numeric(cells["metrics.best_test_accuracy"]) if done.any() else pd.Series(np.nan, cells.index)
-    found = {key: best[index] for index, key in zip(cells.index, zip(settings, cells["seed"], strict=True), strict=True)
-             if done[index]}
+    found = {
+        key: best[index]
+        for index, key in zip(cells.index, zip(settings, cells["seed"], strict=True), strict=True)
+        if done[index]
+    }
     return pd.Series([found.get(key, np.nan) for key in zip(settings, cells["seed"], strict=True)], cells.index)
 
 
 def _relative_flops(config: dict[str, Any]) -> float:
     for section in ("algorithm", "model"):
         if ":" in config[section]["name"]:
-            raise UserError(f"--metric: relative_flops of {config[section]['name']}, a class of one's own, cannot be "
-                            "counted: what a store names is not imported")
+            raise UserError(
+                f"--metric: relative_flops of {config[section]['name']}, a class of one's own, cannot be "
+                "counted: what a store names is not imported"
+            )
     return relative_compute(RunConfig.parse(config))
 
 

@@ -1,17 +1,32 @@
 """The papers' own numbers: `analysis/published/*.csv`, checked as they are read (columns: the README there)."""
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from fedray.errors import UserError, unknown
+from analysis.metrics import is_rounds, rounds_target
+from analysis.result_table import BEST, Printed
+from fedray.algorithms import algorithm
+from fedray.common.errors import UserError, unknown
 
 FOLDER = Path(__file__).parent / "published"
 KEYS = ("paper", "table", "dataset", "model", "partition", "clients", "participation", "method", "metric")
 """Columns that are never empty."""
 COLUMNS = (*KEYS[:5], "partition_param", *KEYS[5:7], "rounds", *KEYS[7:], "value", "std", "notes")
-METRICS = ("test_accuracy", "train_accuracy", "personal_accuracy", "generic_accuracy", "rounds_to_target", "speedup",
-           "wall_clock_ratio", "relative_flops", "seconds_per_round")
+METRICS = (
+    "test_accuracy",
+    "train_accuracy",
+    "personal_accuracy",
+    "generic_accuracy",
+    "rounds_to_target",
+    "speedup",
+    "wall_clock_ratio",
+    "relative_flops",
+    "seconds_per_round",
+)
 
 
 def tables() -> dict[str, Path]:
@@ -61,3 +76,182 @@ def _refuse(path: Path, column: str, wrong: pd.DataFrame, why: str) -> None:
     if len(wrong):
         line, value = int(wrong.index[0]) + 2, wrong.iloc[0][column]
         raise UserError(f"{path.name}, line {line}: {column} {why}" + (f": found {value}" if value != "" else ""))
+
+
+MODELS = {"emnist_cnn": "cnn", "mcmahan_cnn": "cnn-mcmahan", "char_lstm": "lstm2"}
+METHODS = {
+    "fedsol": ("fedsol", "fedsol-head"),
+    "fedsol-a0": ("fedavg",),
+    "fedsol-a5": ("fedavg+kl-base",),
+    "fedavg-kl": ("fedavg+kl-base",),
+    "fedprox": ("fedprox", "fedprox-base"),
+    "fedtoga-sam": ("fedsam",),
+}
+"""What our labels are called in the published tables, where it is something else."""
+PARAMETER = {"dirichlet": "partition.alpha", "sharding": "partition.shards", "pathological": "partition.classes"}
+PROTOCOL = {
+    "fedsam": "the paper does not say of which round its accuracies are; its deviation is over clients",
+    "fedsol": "the paper calls its accuracies final",
+    "fedgela": "the paper reports the best round",
+    "fedtoga": "the paper does not say of which round its accuracies are",
+}
+Key = tuple[str, str]
+Setting = tuple[str, ...]
+
+
+def beside(
+    name: str, metric: str, groups: Mapping[Key, pd.DataFrame], averaged: bool = False
+) -> tuple[dict[Key, Printed], list[str]]:
+    """The printed numbers of entries that have one, and what has to be said: doubts, and whatever has no partner.
+
+    name: `paper/tableN`. groups: the cells of each entry; averaged: an entry is the mean of several settings.
+    Raises UserError for an unknown table, or a metric it lacks.
+    """
+    rows = _rows(name, metric)
+    places: dict[Setting, list[Any]] = {}
+    for index, row in rows.iterrows():
+        for parameter in row["partition_param"].split("|"):
+            places.setdefault(_setting(row, _plain(parameter)), []).append(index)
+    printed, notes, alone, used = {}, [], [], set()
+    for key, group in groups.items():
+        if averaged:
+            found = {tuple(_of_mean(key[0], group, places))}
+        else:
+            found = {tuple(_candidates(key[0], cell, rows, places)) for _, cell in group.iterrows()}
+        candidates = next(iter(found)) if len(found) == 1 else ()
+        if len(candidates) != 1:
+            several = " (several printed values)" if candidates else " (mixed runs)" if len(found) > 1 else ""
+            alone.append(f"{key[0]}, {key[1]}{several}")
+            continue
+        row = rows.loc[candidates[0]]
+        used.add(candidates[0])
+        printed[key] = Printed(*(None if pd.isna(row[column]) else float(row[column]) for column in ("value", "std")))
+        notes += [f"{key[0]}, {key[1]}: {note}" for note in row["notes"].split("; ") if note.startswith("doubt:")]
+    ours = {
+        cell["training.rounds"]
+        for group in groups.values()
+        for _, cell in group.iterrows()
+        if "training.rounds" in group
+    }
+    theirs = {value for value in rows.loc[list(used), "rounds"] if value}
+    head = [f"in brackets: {name} of the paper and our difference to it; {PROTOCOL[name.partition('/')[0]]}"]
+    if theirs and ours - theirs:
+        head.append(f"rounds: {', '.join(sorted(ours))} here, {', '.join(sorted(theirs))} in the paper")
+    if alone:
+        head.append(f"without a printed value: {'; '.join(alone)}")
+    if left := Counter(rows.loc[[index for index in rows.index if index not in used], "method"]):
+        head.append(f"printed, but not in this table: {', '.join(f'{method} ({n})' for method, n in left.items())}")
+    return printed, head + notes
+
+
+def _rows(name: str, metric: str) -> pd.DataFrame:
+    """The table's rows of a metric. `version=old` (numbers copied from earlier papers) is nobody's result here."""
+    rows = load(name)
+    target = rounds_target(metric)
+    theirs = "rounds_to_target" if is_rounds(metric) else metric
+    for prefix in ("final_", "last10_", "best_"):
+        theirs = theirs.removeprefix(prefix)
+    if not (rows["metric"] == theirs).any():
+        raise UserError(f"--metric: {name} prints {', '.join(dict.fromkeys(rows['metric']))}; found {metric!r}")
+    keep = (rows["metric"] == theirs) & ~rows["notes"].str.contains("version=old", regex=False)
+    if target is not None:
+        keep &= rows["notes"].map(lambda notes: _items(notes).get("target") == f"{target:g}%")
+    elif is_rounds(metric):
+        keep &= rows["notes"].map(lambda notes: _items(notes).get("target", "").startswith("best "))
+    return rows[keep]
+
+
+def _candidates(row: str, cell: pd.Series, rows: pd.DataFrame, places: Mapping[Setting, list[Any]]) -> list[Any]:
+    found = []
+    for method in _methods(row, cell):
+        found += places.get(_of_cell(cell, method), [])
+    rho = cell.get("algorithm.rho")
+    return [
+        index
+        for index in found
+        if (printed := _items(rows.loc[index, "notes"]).get("rho")) is None
+        or (pd.notna(rho) and _plain(rho) == _plain(printed))
+    ]
+
+
+def _methods(row: str, cell: pd.Series) -> tuple[str, ...]:
+    """What the published tables may call the method."""
+    section = "best-baseline" if row == BEST else _algorithm(cell)
+    return METHODS.get(section, (section,))
+
+
+def _of_mean(row: str, group: pd.DataFrame, places: Mapping[Setting, list[Any]]) -> list[Any]:
+    """The printed averages (`partition_param` is `mean`) over all the settings of a group, of one data set, model."""
+    found = []
+    for method in _methods(row, group.iloc[0]):
+        settings = sorted({_of_cell(cell, method) for _, cell in group.iterrows()}, key=lambda one: float(one[4]))
+        data, models, _, _, totals, shares, _ = (list(dict.fromkeys(part)) for part in zip(*settings, strict=True))
+        if len(data) == len(models) == 1:
+            found += places.get(
+                (data[0], models[0], "dirichlet", "mean", "|".join(totals), "|".join(shares), method), []
+            )
+    return found
+
+
+def _of_cell(cell: pd.Series, method: str) -> Setting:
+    """As `_setting`, of a cell's configuration."""
+    partition, total = str(cell["partition.name"]).removesuffix("_client"), str(cell.get("clients.total"))
+    per_round = str(cell.get("clients.per_round"))
+    share = float(per_round) if "." in per_round or per_round == "nan" else float(per_round) / float(total)
+    parameter = _plain(cell.get(PARAMETER.get(partition, ""), ""))
+    if partition == "dirichlet" and parameter == "10000":
+        partition, parameter = "iid", ""  # FedGELA's way to say it
+    if partition == "pxcy":
+        parameter = f"P{total}C{cell['partition.classes']}"
+    model = str(cell.get("model.name"))
+    return (
+        str(cell.get("data.name")).replace("_", "-"),
+        MODELS.get(model, model.replace("_", "-")),
+        partition,
+        parameter,
+        total,
+        f"{share:g}",
+        method,
+    )
+
+
+def _setting(row: pd.Series, parameter: str) -> Setting:
+    return (
+        row["dataset"],
+        row["model"],
+        row["partition"],
+        "" if row["partition"] == "iid" else parameter,
+        row["clients"],
+        "|".join(map(_plain, row["participation"].split("|"))),
+        row["method"],
+    )
+
+
+def _algorithm(cell: pd.Series) -> str:
+    """The method's label; its name for a class of the user's own."""
+    section: dict[str, Any] = {}
+    for key, value in cell.items():
+        parts = str(key).split(".")
+        if parts[0] == "algorithm" and pd.notna(value):
+            inner = section
+            for part in parts[1:-1]:
+                inner = inner.setdefault(part, {})
+            inner[parts[-1]] = value
+    if ":" in str(section["name"]):  # what a store names is never imported
+        return str(section["name"])
+    try:
+        return algorithm(section).label()
+    except UserError:
+        return str(section["name"])
+
+
+def _items(notes: str) -> dict[str, str]:
+    return dict(item.split("=", 1) for item in notes.split("; ") if "=" in item)
+
+
+def _plain(value: Any) -> str:
+    """A number without trailing zeros; other text as it is."""
+    try:
+        return f"{float(value):g}"
+    except (TypeError, ValueError):
+        return str(value)

@@ -26,10 +26,10 @@ from analysis.collect import Collected, collect
 from analysis.figures import curves
 from analysis.formats import in_html
 from analysis.metrics import DEFAULT
-from analysis.resulttable import ResultTable
+from analysis.result_table import ResultTable
 from analysis.style import styled
 from analysis.tables import build
-from fedray.sweepfile import COMPONENTS
+from fedray.sweep.grid import COMPONENTS
 
 MADE_WITH = {"mlflow.source.git.commit": "commit of fedray"}
 ENVIRONMENT = "environment."
@@ -40,20 +40,34 @@ Pictures = list[tuple[str, str]]
 
 def page(sweep: Collected, metrics: list[str], paper: str = "") -> str:
     """The HTML. paper: the published table to put beside. Raises UserError as `tables.build` does."""
-    templates = Environment(loader=PackageLoader("analysis"), autoescape=select_autoescape(), undefined=StrictUndefined,
-                            trim_blocks=True, lstrip_blocks=True)
+    templates = Environment(
+        loader=PackageLoader("analysis"),
+        autoescape=select_autoescape(),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     tables = [build(sweep, metric, paper=paper) for metric in metrics]
     cells = [_cell(sweep, cell) for cell in sweep.cells.to_dict("records")]
     counts = Counter(cell["status"] for cell in cells)
     same, varied = _settings(sweep.cells)
     return templates.get_template("report.html").render(
-        name=sweep.name, description=sweep.parent.data.tags.get("mlflow.note.content", ""),
+        name=sweep.name,
+        description=sweep.parent.data.tags.get("mlflow.note.content", ""),
         counts=f"{len(cells)} cells: " + ", ".join(f"{n} {status}" for status, n in counts.most_common()),
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), cells=cells,
-        absent=[cell for cell in cells if cell["status"] != "finished"], tables=tables, filled=_filled,
-        pictures=[("Learning curves", _curves(sweep), "No finished run to draw."),
-                  ("Partitions", _partitions(sweep), "No run yet that holds a picture of its partition.")],
-        same=same, varied=varied, made_with=_made_with(sweep))
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        cells=cells,
+        absent=[cell for cell in cells if cell["status"] != "finished"],
+        tables=tables,
+        filled=_filled,
+        pictures=[
+            ("Learning curves", _curves(sweep), "No finished run to draw."),
+            ("Partitions", _partitions(sweep), "No run yet that holds a picture of its partition."),
+        ],
+        same=same,
+        varied=varied,
+        made_with=_made_with(sweep),
+    )
 
 
 def _filled(table: ResultTable, row: str, column: str) -> Markup:
@@ -64,10 +78,12 @@ def _cell(sweep: Collected, cell: dict[Any, Any]) -> dict[str, Any]:
     run = sweep.runs.get(cell["run_id"])
     seconds = cell.get("metrics.seconds_per_round")
     message = cell.get("message")
-    return {**{key: cell[key] for key in ("cell", "label", "status", "run_id")},
-            "message": message if isinstance(message, str) else "",
-            "seconds": "" if seconds is None or pd.isna(seconds) else f"{seconds:.3g}",
-            "theta": run.data.tags.get("fedray.theta_sha256", "")[:16] if run is not None else ""}
+    return {
+        **{key: cell[key] for key in ("cell", "label", "status", "run_id")},
+        "message": message if isinstance(message, str) else "",
+        "seconds": "" if seconds is None or pd.isna(seconds) else f"{seconds:.3g}",
+        "theta": run.data.tags.get("fedray.theta_sha256", "")[:16] if run is not None else "",
+    }
 
 
 def _settings(cells: pd.DataFrame) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -148,6 +164,6 @@ def main(
 
 
 if __name__ == "__main__":
-    from fedray.cli import entry
+    from fedray.common.entry import entry
 
     entry(main)

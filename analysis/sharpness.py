@@ -2,7 +2,7 @@
 
 The top Hessian eigenvalues of the global model in the run's newest checkpoint, λ1 and λ1/λ5, on training samples that
 the run's seed picks; and the loss in a plane through it, as a picture (PNG, PDF) and as data (CSV). Printed and written
-to files; the store is only read. Definitions: fedray/evaluation/hessian.py.
+to files; the store is only read. Definitions: analysis/hessian.py.
 """
 
 import csv
@@ -20,18 +20,18 @@ from matplotlib.figure import Figure
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
+from analysis.hessian import Landscape, filter_normalised, surface, top_eigenvalues
 from analysis.style import axes, save, styled
-from fedray.checkpoint import Checkpoints
+from fedray.common.errors import UserError, unknown
+from fedray.common.rng import generator
+from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig
-from fedray.data.batches import Samples
-from fedray.errors import UserError, unknown
-from fedray.evaluation.hessian import Landscape, filter_normalised, surface, top_eigenvalues
-from fedray.files import parse_yaml
-from fedray.plan import storage
-from fedray.problem import Problem
-from fedray.rng import generator
-from fedray.simulation import State
-from fedray.tracking import open_store
+from fedray.datasets.dataset import Samples
+from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.problem import Problem
+from fedray.engine.state import State
+from fedray.sweep.storage import storage
+from fedray.tracking.store import open_store
 
 COUNT = 5
 """How many eigenvalues; FedSOL's figure 8 prints λ1 and λ1/λ5."""
@@ -56,8 +56,10 @@ class Sharpness:
 
     def __str__(self) -> str:
         values = ", ".join(f"{value:.4g}" for value in self.eigenvalues)
-        return (f"{self.label}: round {self.round}, loss {self.loss:.4g} on {self.samples} training samples\n"
-                f"  λ1 {self.eigenvalues[0]:.4g}, λ1/λ5 {self.ratio:.4g}; eigenvalues {values}")
+        return (
+            f"{self.label}: round {self.round}, loss {self.loss:.4g} on {self.samples} training samples\n"
+            f"  λ1 {self.eigenvalues[0]:.4g}, λ1/λ5 {self.ratio:.4g}; eigenvalues {values}"
+        )
 
 
 class Trained:
@@ -75,18 +77,32 @@ class Trained:
         problem = Problem.build(self.config)
         data, network = problem.data, problem.network(device)
         self.layout, self.theta, buffers = network.layout, self.state.theta.to(device), self.state.buffers.to(device)
-        self._refuse_other(Landscape(network, buffers, Samples(data.x_test, data.y_test, data, device),
-                                     np.arange(len(data.y_test)), self.config.algorithm.logits))
+        self._refuse_other(
+            Landscape(
+                network,
+                buffers,
+                Samples(data.x_test, data.y_test, data, device),
+                np.arange(len(data.y_test)),
+                self.config.algorithm.logits,
+            )
+        )
         drawn = generator(self.config.seed, "sharpness").permutation(len(data.y_train))[:samples]
         self.indices = np.sort(drawn)
-        self.landscape = Landscape(network, buffers, Samples(data.x_train, data.y_train, data, device), self.indices,
-                                   self.config.algorithm.logits)
+        self.landscape = Landscape(
+            network,
+            buffers,
+            Samples(data.x_train, data.y_train, data, device),
+            self.indices,
+            self.config.algorithm.logits,
+        )
 
     def _refuse_other(self, tests: Landscape) -> None:
         logged = [row["test_loss"] for row in self.state.history if row["round"] == self.state.round]
         if logged and not math.isclose(found := tests.loss(self.theta), logged[0], rel_tol=1e-3, abs_tol=1e-6):
-            raise UserError(f"--run: the checkpoint's test loss is {found:.6g} here, but {logged[0]:.6g} was logged: "
-                            "other data, or another version of the model")
+            raise UserError(
+                f"--run: the checkpoint's test loss is {found:.6g} here, but {logged[0]:.6g} was logged: "
+                "other data, or another version of the model"
+            )
 
     def eigen(self) -> tuple[Sharpness, np.ndarray]:
         """The top eigenvalues, and their vectors `(5, P)`. Raises UserError for a model too small to have so many."""
@@ -94,9 +110,16 @@ class Trained:
             raise UserError(f"model: {self.layout.size} parameters; more than {COUNT} are required")
         start = generator(self.config.seed, "lanczos").standard_normal(self.layout.size)
         values, vectors = top_eigenvalues(
-            lambda v: self.landscape.times(self.theta, v.to(self.theta.device)), start, COUNT)
-        return Sharpness(self.run, self.label, self.state.round, len(self.indices), self.landscape.loss(self.theta),
-                         [float(value) for value in values]), vectors
+            lambda v: self.landscape.times(self.theta, v.to(self.theta.device)), start, COUNT
+        )
+        return Sharpness(
+            self.run,
+            self.label,
+            self.state.round,
+            len(self.indices),
+            self.landscape.loss(self.theta),
+            [float(value) for value in values],
+        ), vectors
 
     def plane(self, kind: str, vectors: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """The loss at θ + steps[i] d1 + steps[j] d2.
@@ -115,16 +138,19 @@ def _read(client: MlflowClient, run: str) -> tuple[RunConfig, str, str]:
     try:
         found = client.get_run(run)
     except MlflowException:
-        raise UserError(f"--run: {run!r} is not in this store; a report (python -m analysis.report) lists the runs' ids"
-                        ) from None
+        raise UserError(
+            f"--run: {run!r} is not in this store; a report (python -m analysis.report) lists the runs' ids"
+        ) from None
     if found.data.tags.get("fedray.kind") != "cell":
         raise UserError(f"--run: {run} is a sweep; one of its cells is required")
     path = Path(client.download_artifacts(run, "config.yaml"))
     config: dict[str, Any] = parse_yaml(path.read_text(encoding="utf-8"), "--run")
     for section in ("algorithm", "model"):
         if ":" in config[section]["name"]:
-            raise UserError(f"--run: {section} is {config[section]['name']}, a class of one's own; what a store names "
-                            "is not imported")
+            raise UserError(
+                f"--run: {section} is {config[section]['name']}, a class of one's own; what a store names "
+                "is not imported"
+            )
     parsed = RunConfig.parse(config)
     if parsed.algorithm.keeps != "none":
         raise UserError(f"--run: {parsed.algorithm.name} has no global model: each client keeps its own parameters")
@@ -135,11 +161,15 @@ def _state(directory: Path) -> State:
     checkpoints = Checkpoints(directory)
     state = checkpoints.load()
     if state is None and checkpoints.rounds():
-        raise UserError(f"--run: none of its checkpoints in {directory} is whole (rounds "
-                        f"{', '.join(map(str, checkpoints.rounds()))}); call its sweep again with --force")
+        raise UserError(
+            f"--run: none of its checkpoints in {directory} is whole (rounds "
+            f"{', '.join(map(str, checkpoints.rounds()))}); call its sweep again with --force"
+        )
     if state is None:
-        raise UserError(f"--run: there is no checkpoint of it in {directory}; FEDRAY_STORAGE says where they are, and "
-                        "`fedray run` writes none")
+        raise UserError(
+            f"--run: there is no checkpoint of it in {directory}; FEDRAY_STORAGE says where they are, and "
+            "`fedray run` writes none"
+        )
     return state
 
 
@@ -147,8 +177,12 @@ def _state(directory: Path) -> State:
 def draw(found: Sharpness, kind: str, steps: np.ndarray, losses: np.ndarray) -> Figure:
     """Contours of the loss, with λ1 and λ1/λ5."""
     words = {"random": "random direction", "eigen": "eigenvector"}[kind]
-    figure, panel = axes(f"along {words} 1", f"along {words} 2",
-                         f"{found.label}\nλ1 = {found.eigenvalues[0]:.3g}, λ1/λ5 = {found.ratio:.3g}", 0.8)
+    figure, panel = axes(
+        f"along {words} 1",
+        f"along {words} 2",
+        f"{found.label}\nλ1 = {found.eigenvalues[0]:.3g}, λ1/λ5 = {found.ratio:.3g}",
+        0.8,
+    )
     levels = np.unique(np.quantile(losses, np.linspace(0, 1, 16)))  # equal areas between lines, however steep
     filled = panel.contourf(steps, steps, losses.T, levels, cmap="Greys")
     panel.contour(steps, steps, losses.T, levels, colors="black", linewidths=0.3)
@@ -163,8 +197,9 @@ def main(
     plot: Annotated[str, typer.Option(help="none | random | eigen: the plane in which the loss is drawn")] = "none",
     samples: Annotated[int, typer.Option(min=1, help="training samples")] = 2000,
     points: Annotated[int, typer.Option(min=3, help="of the grid, per side")] = 25,
-    reach: Annotated[float, typer.Option(min=0, help="the plane is -REACH..REACH; filters' or eigenvectors' lengths"
-                                         )] = 1.0,
+    reach: Annotated[
+        float, typer.Option(min=0, help="the plane is -REACH..REACH; filters' or eigenvectors' lengths")
+    ] = 1.0,
     device: Annotated[str, typer.Option(help="cpu | cuda")] = "cpu",
     out: Annotated[Path, typer.Option(help="folder for what is written")] = Path("sharpness"),
 ) -> None:
@@ -189,12 +224,15 @@ def main(
         with paths[0].open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["first", "second", "loss"])
-            writer.writerows([f"{a:.6g}", f"{b:.6g}", f"{losses[i, j]:.8g}"]
-                             for i, a in enumerate(steps) for j, b in enumerate(steps))
+            writer.writerows(
+                [f"{a:.6g}", f"{b:.6g}", f"{losses[i, j]:.8g}"]
+                for i, a in enumerate(steps)
+                for j, b in enumerate(steps)
+            )
         sys.stdout.write("".join(f"  {path}\n" for path in paths))
 
 
 if __name__ == "__main__":
-    from fedray.cli import entry
+    from fedray.common.entry import entry
 
     entry(main)

@@ -11,14 +11,24 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedray.sweepfile import SYMBOLS
+from fedray.sweep.grid import SYMBOLS
 
 WIDTH = 3.3
 """Inches: a column of a two-column paper."""
 STYLE: Any = {
-    "font.size": 7, "axes.linewidth": 0.6, "lines.linewidth": 1.0, "lines.markersize": 3.0, "pdf.fonttype": 42,
-    "legend.fontsize": 6, "legend.frameon": False, "axes.grid": True, "grid.linewidth": 0.3, "grid.alpha": 0.5,
-    "axes.axisbelow": True, "hatch.linewidth": 0.4}
+    "font.size": 7,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.0,
+    "lines.markersize": 3.0,
+    "pdf.fonttype": 42,
+    "legend.fontsize": 6,
+    "legend.frameon": False,
+    "axes.grid": True,
+    "grid.linewidth": 0.3,
+    "grid.alpha": 0.5,
+    "axes.axisbelow": True,
+    "hatch.linewidth": 0.4,
+}
 COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7f7f7f", "#e69f00")
 """Okabe and Ito's, told apart by colour-blind readers."""
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))

@@ -16,16 +16,23 @@ import typer
 
 from analysis.axes import labels, separating
 from analysis.collect import Collected, collect
-from analysis.derived import BEST, averaged, entry, side_by_side, with_best
 from analysis.formats import FORMATS
-from analysis.matching import beside
 from analysis.metrics import DEFAULT, is_rounds, lower_is_better, title, values
-from analysis.resulttable import Entry, ResultTable
-from fedray.errors import unknown
+from analysis.published import beside
+from analysis.result_table import BEST, Entry, ResultTable, averaged, entry, side_by_side, with_best
+from fedray.common.errors import unknown
 
 
-def build(sweep: Collected, metric: str = DEFAULT, rows: str = "algorithm", columns: str = "",
-          reference: str = "", paper: str = "", over: str = "", best_but: str | None = None) -> ResultTable:
+def build(
+    sweep: Collected,
+    metric: str = DEFAULT,
+    rows: str = "algorithm",
+    columns: str = "",
+    reference: str = "",
+    paper: str = "",
+    over: str = "",
+    best_but: str | None = None,
+) -> ResultTable:
     """Group a sweep's cells. columns: default partition and whatever else entries would mix. reference: a row.
 
     paper: the published table (`fedtoga/table1`) to put beside. over: keys with commas that columns are averaged over.
@@ -34,8 +41,12 @@ def build(sweep: Collected, metric: str = DEFAULT, rows: str = "algorithm", colu
     Raises UserError for a metric no finished run has, an unknown key, reference, row or published table.
     """
     if "," in metric:
-        return side_by_side({one: build(sweep, one, rows, columns, reference, paper, over, best_but)
-                             for one in dict.fromkeys(metric.split(","))})
+        return side_by_side(
+            {
+                one: build(sweep, one, rows, columns, reference, paper, over, best_but)
+                for one in dict.fromkeys(metric.split(","))
+            }
+        )
     cells = sweep.cells.assign(_value=values(sweep, metric), _row=labels(sweep.cells, rows))
     columns = columns or separating(cells, "partition", cells["_row"])
     cells = cells.assign(_setting=labels(cells, columns))
@@ -43,8 +54,7 @@ def build(sweep: Collected, metric: str = DEFAULT, rows: str = "algorithm", colu
     if best_but is not None:
         cells, said = with_best(cells, [row for row in best_but.split(",") if row], lower_is_better(metric))
     cells = cells.assign(_column=_averaged_over(cells, columns, over) if over else cells["_setting"])
-    groups = {(str(row), str(column)): group for (row, column), group
-              in cells.groupby(["_row", "_column"], sort=False)}
+    groups = {(str(row), str(column)): group for (row, column), group in cells.groupby(["_row", "_column"], sort=False)}
     settings = cells.groupby("_column")["_setting"].nunique()
     entries = {key: averaged(group, settings[key[1]]) if over else entry(group) for key, group in groups.items()}
     names = list(dict.fromkeys(cells["_row"])), list(dict.fromkeys(cells["_column"]))
@@ -52,16 +62,26 @@ def build(sweep: Collected, metric: str = DEFAULT, rows: str = "algorithm", colu
     if reference:
         if reference not in names[0]:
             raise unknown("--to", reference, names[0])
-        entries = {key: replace(one, change=_change(one, entries.get((reference, key[1])), ratio))
-                   for key, one in entries.items()}
+        entries = {
+            key: replace(one, change=_change(one, entries.get((reference, key[1])), ratio))
+            for key, one in entries.items()
+        }
         notes.append(f"in parentheses: {f'rounds of {reference} / rounds' if ratio else f'difference to {reference}'}")
     if paper:
         printed, said = beside(paper, metric, groups, bool(over))
         entries = {key: replace(one, printed=printed.get(key)) for key, one in entries.items()}
         notes += said
-    return ResultTable(f"{sweep.name}: {title(metric)}", *names, entries,
-                       _ranks(entries, names[1], lower_is_better(metric)), notes, 1 if ratio else 2, reference, ratio,
-                       paper)
+    return ResultTable(
+        f"{sweep.name}: {title(metric)}",
+        *names,
+        entries,
+        _ranks(entries, names[1], lower_is_better(metric)),
+        notes,
+        1 if ratio else 2,
+        reference,
+        ratio,
+        paper,
+    )
 
 
 def _averaged_over(cells: pd.DataFrame, columns: str, over: str) -> pd.Series | str:
@@ -83,8 +103,7 @@ def _change(entry: Entry, reference: Entry | None, ratio: bool) -> float | None:
 def _ranks(entries: dict[tuple[str, str], Entry], columns: Sequence[str], lower: bool) -> dict[tuple[str, str], int]:
     ranks = {}
     for column in columns:
-        whole = {key: one.mean for key, one in entries.items()
-                 if key[1] == column and one.whole and key[0] != BEST}
+        whole = {key: one.mean for key, one in entries.items() if key[1] == column and one.whole and key[0] != BEST}
         order = sorted({round(mean, 2) for mean in whole.values() if mean is not None}, reverse=not lower)
         for key, mean in whole.items():
             if mean is not None and round(mean, 2) in order[:2] and len(whole) > 1:
@@ -97,14 +116,19 @@ def _notes(cells: pd.DataFrame, metric: str, over: str) -> list[str]:
     cells = cells[cells["_row"] != BEST]
     seeds = cells.groupby(["_row", "_column"])["seed"].nunique()
     if seeds.nunique() == 1:
-        notes.append(f"mean ± sample standard deviation over {seeds.iloc[0]} seeds; best bold, second best underlined"
-                     if seeds.iloc[0] > 1 else "one seed; best bold, second best underlined")
+        notes.append(
+            f"mean ± sample standard deviation over {seeds.iloc[0]} seeds; best bold, second best underlined"
+            if seeds.iloc[0] > 1
+            else "one seed; best bold, second best underlined"
+        )
     else:
         notes.append(f"mean ± sample standard deviation over {seeds.min()} to {seeds.max()} seeds")
     if over:
         counts = cells.groupby("_column")["_setting"].nunique()
-        notes.append(f"averaged over {over}, seed by seed: " + ", ".join(f"{n} settings ({column})"
-                                                                         for column, n in counts.items()))
+        notes.append(
+            f"averaged over {over}, seed by seed: "
+            + ", ".join(f"{n} settings ({column})" for column, n in counts.items())
+        )
     groups = cells.groupby(["_row", "_setting"])
     mixed = groups.size() > groups["seed"].nunique()
     if mixed.any():
@@ -112,24 +136,30 @@ def _notes(cells: pd.DataFrame, metric: str, over: str) -> list[str]:
     if metric.startswith("last10_") and "metrics.evaluations" in cells:
         few = cells.loc[cells["metrics.evaluations"] < 10, "metrics.evaluations"]
         if len(few):
-            notes.append(f"{len(few)} runs have fewer than 10 evaluated rounds (as few as {few.min():.0f}): "
-                         "the mean of those")
+            notes.append(
+                f"{len(few)} runs have fewer than 10 evaluated rounds (as few as {few.min():.0f}): the mean of those"
+            )
     if is_rounds(metric) and "evaluation.every" in cells:
         every = sorted({int(n) for n in cells["evaluation.every"].dropna()})
         if every != [1]:
-            notes.append(f"evaluated every {' or '.join(map(str, every))} rounds, so the target was met up to that "
-                         "much earlier")
+            notes.append(
+                f"evaluated every {' or '.join(map(str, every))} rounds, so the target was met up to that much earlier"
+            )
     bad = cells[~cells["status"].isin(["finished", "missing", "running"])]
-    notes += [f"{cell['status']}: {cell['label']}" + (f": {cell['message']}" if cell.get("message") else "")
-              for _, cell in bad.iterrows()]
+    notes += [
+        f"{cell['status']}: {cell['label']}" + (f": {cell['message']}" if cell.get("message") else "")
+        for _, cell in bad.iterrows()
+    ]
     return notes
 
 
 def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
     format: Annotated[str, typer.Option(help="markdown | latex | csv")] = "markdown",
-    metric: Annotated[str, typer.Option(help="of the runs, rounds_to:PERCENT, rounds_to:METHOD (its best accuracy); "
-                                             "several with commas")] = DEFAULT,
+    metric: Annotated[
+        str,
+        typer.Option(help="of the runs, rounds_to:PERCENT, rounds_to:METHOD (its best accuracy); several with commas"),
+    ] = DEFAULT,
     rows: Annotated[str, typer.Option(help="sections or dotted keys, with commas")] = "algorithm",
     cols: Annotated[str, typer.Option(help="the same; default partition and whatever entries would mix")] = "",
     to: Annotated[str, typer.Option(help="a row: differences, or for rounds_to speed-ups, to it")] = "",
@@ -146,12 +176,14 @@ def main(
         paper = paper or name
     table = build(collect(name), metric, rows, cols, to, paper, over, best_but)
     if smoke:
-        table.notes.append("a smoke sweep, whose numbers mean nothing beside a paper's: nothing is compared; "
-                           f"--paper {name.removesuffix('-smoke')} does it all the same")
+        table.notes.append(
+            "a smoke sweep, whose numbers mean nothing beside a paper's: nothing is compared; "
+            f"--paper {name.removesuffix('-smoke')} does it all the same"
+        )
     sys.stdout.write(FORMATS[format](table))
 
 
 if __name__ == "__main__":
-    from fedray.cli import entry as run
+    from fedray.common.entry import entry as run
 
     run(main)

@@ -40,12 +40,16 @@ def paths(mu: float, rho: float) -> dict[str, np.ndarray]:
 
     FedSOL: the local gradient at w + ρ g_p / ||g_p||, where g_p = w - x is the proximal loss's gradient (0 at x).
     """
+
     def fedsol(w: np.ndarray) -> np.ndarray:
         away = w - START
         return local_gradient(w + rho * away / (np.linalg.norm(away) + 1e-12))
 
-    return {"fedavg": path(local_gradient), f"fedprox μ={mu:g}": path(lambda w: local_gradient(w) + mu * (w - START)),
-            f"fedsol ρ={rho:g}": path(fedsol)}
+    return {
+        "fedavg": path(local_gradient),
+        f"fedprox μ={mu:g}": path(lambda w: local_gradient(w) + mu * (w - START)),
+        f"fedsol ρ={rho:g}": path(fedsol),
+    }
 
 
 @styled
@@ -66,12 +70,16 @@ def draw(found: dict[str, np.ndarray]) -> Figure:
 
 def caption(found: dict[str, np.ndarray]) -> str:
     """What the picture shows, whose choice it is, and where the paths end."""
-    ends = "; ".join(f"{name} at ({end[0]:.3f}, {end[1]:.3f}), local loss {0.5 * CURVATURE @ end**2:.4f}, distance to "
-                     f"the global model {np.linalg.norm(end - START):.3f}"
-                     for name, end in ((name, points[-1]) for name, points in found.items()))
-    return (f"FedSOL's toy example: {STEPS} local steps of lr {LR:g} from the global model (1, 1), δ = {DELTA:g}. The "
-            "local loss ½ (w1² + δ w2²), the proximal loss ½ ||w - (1, 1)||², the fixed radius ρ, and the values of μ "
-            f"and ρ are our choice. Ends: {ends}.\n")
+    ends = "; ".join(
+        f"{name} at ({end[0]:.3f}, {end[1]:.3f}), local loss {0.5 * CURVATURE @ end**2:.4f}, distance to "
+        f"the global model {np.linalg.norm(end - START):.3f}"
+        for name, end in ((name, points[-1]) for name, points in found.items())
+    )
+    return (
+        f"FedSOL's toy example: {STEPS} local steps of lr {LR:g} from the global model (1, 1), δ = {DELTA:g}. The "
+        "local loss ½ (w1² + δ w2²), the proximal loss ½ ||w - (1, 1)||², the fixed radius ρ, and the values of μ "
+        f"and ρ are our choice. Ends: {ends}.\n"
+    )
 
 
 def main(
@@ -86,13 +94,14 @@ def main(
     with written[-2].open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["method", "step", "w1", "w2"])
-        writer.writerows([name, k, f"{w[0]:.8g}", f"{w[1]:.8g}"] for name, points in found.items()
-                         for k, w in enumerate(points))
+        writer.writerows(
+            [name, k, f"{w[0]:.8g}", f"{w[1]:.8g}"] for name, points in found.items() for k, w in enumerate(points)
+        )
     written[-1].write_text(caption(found), encoding="utf-8")
     sys.stdout.write("".join(f"{one}\n" for one in written) + caption(found))
 
 
 if __name__ == "__main__":
-    from fedray.cli import entry
+    from fedray.common.entry import entry
 
     entry(main)

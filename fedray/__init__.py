@@ -1,10 +1,39 @@
 """fedray: federated-learning sweeps on Ray, tracked in MLflow.
 
-`simulate(config)` is one run; the command line is `fedray --help`.
+`simulate(config)` is one run; the command line is `fedray --help`. Importing this package imports nothing else: each
+name is loaded when it is first used (PEP 562), so that what needs no PyTorch does not wait for it.
 """
 
-from fedray.api import simulate
-from fedray.errors import Diverged, UserError
-from fedray.simulation import Result
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Diverged", "Result", "UserError", "simulate"]
+if TYPE_CHECKING:
+    from fedray.algorithms.base import Algorithm, Client, Each, Sum
+    from fedray.api import simulate
+    from fedray.common.errors import Diverged, UserError
+    from fedray.engine.simulation import Result
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Algorithm": "fedray.algorithms.base",
+    "Client": "fedray.algorithms.base",
+    "Each": "fedray.algorithms.base",
+    "Sum": "fedray.algorithms.base",
+    "simulate": "fedray.api",
+    "Diverged": "fedray.common.errors",
+    "UserError": "fedray.common.errors",
+    "Result": "fedray.engine.simulation",
+}
+
+__all__ = ["Algorithm", "Client", "Diverged", "Each", "Result", "Sum", "UserError", "__version__", "simulate"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedray' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,40 +12,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Forward, Loss, Part, Vectors
-from fedray.data.batches import Samples
-from fedray.errors import UserError
-from fedray.models.flat import Layout, Network, Output
-from fedray.rng import generator
+from fedray.algorithms.base import Forward, Loss, Part
+from fedray.common.errors import UserError
+from fedray.common.rng import generator
+from fedray.common.vectors import Vectors
+from fedray.datasets.dataset import Samples
+from fedray.models.network import Layout, Network, Output
 
 T = TypeVar("T")
 CHUNK = 500
 """Samples per forward pass where nothing depends on the batch size."""
-
-
-@dataclass(frozen=True)
-class Broadcast:
-    """What every client of a round receives. round: t from 0; lr: η_t; theta (P,), buffers (B,) float32.
-
-    probes: what is measured of each client after its training.
-    """
-
-    round: int
-    lr: float
-    theta: Tensor
-    buffers: Tensor
-    message: Vectors
-    cohort: int
-    probes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Job:
-    """One client's part of a round: its id, its weight π_i and what it kept (empty before its first activity)."""
-
-    client: int
-    weight: float
-    state: Vectors
 
 
 @dataclass(frozen=True)
@@ -143,11 +119,13 @@ class LocalClient:
             return self._differentiate(lambda: self.network.gradient(theta, self.x, self.y, part), plain=True)
         return self.network.flat(self._gradients(theta, loss, self.network.parts[part]), part)
 
-    def grad_with(self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
-                  ) -> tuple[Tensor, Tensor]:
+    def grad_with(
+        self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
         extra = extra.detach().requires_grad_()
-        *gradients, by_extra = self._gradients(theta, lambda forward: loss(forward, extra),
-                                               [*self.network.trained, extra])
+        *gradients, by_extra = self._gradients(
+            theta, lambda forward: loss(forward, extra), [*self.network.trained, extra]
+        )
         return self.network.flat(gradients), by_extra
 
     def _gradients(self, theta: Tensor, loss: Loss, wanted: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -171,8 +149,10 @@ class LocalClient:
             except ValueError as error:
                 if len(self.y) > 1 or "more than 1 value per channel" not in str(error):
                     raise
-                raise UserError(f"training.batch_size: client {self.id} has {self.samples} samples, the last batch one "
-                                "alone, which BatchNorm cannot normalise; choose another size") from None
+                raise UserError(
+                    f"training.batch_size: client {self.id} has {self.samples} samples, the last batch one "
+                    "alone, which BatchNorm cannot normalise; choose another size"
+                ) from None
         if self._passes == 0 or (plain and not self._plain_seen):
             self._step_loss = value
         self._plain_seen |= plain
@@ -205,8 +185,9 @@ class LocalClient:
             self._load(theta)
             outputs, labels = zip(*((self.network(x), y) for x, y in self._chunks()), strict=True)
             taps = tuple(torch.cat(layer) for layer in zip(*(o.taps for o in outputs), strict=True))
-            return Output(torch.cat([o.logits for o in outputs]), torch.cat([o.features for o in outputs]),
-                          taps), torch.cat(labels)
+            return Output(
+                torch.cat([o.logits for o in outputs]), torch.cat([o.features for o in outputs]), taps
+            ), torch.cat(labels)
 
     def draw(self) -> tuple[Tensor, Tensor]:
         rng = generator(self.population.seed, f"draw {self.step} {self._draws}", self.round, self.id)
@@ -216,7 +197,7 @@ class LocalClient:
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         size = -(-self.samples // -(-self.samples // CHUNK))  # about equal: BatchNorm cannot train on a chunk of one
         for start in range(0, self.samples, size):
-            yield self.population.samples.batch(self.indices[start:start + size])
+            yield self.population.samples.batch(self.indices[start : start + size])
 
     def _load(self, theta: Tensor) -> None:
         self._refuse_in_loss()

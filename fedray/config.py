@@ -10,13 +10,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
 from fedray.algorithms import Algorithm, algorithm
-from fedray.component import Checked, Component, describe
-from fedray.data.partition import Partition, partition
-from fedray.data.sources import DataSource, data_source
-from fedray.errors import UserError
-from fedray.evaluation import asked
-from fedray.files import located
-from fedray.models.zoo import ModelSpec, model_spec
+from fedray.common.component import Checked, Component, describe
+from fedray.common.errors import UserError
+from fedray.common.yaml_files import located
+from fedray.datasets import data_source
+from fedray.datasets.base import DataSource
+from fedray.evaluation import registry as asked
+from fedray.models import model_spec
+from fedray.models.base import ModelSpec
+from fedray.partitions import partition
+from fedray.partitions.base import Partition
 
 NUMERICS = 2
 """Part of every cell's identity. Raised when the same configuration is meant to give other numbers than before."""
@@ -32,21 +35,27 @@ class Clients(Section):
     total: int = Field(100, gt=0, le=10**7, description="N: number of clients")
     per_round: int | float = Field(10, gt=0, description="M: a number, or a fraction of total (0.1; 1.0 is everyone)")
     sampling: Literal["fixed", "bernoulli"] = Field(
-        "fixed", description="fixed: exactly M without replacement; bernoulli: each client with probability M/N")
+        "fixed", description="fixed: exactly M without replacement; bernoulli: each client with probability M/N"
+    )
     cohorts: tuple[tuple[int, ...], ...] | None = Field(
-        None, description="explicit client ids per round instead of sampling (availability traces, replays)")
+        None, description="explicit client ids per round instead of sampling (availability traces, replays)"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if isinstance(self.per_round, float) and self.per_round > 1:
-            raise UserError(f"clients.per_round: found {self.per_round}; a fraction is at most 1.0, "
-                            "a number of clients is written without a point")
+            raise UserError(
+                f"clients.per_round: found {self.per_round}; a fraction is at most 1.0, "
+                "a number of clients is written without a point"
+            )
         if self.per_round > self.total:
             raise UserError(f"clients.per_round: found {self.per_round}; clients.total is only {self.total}")
         for t, ids in enumerate(self.cohorts or ()):
             if not ids or len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) >= self.total:
-                raise UserError(f"clients.cohorts: round {t} lists {list(ids)[:5]}; "
-                                f"different ids in 0..{self.total - 1} are required, at least one")
+                raise UserError(
+                    f"clients.cohorts: round {t} lists {list(ids)[:5]}; "
+                    f"different ids in 0..{self.total - 1} are required, at least one"
+                )
         return self
 
     @property
@@ -71,22 +80,30 @@ class Training(Section):
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
     clip_norm: float | None = Field(None, gt=0, description="C: largest norm of a direction, before weight decay")
     clip_scope: Literal["direction", "code"] = Field(
-        "direction", description="what C bounds: q, or q less the α y or μ y that FL-Simulator's code adds as weight "
-                                 "decay (D-12)")
+        "direction",
+        description="what C bounds: q, or q less the α y or μ y that FL-Simulator's code adds as weight decay (D-12)",
+    )
     server_lr: float = Field(1.0, gt=0, allow_inf_nan=False, description="η_g: scales the averaged update only")
     aggregation: Literal["uniform", "samples"] = Field(
-        "uniform", description="π: weights of the cohort's average, equal or proportional to n_i")
+        "uniform", description="π: weights of the cohort's average, equal or proportional to n_i"
+    )
     on_divergence: Literal["stop", "drop"] = Field(
-        "stop", description="when a client's loss, upload or state is not finite, or too large to be summed: end the "
-                            "run as diverged, or make the round again without it, as if it had not been drawn "
-                            "(`dropped_clients` counts them)")
+        "stop",
+        description="when a client's loss, upload or state is not finite, or too large to be summed: end the "
+        "run as diverged, or make the round again without it, as if it had not been drawn "
+        "(`dropped_clients` counts them)",
+    )
 
     precision: Literal["fp32", "tf32", "bf16"] = Field(
-        "fp32", description="of matrix products and convolutions; parameters, gradients and sums are float32 always. "
-                            "tf32: CUDA's")
+        "fp32",
+        description="of matrix products and convolutions; parameters, gradients and sums are float32 always. "
+        "tf32: CUDA's",
+    )
     channels_last: bool | None = Field(
-        None, description="images with the channels innermost, for convolutional models; default: on a CPU for models "
-                          "that this was measured to speed up (docs/performance.md), on a GPU with tf32 and bf16")
+        None,
+        description="images with the channels innermost, for convolutional models; default: on a CPU for models "
+        "that this was measured to speed up (docs/performance.md), on a GPU with tf32 and bf16",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -119,11 +136,14 @@ class Personal(Section):
     """Personal models, each tested on its client's own test samples. In the last round always."""
 
     epochs: int | tuple[int, ...] = Field(
-        10, description="epochs of fine-tuning, for methods whose personal model is a fine-tuned one; or a list")
+        10, description="epochs of fine-tuning, for methods whose personal model is a fine-tuned one; or a list"
+    )
     every: int = Field(50, gt=0, description="rounds between personal evaluations")
     split: Literal["share", "disjoint"] = Field(
-        "disjoint", description="own test samples: disjoint parts of the test set (FedGELA), or drawn with the shard's "
-                                "class shares (FedSOL)")
+        "disjoint",
+        description="own test samples: disjoint parts of the test set (FedGELA), or drawn with the shard's "
+        "class shares (FedSOL)",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -159,14 +179,18 @@ class Runtime(Section):
     actors: int = Field(1, gt=0, description="processes that train clients, per run")
     cpus_per_actor: float = Field(1, ge=0)
     gpus_per_actor: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
-        0.0, description="fractions share a GPU; auto: as many actors a GPU as the measured memory of one allows")
+        0.0, description="fractions share a GPU; auto: as many actors a GPU as the measured memory of one allows"
+    )
     threads: int = Field(1, gt=0, description="threads of each process that computes")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where gpus_per_actor > 0, else cpu")
     deterministic: bool = Field(
-        True, description="on a GPU, only kernels that give the same bits every time; false may be faster")
+        True, description="on a GPU, only kernels that give the same bits every time; false may be faster"
+    )
     cuda_graph: bool = Field(
-        False, description="on a GPU, gradients of the cross-entropy are recorded and replayed as CUDA graphs: small "
-                           "models wait less for Python")
+        False,
+        description="on a GPU, gradients of the cross-entropy are recorded and replayed as CUDA graphs: small "
+        "models wait less for Python",
+    )
     checkpoint_every: int = Field(50, gt=0, description="rounds between checkpoints")
 
     @model_validator(mode="after")
@@ -188,7 +212,7 @@ class Runtime(Section):
 
     @property
     def gpus(self) -> float:
-        """What one actor asks for: of `auto` a whole one, until it is measured (`fedray.packing`)."""
+        """What one actor asks for: of `auto` a whole one, until it is measured (`fedray.cluster.gpu_sharing`)."""
         return 1.0 if self.gpus_per_actor == "auto" else self.gpus_per_actor
 
     @property
@@ -283,8 +307,10 @@ class RunConfig(Section):
         whole["data"] = {"name": self.data.name, "digest": data_digest}
         whole["training"] |= {"local_epochs": None if self.training.local_steps else self.training.epochs}
         # Keys that came later: at their first value a cell is the one it was before there was the key.
-        for name, value, first in (("precision", self.training.precision, "fp32"),
-                                   ("channels_last", self.channels_last, False)):
+        for name, value, first in (
+            ("precision", self.training.precision, "fp32"),
+            ("channels_last", self.channels_last, False),
+        ):
             whole["training"].pop(name)
             whole["training"] |= {} if value == first else {name: value}
         if self.model.init is not None:

@@ -10,7 +10,7 @@ import torch
 
 from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.base import Algorithm, Client, Server, Sum
-from fedray.vectors import Vectors
+from fedray.common.vectors import Vectors
 
 
 class _DiesOnce:
@@ -27,8 +27,11 @@ class _DiesOnce:
 
 def dying(kind: type[Algorithm]) -> type[Algorithm]:
     """The algorithm, with the death above built in and the option `marker` added."""
-    return type(f"Dying{kind.__name__}", (_DiesOnce, kind),
-                {"__annotations__": {"marker": str}, "marker": "", "__module__": __name__})
+    return type(
+        f"Dying{kind.__name__}",
+        (_DiesOnce, kind),
+        {"__annotations__": {"marker": str}, "marker": "", "__module__": __name__},
+    )
 
 
 globals().update({f"dying_{name}": dying(kind) for name, kind in ALGORITHMS.items()})

@@ -16,7 +16,7 @@ class Refuse:
         if name.split(".")[0] in ("ray", "mlflow"):
             raise ModuleNotFoundError(f"No module named {name!r}")
 sys.meta_path.insert(0, Refuse())
-import fedray, fedray.local, fedray.algorithms, fedray.simulation, fedray.worker, fedray.checkpoint
+import fedray, fedray.engine.local_training, fedray.algorithms, fedray.engine.simulation, fedray.engine.worker, fedray.engine.checkpoint
 result = fedray.simulate({"data": "digits", "partition": "iid", "model": {"name": "mlp", "hidden": [4]},
                           "algorithm": "fedtoga", "training": {"rounds": 1}, "clients": {"total": 5, "per_round": 2},
                           "runtime": {"backend": "inline"}})
@@ -47,12 +47,27 @@ MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob(
 def test_only_the_named_modules_import_ray_or_mlflow(name: str) -> None:
     roots = {module.split(".")[0] for module in imported(PACKAGE / name)}
     assert "mlflow" not in roots or name == "tracking.py"
-    assert "ray" not in roots or name in ("backend/ray.py", "trainable.py", "sweep.py", "cluster.py", "remote.py",
-                                         "packing.py")
+    assert "ray" not in roots or name in (
+        "backend/ray.py",
+        "trainable.py",
+        "sweep.py",
+        "cluster.py",
+        "remote.py",
+        "packing.py",
+    )
 
 
-LAYERS = [("data/", "models/"), ("algorithms/",), ("config.py",), ("local.py", "problem.py"), ("worker.py", "backend/"),
-          ("simulation.py",), ("checkpoint.py", "api.py", "trainable.py"), ("sweep.py", "plan.py"), ("cli.py",)]
+LAYERS = [
+    ("data/", "models/"),
+    ("algorithms/",),
+    ("config.py",),
+    ("local.py", "problem.py"),
+    ("worker.py", "backend/"),
+    ("simulation.py",),
+    ("checkpoint.py", "api.py", "trainable.py"),
+    ("sweep.py", "plan.py"),
+    ("cli.py",),
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -64,6 +79,8 @@ def test_imports_point_one_way(name: str) -> None:
     for module in imported(PACKAGE / name):
         if module.startswith("fedray."):
             path = module.removeprefix("fedray.").replace(".", "/")
-            other = next((k for k, layer in enumerate(LAYERS) if f"{path}.py".startswith(layer)
-                          or f"{path}/".startswith(layer)), level)
+            other = next(
+                (k for k, layer in enumerate(LAYERS) if f"{path}.py".startswith(layer) or f"{path}/".startswith(layer)),
+                level,
+            )
             assert other <= level or (name, path) == ("sweep.py", "plan"), f"{name} imports {module}"

@@ -1,39 +1,73 @@
 """The algorithms by name."""
 
 from fedray.algorithms.auxiliary import MOON, FedAvgKL, FedNTD, FedRCL
-from fedray.algorithms.average import FedAvg, FedProx
 from fedray.algorithms.base import Algorithm
-from fedray.algorithms.control import Scaffold
-from fedray.algorithms.dual import FedDC, FedDyn
+from fedray.algorithms.fedavg import FedAvg, FedProx
+from fedray.algorithms.feddyn import FedDC, FedDyn
+from fedray.algorithms.fedgela import FedAvgLA, FedGE, FedGELA
+from fedray.algorithms.fedgen import FedGen
+from fedray.algorithms.fedlesam import FedLESAM, FedLESAMD, FedLESAMS
+from fedray.algorithms.fednova import FedNova
+from fedray.algorithms.fedproto import FedProto
+from fedray.algorithms.fedrobust import FedRobust
+from fedray.algorithms.fedsam import FedASAM, FedGAMMA, FedSAM, FedSpeed
+from fedray.algorithms.fedsmoo import FedSMOO
 from fedray.algorithms.fedsol import FedSOL, Projection
-from fedray.algorithms.gela import FedAvgLA, FedGE, FedGELA
-from fedray.algorithms.generator import FedGen
+from fedray.algorithms.fedtoga import FedTOGA
 from fedray.algorithms.heads import FedBABU, FedRep, FedRod
-from fedray.algorithms.lesam import FedLESAM, FedLESAMD, FedLESAMS
-from fedray.algorithms.logits import FedLC, FedRS
+from fedray.algorithms.logit_adjustment import FedLC, FedRS
 from fedray.algorithms.momentum import FedCM, MimeLite, MoFedSAM
-from fedray.algorithms.nova import FedNova
 from fedray.algorithms.personal import KNNPer, LocalOnly, PerFedAvg
-from fedray.algorithms.prototypes import FedProto
-from fedray.algorithms.robust import FedRobust
-from fedray.algorithms.server_opt import FedACG, FedAdam, FedAvgM, FedYogi
-from fedray.algorithms.sharpness import FedASAM, FedGAMMA, FedSAM, FedSpeed
-from fedray.algorithms.smoo import FedSMOO
-from fedray.algorithms.toga import FedTOGA
-from fedray.component import choose, load_class
-from fedray.errors import UserError
+from fedray.algorithms.scaffold import Scaffold
+from fedray.algorithms.server_optimizers import FedACG, FedAdam, FedAvgM, FedYogi
+from fedray.common.component import choose, load_class
+from fedray.common.errors import UserError
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    kind.name: kind for kind in (
-        FedAvg, FedProx, FedNova,
-        FedAvgM, FedAdam, FedYogi, FedACG,
-        Scaffold, FedCM, MimeLite, MoFedSAM,
-        FedDyn, FedDC,
-        FedSAM, FedASAM, FedGAMMA, FedSpeed, FedSMOO, FedLESAM, FedLESAMS, FedLESAMD, FedTOGA, FedRobust,
-        FedNTD, FedAvgKL, MOON, FedRCL,
-        FedSOL, Projection,
-        FedRS, FedLC, FedGELA, FedGE, FedAvgLA, FedRod, FedBABU, FedRep,
-        FedGen, FedProto, PerFedAvg, KNNPer, LocalOnly,
+    kind.name: kind
+    for kind in (
+        FedAvg,
+        FedProx,
+        FedNova,
+        FedAvgM,
+        FedAdam,
+        FedYogi,
+        FedACG,
+        Scaffold,
+        FedCM,
+        MimeLite,
+        MoFedSAM,
+        FedDyn,
+        FedDC,
+        FedSAM,
+        FedASAM,
+        FedGAMMA,
+        FedSpeed,
+        FedSMOO,
+        FedLESAM,
+        FedLESAMS,
+        FedLESAMD,
+        FedTOGA,
+        FedRobust,
+        FedNTD,
+        FedAvgKL,
+        MOON,
+        FedRCL,
+        FedSOL,
+        Projection,
+        FedRS,
+        FedLC,
+        FedGELA,
+        FedGE,
+        FedAvgLA,
+        FedRod,
+        FedBABU,
+        FedRep,
+        FedGen,
+        FedProto,
+        PerFedAvg,
+        KNNPer,
+        LocalOnly,
     )
 }
 

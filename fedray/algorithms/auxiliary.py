@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, softplus
 
 from fedray.algorithms.base import Client, Forward, Part, Proximal, Uploads, Vectors
-from fedray.models.flat import Output
+from fedray.models.network import Output
 
 Term = Callable[[Output], Tensor]
 
@@ -57,8 +57,12 @@ class FedNTD(AuxiliaryLoss):
     paper = "Lee et al., Preservation of the global knowledge by not-true distillation, NeurIPS 2022, eq. 5"
     idea = "distils the global model's view of the not-true classes"
     beta: float = Field(1.0, ge=0, description="β: weight of the distillation")
-    tau: float = Field(1.0, gt=0, description="τ: temperature", json_schema_extra={"paper": {
-        "FedSOL, FedNTD's configuration": 1, "FedNTD's class default": 3}})
+    tau: float = Field(
+        1.0,
+        gt=0,
+        description="τ: temperature",
+        json_schema_extra={"paper": {"FedSOL, FedNTD's configuration": 1, "FedNTD's class default": 3}},
+    )
 
     def term(self, c: Client) -> Term:
         target = others(c.predict(c.theta_0).logits, c.y) / self.tau
@@ -98,8 +102,12 @@ class MOON(AuxiliaryLoss):
     paper = "Li et al., Model-contrastive federated learning, CVPR 2021, algorithm 1"
     idea = "pulls features to the global model's, away from the previous local one's"
     reads_features = True
-    mu: float = Field(1.0, ge=0, description="μ: weight of the contrast", json_schema_extra={"paper": {
-        "CIFAR-10": 5, "CIFAR-100": 1, "FedSOL": 0.1}})
+    mu: float = Field(
+        1.0,
+        ge=0,
+        description="μ: weight of the contrast",
+        json_schema_extra={"paper": {"CIFAR-10": 5, "CIFAR-100": 1, "FedSOL": 0.1}},
+    )
     tau: float = Field(0.5, gt=0, description="τ: temperature")
 
     def client_state(self, theta: Tensor) -> Vectors:

@@ -20,11 +20,11 @@ from typing import ClassVar, Literal, Protocol
 from pydantic import ConfigDict
 from torch import Tensor
 
-from fedray.component import Component
-from fedray.errors import UserError
-from fedray.models.flat import Layout, Output
-from fedray.models.zoo import ModelSpec
-from fedray.vectors import Vectors, unit
+from fedray.common.component import Component
+from fedray.common.errors import UserError
+from fedray.common.vectors import Vectors, unit
+from fedray.models.base import ModelSpec
+from fedray.models.network import Layout, Output
 
 __all__ = ["Algorithm", "Client", "Each", "Part", "Proximal", "Received", "Server", "Sum", "Uploads", "Vectors", "unit"]
 
@@ -154,8 +154,9 @@ class Client(Protocol):
         changes it.
         """
 
-    def grad_with(self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
-                  ) -> tuple[Tensor, Tensor]:
+    def grad_with(
+        self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """As `grad`, and the gradient by `extra`, of any shape, which the loss receives as its second argument."""
 
     def full_grad(self, theta: Tensor) -> Tensor:

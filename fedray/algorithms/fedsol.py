@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedray.algorithms.auxiliary import MOON, AuxiliaryLoss, FedAvgKL
-from fedray.algorithms.average import FedProx
 from fedray.algorithms.base import Algorithm, Client, Part, Proximal, Received, Server, Uploads, Vectors
-from fedray.algorithms.control import Scaffold
-from fedray.algorithms.dual import FedDyn
-from fedray.algorithms.nova import FedNova
-from fedray.component import choose
-from fedray.errors import UserError
-from fedray.models.flat import Layout
-from fedray.models.zoo import ModelSpec
+from fedray.algorithms.fedavg import FedProx
+from fedray.algorithms.feddyn import FedDyn
+from fedray.algorithms.fednova import FedNova
+from fedray.algorithms.scaffold import Scaffold
+from fedray.common.component import choose
+from fedray.common.errors import UserError
+from fedray.models.base import ModelSpec
+from fedray.models.network import Layout
 
 
 class NovaProximal(FedNova):
@@ -39,10 +39,18 @@ class WithProximalLoss(Algorithm):
     """A method around the proximal loss of another: all but the step is that method's, its bookkeeping included."""
 
     choices: ClassVar[dict[str, type[Proximal]]] = {
-        "kl": FedAvgKL, "fedprox": FedProx, "fednova": NovaProximal, "scaffold": Scaffold, "feddyn": FedDyn,
-        "moon": MOON}
-    proximal: Proximal = Field("kl", validate_default=True, description="L_p, a name or a mapping with its options: "
-                               "kl, fedprox, fednova, scaffold, feddyn, moon")
+        "kl": FedAvgKL,
+        "fedprox": FedProx,
+        "fednova": NovaProximal,
+        "scaffold": Scaffold,
+        "feddyn": FedDyn,
+        "moon": MOON,
+    }
+    proximal: Proximal = Field(
+        "kl",
+        validate_default=True,
+        description="L_p, a name or a mapping with its options: kl, fedprox, fednova, scaffold, feddyn, moon",
+    )
 
     @field_validator("proximal", mode="before")
     @classmethod
@@ -109,8 +117,12 @@ class FedSOL(WithProximalLoss):
     name = "fedsol"
     paper = "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions, CVPR 2024, algorithm 1"
     idea = "descends where a proximal loss is worst, instead of adding it"
-    rho: float = Field(2.0, ge=0, description="ρ: radius of the perturbation", json_schema_extra={"paper": {
-        "table 8": 2.0, "code": 1.0, "searched": [0.1, 0.5, 1, 2]}})
+    rho: float = Field(
+        2.0,
+        ge=0,
+        description="ρ: radius of the perturbation",
+        json_schema_extra={"paper": {"table 8": 2.0, "code": 1.0, "searched": [0.1, 0.5, 1, 2]}},
+    )
     perturb: Part = Field("head", description="which parameters are perturbed; default all for any L_p but kl")
     radius: Literal["adaptive", "fixed"] = Field("adaptive", description="Λ: by how far each parameter has moved, or 1")
     lambda_norm: Literal["dim0", "layer"] = Field("dim0", description="how an adaptive Λ is normalised")
@@ -176,8 +188,9 @@ class FedSOL(WithProximalLoss):
                 return c.grad(y) + self.proximal_gradient(c, y)
         g_p = self.proximal_gradient(c, y)
         there = self.perturbed(c, g_p)
-        return (c.grad(y if self.strategy == "A2" else there)
-                + (g_p if self.strategy == "A6" else self.proximal_gradient(c, there)))
+        return c.grad(y if self.strategy == "A2" else there) + (
+            g_p if self.strategy == "A6" else self.proximal_gradient(c, there)
+        )
 
 
 class Projection(WithProximalLoss):
@@ -190,8 +203,9 @@ class Projection(WithProximalLoss):
     paper = "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions, CVPR 2024, table 1"
     idea = "removes from each step what conflicts with a proximal loss"
     choices = {"kl": FedAvgKL, "fedprox": FedProx}
-    proximal: Proximal = Field("kl", validate_default=True, description="L_p, a name or a mapping with its options: "
-                               "kl, fedprox")
+    proximal: Proximal = Field(
+        "kl", validate_default=True, description="L_p, a name or a mapping with its options: kl, fedprox"
+    )
 
     def label(self) -> str:
         """As the paper's table 1 calls it: `fedavg+kl-projection`, `fedavg+l2-projection`."""

@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Algorithm, Client, Forward, Slice, Uploads
-from fedray.algorithms.linear import LinearHead, counts
-from fedray.models.flat import Output
+from fedray.algorithms.linear_head import LinearHead, counts
+from fedray.models.network import Output
 
 
 class FedRod(LinearHead):
@@ -86,8 +86,12 @@ class FedRep(Algorithm):
     keeps = "head"
     generic = False
     adapts = "head"
-    body_epochs: int = Field(1, ge=1, description="last epochs of a round, in which the body moves",
-                             json_schema_extra={"paper": {"FedRep's code": 1}})
+    body_epochs: int = Field(
+        1,
+        ge=1,
+        description="last epochs of a round, in which the body moves",
+        json_schema_extra={"paper": {"FedRep's code": 1}},
+    )
 
     def moves(self, c: Client) -> Slice:
         return "body" if c.epoch >= c.epochs - self.body_epochs else "head"

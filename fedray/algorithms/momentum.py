@@ -32,8 +32,13 @@ class FedCM(ClientMomentum):
     name = "fedcm"
     paper = "Xu et al., FedCM: federated learning with client-level momentum, 2021, algorithm 2"
     idea = "mixes the previous global direction into each local step"
-    alpha: float = Field(0.1, gt=0, le=1, description="α: weight of the fresh gradient", json_schema_extra={"paper": {
-        "FedCM, FedTOGA": 0.1}})
+    alpha: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="α: weight of the fresh gradient",
+        json_schema_extra={"paper": {"FedCM, FedTOGA": 0.1}},
+    )
 
     def direction(self, c: Client) -> Tensor:
         return self.alpha * c.grad(c.theta) + (1 - self.alpha) * c.message.delta
@@ -48,10 +53,19 @@ class MoFedSAM(ClientMomentum):
     name = "mofedsam"
     paper = "Qu et al., Generalized federated learning via sharpness aware minimization, ICML 2022, algorithm 2"
     idea = "FedSAM with client-level momentum"
-    rho: float = Field(0.5, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {
-        "FedSAM": 0.5, "FL-Simulator": 0.1, "LeNet, ResNet-18 (FedTOGA)": 0.01}})
-    beta: float = Field(0.1, gt=0, le=1, description="β: weight of the fresh gradient", json_schema_extra={"paper": {
-        "FedSAM": 0.1, "FL-Simulator": [0.05, 0.1]}})
+    rho: float = Field(
+        0.5,
+        ge=0,
+        description="ρ: SAM radius",
+        json_schema_extra={"paper": {"FedSAM": 0.5, "FL-Simulator": 0.1, "LeNet, ResNet-18 (FedTOGA)": 0.01}},
+    )
+    beta: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="β: weight of the fresh gradient",
+        json_schema_extra={"paper": {"FedSAM": 0.1, "FL-Simulator": [0.05, 0.1]}},
+    )
 
     def direction(self, c: Client) -> Tensor:
         g_tilde = c.grad(c.theta + self.rho * unit(c.grad(c.theta)))
@@ -68,8 +82,13 @@ class MimeLite(Algorithm):
     name = "mimelite"
     paper = "Karimireddy et al., Mime: mimicking centralized stochastic algorithms, 2020, algorithm 1 (MimeLite)"
     idea = "the server's momentum, held fixed during local steps"
-    beta: float = Field(0.9, ge=0, lt=1, description="β: momentum", json_schema_extra={"paper": {
-        "FedSAM, searched as 1 - β": [0.01, 0.1, 0.2, 0.5, 1]}})
+    beta: float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        description="β: momentum",
+        json_schema_extra={"paper": {"FedSAM, searched as 1 - β": [0.01, 0.1, 0.2, 0.5, 1]}},
+    )
 
     def server_state(self, theta: Tensor) -> Vectors:
         return Vectors(m=theta.new_zeros(theta.shape))

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedray.algorithms.base import Algorithm, Client, Forward, Loss
-from fedray.models.flat import Output
+from fedray.models.network import Output
 
 
 class LocalOnly(Algorithm):
@@ -36,11 +36,13 @@ class PerFedAvg(Algorithm):
     name = "perfedavg"
     paper = "Fallah et al., Personalized federated learning with theoretical guarantees, NeurIPS 2020, algorithm 1"
     idea = "learns a start from which one step adapts well"
-    inner_lr: float | None = Field(None, ge=0, allow_inf_nan=False, description="a: length of the inner step; default "
-                                   "the round's learning rate")
+    inner_lr: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="a: length of the inner step; default the round's learning rate"
+    )
     hessian_free: bool = Field(False, description="add the second-order term, as a finite difference")
-    delta: float = Field(1e-3, gt=0, description="δ: half the width of that difference", json_schema_extra={"paper": {
-        "FL-bench": 1e-3}})
+    delta: float = Field(
+        1e-3, gt=0, description="δ: half the width of that difference", json_schema_extra={"paper": {"FL-bench": 1e-3}}
+    )
 
     def a(self, c: Client) -> float:
         """The length of the inner step."""
@@ -61,6 +63,7 @@ class PerFedAvg(Algorithm):
 
 def _on(x: Tensor, y: Tensor) -> Loss:
     """The mean cross-entropy of a batch, as a loss to differentiate."""
+
     def loss(forward: Forward) -> Tensor:
         return cross_entropy(forward(x).logits, y)
 
@@ -79,16 +82,21 @@ class KNNPer(Algorithm):
     paper = "Marfoq et al., Personalized federated learning through local memorization, ICML 2022"
     idea = "FedAvg, with each client's samples as its memory at test time"
     reads_features = True
-    k: int = Field(10, gt=0, description="k: neighbours", json_schema_extra={"paper": {
-        "kNN-Per": 10, "FedSOL, FL-bench": 5}})
+    k: int = Field(
+        10, gt=0, description="k: neighbours", json_schema_extra={"paper": {"kNN-Per": 10, "FedSOL, FL-bench": 5}}
+    )
     lam: float = Field(0.5, ge=0, le=1, description="λ: weight of the neighbours")
     scale: float = Field(1.0, gt=0, description="s: width of the kernel")
-    capacity: int | None = Field(None, gt=0, description="largest number of samples remembered, drawn from the shard; "
-                                 "default all", json_schema_extra={"paper": {"FedSOL, FL-bench": 500}})
+    capacity: int | None = Field(
+        None,
+        gt=0,
+        description="largest number of samples remembered, drawn from the shard; default all",
+        json_schema_extra={"paper": {"FedSOL, FL-bench": 500}},
+    )
 
     def prepare(self, c: Client) -> None:
         output, labels = c.shard(c.theta)
-        kept = torch.randperm(len(labels))[:self.capacity].to(labels.device)
+        kept = torch.randperm(len(labels))[: self.capacity].to(labels.device)
         c.local.features, c.local.labels = output.features.flatten(1)[kept], labels[kept]
 
     def personal_logits(self, output: Output, c: Client) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from fedray.models.flat import Layout
+from fedray.models.network import Layout
 
 
 def head_weight(layout: Layout, classes: int) -> str | None:
@@ -72,8 +72,7 @@ def of_server(theta: Tensor, layout: Layout, sums: Tensor, held: Sequence[Tensor
     client holds and lacks. held: per client, bool `(C,)`.
     """
     everyone = torch.ones(len(sums), dtype=torch.bool)
-    result = {name.removesuffix("_existing"): value
-              for name, value in _by_group(theta, layout, sums, everyone).items()}
+    result = {name.removesuffix("_existing"): value for name, value in _by_group(theta, layout, sums, everyone).items()}
     found = [_by_group(theta, layout, sums, existing) for existing in held]
     for name in dict.fromkeys(name for client in found for name in client):
         values = [client[name] for client in found if name in client]

@@ -8,8 +8,9 @@ WORST = 0.1
 """The share of clients, at least one, whose mean is `personal_worst10`."""
 
 
-def summary(marks: Mapping[int, Mapping[str, float]], epochs: Sequence[int], test_accuracy: float | None
-            ) -> dict[str, float]:
+def summary(
+    marks: Mapping[int, Mapping[str, float]], epochs: Sequence[int], test_accuracy: float | None
+) -> dict[str, float]:
     """The metrics of a personal evaluation; accuracies in percent.
 
     marks: client -> test -> value (`Worker.examine`). epochs: of fine-tuning, ascending. test_accuracy: the global
@@ -22,8 +23,11 @@ def summary(marks: Mapping[int, Mapping[str, float]], epochs: Sequence[int], tes
     result: dict[str, float] = {}
     for e in epochs:
         own = np.array([marks[i][f"own_{e}"] for i in sorted(marks)])
-        values = {"personal_accuracy": float(own.mean()), "personal_std": float(own.std()),
-                  "personal_worst10": float(np.sort(own)[:int(np.ceil(WORST * len(own)))].mean())}
+        values = {
+            "personal_accuracy": float(own.mean()),
+            "personal_std": float(own.std()),
+            "personal_worst10": float(np.sort(own)[: int(np.ceil(WORST * len(own)))].mean()),
+        }
         result |= values
         if len(epochs) > 1:
             result |= {f"{name}_e{e}": value for name, value in values.items()}
@@ -33,5 +37,7 @@ def summary(marks: Mapping[int, Mapping[str, float]], epochs: Sequence[int], tes
 
 def everyone(marks: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
     """Mean over clients of accuracy (percent) and loss on the whole test set."""
-    return {"test_accuracy": float(np.mean([marks[i]["everyone"] for i in sorted(marks)])),
-            "test_loss": float(np.mean([marks[i]["everyone_loss"] for i in sorted(marks)]))}
+    return {
+        "test_accuracy": float(np.mean([marks[i]["everyone"] for i in sorted(marks)])),
+        "test_loss": float(np.mean([marks[i]["everyone_loss"] for i in sorted(marks)])),
+    }

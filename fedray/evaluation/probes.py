@@ -15,13 +15,19 @@ from torch import Tensor
 from fedray.algorithms.base import Algorithm
 from fedray.algorithms.fedsol import FedSOL
 from fedray.client import CHUNK, LocalClient
-from fedray.data.batches import Samples
+from fedray.datasets.dataset import Samples
 from fedray.evaluation import angles
 from fedray.evaluation.proximal import proximal, radii
 
 
-def probe_client(probes: Collection[str], c: LocalClient, algorithm: Algorithm, test: Samples, received: Tensor,
-                 batch_size: int | Literal["full"]) -> dict[str, float]:
+def probe_client(
+    probes: Collection[str],
+    c: LocalClient,
+    algorithm: Algorithm,
+    test: Samples,
+    received: Tensor,
+    batch_size: int | Literal["full"],
+) -> dict[str, float]:
     """The measurements of one trained client, name -> value; the network still holds its running statistics.
 
     received: the running statistics (B,) that it began with.

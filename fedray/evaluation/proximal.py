@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from fedray.algorithms.auxiliary import FedAvgKL, kl
-from fedray.algorithms.base import Algorithm, Forward, Vectors
+from fedray.algorithms.base import Algorithm, Forward
 from fedray.algorithms.fedsol import FedSOL, WithProximalLoss
 from fedray.client import LocalClient
-from fedray.rng import key
+from fedray.common.rng import key
+from fedray.common.vectors import Vectors
 
 NOTHING = 1e-8
 """A gradient shorter than this has no direction (D-34)."""
@@ -28,8 +29,9 @@ def temperature(algorithm: Algorithm) -> float:
     return (loss if isinstance(loss, FedAvgKL) else FedAvgKL()).tau
 
 
-def proximal(c: LocalClient, algorithm: Algorithm, received: Tensor, batch_size: int | Literal["full"]
-             ) -> dict[str, float]:
+def proximal(
+    c: LocalClient, algorithm: Algorithm, received: Tensor, batch_size: int | Literal["full"]
+) -> dict[str, float]:
     """`proximal_loss`, `proximal_cosine` of a client after its local training, at y = y_K. Changes nothing.
 
     received: running statistics (B,) that the client began with. `proximal_loss`: mean of L_p over the client's own
@@ -59,7 +61,7 @@ def _cosines(twin: LocalClient, algorithm: Algorithm, tau: float, size: int) -> 
     buffers, cosines = twin.network.buffers.clone(), []
     for k in range(min(twin.steps, twin.per_epoch)):
         twin.network.buffers.copy_(buffers)
-        twin.start_step(twin.steps - 1, *twin.population.samples.batch(twin.indices[k * size:(k + 1) * size]))
+        twin.start_step(twin.steps - 1, *twin.population.samples.batch(twin.indices[k * size : (k + 1) * size]))
         target = algorithm.logits(twin.predict(twin.theta_0)) / tau
 
         def loss(forward: Forward, target: Tensor = target) -> Tensor:

@@ -1,0 +1,35 @@
+"""The models by name. Each builds an `nn.Module` for an input shape and a number of classes."""
+
+from fedray.common.component import choose
+from fedray.models.base import ModelSpec
+from fedray.models.cnn import EMNISTCNN, MLP, VGG11, LeNet, McMahanCNN, SimpleCNN
+from fedray.models.custom import CustomModel
+from fedray.models.resnet import EfficientNetB0, ResNet18, ResNet50
+from fedray.models.text import CharLSTM
+from fedray.models.vit import SLViT
+
+MODELS: dict[str, type[ModelSpec]] = {
+    kind.name: kind
+    for kind in (
+        MLP,
+        LeNet,
+        McMahanCNN,
+        SimpleCNN,
+        EMNISTCNN,
+        VGG11,
+        ResNet18,
+        ResNet50,
+        EfficientNetB0,
+        SLViT,
+        CharLSTM,
+    )
+}
+
+
+def model_spec(value: object) -> ModelSpec:
+    """The model of a configuration's `model` section."""
+    name = value if isinstance(value, str) else value.get("name") if isinstance(value, dict) else None
+    if isinstance(name, str) and ":" in name:
+        kind = type("CustomModel", (CustomModel,), {"name": name, "__module__": __name__})
+        return choose("model", value, {name: kind})
+    return choose("model", value, MODELS)

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from fedray.models.spec import ModelSpec, classifier, image
+from fedray.models.base import ModelSpec, classifier, image
 
 
 class MLP(ModelSpec):
@@ -54,9 +54,19 @@ class LeNet(ModelSpec):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, _, _ = image(input_shape, self.name)
         return nn.Sequential(
-            nn.Conv2d(channels, 64, 5), nn.MaxPool2d(2), nn.ReLU(),
-            nn.Conv2d(64, 64, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
-            nn.Linear(1600, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(), nn.Linear(192, num_classes))
+            nn.Conv2d(channels, 64, 5),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 5),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(1600, 384),
+            nn.ReLU(),
+            nn.Linear(384, 192),
+            nn.ReLU(),
+            nn.Linear(192, num_classes),
+        )
 
 
 class McMahanCNN(ModelSpec):
@@ -74,9 +84,17 @@ class McMahanCNN(ModelSpec):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, height, width = image(input_shape, self.name)
         return nn.Sequential(
-            nn.Conv2d(channels, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
-            nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
-            nn.Linear(64 * (height // 4) * (width // 4), 512), nn.ReLU(), nn.Linear(512, num_classes))
+            nn.Conv2d(channels, 32, 5, padding=2),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 5, padding=2),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64 * (height // 4) * (width // 4), 512),
+            nn.ReLU(),
+            nn.Linear(512, num_classes),
+        )
 
 
 class SimpleCNN(ModelSpec):
@@ -95,9 +113,19 @@ class SimpleCNN(ModelSpec):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, _, _ = image(input_shape, self.name)
         return nn.Sequential(
-            nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2), nn.ReLU(),
-            nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
-            nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, num_classes))
+            nn.Conv2d(channels, 6, 5),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Conv2d(6, 16, 5),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(400, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+            nn.Linear(84, num_classes),
+        )
 
 
 class EMNISTCNN(ModelSpec):
@@ -115,9 +143,18 @@ class EMNISTCNN(ModelSpec):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, height, width = image(input_shape, self.name)
         return nn.Sequential(
-            nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Dropout(0.25),
-            nn.Flatten(), nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128), nn.ReLU(), nn.Dropout(0.5),
-            nn.Linear(128, num_classes))
+            nn.Conv2d(channels, 32, 3),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Dropout(0.25),
+            nn.Flatten(),
+            nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
+            nn.ReLU(),
+            nn.Dropout(0.5),
+            nn.Linear(128, num_classes),
+        )
 
 
 class VGG11(ModelSpec):
@@ -146,5 +183,12 @@ class VGG11(ModelSpec):
                 layers += [convolution, nn.ReLU()]
                 channels = width
             layers.insert(-1, nn.MaxPool2d(2))
-        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(),
-                             nn.Linear(512, num_classes))
+        return nn.Sequential(
+            *layers,
+            nn.Flatten(),
+            nn.Linear(512, 512),
+            nn.ReLU(),
+            nn.Linear(512, 512),
+            nn.ReLU(),
+            nn.Linear(512, num_classes),
+        )

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 from torch import nn
 
-from fedray.models.spec import ModelSpec, classifier, image
+from fedray.models.base import ModelSpec, classifier, image
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "group": lambda width: nn.GroupNorm(2, width),
@@ -25,9 +25,11 @@ class ResNet(ModelSpec):
     """Number of the last block of each stage."""
     replaced_head = "fc."
     norm: Literal["group", "batch", "batch_untracked"] = Field(
-        "group", description="group: GroupNorm of 2 groups; batch_untracked: batch statistics at test, too (FedSOL)")
+        "group", description="group: GroupNorm of 2 groups; batch_untracked: batch statistics at test, too (FedSOL)"
+    )
     stem: Literal["imagenet", "cifar"] = Field(
-        "imagenet", description="imagenet: 7x7 of stride 2 and max-pooling; cifar: 3x3 of stride 1")
+        "imagenet", description="imagenet: 7x7 of stride 2 and max-pooling; cifar: 3x3 of stride 1"
+    )
     projection: int | None = Field(None, gt=0, description="width of a projection before the head (FedGELA 84, 512)")
 
     @property

@@ -3,8 +3,8 @@
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedray.errors import UserError
-from fedray.models.spec import ModelSpec
+from fedray.common.errors import UserError
+from fedray.models.base import ModelSpec
 
 
 class CharLSTMNetwork(nn.Module):

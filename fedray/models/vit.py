@@ -7,8 +7,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention, unfold
 
-from fedray.errors import UserError
-from fedray.models.spec import ModelSpec, image
+from fedray.common.errors import UserError
+from fedray.models.base import ModelSpec, image
 
 SHIFTS = ((1, -1, 0, 0), (-1, 1, 0, 0), (0, 0, 1, -1), (0, 0, -1, 1))
 """One pixel to the right, left, down and up, as paddings (left, right, top, bottom)."""
@@ -69,7 +69,7 @@ class SLViTNetwork(nn.Module):
         super().__init__()
         self.tokens = ShiftedPatches(channels, patch, dim)
         self.class_token = nn.Parameter(torch.randn(1, 1, dim))
-        self.positions = nn.Parameter(torch.randn(1, (size // patch)**2 + 1, dim))
+        self.positions = nn.Parameter(torch.randn(1, (size // patch) ** 2 + 1, dim))
         self.blocks = nn.Sequential(*(Block(dim, heads, 64) for _ in range(depth)))
         self.mlp_head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, classes))
 
@@ -96,6 +96,8 @@ class SLViT(ModelSpec):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, height, width = image(input_shape, self.name)
         if height != width or height % 4:
-            raise UserError(f"model.name: {self.name} takes square images with a side divisible by 4, the data have "
-                            f"{height}x{width}")
+            raise UserError(
+                f"model.name: {self.name} takes square images with a side divisible by 4, the data have "
+                f"{height}x{width}"
+            )
         return SLViTNetwork(channels, height, height // 4, num_classes, self.dim, self.depth, self.heads)

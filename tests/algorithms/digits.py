@@ -11,35 +11,68 @@ from typing import Any
 
 import numpy as np
 
-from fedray.backend.inline import InlineBackend
 from fedray.config import RunConfig
-from fedray.data.dataset import Dataset
-from fedray.data.sources import Digits
-from fedray.problem import Problem
-from fedray.simulation import Simulation, State
+from fedray.datasets.arrays import Digits
+from fedray.datasets.dataset import Dataset
+from fedray.engine.backend import InlineBackend
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
+from fedray.engine.state import State
 
 SIZES = (20, 35, 50, 65, 75, 85)
-TRAINING = {"rounds": 4, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "lr_decay": 0.9, "momentum": 0.5,
-            "weight_decay": 1e-3, "clip_norm": 1.0, "aggregation": "samples"}
+TRAINING = {
+    "rounds": 4,
+    "local_epochs": 2,
+    "batch_size": 16,
+    "lr": 0.1,
+    "lr_decay": 0.9,
+    "momentum": 0.5,
+    "weight_decay": 1e-3,
+    "clip_norm": 1.0,
+    "aggregation": "samples",
+}
 
 
 @cache
 def data(sizes: tuple[int, ...] = SIZES) -> Dataset:
     """The digits, the first `sum(sizes)` dealt out in order."""
     whole, n = Digits().load(), sum(sizes)
-    return Dataset("digits", whole.x_train[:n], whole.y_train[:n], whole.x_test[:100], whole.y_test[:100], 10,
-                   whole.mean, whole.std, client_train=np.repeat(np.arange(len(sizes)), sizes))
+    return Dataset(
+        "digits",
+        whole.x_train[:n],
+        whole.y_train[:n],
+        whole.x_test[:100],
+        whole.y_test[:100],
+        10,
+        whole.mean,
+        whole.std,
+        client_train=np.repeat(np.arange(len(sizes)), sizes),
+    )
 
 
-def problem(algorithm: str | Mapping[str, Any], sizes: tuple[int, ...] = SIZES, per_round: int | float = 3,
-            model: str | Mapping[str, Any] = "", clients: Mapping[str, Any] | None = None, seed: int = 0,
-            **training: Any) -> Problem:
+def problem(
+    algorithm: str | Mapping[str, Any],
+    sizes: tuple[int, ...] = SIZES,
+    per_round: int | float = 3,
+    model: str | Mapping[str, Any] = "",
+    clients: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    **training: Any,
+) -> Problem:
     """The problem of one algorithm; `training` overrides TRAINING."""
-    config = RunConfig.parse({
-        "seed": seed, "data": "digits", "partition": "natural",
-        "clients": {"total": len(sizes), "per_round": per_round, **(clients or {})},
-        "model": model or {"name": "mlp", "hidden": [16]}, "algorithm": algorithm,
-        "training": {**TRAINING, **training}, "evaluation": {"every": 100}, "runtime": {"backend": "inline"}})
+    config = RunConfig.parse(
+        {
+            "seed": seed,
+            "data": "digits",
+            "partition": "natural",
+            "clients": {"total": len(sizes), "per_round": per_round, **(clients or {})},
+            "model": model or {"name": "mlp", "hidden": [16]},
+            "algorithm": algorithm,
+            "training": {**TRAINING, **training},
+            "evaluation": {"every": 100},
+            "runtime": {"backend": "inline"},
+        }
+    )
     return Problem.build(config, data(sizes))
 
 

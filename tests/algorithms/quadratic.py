@@ -20,11 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Vectors
-from fedray.backend.inline import InlineBackend
 from fedray.config import RunConfig
-from fedray.data.dataset import Dataset
-from fedray.problem import Problem
-from fedray.simulation import Simulation, State
+from fedray.datasets.dataset import Dataset
+from fedray.engine.backend import InlineBackend
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
+from fedray.engine.state import State
 
 Sample = tuple[float, float, float, float]
 Point = tuple[float, float]
@@ -94,12 +95,18 @@ def problem(case: Case) -> Problem:
     x = np.array([sample for shard in case.samples for sample in shard], dtype=np.float32)
     y = np.array([label for shard in case.labels for label in shard] or np.zeros(len(x)), dtype=np.int64)
     owner = np.repeat(np.arange(len(case.samples)), [len(shard) for shard in case.samples])
-    config = RunConfig.parse({
-        "data": "digits", "partition": "natural",
-        "clients": {"total": len(case.samples), "per_round": len(case.samples), "cohorts": case.cohorts},
-        "model": case.model or {"name": "quadratic:Quadratic", "start": list(case.start)},
-        "algorithm": dict(case.algorithm), "training": {**TRAINING, "rounds": len(case.rounds), **case.training},
-        "evaluation": {"every": 100}, "runtime": {"backend": "inline"}})
+    config = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": "natural",
+            "clients": {"total": len(case.samples), "per_round": len(case.samples), "cohorts": case.cohorts},
+            "model": case.model or {"name": "quadratic:Quadratic", "start": list(case.start)},
+            "algorithm": dict(case.algorithm),
+            "training": {**TRAINING, "rounds": len(case.rounds), **case.training},
+            "evaluation": {"every": 100},
+            "runtime": {"backend": "inline"},
+        }
+    )
     return Problem.build(config, Dataset("quadratic", x, y, x, y, case.classes, client_train=owner))
 
 
@@ -109,15 +116,17 @@ def check(case: Case, tolerance: float = 1e-6) -> None:
     state = simulation.state()
     state.theta = _vector(case.theta) if case.theta else state.theta
     state.server |= {name: _vector(value) for name, value in case.server.items()}
-    state.clients |= {i: Vectors({name: _vector(value) for name, value in kept.items()})
-                      for i, kept in case.clients.items()}
+    state.clients |= {
+        i: Vectors({name: _vector(value) for name, value in kept.items()}) for i, kept in case.clients.items()
+    }
     simulation.restore(state)
     for t, expected in enumerate(case.rounds):
         simulation.step()
         for name, value in expected.items():
             found = look_up(simulation.state(), name)
-            assert torch.allclose(found, _vector(value), rtol=tolerance, atol=tolerance), \
+            assert torch.allclose(found, _vector(value), rtol=tolerance, atol=tolerance), (
                 f"round {t}: {name} is {found.tolist()}, the derivation says {list(value)}"
+            )
 
 
 def look_up(state: State, name: str) -> Tensor:

@@ -7,9 +7,9 @@ and 0) at logits 0. In two classes FedGELA is FedGE: Φ_0 + Φ_1 = 2 and opposit
 
 from math import exp, sqrt
 
-from outputs import LN2, times_ln2
-from quadratic import Case, derived
-from rounds_outputs import SOFTMAX
+from tests.algorithms.outputs import LN2, times_ln2
+from tests.algorithms.quadratic import Case, derived
+from tests.algorithms.rounds_outputs import SOFTMAX
 
 
 def miss(margin: float) -> float:
@@ -24,9 +24,12 @@ def fedrs() -> Case:
     q = a (p - onehot) = (-4104, 4096, 4)/4105, u1 = y - 12 ln 2 q.
     """
     u1 = [y - 12 * q / 4105 for y, q in zip((-4, 8, -2), (-4104, 4096, 4), strict=True)]
-    return Case({"name": "fedrs", "alpha": 0.5}, [
-        {"theta": times_ln2([(a + b) / 2 for a, b in zip((2, 2, -8), u1, strict=True)])}],
-        training={"lr": 12 * LN2}, **SOFTMAX)
+    return Case(
+        {"name": "fedrs", "alpha": 0.5},
+        [{"theta": times_ln2([(a + b) / 2 for a, b in zip((2, 2, -8), u1, strict=True)])}],
+        training={"lr": 12 * LN2},
+        **SOFTMAX,
+    )
 
 
 @derived
@@ -38,9 +41,16 @@ def fedrs_soft() -> Case:
     a, w = (0.75, 1, 0.5), (-1 / 12, 1 / 12, 1 / 4)
     e = [exp(s * v) for s, v in zip(a, w, strict=True)]
     x = [v - s * (z / sum(e) - f) for v, s, z, f in zip(w, a, e, (1 / 3, 2 / 3, 0), strict=True)]
-    return Case({"name": "fedrs", "alpha": 0.5, "soft": True}, [{"theta": w}, {"theta": x}], classes=3,
-                model={"name": "outputs:Softmax"}, samples=[[(1,)] * 3, [(1,)]], labels=[[0, 1, 1], [2]],
-                training={"lr": 1.0, "batch_size": "full"}, cohorts=[[0, 1], [0]])
+    return Case(
+        {"name": "fedrs", "alpha": 0.5, "soft": True},
+        [{"theta": w}, {"theta": x}],
+        classes=3,
+        model={"name": "outputs:Softmax"},
+        samples=[[(1,)] * 3, [(1,)]],
+        labels=[[0, 1, 1], [2]],
+        training={"lr": 1.0, "batch_size": "full"},
+        cohorts=[[0, 1], [0]],
+    )
 
 
 @derived
@@ -50,9 +60,15 @@ def fedlc() -> Case:
     Client 1: (-1, label 0) and (1, label 2), equal counts: p = (½, 0, ½), by W ½ [-(-½, 0, ½) + (½, 0, -½)] =
     (½, 0, -½). x = -½ of the sum.
     """
-    return Case({"name": "fedlc", "tau": 2 * LN2}, [{"theta": (-(14 / 51 + 0.5) / 2, 7 / 51, 0.25)}], classes=3,
-                model={"name": "outputs:Softmax"}, samples=[[(1,)] * 17, [(-1,), (1,)]],
-                labels=[[0, *[1] * 16], [0, 2]], training={"lr": 1.0, "batch_size": "full"})
+    return Case(
+        {"name": "fedlc", "tau": 2 * LN2},
+        [{"theta": (-(14 / 51 + 0.5) / 2, 7 / 51, 0.25)}],
+        classes=3,
+        model={"name": "outputs:Softmax"},
+        samples=[[(1,)] * 17, [(-1,), (1,)]],
+        labels=[[0, *[1] * 16], [0, 2]],
+        training={"lr": 1.0, "batch_size": "full"},
+    )
 
 
 @derived
@@ -61,8 +77,12 @@ def fedavg_la() -> Case:
     Client 1, Φ = (3/2, 3/2, 0): by W (½, -1, 0), y = η (-½, 1, 0), Φ y = (-1, 2, 0) ln 2, p = (1, 8, 2)/11,
     q = Φ (-10, 8, 2)/11 = (-15, 12, 0)/11; u1 = η (-½ + 15/11, 1 - 12/11, 0) = η (19/22, -1/11, 0).
     """
-    return Case({"name": "fedavg-la"}, [{"theta": times_ln2((19 / 22, -1 / 11, -2), 1.5)}],
-                training={"lr": 4 / 3 * LN2}, **SOFTMAX)
+    return Case(
+        {"name": "fedavg-la"},
+        [{"theta": times_ln2((19 / 22, -1 / 11, -2), 1.5)}],
+        training={"lr": 4 / 3 * LN2},
+        **SOFTMAX,
+    )
 
 
 @derived
@@ -74,9 +94,14 @@ def fedge() -> Case:
     -7.2 s (0.6, 0.8), the rest over 2.5 (-3.072, 2.304) s. u1 = (1.5 + 1.536 s, -1.152 s). W stays.
     """
     s = miss(7.2)
-    return Case({"name": "fedge", "scale_w": 36.0}, [{"theta": (1.5 + 0.768 * s, 2 - 0.576 * s, 6, 0, -6, 0)}],
-                theta=(0, 2, 6, 0, -6, 0), model={"name": "outputs:TwoLayers", "body": [[0], [2]]},
-                samples=[[(1,)], [(-1,), (1,)]], labels=[[0], [1, 0]])
+    return Case(
+        {"name": "fedge", "scale_w": 36.0},
+        [{"theta": (1.5 + 0.768 * s, 2 - 0.576 * s, 6, 0, -6, 0)}],
+        theta=(0, 2, 6, 0, -6, 0),
+        model={"name": "outputs:TwoLayers", "body": [[0], [2]]},
+        samples=[[(1,)], [(-1,), (1,)]],
+        labels=[[0], [1, 0]],
+    )
 
 
 @derived
@@ -88,10 +113,16 @@ def fedgela() -> Case:
     by W' (-9/4, 9/4, 0), u1 = (9/16, -9/16, 0).
     """
     w = (2, -1, -1, -1, 2, -1, -1, -1, 2)
-    return Case({"name": "fedgela", "scale_w": 6.0}, [{"theta": (1 + 25 / 32, 1 - 17 / 32, 0.75, *w)}], classes=3,
-                theta=(1, 1, 1, *w), model={"name": "outputs:TwoLayers", "body": [[1], [1], [1]], "classes": 3},
-                samples=[[(1,)], [(-1,), (1,)]], labels=[[0], [1, 0]],
-                training={"lr": sqrt(3) / 4, "batch_size": "full"})
+    return Case(
+        {"name": "fedgela", "scale_w": 6.0},
+        [{"theta": (1 + 25 / 32, 1 - 17 / 32, 0.75, *w)}],
+        classes=3,
+        theta=(1, 1, 1, *w),
+        model={"name": "outputs:TwoLayers", "body": [[1], [1], [1]], "classes": 3},
+        samples=[[(1,)], [(-1,), (1,)]],
+        labels=[[0], [1, 0]],
+        training={"lr": sqrt(3) / 4, "batch_size": "full"},
+    )
 
 
 @derived
@@ -107,12 +138,22 @@ def fedrod() -> Case:
     """
     s, r = miss(1.75), miss(3.75)
     h = 7 / 16 + s
-    return Case({"name": "fedrod"}, [
-        {"theta": (2, 0, 7 / 16, 0, -7 / 16, 0), "client.0.head": ((0.5, 0, 0.125), (-0.5, 0, -0.125)),
-         "client.1.head": ((0.5, 0, 0), (-0.5, 0, 0))},
-        {"theta": (2 + 7 / 16 * s, 0, h, 0, -h, 0), "client.1.head": ((0.5 + r, 0, 0), (-0.5 - r, 0, 0))}],
-        model={"name": "outputs:TwoLayers", "body": [[2], [0]]}, training={"batch_size": "full"},
-        samples=[[(1,), (1,), (1,), (-1,)], [(-1,), (1,)]], labels=[[0, 0, 0, 1], [1, 0]], cohorts=[[0, 1], [1]])
+    return Case(
+        {"name": "fedrod"},
+        [
+            {
+                "theta": (2, 0, 7 / 16, 0, -7 / 16, 0),
+                "client.0.head": ((0.5, 0, 0.125), (-0.5, 0, -0.125)),
+                "client.1.head": ((0.5, 0, 0), (-0.5, 0, 0)),
+            },
+            {"theta": (2 + 7 / 16 * s, 0, h, 0, -h, 0), "client.1.head": ((0.5 + r, 0, 0), (-0.5 - r, 0, 0))},
+        ],
+        model={"name": "outputs:TwoLayers", "body": [[2], [0]]},
+        training={"batch_size": "full"},
+        samples=[[(1,), (1,), (1,), (-1,)], [(-1,), (1,)]],
+        labels=[[0, 0, 0, 1], [1, 0]],
+        cohorts=[[0, 1], [1]],
+    )
 
 
 @derived
@@ -123,9 +164,14 @@ def fedbabu() -> Case:
     """
     s = miss(4)
     r = miss(4 + 2 * s)
-    return Case({"name": "fedbabu"}, [{"theta": (2 + s + r / 2, 0, 1, 0, -1, 0)}], theta=(2, 0, 1, 0, -1, 0),
-                model={"name": "outputs:TwoLayers", "body": [[2], [0]]}, samples=[[(1,)], [(-1,), (1,)]],
-                labels=[[0], [1, 0]])
+    return Case(
+        {"name": "fedbabu"},
+        [{"theta": (2 + s + r / 2, 0, 1, 0, -1, 0)}],
+        theta=(2, 0, 1, 0, -1, 0),
+        model={"name": "outputs:TwoLayers", "body": [[2], [0]]},
+        samples=[[(1,)], [(-1,), (1,)]],
+        labels=[[0], [1, 0]],
+    )
 
 
 @derived
@@ -140,8 +186,15 @@ def fedrep() -> Case:
     s, r = miss(2), miss(8)
     a = 2 + s / 4 + r
     k = 0.5 + 0.5 * a * miss(a)
-    return Case({"name": "fedrep"}, [
-        {"theta": (a, 0, 0, 0, 0, 0), "client.0.own": (0.5, 0, -0.5, 0), "client.1.own": (1, 0, -1, 0)},
-        {"theta": (a + k * miss(2 * k * a), 0, 0, 0, 0, 0), "client.0.own": (k, 0, -k, 0)}],
-        model={"name": "outputs:TwoLayers", "body": [[2], [0]]}, samples=[[(1,)], [(2,)]], labels=[[0], [0]],
-        training={"local_epochs": 2}, cohorts=[[0, 1], [0]])
+    return Case(
+        {"name": "fedrep"},
+        [
+            {"theta": (a, 0, 0, 0, 0, 0), "client.0.own": (0.5, 0, -0.5, 0), "client.1.own": (1, 0, -1, 0)},
+            {"theta": (a + k * miss(2 * k * a), 0, 0, 0, 0, 0), "client.0.own": (k, 0, -k, 0)},
+        ],
+        model={"name": "outputs:TwoLayers", "body": [[2], [0]]},
+        samples=[[(1,)], [(2,)]],
+        labels=[[0], [0]],
+        training={"local_epochs": 2},
+        cohorts=[[0, 1], [0]],
+    )

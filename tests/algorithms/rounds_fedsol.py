@@ -6,9 +6,9 @@ Logits as in `rounds_outputs`, everything else on the quadratic problem, whose p
 from math import sqrt
 from typing import Any
 
-from outputs import LN2, times_ln2
-from quadratic import Case, derived
-from rounds_outputs import SOFTMAX
+from tests.algorithms.outputs import LN2, times_ln2
+from tests.algorithms.quadratic import Case, derived
+from tests.algorithms.rounds_outputs import SOFTMAX
 
 
 @derived
@@ -17,8 +17,12 @@ def fedsol_kl_fixed() -> Case:
     softmax(y/τ) - 1/3 is along (-1, 2, -1) for every τ, of norm √6: e = (-1, 2, -1) ln 2, y + e = (-2, 4, -2) ln 2,
     q = (-65, 64, 1)/66, u1 = y - η q = ((-22, 44, -22) - (-65, 64, 1)) ln 2/22 = (43, -20, -23) ln 2/22.
     """
-    return Case({"name": "fedsol", "rho": sqrt(6) * LN2, "radius": "fixed"}, [{"theta": times_ln2((65, 2, -67), 44)}],
-                training={"lr": 3 * LN2}, **SOFTMAX)
+    return Case(
+        {"name": "fedsol", "rho": sqrt(6) * LN2, "radius": "fixed"},
+        [{"theta": times_ln2((65, 2, -67), 44)}],
+        training={"lr": 3 * LN2},
+        **SOFTMAX,
+    )
 
 
 @derived
@@ -27,8 +31,12 @@ def fedsol_kl_adaptive() -> Case:
     (-1, 2, -1)/6 = (-1, 4, -1) ln 2, y + e = (-2, 6, -2) ln 2, p = (1, 256, 1)/258, q = (-257, 256, 1)/258,
     u1 = ((-86, 172, -86) - (-257, 256, 1)) ln 2/86 = (171, -84, -87) ln 2/86.
     """
-    return Case({"name": "fedsol", "rho": 6 * LN2}, [{"theta": times_ln2((257, 2, -259), 172)}],
-                training={"lr": 3 * LN2}, **SOFTMAX)
+    return Case(
+        {"name": "fedsol", "rho": 6 * LN2},
+        [{"theta": times_ln2((257, 2, -259), 172)}],
+        training={"lr": 3 * LN2},
+        **SOFTMAX,
+    )
 
 
 @derived
@@ -38,8 +46,12 @@ def projection_kl() -> Case:
     Label 0: g = (-9, 8, 1)/10, <g, g_p> > 0, q = g: u1 = ((-1, 2, -1) + (2.7, -2.4, -0.3)) ln 2.
     x = ((1, 1, -2) + (1.7, -0.4, -1.3)) ln 2/2.
     """
-    return Case({"name": "projection"}, [{"theta": times_ln2((1.35, 0.3, -1.65))}], training={"lr": 3 * LN2},
-                **{**SOFTMAX, "samples": [[(-1,)], [(1,), (1,), (1,)]], "labels": [[2], [1, 1, 0]]})
+    return Case(
+        {"name": "projection"},
+        [{"theta": times_ln2((1.35, 0.3, -1.65))}],
+        training={"lr": 3 * LN2},
+        **{**SOFTMAX, "samples": [[(-1,)], [(1,), (1,), (1,)]], "labels": [[2], [1, 1, 0]]},
+    )
 
 
 FIXED = {"name": "fedsol", "rho": 5.0, "radius": "fixed"}
@@ -58,8 +70,9 @@ def fedsol_adaptive_by_layer() -> Case:
     """As `fedsol_with_fedprox`, times Λ = |y - x|/2.5 = (0.8, 0.6): e = (3.2, -1.8), q = g1'(5.2, -3.3) = (2.2, -4.3),
     u1 = (0.9, 0.65). (Along the first dimension the weight, (1, 2), has columns of one entry: Λ = 1, `dim0` below.)
     """
-    return Case({"name": "fedsol", "rho": 5.0, "proximal": "fedprox", "lambda_norm": "layer"},
-                [{"theta": (-0.3, 1.325)}])
+    return Case(
+        {"name": "fedsol", "rho": 5.0, "proximal": "fedprox", "lambda_norm": "layer"}, [{"theta": (-0.3, 1.325)}]
+    )
 
 
 @derived
@@ -80,10 +93,12 @@ def fedsol_with_feddyn() -> Case:
     5). Client 1, H = (-2.625, 3.5): e = (-3, 4), q = g1(-3, 4) = (-10, 7), y = (5, -3.5), y + H = (2.375, 0), e = (5,
     0), q = g1'(10, -3.5) = (7, -4.5), u1 = (1.5, -1.25). H_i = H_i + u_i, h = (0.6875, 0.25) + (u0 + u1)/2, x = U + h.
     """
-    return Case({**FIXED, "proximal": {"name": "feddyn", "alpha": 0.5}},
-                [{"theta": (-1.3125, 4), "server.h": (-0.3125, 2.125), "client.0.h": (0.5, 2),
-                  "client.1.h": (-1.125, 2.25)}],
-                server={"h": (0.6875, 0.25)}, clients={0: {"h": (4, -3)}, 1: {"h": (-2.625, 3.5)}})
+    return Case(
+        {**FIXED, "proximal": {"name": "feddyn", "alpha": 0.5}},
+        [{"theta": (-1.3125, 4), "server.h": (-0.3125, 2.125), "client.0.h": (0.5, 2), "client.1.h": (-1.125, 2.25)}],
+        server={"h": (0.6875, 0.25)},
+        clients={0: {"h": (4, -3)}, 1: {"h": (-2.625, 3.5)}},
+    )
 
 
 @derived
@@ -92,9 +107,12 @@ def fedsol_with_scaffold() -> Case:
     c0 = (-3, 4) - 0 + (6, -12). Client 1: q = g1(-3, 4) = (-10, 7), y = (5, -3.5), q = g1'(2, 0.5) = (-1, -0.5),
     u1 = (5.5, -3.25), c1 = (3, -4) - u1. c = ½ ((6, -12) - u1).
     """
-    return Case({**FIXED, "proximal": "scaffold"},
-                [{"theta": (1.25, 1.375), "client.0.c": (3, -8), "client.1.c": (-2.5, -0.75), "server.c": (0.25,
-                -4.375)}], server={"c": (0, 0)}, clients={0: {"c": (-3, 4)}, 1: {"c": (3, -4)}})
+    return Case(
+        {**FIXED, "proximal": "scaffold"},
+        [{"theta": (1.25, 1.375), "client.0.c": (3, -8), "client.1.c": (-2.5, -0.75), "server.c": (0.25, -4.375)}],
+        server={"c": (0, 0)},
+        clients={0: {"c": (-3, 4)}, 1: {"c": (3, -4)}},
+    )
 
 
 def strategy(name: str, theta: tuple[float, float], **changes: Any) -> Case:
@@ -151,5 +169,8 @@ def projection_l2() -> Case:
     g = (-3, 1), <g, y - x> = -7.5, ||y - x||² = 6.25, q = (-3, 1) + 1.2 (2, -1.5) = (-0.6, -0.8), y = (2.3, -1.1);
     g = (1, 1), <g, y - x> = 1.2 > 0, q = g, u1 = (1.8, -1.6).
     """
-    return Case({"name": "projection", "proximal": "fedprox"}, [{"theta": (0.15, 0.2)}],
-                samples=[[(1, 2, -3, 2)], [(2, 1, 2, -3), (1, 1, 5, -2.5), (1, 1, 1.3, -2.1)]])
+    return Case(
+        {"name": "projection", "proximal": "fedprox"},
+        [{"theta": (0.15, 0.2)}],
+        samples=[[(1, 2, -3, 2)], [(2, 1, 2, -3), (1, 1, 5, -2.5), (1, 1, 1.3, -2.1)]],
+    )

@@ -1,6 +1,6 @@
 """Hand-derived rounds of FedAvg, FedProx, SCAFFOLD, FedDyn, FedCM, FedSAM, MoFedSAM and FedTOGA."""
 
-from quadratic import Case, derived
+from tests.algorithms.quadratic import Case, derived
 
 
 @derived
@@ -15,8 +15,9 @@ def fedavg() -> Case:
 @derived
 def fedavg_by_samples() -> Case:
     """u0, u1 as in `fedavg`, n = (1, 2): x = (u0 + 2 u1)/3 = (3.5/3, 1.5/3); server_lr = ½ halves it."""
-    return Case({"name": "fedavg"}, [{"theta": (1.75 / 3, 0.25)}],
-                training={"aggregation": "samples", "server_lr": 0.5})
+    return Case(
+        {"name": "fedavg"}, [{"theta": (1.75 / 3, 0.25)}], training={"aggregation": "samples", "server_lr": 0.5}
+    )
 
 
 @derived
@@ -44,13 +45,25 @@ def scaffold() -> Case:
     = (0.1875, 0.34375), x = x - ½ q = (0.1875, 1.078125); c0 = (3.28125, -1.5);
     c = (0.40625, -0.40625) + ½ ((3.28125, -1.5) - (3.5, -2.25)), ½ being 1/N.
     """
-    return Case({"name": "scaffold"}, [
-        {"theta": (0.5, 0.875), "client.0.c": (3, -4), "client.1.c": (-2.5, 0.25), "server.c": (0.25, -1.875)},
-        {"theta": (0.28125, 1.25), "client.0.c": (3.5, -2.25), "client.1.c": (-2.6875, 1.4375),
-         "server.c": (0.40625, -0.40625)},
-        {"theta": (0.1875, 1.078125), "client.0.c": (3.28125, -1.5), "client.1.c": (-2.6875, 1.4375),
-         "server.c": (0.296875, -0.03125)},
-    ], cohorts=[[0, 1], [0, 1], [0]])
+    return Case(
+        {"name": "scaffold"},
+        [
+            {"theta": (0.5, 0.875), "client.0.c": (3, -4), "client.1.c": (-2.5, 0.25), "server.c": (0.25, -1.875)},
+            {
+                "theta": (0.28125, 1.25),
+                "client.0.c": (3.5, -2.25),
+                "client.1.c": (-2.6875, 1.4375),
+                "server.c": (0.40625, -0.40625),
+            },
+            {
+                "theta": (0.1875, 1.078125),
+                "client.0.c": (3.28125, -1.5),
+                "client.1.c": (-2.6875, 1.4375),
+                "server.c": (0.296875, -0.03125),
+            },
+        ],
+        cohorts=[[0, 1], [0, 1], [0]],
+    )
 
 
 @derived
@@ -64,12 +77,20 @@ def feddyn() -> Case:
     Round 2, only client 0: q = (3.375, -1.359375) + ½ (-2.875, 1.375) = (1.9375, -0.671875),
     u0 = (-0.96875, 0.3359375), h = h + u0/2 (N = 2, not M) = (-0.421875, 0.296875), x = x + u0 + h.
     """
-    return Case({"name": "feddyn", "alpha": 0.5}, [
-        {"theta": (0.5, 2.125), "client.0.h": (-1.5, 2), "client.1.h": (2, 0.125), "server.h": (0.25, 1.0625)},
-        {"theta": (0.375, 1.3203125), "client.0.h": (-2.875, 1.375), "client.1.h": (3, -1.1171875),
-         "server.h": (0.0625, 0.12890625)},
-        {"theta": (-1.015625, 1.953125), "client.0.h": (-3.84375, 1.7109375), "server.h": (-0.421875, 0.296875)},
-    ], cohorts=[[0, 1], [0, 1], [0]])
+    return Case(
+        {"name": "feddyn", "alpha": 0.5},
+        [
+            {"theta": (0.5, 2.125), "client.0.h": (-1.5, 2), "client.1.h": (2, 0.125), "server.h": (0.25, 1.0625)},
+            {
+                "theta": (0.375, 1.3203125),
+                "client.0.h": (-2.875, 1.375),
+                "client.1.h": (3, -1.1171875),
+                "server.h": (0.0625, 0.12890625),
+            },
+            {"theta": (-1.015625, 1.953125), "client.0.h": (-3.84375, 1.7109375), "server.h": (-0.421875, 0.296875)},
+        ],
+        cohorts=[[0, 1], [0, 1], [0]],
+    )
 
 
 @derived
@@ -83,10 +104,15 @@ def fedcm() -> Case:
     q = ½ (-2.8515625, 0.46875) + ½ Δ = (-0.95703125, -1.125), u1 = (0.7001953125, 0.03125).
     Δ = -½ (u0/¼ + u1/½) = -½ ((-1.8125, 1.640625) + (1.400390625, 0.0625)).
     """
-    return Case({"name": "fedcm", "alpha": 0.5}, [
-        {"theta": (-0.3125, 1.71875), "server.delta": (0.9375, -2.71875)},
-        {"theta": (-0.18896484375, 1.939453125), "server.delta": (0.2060546875, -0.8515625)},
-    ], server={"delta": (2, -4)}, training={"lr_decay": 0.5})
+    return Case(
+        {"name": "fedcm", "alpha": 0.5},
+        [
+            {"theta": (-0.3125, 1.71875), "server.delta": (0.9375, -2.71875)},
+            {"theta": (-0.18896484375, 1.939453125), "server.delta": (0.2060546875, -0.8515625)},
+        ],
+        server={"delta": (2, -4)},
+        training={"lr_decay": 0.5},
+    )
 
 
 @derived
@@ -105,9 +131,12 @@ def mofedsam() -> Case:
     g1'(y) = (3, -4) = e, q = ½ (6, -8) + (1, -2) = (4, -6), u1 = (0.5, 2.5).
     Δ = -½ (u0/½ + u1/1) = -½ ((-4, 8) + (0.5, 2.5)).
     """
-    return Case({"name": "mofedsam", "rho": 5.0, "beta": 0.5},
-                [{"theta": (-0.75, 3.25), "server.delta": (1.75, -5.25)}],
-                samples=[[(1, 2, -3, 2)], [(2, 1, 2, -3), (1, 1, -0.5, 3.5)]], server={"delta": (2, -4)})
+    return Case(
+        {"name": "mofedsam", "rho": 5.0, "beta": 0.5},
+        [{"theta": (-0.75, 3.25), "server.delta": (1.75, -5.25)}],
+        samples=[[(1, 2, -3, 2)], [(2, 1, 2, -3), (1, 1, -0.5, 3.5)]],
+        server={"delta": (2, -4)},
+    )
 
 
 FEDTOGA = {"name": "fedtoga", "rho": 5.0, "alpha": 0.5, "beta": 0.5, "kappa": 2.0}
@@ -125,12 +154,21 @@ def fedtoga_global() -> Case:
     = (-12.3125, -7.1875), u1 = (3.03125, 9.71875).
     H_i = H_i + u_i; h = (H_0 + H_1)/2; x = (u0 + u1)/2 + h; Δ = -½ (u0 + u1/2).
     """
-    return Case({**FEDTOGA, "perturbation": "global"},
-                [{"theta": (-2.09375, 8.34375), "server.h": (-1.546875, 4.171875),
-                  "server.delta": (1.3046875, -1.7421875),
-                  "client.0.h": (-2.125, -3.375), "client.1.h": (-0.96875, 11.71875)}],
-                samples=[[(1, 2, -3, 2)], [(2, 1, -1, 11), (1, 1, 1.875, 16.125)]],
-                server={"delta": (0.5, 3.5), "h": (-1, 0)}, clients=DUALS)
+    return Case(
+        {**FEDTOGA, "perturbation": "global"},
+        [
+            {
+                "theta": (-2.09375, 8.34375),
+                "server.h": (-1.546875, 4.171875),
+                "server.delta": (1.3046875, -1.7421875),
+                "client.0.h": (-2.125, -3.375),
+                "client.1.h": (-0.96875, 11.71875),
+            }
+        ],
+        samples=[[(1, 2, -3, 2)], [(2, 1, -1, 11), (1, 1, 1.875, 16.125)]],
+        server={"delta": (0.5, 3.5), "h": (-1, 0)},
+        clients=DUALS,
+    )
 
 
 @derived
@@ -139,12 +177,21 @@ def fedtoga_fusion() -> Case:
     Its second sample is b = (2.875, -5.875): g1'(y) = (-6, 12), e = r = (-6, 12) + (8, -15) + (1, 7) = (3, 4),
     g~ = (-3, 16); q = (-3, 16) + ½ (-7.125, 8.125) + (0.25, 1.75) = (-6.3125, 21.8125), u1 = (0.03125, -4.78125).
     """
-    return Case({**FEDTOGA, "perturbation": "fusion"},
-                [{"theta": (-5.09375, -6.15625), "server.h": (-3.046875, -3.078125),
-                  "server.delta": (2.0546875, 1.8828125),
-                  "client.0.h": (-2.125, -3.375), "client.1.h": (-3.96875, -2.78125)}],
-                samples=[[(1, 2, -3, 2)], [(2, 1, -1, 11), (1, 1, 2.875, -5.875)]],
-                server={"delta": (0.5, 3.5), "h": (-1, 0)}, clients=DUALS)
+    return Case(
+        {**FEDTOGA, "perturbation": "fusion"},
+        [
+            {
+                "theta": (-5.09375, -6.15625),
+                "server.h": (-3.046875, -3.078125),
+                "server.delta": (2.0546875, 1.8828125),
+                "client.0.h": (-2.125, -3.375),
+                "client.1.h": (-3.96875, -2.78125),
+            }
+        ],
+        samples=[[(1, 2, -3, 2)], [(2, 1, -1, 11), (1, 1, 2.875, -5.875)]],
+        server={"delta": (0.5, 3.5), "h": (-1, 0)},
+        clients=DUALS,
+    )
 
 
 @derived
@@ -155,8 +202,18 @@ def fedtoga_neighbour() -> Case:
     = (-8.25, 1), y = (4.125, -0.5). e = r = g~_0 + κΔ = (-4, 3), g~ = g1'(0.125, 2.5) = (-2.875, 1.5);
     q = (-2.875, 1.5) + ½ (0.125, 1.5) + (0.75, 1) = (-2.0625, 3.25), u1 = (5.15625, -2.125).
     """
-    return Case({**FEDTOGA, "perturbation": "neighbour"},
-                [{"theta": (0.28125, -4.125), "server.h": (-0.359375, -2.0625), "server.delta": (0.6484375, 1.53125),
-                  "client.0.h": (-1.875, -4), "client.1.h": (1.15625, -0.125)}],
-                samples=[[(1, 2, -3, 2)], [(2, 1, 6.5, 5), (1, 1, 3, 1)]],
-                server={"delta": (1.5, 2), "h": (-1, 0)}, clients=DUALS)
+    return Case(
+        {**FEDTOGA, "perturbation": "neighbour"},
+        [
+            {
+                "theta": (0.28125, -4.125),
+                "server.h": (-0.359375, -2.0625),
+                "server.delta": (0.6484375, 1.53125),
+                "client.0.h": (-1.875, -4),
+                "client.1.h": (1.15625, -0.125),
+            }
+        ],
+        samples=[[(1, 2, -3, 2)], [(2, 1, 6.5, 5), (1, 1, 3, 1)]],
+        server={"delta": (1.5, 2), "h": (-1, 0)},
+        clients=DUALS,
+    )

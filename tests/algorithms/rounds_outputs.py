@@ -10,11 +10,15 @@ by W is -(1/3, 1/3, -2/3); client 1 the input 1 twice, first with label 1, then 
 from math import exp, log
 from typing import Any
 
-from outputs import LN2, times_ln2
-from quadratic import Case, derived
+from tests.algorithms.outputs import LN2, times_ln2
+from tests.algorithms.quadratic import Case, derived
 
-SOFTMAX: dict[str, Any] = {"model": "outputs:Softmax", "samples": [[(-1,)], [(1,), (1,)]], "labels": [[2], [1, 0]],
-                           "classes": 3}
+SOFTMAX: dict[str, Any] = {
+    "model": "outputs:Softmax",
+    "samples": [[(-1,)], [(1,), (1,)]],
+    "labels": [[2], [1, 0]],
+    "classes": 3,
+}
 
 
 @derived
@@ -25,8 +29,12 @@ def fedntd() -> Case:
     6: (154, -154)/66. q = (-65, 218, -153)/66, u1 = y - η q = ((-22, 44, -22) - (-65, 218, -153)) ln 2/11
     = (43, -174, 131) ln 2/11. x = (u0 + u1)/2 = ((22, 22, -44) + (43, -174, 131)) ln 2/22.
     """
-    return Case({"name": "fedntd", "beta": 3.0, "tau": 2.0}, [{"theta": times_ln2((65, -152, 87), 22)}],
-                training={"lr": 6 * LN2}, **SOFTMAX)
+    return Case(
+        {"name": "fedntd", "beta": 3.0, "tau": 2.0},
+        [{"theta": times_ln2((65, -152, 87), 22)}],
+        training={"lr": 6 * LN2},
+        **SOFTMAX,
+    )
 
 
 @derived
@@ -36,8 +44,12 @@ def fedavg_kl() -> Case:
     u1 = ((-2, 4, -2) - (-65, 64, 1)/11 + (2.1, -4.2, 2.1)) ln 2 = (661, -662, 1) ln 2/110.
     x = ((220, 220, -440) + (661, -662, 1)) ln 2/220.
     """
-    return Case({"name": "fedavg-kl", "weight": 3.0, "tau": 2.0}, [{"theta": times_ln2((881, -442, -439), 220)}],
-                training={"lr": 6 * LN2}, **SOFTMAX)
+    return Case(
+        {"name": "fedavg-kl", "weight": 3.0, "tau": 2.0},
+        [{"theta": times_ln2((881, -442, -439), 220)}],
+        training={"lr": 6 * LN2},
+        **SOFTMAX,
+    )
 
 
 @derived
@@ -53,12 +65,20 @@ def moon() -> Case:
     """
     s = 1 / (1 + exp(2))
     a, b = 0.5 * log(3), 0.5 + s
-    return Case({"name": "moon", "mu": 8.0, "tau": 1 / log(3)}, [
-        {"theta": (2 + s / 4, -a / 2, (0.5 + b) / 2, 0, -(0.5 + b) / 2, 0),
-         "client.0.previous": (2, -a, 0.5, 0, -0.5, 0),
-         "client.1.previous": (2 + s / 2, 0, b, 0, -b, 0)}],
-        clients={0: {"previous": (0, 3, 0, 0, 0, 0)}}, model={"name": "outputs:TwoLayers", "body": [[2], [0]]},
-        samples=[[(1,)], [(-1,), (1,)]], labels=[[0], [1, 0]])
+    return Case(
+        {"name": "moon", "mu": 8.0, "tau": 1 / log(3)},
+        [
+            {
+                "theta": (2 + s / 4, -a / 2, (0.5 + b) / 2, 0, -(0.5 + b) / 2, 0),
+                "client.0.previous": (2, -a, 0.5, 0, -0.5, 0),
+                "client.1.previous": (2 + s / 2, 0, b, 0, -b, 0),
+            }
+        ],
+        clients={0: {"previous": (0, 3, 0, 0, 0, 0)}},
+        model={"name": "outputs:TwoLayers", "body": [[2], [0]]},
+        samples=[[(1,)], [(-1,), (1,)]],
+        labels=[[0], [1, 0]],
+    )
 
 
 @derived
@@ -80,6 +100,11 @@ def fedrcl() -> Case:
     by_a = (0.6 * x2, 0.8 * x2 + x3, y1 + 0.6 * y2, 0.8 * y2)
     a = [start - 0.25 * k * d for start, d in zip((1, 0, 0, 1), by_a, strict=True)]
     h = (-0.25 * (-0.8 / 3 + 1), -0.25 * (0.1 / 3 - 0.5))
-    return Case({"name": "fedrcl", "tau": 0.2 / LN2, "threshold": 0.5}, [{"theta": (*a, *h, -h[0], -h[1])}],
-                training={"batch_size": "full"}, model={"name": "outputs:TwoLayers", "body": [[1, 0], [0, 1]]},
-                samples=[[(1, 0), (0.6, 0.8), (0, 1)], [(2, -1)]], labels=[[0, 0, 1], [1]])
+    return Case(
+        {"name": "fedrcl", "tau": 0.2 / LN2, "threshold": 0.5},
+        [{"theta": (*a, *h, -h[0], -h[1])}],
+        training={"batch_size": "full"},
+        model={"name": "outputs:TwoLayers", "body": [[1, 0], [0, 1]]},
+        samples=[[(1, 0), (0.6, 0.8), (0, 1)], [(2, -1)]],
+        labels=[[0, 0, 1], [1]],
+    )

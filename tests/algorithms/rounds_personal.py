@@ -7,15 +7,18 @@ in a first step.
 
 from typing import Any
 
-from outputs import LN2, times_ln2
-from quadratic import Case, derived
-from rounds_outputs import SOFTMAX
+from tests.algorithms.outputs import LN2, times_ln2
+from tests.algorithms.quadratic import Case, derived
+from tests.algorithms.rounds_outputs import SOFTMAX
 
 ONE_EACH = [((1, 2, -3, 2),), ((2, 1, 2, -3),)]
 
 FEATURES: dict[str, Any] = {
-    "model": {"name": "outputs:TwoLayers", "body": [[2], [0]]}, "training": {"batch_size": "full"},
-    "samples": [[(1,), (1,)], [(-1,), (1,)]], "labels": [[0, 0], [1, 0]]}
+    "model": {"name": "outputs:TwoLayers", "body": [[2], [0]]},
+    "training": {"batch_size": "full"},
+    "samples": [[(1,), (1,)], [(-1,), (1,)]],
+    "labels": [[0, 0], [1, 0]],
+}
 """Client 0: x = 1 with label 0, twice; client 1: x = -1 with label 1, x = 1 with label 0; one step each.
 
 h = (2, 0), (2, 0) and (-2, 0), (2, 0). For both clients the mean of (p - onehot) h^T is (-½, ½)^T (2, 0) = (-1, 0; 1,
@@ -29,9 +32,13 @@ def local_only() -> Case:
     Client 1: (2, -1.5), then g1' = (-1, -2.5): (2.5, -0.25). Its second round: g1 = (1, 2.75): (2, -1.625); g1' = (-1,
     -2.625): (2.5, -0.3125).
     """
-    return Case({"name": "local-only"}, [
-        {"theta": (0, 0), "client.0.own": (-1.5, 2), "client.1.own": (2.5, -0.25)},
-        {"theta": (0, 0), "client.0.own": (-2.25, 2), "client.1.own": (2.5, -0.3125)}])
+    return Case(
+        {"name": "local-only"},
+        [
+            {"theta": (0, 0), "client.0.own": (-1.5, 2), "client.1.own": (2.5, -0.25)},
+            {"theta": (0, 0), "client.0.own": (-2.25, 2), "client.1.own": (2.5, -0.3125)},
+        ],
+    )
 
 
 @derived
@@ -48,8 +55,11 @@ def perfedavg_hessian_free() -> Case:
     Client 0, A = (1, 2): (0.75 · 2.25, 0.5 · -2) = (1.6875, -1); client 1, A = (2, 1): (-1, 1.6875).
     x = -½ (0.6875, 0.6875)/2.
     """
-    return Case({"name": "perfedavg", "inner_lr": 0.25, "hessian_free": True, "delta": 0.5},
-                [{"theta": (-0.171875, -0.171875)}], samples=ONE_EACH)
+    return Case(
+        {"name": "perfedavg", "inner_lr": 0.25, "hessian_free": True, "delta": 0.5},
+        [{"theta": (-0.171875, -0.171875)}],
+        samples=ONE_EACH,
+    )
 
 
 @derived
@@ -69,17 +79,31 @@ def fedproto() -> Case:
     class has no prototype: A = (0.5, 0.75). Its means: class 0 (0.5, 0.75), class 1 (-0.5, -0.75).
     P_0 = ((-1, 1.5) + (0.5, 0.75))/2, P_1 = client 1's.
     """
-    return Case({"name": "fedproto", "lam": 3.0}, [{
-        "theta": (2, 0, 0, 0, 0, 0),
-        "client.0.own": (-1, 1.5, 0.5, 0, -0.5, 0), "client.1.own": (0.5, 0.75, 0.5, 0, -0.5, 0),
-        "server.prototypes": [(-0.25, 1.125), (-0.5, -0.75)], "server.known": (1, 1)}], server=PROTOTYPES, **FEATURES)
+    return Case(
+        {"name": "fedproto", "lam": 3.0},
+        [
+            {
+                "theta": (2, 0, 0, 0, 0, 0),
+                "client.0.own": (-1, 1.5, 0.5, 0, -0.5, 0),
+                "client.1.own": (0.5, 0.75, 0.5, 0, -0.5, 0),
+                "server.prototypes": [(-0.25, 1.125), (-0.5, -0.75)],
+                "server.known": (1, 1),
+            }
+        ],
+        server=PROTOTYPES,
+        **FEATURES,
+    )
 
 
 @derived
 def fedproto_by_samples() -> Case:
     """As `fedproto`, but P_0 = (2 (-1, 1.5) + (0.5, 0.75))/3."""
-    return Case({"name": "fedproto", "lam": 3.0, "average": "samples"}, [{
-        "server.prototypes": [(-0.5, 1.25), (-0.5, -0.75)]}], server=PROTOTYPES, **FEATURES)
+    return Case(
+        {"name": "fedproto", "lam": 3.0, "average": "samples"},
+        [{"server.prototypes": [(-0.5, 1.25), (-0.5, -0.75)]}],
+        server=PROTOTYPES,
+        **FEATURES,
+    )
 
 
 @derived
@@ -88,10 +112,16 @@ def fedproto_of_running_features() -> Case:
     The second round's client 0 alone: class 1 keeps its prototype. P_0 = (2, 0) pulls its h = (-1, 1.5) back, and the
     features met are (-1, 1.5).
     """
-    return Case({"name": "fedproto", "lam": 3.0, "prototypes": "running"}, [
-        {"server.prototypes": [(2, 0), (-2, 0)], "server.known": (1, 1)},
-        {"server.prototypes": [(-1, 1.5), (-2, 0)], "server.known": (1, 1)}],
-        server=PROTOTYPES, cohorts=[[0, 1], [0]], **FEATURES)
+    return Case(
+        {"name": "fedproto", "lam": 3.0, "prototypes": "running"},
+        [
+            {"server.prototypes": [(2, 0), (-2, 0)], "server.known": (1, 1)},
+            {"server.prototypes": [(-1, 1.5), (-2, 0)], "server.known": (1, 1)},
+        ],
+        server=PROTOTYPES,
+        cohorts=[[0, 1], [0]],
+        **FEATURES,
+    )
 
 
 def generator(inner: tuple[float, ...], outer: tuple[float, ...], bias: tuple[float, ...]) -> dict[str, Any]:
@@ -109,8 +139,12 @@ def fedgen() -> Case:
     At H = 0 (p - onehot) G^T is (-½, ½)^T (1, -1) for either label. n_G/n = 1, a = 4: (-2, 2; 2, -2), with the real
     samples' (-1, 0; 1, 0) q = (-3, 2; 3, -2), for both clients.
     """
-    return Case({**SMALL, "alpha": 4.0, "beta": 0.0}, [{"theta": (2, 0, 1.5, -1, -1.5, 1)}],
-                server=generator((0, 2), (-1, 1), (1, -1)), **FEATURES)
+    return Case(
+        {**SMALL, "alpha": 4.0, "beta": 0.0},
+        [{"theta": (2, 0, 1.5, -1, -1.5, 1)}],
+        server=generator((0, 2), (-1, 1), (1, -1)),
+        **FEATURES,
+    )
 
 
 @derived
@@ -121,5 +155,10 @@ def fedgen_distillation() -> Case:
     1)/66: q = (-576, 1086, -510)/66. u1 = ((-22, 44, -22) - (-576, 1086, -510)) ln 2/11 = (554, -1042, 488) ln 2/11.
     x = ((22, 22, -44) + (554, -1042, 488)) ln 2/22.
     """
-    return Case({**SMALL, "alpha": 0.0, "beta": 17.0}, [{"theta": times_ln2((576, -1020, 444), 22)}],
-                server=generator((1, 0, 0), (-0.5,), (0,)), training={"lr": 6 * LN2}, **SOFTMAX)
+    return Case(
+        {**SMALL, "alpha": 0.0, "beta": 17.0},
+        [{"theta": times_ln2((576, -1020, 444), 22)}],
+        server=generator((1, 0, 0), (-0.5,), (0,)),
+        training={"lr": 6 * LN2},
+        **SOFTMAX,
+    )

@@ -3,15 +3,19 @@
 FedAvg's updates (`rounds_first.fedavg`): u0 = (-1.5, 2), u1 = (2.5, -0.25), U = (0.5, 0.875).
 """
 
-from quadratic import Case, derived
-from rounds_first import DUALS
+from tests.algorithms.quadratic import Case, derived
+from tests.algorithms.rounds_first import DUALS
 
 
 @derived
 def fedavgm() -> Case:
     """β = ½, η_g = ½, from b = (2, -4): b = ½ (2, -4) + ½ (0.5, 0.875) = (1.25, -1.5625) = x."""
-    return Case({"name": "fedavgm", "beta": 0.5}, [{"theta": (1.25, -1.5625), "server.b": (1.25, -1.5625)}],
-                server={"b": (2, -4)}, training={"server_lr": 0.5})
+    return Case(
+        {"name": "fedavgm", "beta": 0.5},
+        [{"theta": (1.25, -1.5625), "server.b": (1.25, -1.5625)}],
+        server={"b": (2, -4)},
+        training={"server_lr": 0.5},
+    )
 
 
 ADAPTIVE = {"beta1": 0.5, "beta2": 0.75, "tau": 0.5, "lr": 0.5}
@@ -24,9 +28,11 @@ def fedadam() -> Case:
     U² = (0.25, 0.765625); v = ¾ v + ¼ U² = (0.9375 + 0.0625, 3.80859375 + 0.19140625) = (1, 4);
     m = ½ (2, -4) + ½ (0.5, 0.875) = (1.25, -1.5625); x = ½ m/(√v + ½) = (0.625/1.5, -0.78125/2.5).
     """
-    return Case({"name": "fedadam", **ADAPTIVE},
-                [{"theta": (0.625 / 1.5, -0.3125), "server.m": (1.25, -1.5625), "server.v": (1, 4)}],
-                server={"m": (2, -4), "v": (1.25, 5.078125)})
+    return Case(
+        {"name": "fedadam", **ADAPTIVE},
+        [{"theta": (0.625 / 1.5, -0.3125), "server.m": (1.25, -1.5625), "server.v": (1, 4)}],
+        server={"m": (2, -4), "v": (1.25, 5.078125)},
+    )
 
 
 @derived
@@ -34,15 +40,19 @@ def fedadam_start() -> Case:
     """β1 = 0, β2 = ½, lr = 1, τ = ½: v starts at τ² = ¼: v = (0.25, 0.5078125), x = U/(√v + ½)
     = (0.5/1, 0.875/1.2126096).
     """
-    return Case({"name": "fedadam", "beta1": 0, "beta2": 0.5, "tau": 0.5, "lr": 1},
-                [{"theta": (0.5, 0.7215843), "server.v": (0.25, 0.5078125)}])
+    return Case(
+        {"name": "fedadam", "beta1": 0, "beta2": 0.5, "tau": 0.5, "lr": 1},
+        [{"theta": (0.5, 0.7215843), "server.v": (0.25, 0.5078125)}],
+    )
 
 
 @derived
 def fedadam_start_zero() -> Case:
     """The same from v = 0: v = (0.125, 0.3828125), x = (0.5/0.8535534, 0.875/1.1187184)."""
-    return Case({"name": "fedadam", "beta1": 0, "beta2": 0.5, "tau": 0.5, "lr": 1, "start": "zero"},
-                [{"theta": (0.5857864, 0.7821450), "server.v": (0.125, 0.3828125)}])
+    return Case(
+        {"name": "fedadam", "beta1": 0, "beta2": 0.5, "tau": 0.5, "lr": 1, "start": "zero"},
+        [{"theta": (0.5857864, 0.7821450), "server.v": (0.125, 0.3828125)}],
+    )
 
 
 @derived
@@ -50,9 +60,11 @@ def fedyogi() -> Case:
     """As `fedadam`, from v = (1.0625, 0.05859375): the first entry is above U² and falls by ¼ U², the second, below,
     rises by it: v = (1.0625 - 0.0625, 0.05859375 + 0.19140625) = (1, 0.25). x = ½ m/(√v + ½) = (0.625/1.5, -0.78125/1).
     """
-    return Case({"name": "fedyogi", **ADAPTIVE},
-                [{"theta": (0.625 / 1.5, -0.78125), "server.m": (1.25, -1.5625), "server.v": (1, 0.25)}],
-                server={"m": (2, -4), "v": (1.0625, 0.05859375)})
+    return Case(
+        {"name": "fedyogi", **ADAPTIVE},
+        [{"theta": (0.625 / 1.5, -0.78125), "server.m": (1.25, -1.5625), "server.v": (1, 0.25)}],
+        server={"m": (2, -4), "v": (1.0625, 0.05859375)},
+    )
 
 
 @derived
@@ -61,8 +73,11 @@ def fedacg() -> Case:
     Client 1: g1(x~) = (-2, 1), y = (2, -2.5); q = (-1, -3.5) + (y - x~) = (0, -4), y = (2, -0.5), u1 = (1, 1.5).
     b = ½ (2, -4) + (-0.5, 2.75) = (0.5, 0.75); x = b, which is the mean of y_0 = (-1, 2) and y_1.
     """
-    return Case({"name": "fedacg", "lam": 0.5, "beta": 1.0}, [{"theta": (0.5, 0.75), "server.b": (0.5, 0.75)}],
-                server={"b": (2, -4)})
+    return Case(
+        {"name": "fedacg", "lam": 0.5, "beta": 1.0},
+        [{"theta": (0.5, 0.75), "server.b": (0.5, 0.75)}],
+        server={"b": (2, -4)},
+    )
 
 
 @derived
@@ -74,8 +89,9 @@ def fednova() -> Case:
 @derived
 def fednova_by_samples() -> Case:
     """π = (1, 2)/3: τ = 5/3, Σ π u_i/a_i = ((-1.5, 2) + 2 (1.25, -0.125))/3 = (1, 1.75)/3; η_g = ½."""
-    return Case({"name": "fednova"}, [{"theta": (2.5 / 9, 4.375 / 9)}],
-                training={"aggregation": "samples", "server_lr": 0.5})
+    return Case(
+        {"name": "fednova"}, [{"theta": (2.5 / 9, 4.375 / 9)}], training={"aggregation": "samples", "server_lr": 0.5}
+    )
 
 
 @derived
@@ -101,8 +117,9 @@ def mimelite() -> Case:
     q = (-1.5, -1.5) + (1, -2) = (-0.5, -3.5), u1 = (1.75, 1.25).
     Full gradients at x = 0: (3, -4) and ½ ((-4, 3) + (-3, -1)) = (-3.5, 1); m = ½ (2, -4) + (-0.25, -1.5).
     """
-    return Case({"name": "mimelite", "beta": 0.5}, [{"theta": (-0.125, 2.125), "server.m": (0.75, -3.5)}],
-                server={"m": (2, -4)})
+    return Case(
+        {"name": "mimelite", "beta": 0.5}, [{"theta": (-0.125, 2.125), "server.m": (0.75, -3.5)}], server={"m": (2, -4)}
+    )
 
 
 VARIATES = {0: {**DUALS[0], "c": (1, -1)}, 1: {**DUALS[1], "c": (-3, 2)}}
@@ -118,11 +135,22 @@ def feddc() -> Case:
     c_1 = (-3, 2) - (-1, 0.5) - u1/1 = (-4, 1.0625).
     h_i = h_i + u_i, h their mean (-0.5, 1.09375), x = U + h; c = mean c_i = (0, -1.96875).
     """
-    return Case({"name": "feddc", "alpha": 0.5},
-                [{"theta": (0, 2.1875), "server.h": (-0.5, 1.09375), "server.c": (0, -1.96875),
-                  "client.0.h": (1, -0.25), "client.1.h": (-2, 2.4375),
-                  "client.0.c": (4, -5), "client.1.c": (-4, 1.0625)}],
-                server={"h": (-1, 0), "c": (-1, 0.5)}, clients=VARIATES)
+    return Case(
+        {"name": "feddc", "alpha": 0.5},
+        [
+            {
+                "theta": (0, 2.1875),
+                "server.h": (-0.5, 1.09375),
+                "server.c": (0, -1.96875),
+                "client.0.h": (1, -0.25),
+                "client.1.h": (-2, 2.4375),
+                "client.0.c": (4, -5),
+                "client.1.c": (-4, 1.0625),
+            }
+        ],
+        server={"h": (-1, 0), "c": (-1, 0.5)},
+        clients=VARIATES,
+    )
 
 
 @derived
@@ -135,11 +163,20 @@ def feddc_by_samples() -> Case:
     u1 = (1.6328125, 0.60546875), Δc_1 = (0.75, -0.375) - u1 = (-0.8828125, -0.98046875).
     c = (-1, 0.5) + ½ (⅔ Δc_0 + 4/3 Δc_1); h = (-1, 0) + U, U = (0.31640625, 1.240234375) (uniform), x = U + h.
     """
-    return Case({"name": "feddc", "alpha": 0.5, "scaling": "samples"},
-                [{"theta": (-0.3671875, 2.48046875), "server.h": (-0.68359375, 1.240234375),
-                  "server.c": (-1 + 1.734375 / 3, 0.5 - 6.4609375 / 3),
-                  "client.0.c": (4.5, -5.5), "client.1.c": (-3.8828125, 1.01953125)}],
-                server={"h": (-1, 0), "c": (-1, 0.5)}, clients=VARIATES)
+    return Case(
+        {"name": "feddc", "alpha": 0.5, "scaling": "samples"},
+        [
+            {
+                "theta": (-0.3671875, 2.48046875),
+                "server.h": (-0.68359375, 1.240234375),
+                "server.c": (-1 + 1.734375 / 3, 0.5 - 6.4609375 / 3),
+                "client.0.c": (4.5, -5.5),
+                "client.1.c": (-3.8828125, 1.01953125),
+            }
+        ],
+        server={"h": (-1, 0), "c": (-1, 0.5)},
+        clients=VARIATES,
+    )
 
 
 @derived
@@ -148,9 +185,12 @@ def feddyn_by_samples() -> Case:
     Client 1: q = (-4, 3) + ⅜ (-4, 2) = (-5.5, 3.75), y = (2.75, -1.875);
     q = (-0.25, -2.875) + ⅜ (-1.25, 0.125) = (-0.71875, -2.828125), u1 = (3.109375, -0.4609375).
     """
-    return Case({"name": "feddyn", "alpha": 0.5, "scaling": "samples"},
-                [{"theta": (-0.140625, 2.2890625), "server.h": (-0.5703125, 1.14453125)}],
-                server={"h": (-1, 0)}, clients=DUALS)
+    return Case(
+        {"name": "feddyn", "alpha": 0.5, "scaling": "samples"},
+        [{"theta": (-0.140625, 2.2890625), "server.h": (-0.5703125, 1.14453125)}],
+        server={"h": (-1, 0)},
+        clients=DUALS,
+    )
 
 
 @derived
@@ -158,6 +198,8 @@ def scaffold_effective_steps() -> Case:
     """m = ½, so u1 = (3.5, -1) and a_1 = 2.5 as in `fednova_momentum`: c_1 = -u1/(2.5 · ½) = (-2.8, 0.8),
     c_0 = (3, -4). Counting steps it would be -u1/(2 · ½).
     """
-    return Case({"name": "scaffold", "divisor": "effective"},
-                [{"theta": (1, 0.5), "client.0.c": (3, -4), "client.1.c": (-2.8, 0.8), "server.c": (0.1, -1.6)}],
-                training={"momentum": 0.5})
+    return Case(
+        {"name": "scaffold", "divisor": "effective"},
+        [{"theta": (1, 0.5), "client.0.c": (3, -4), "client.1.c": (-2.8, 0.8), "server.c": (0.1, -1.6)}],
+        training={"momentum": 0.5},
+    )

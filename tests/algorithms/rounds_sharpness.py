@@ -2,8 +2,8 @@
 
 from math import sqrt
 
-from quadratic import Case, derived
-from rounds_first import DUALS, FEDTOGA
+from tests.algorithms.quadratic import Case, derived
+from tests.algorithms.rounds_first import DUALS, FEDTOGA
 
 VARIATES = {0: {"c": (4, 0)}, 1: {"c": (0, -4)}}
 CLIENT_0 = [(1, 2, -3, 2)]
@@ -19,8 +19,12 @@ def fedasam() -> Case:
     y = (13, -9). Now T = (14, 10); b = (10, -3.4): g = (3, -5.6), T g = (42, -56), e = 5 T (42, -56)/70 = (42, -40),
     q = g1'(55, -49) = (45, -45.6), y = (-9.5, 13.8), u1 = (-11.5, 14.8).
     """
-    return Case({"name": "fedasam", "rho": 5.0, "eta_a": 1.0}, [{"theta": (-6.25, 10.9)}], start=(2, -1),
-                samples=[[(1, 2, 1, 0)], [(2, 1, 4, -9), (1, 1, 10, -3.4)]])
+    return Case(
+        {"name": "fedasam", "rho": 5.0, "eta_a": 1.0},
+        [{"theta": (-6.25, 10.9)}],
+        start=(2, -1),
+        samples=[[(1, 2, 1, 0)], [(2, 1, 4, -9), (1, 1, 10, -3.4)]],
+    )
 
 
 @derived
@@ -31,9 +35,13 @@ def fedgamma() -> Case:
     -4) = e, q = g1'(8, -8) + (2, 2) = (8, -6), u1 = (1, -1). c1 = (0, -4) - (2, -2) - u1/(2 η), the mean of (-12, 6)
     and (6, -8). c = (2, -2) + ½ ((2, -12) + (-3, 3)).
     """
-    return Case({"name": "fedgamma", "rho": 5.0},
-                [{"theta": (-0.5, 3), "client.0.c": (6, -12), "client.1.c": (-3, -1), "server.c": (1.5, -6.5)}],
-                samples=[CLIENT_0, [FIRST_OF_1, (1, 1, 2, 0)]], server={"c": (2, -2)}, clients=VARIATES)
+    return Case(
+        {"name": "fedgamma", "rho": 5.0},
+        [{"theta": (-0.5, 3), "client.0.c": (6, -12), "client.1.c": (-3, -1), "server.c": (1.5, -6.5)}],
+        samples=[CLIENT_0, [FIRST_OF_1, (1, 1, 2, 0)]],
+        server={"c": (2, -2)},
+        clients=VARIATES,
+    )
 
 
 @derived
@@ -43,10 +51,20 @@ def fedspeed() -> Case:
     g1'(y) = (3, -4) = e, q = (6, -8) + ½ ((7, -3.5) + (-4, 2)) = (7.5, -8.75), u1 = (3.25, 0.875).
     H_i = H_i + u_i, h = (-1, 0) + (u0 + u1)/2, x = (u0 + u1)/2 + h.
     """
-    return Case({"name": "fedspeed", "rho": 5.0, "alpha": 0.5},
-                [{"theta": (-1.25, 7.375), "server.h": (-1.125, 3.6875), "client.0.h": (-1.5, 4.5),
-                  "client.1.h": (-0.75, 2.875)}],
-                samples=[CLIENT_0, [FIRST_OF_1, (1, 1, 4, 0.5)]], server={"h": (-1, 0)}, clients=DUALS)
+    return Case(
+        {"name": "fedspeed", "rho": 5.0, "alpha": 0.5},
+        [
+            {
+                "theta": (-1.25, 7.375),
+                "server.h": (-1.125, 3.6875),
+                "client.0.h": (-1.5, 4.5),
+                "client.1.h": (-0.75, 2.875),
+            }
+        ],
+        samples=[CLIENT_0, [FIRST_OF_1, (1, 1, 4, 0.5)]],
+        server={"h": (-1, 0)},
+        clients=DUALS,
+    )
 
 
 @derived
@@ -59,22 +77,38 @@ def fedsmoo() -> Case:
     q = g1'(10, 0.5) + ½ ((7, -3.5) + H_1) = (4, 16) + (1.5, -0.75) = (5.5, 15.25), u1 = (4.25, -11.125).
     s = 5 unit((-2, -2)/2 + (-4, 10)/2) = 5 unit(-3, 4). U = (-0.125, -4.3125), h = (-1, 0) + U, x = U + h.
     """
-    return Case({"name": "fedsmoo", "rho": 5.0, "alpha": 0.5},
-                [{"theta": (-1.25, -8.625), "server.h": (-1.125, -4.3125), "server.s": (-3, 4),
-                  "client.0.h": (-2.5, 0.5), "client.1.h": (0.25, -9.125),
-                  "client.0.mu": (-2, -2), "client.1.mu": (-4, 10)}], **SMOO)
+    return Case(
+        {"name": "fedsmoo", "rho": 5.0, "alpha": 0.5},
+        [
+            {
+                "theta": (-1.25, -8.625),
+                "server.h": (-1.125, -4.3125),
+                "server.s": (-3, 4),
+                "client.0.h": (-2.5, 0.5),
+                "client.1.h": (0.25, -9.125),
+                "client.0.mu": (-2, -2),
+                "client.1.mu": (-4, 10),
+            }
+        ],
+        **SMOO,
+    )
 
 
-SMOO = {"samples": [CLIENT_0, [FIRST_OF_1, (1, 1, 6, -15.5)]], "server": {"h": (-1, 0), "s": (1, -1)},
-        "clients": {0: {"h": (2, -2), "mu": (-6, -3)}, 1: {"h": (-4, 2), "mu": (-1, 1)}}}
+SMOO = {
+    "samples": [CLIENT_0, [FIRST_OF_1, (1, 1, 6, -15.5)]],
+    "server": {"h": (-1, 0), "s": (1, -1)},
+    "clients": {0: {"h": (2, -2), "mu": (-6, -3)}, 1: {"h": (-4, 2), "mu": (-1, 1)}},
+}
 
 
 @derived
 def fedsmoo_corrected() -> Case:
     """As `fedsmoo`, but s from μ_i - e_K: ((-2, -2) - (5, 0) + (-4, 10) - (3, 4))/2 = (-7, 2), of norm √53."""
-    return Case({"name": "fedsmoo", "rho": 5.0, "alpha": 0.5, "perturbation_dual": "corrected"},
-                [{"theta": (-1.25, -8.625), "server.s": (-35 / sqrt(53), 10 / sqrt(53)), "client.0.mu": (-2, -2)}],
-                **SMOO)
+    return Case(
+        {"name": "fedsmoo", "rho": 5.0, "alpha": 0.5, "perturbation_dual": "corrected"},
+        [{"theta": (-1.25, -8.625), "server.s": (-35 / sqrt(53), 10 / sqrt(53)), "client.0.mu": (-2, -2)}],
+        **SMOO,
+    )
 
 
 @derived
@@ -85,11 +119,16 @@ def fedlesam() -> Case:
     Client 1 for the first time, so e = 0: q = g1(-6, 8) = (-16, 11), y = (2, 2.5), q = (-1, 1.5), y = (2.5, 1.75),
     u1 = (8.5, -6.25). x = (-6, 8) + (5.5, -6.25)/2.
     """
-    return Case({"name": "fedlesam", "rho": 5.0}, [
-        {"theta": (-6, 8), "client.0.x_old": (0, 0)},
-        {"theta": (-3.25, 4.875), "client.0.x_old": (-6, 8), "client.1.x_old": (-6, 8), "client.1.active": (1,)},
-    ], samples=[[(1, 2, -9, 4)], [FIRST_OF_1, (1, 1, 3, 1)]], cohorts=[[0], [0, 1]],
-        clients={0: {"x_old": (6, -8), "active": (1,)}})
+    return Case(
+        {"name": "fedlesam", "rho": 5.0},
+        [
+            {"theta": (-6, 8), "client.0.x_old": (0, 0)},
+            {"theta": (-3.25, 4.875), "client.0.x_old": (-6, 8), "client.1.x_old": (-6, 8), "client.1.active": (1,)},
+        ],
+        samples=[[(1, 2, -9, 4)], [FIRST_OF_1, (1, 1, 3, 1)]],
+        cohorts=[[0], [0, 1]],
+        clients={0: {"x_old": (6, -8), "active": (1,)}},
+    )
 
 
 @derived
@@ -98,8 +137,11 @@ def fedlesam_server() -> Case:
     u0 = (-3, 6). Client 1: q = g1(e) = (2, -1), y = (-1, 0.5); q = g1'(y + e) = (-1, -4.5), u1 = (-0.5, 2.75).
     The change is now (u0 + u1)/2.
     """
-    return Case({"name": "fedlesam", "rho": 5.0, "estimate": "server"},
-                [{"theta": (-1.75, 4.375), "server.change": (-1.75, 4.375)}], server={"change": (-6, 8)})
+    return Case(
+        {"name": "fedlesam", "rho": 5.0, "estimate": "server"},
+        [{"theta": (-1.75, 4.375), "server.change": (-1.75, 4.375)}],
+        server={"change": (-6, 8)},
+    )
 
 
 @derived
@@ -109,11 +151,21 @@ def fedlesam_s() -> Case:
     sample b = (2, 0): q = g1'(1, -1) + (2, 2) = (1, 1), u1 = (4.5, -4.5), c1 = (0, -4) - (2, -2) - u1, the mean of
     (-12, 6) and (-1, -1). c = (2, -2) + ½ ((2, -12) + (-6.5, 6.5)).
     """
-    return Case({"name": "fedlesam-s", "rho": 5.0},
-                [{"theta": (1.25, 1.25), "client.0.c": (6, -12), "client.1.c": (-6.5, 2.5), "server.c": (-0.25, -4.75),
-                  "client.1.x_old": (0, 0)}],
-                samples=[CLIENT_0, [FIRST_OF_1, (1, 1, 2, 0)]], server={"c": (2, -2)}, clients={
-                    i: {**VARIATES[i], **MEMORIES[i]} for i in (0, 1)})
+    return Case(
+        {"name": "fedlesam-s", "rho": 5.0},
+        [
+            {
+                "theta": (1.25, 1.25),
+                "client.0.c": (6, -12),
+                "client.1.c": (-6.5, 2.5),
+                "server.c": (-0.25, -4.75),
+                "client.1.x_old": (0, 0),
+            }
+        ],
+        samples=[CLIENT_0, [FIRST_OF_1, (1, 1, 2, 0)]],
+        server={"c": (2, -2)},
+        clients={i: {**VARIATES[i], **MEMORIES[i]} for i in (0, 1)},
+    )
 
 
 MEMORIES = {0: {"x_old": (6, -8), "active": (1,)}, 1: {"x_old": (-8, 6), "active": (1,)}}
@@ -125,10 +177,20 @@ def fedlesam_d() -> Case:
     Client 1: q = (-12, 6) + (-2, 1), y = (7, -3.5); q = g1'(3, -0.5) + ½ (3, -1.5) = (0, -1.5) + (1.5, -0.75),
     u1 = (6.25, -2.375). U = (1.375, 2.0625), h = (-1, 0) + U, x = U + h.
     """
-    return Case({"name": "fedlesam-d", "rho": 5.0, "alpha": 0.5},
-                [{"theta": (1.75, 4.125), "server.h": (0.375, 2.0625), "client.0.h": (-1.5, 4.5),
-                  "client.1.h": (2.25, -0.375), "client.0.x_old": (0, 0)}],
-                server={"h": (-1, 0)}, clients={i: {**DUALS[i], **MEMORIES[i]} for i in (0, 1)})
+    return Case(
+        {"name": "fedlesam-d", "rho": 5.0, "alpha": 0.5},
+        [
+            {
+                "theta": (1.75, 4.125),
+                "server.h": (0.375, 2.0625),
+                "client.0.h": (-1.5, 4.5),
+                "client.1.h": (2.25, -0.375),
+                "client.0.x_old": (0, 0),
+            }
+        ],
+        server={"h": (-1, 0)},
+        clients={i: {**DUALS[i], **MEMORIES[i]} for i in (0, 1)},
+    )
 
 
 @derived
@@ -136,10 +198,20 @@ def fedtoga_as_printed() -> Case:
     """`fedtoga_global`'s client 0 alone (M = 1 of N = 2), Δ divided by η too and h by M: u0 = (-4.125, -1.375),
     h = (-1, 0) + u0/1, x = u0 + h, Δ = -u0/(1 η).
     """
-    return Case({**FEDTOGA, "perturbation": "global", "delta_scale": "gradient", "dual_divisor": "cohort"},
-                [{"theta": (-9.25, -2.75), "server.h": (-5.125, -1.375), "server.delta": (8.25, 2.75),
-                  "client.0.h": (-2.125, -3.375)}],
-                server={"delta": (0.5, 3.5), "h": (-1, 0)}, clients=DUALS, cohorts=[[0]])
+    return Case(
+        {**FEDTOGA, "perturbation": "global", "delta_scale": "gradient", "dual_divisor": "cohort"},
+        [
+            {
+                "theta": (-9.25, -2.75),
+                "server.h": (-5.125, -1.375),
+                "server.delta": (8.25, 2.75),
+                "client.0.h": (-2.125, -3.375),
+            }
+        ],
+        server={"delta": (0.5, 3.5), "h": (-1, 0)},
+        clients=DUALS,
+        cohorts=[[0]],
+    )
 
 
 @derived
@@ -148,8 +220,11 @@ def fedtoga_dual_correction_alone() -> Case:
     Client 1: q = (-4, 3) + (1, -2), y = (1.5, -0.5); q = (-1.5, -1.5) + (1, -2), u1 = (1.75, 1.25).
     Δ = -½ (u0 + u1/2).
     """
-    return Case({**FEDTOGA, "sam": False, "dynamic_regularisation": False},
-                [{"theta": (-0.125, 2.125), "server.delta": (0.5625, -1.8125)}], server={"delta": (2, -4)})
+    return Case(
+        {**FEDTOGA, "sam": False, "dynamic_regularisation": False},
+        [{"theta": (-0.125, 2.125), "server.delta": (0.5625, -1.8125)}],
+        server={"delta": (2, -4)},
+    )
 
 
 @derived
@@ -167,11 +242,18 @@ def fedrobust() -> Case:
     Round 1, only client 0, x = (15.25, 7.8125): z is seen as (5.5, 7, -18, 12), y - b = (33.25, -4.1875),
     q = (182.875, -29.3125).
     """
-    return Case({"name": "fedrobust", "ascent_lr": 0.5, "penalty": 0.25}, [
-        {"theta": (15.25, 7.8125), "client.0.affine": ((3.25, 3, 5.5, 5), (2.25, 1, -1.5, 2)),
-         "client.1.affine": ((58.75, 10.25, 94, 19.5), (57, 9.25, 31.5, 14))},
-        {"theta": (-76.1875, 22.46875)},
-    ], cohorts=[[0, 1], [0]])
+    return Case(
+        {"name": "fedrobust", "ascent_lr": 0.5, "penalty": 0.25},
+        [
+            {
+                "theta": (15.25, 7.8125),
+                "client.0.affine": ((3.25, 3, 5.5, 5), (2.25, 1, -1.5, 2)),
+                "client.1.affine": ((58.75, 10.25, 94, 19.5), (57, 9.25, 31.5, 14)),
+            },
+            {"theta": (-76.1875, 22.46875)},
+        ],
+        cohorts=[[0, 1], [0]],
+    )
 
 
 @derived
@@ -180,5 +262,8 @@ def fedrobust_full() -> Case:
     z = (1, 2, -3, 2): row r of [Λ | δ] is that of [I | 0] + ½ d_r (z, 1).
     """
     affine = ((3.25, 4.5, -6.75, 4.5, 2.25), (1, 3, -3, 2, 1), (-1.5, -3, 5.5, -3, -1.5), (2, 4, -6, 5, 2))
-    return Case({"name": "fedrobust", "ascent_lr": 0.5, "penalty": 0.25, "affine": "full"},
-                [{"theta": (-1.5, 2), "client.0.affine": affine}], cohorts=[[0]])
+    return Case(
+        {"name": "fedrobust", "ascent_lr": 0.5, "penalty": 0.25, "affine": "full"},
+        [{"theta": (-1.5, 2), "client.0.affine": affine}],
+        cohorts=[[0]],
+    )

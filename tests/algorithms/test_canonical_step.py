@@ -5,24 +5,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from digits import problem as small
-from quadratic import Case, check
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
 from fedray.algorithms import ALGORITHMS
-from fedray.algorithms.average import FedAvg, FedProx
 from fedray.algorithms.base import Algorithm, Client, Server, Vectors
-from fedray.algorithms.sharpness import FedSAM
-from fedray.backend.inline import InlineBackend
-from fedray.client import Broadcast, Job, LocalClient, Population
+from fedray.algorithms.fedavg import FedAvg, FedProx
+from fedray.algorithms.fedsam import FedSAM
+from fedray.client import LocalClient, Population
 from fedray.config import Training
-from fedray.data.batches import Samples
-from fedray.data.dataset import Dataset
-from fedray.local import batches, train_client
-from fedray.models.flat import Network
-from fedray.simulation import Simulation
-from fedray.worker import Worker
+from fedray.datasets.dataset import Dataset, Samples
+from fedray.engine.backend import InlineBackend
+from fedray.engine.local_training import batches, train_client
+from fedray.engine.messages import Broadcast, Job
+from fedray.engine.simulation import Simulation
+from fedray.engine.worker import Worker
+from fedray.models.network import Network
+from tests.algorithms.digits import problem as small
+from tests.algorithms.quadratic import Case, check
 
 ONE = [[(1, 1, -2, 3), (1, 1, -3, -3.75)]]
 """One client whose gradients are (3, -4) at x = (1, -1) and (3, 4) at (0, 0.25)."""
@@ -33,36 +33,63 @@ def test_clip_then_weight_decay_then_momentum_then_lr() -> None:
 
     Step 1: (3, 4) clips to (1.5, 2); + ½ y = (1.5, 2.125); v = ½ (2, -2.5) + that = (2.5, 0.875); y = (-1.25, -0.1875).
     """
-    check(Case({"name": "fedavg"}, [{"theta": (-1.25, -0.1875)}], samples=ONE, start=(1, -1),
-               training={"clip_norm": 2.5, "weight_decay": 0.5, "momentum": 0.5}))
+    check(
+        Case(
+            {"name": "fedavg"},
+            [{"theta": (-1.25, -0.1875)}],
+            samples=ONE,
+            start=(1, -1),
+            training={"clip_norm": 2.5, "weight_decay": 0.5, "momentum": 0.5},
+        )
+    )
 
 
 def test_a_direction_within_the_clip_norm_is_left_alone() -> None:
     """C = 5.5 > ||(3, -4)||: y = (1, -1) - ½ (3, -4)."""
-    check(Case({"name": "fedavg"}, [{"theta": (-0.5, 1)}], samples=[ONE[0][:1]], start=(1, -1),
-               training={"clip_norm": 5.5}))
+    check(
+        Case(
+            {"name": "fedavg"}, [{"theta": (-0.5, 1)}], samples=[ONE[0][:1]], start=(1, -1), training={"clip_norm": 5.5}
+        )
+    )
 
 
 def test_learning_rate_decays_per_round_and_momentum_restarts() -> None:
     """η = ½, ¼, one step a round with g = y - b, b = (-2, 3), m = ½: y = (1, -1) - ½ (3, -4) = (-0.5, 1);
     with no velocity left over, y = (-0.5, 1) - ¼ (1.5, -2) = (-0.875, 1.5).
     """
-    check(Case({"name": "fedavg"}, [{"theta": (-0.5, 1)}, {"theta": (-0.875, 1.5)}], samples=[ONE[0][:1]],
-               start=(1, -1), training={"lr_decay": 0.5, "momentum": 0.5}))
+    check(
+        Case(
+            {"name": "fedavg"},
+            [{"theta": (-0.5, 1)}, {"theta": (-0.875, 1.5)}],
+            samples=[ONE[0][:1]],
+            start=(1, -1),
+            training={"lr_decay": 0.5, "momentum": 0.5},
+        )
+    )
 
 
 def test_sam_ascends_the_bare_gradient() -> None:
     """ρ = 5, C = 5, wd = ½, x = (1, -1): e = (3, -4), without weight decay; g~ = (6, -8) clips to (3, -4);
     weight decay at x, not at x + e: q = (3.5, -4.5), y = (-0.75, 1.25).
     """
-    check(Case({"name": "fedsam", "rho": 5.0}, [{"theta": (-0.75, 1.25)}], samples=[ONE[0][:1]], start=(1, -1),
-               training={"clip_norm": 5.0, "weight_decay": 0.5}))
+    check(
+        Case(
+            {"name": "fedsam", "rho": 5.0},
+            [{"theta": (-0.75, 1.25)}],
+            samples=[ONE[0][:1]],
+            start=(1, -1),
+            training={"clip_norm": 5.0, "weight_decay": 0.5},
+        )
+    )
 
 
 CLIP_SCOPE: dict[str, tuple[dict[str, Any], float]] = {
-    "feddyn": ({"alpha": 1.0}, 1.0), "fedspeed": ({"alpha": 1.0, "rho": 0}, 1.0),
-    "fedsmoo": ({"alpha": 1.0, "rho": 0}, 1.0), "fedlesam-d": ({"alpha": 1.0, "rho": 0}, 1.0),
-    "fedtoga": ({"alpha": 1.0, "rho": 0, "beta": 0}, 1.0), "feddc": ({"alpha": 1.0}, 0.0),
+    "feddyn": ({"alpha": 1.0}, 1.0),
+    "fedspeed": ({"alpha": 1.0, "rho": 0}, 1.0),
+    "fedsmoo": ({"alpha": 1.0, "rho": 0}, 1.0),
+    "fedlesam-d": ({"alpha": 1.0, "rho": 0}, 1.0),
+    "fedtoga": ({"alpha": 1.0, "rho": 0, "beta": 0}, 1.0),
+    "feddc": ({"alpha": 1.0}, 0.0),
 }
 """Options that leave the direction FedDyn's, and whether the authors' code keeps α y out of the clip."""
 
@@ -81,9 +108,17 @@ def test_clip_scope(name: str) -> None:
     kept = {"x_old": (1, -1), "active": (0,)} if name == "fedlesam-d" else variates
     for scope in ("direction", "code"):
         expected = (-1, 3.5) if scope == "code" and pull else (0.0447862, 2.8638034)
-        check(Case({"name": name, **options}, [{"theta": expected}], samples=[ONE[0][:1]], start=(1, -1),
-                   training={"clip_norm": 1.5, "clip_scope": scope, "weight_decay": 0.5},
-                   server={"h": (1, 3)}, clients={0: {"h": (1, 3), **kept}}))
+        check(
+            Case(
+                {"name": name, **options},
+                [{"theta": expected}],
+                samples=[ONE[0][:1]],
+                start=(1, -1),
+                training={"clip_norm": 1.5, "clip_scope": scope, "weight_decay": 0.5},
+                server={"h": (1, 3)},
+                clients={0: {"h": (1, 3), **kept}},
+            )
+        )
 
 
 def test_clip_scope_of_fedprox() -> None:
@@ -92,14 +127,26 @@ def test_clip_scope_of_fedprox() -> None:
     Then q = y - b + (y - x) = (0.6132496, -0.9198742), less μy = (0.8066248, -1.4599371), norm 1.668 < C: q it is;
     y = (-0.5, 1).
     """
-    check(Case({"name": "fedprox", "mu": 1.0}, [{"theta": (-0.5, 1.0)}], samples=[ONE[0][:1]], start=(1, -1),
-               training={"clip_norm": 2.5, "clip_scope": "code", "local_epochs": 2}))
+    check(
+        Case(
+            {"name": "fedprox", "mu": 1.0},
+            [{"theta": (-0.5, 1.0)}],
+            samples=[ONE[0][:1]],
+            start=(1, -1),
+            training={"clip_norm": 2.5, "clip_scope": "code", "local_epochs": 2},
+        )
+    )
 
 
 def test_server_lr_scales_only_the_averaged_update() -> None:
     """FedDyn's first round has U = h = (0.25, 1.0625) (`rounds_first.feddyn`): x = ½ U + h."""
-    check(Case({"name": "feddyn", "alpha": 0.5}, [{"theta": (0.375, 1.59375), "server.h": (0.25, 1.0625)}],
-               training={"server_lr": 0.5}))
+    check(
+        Case(
+            {"name": "feddyn", "alpha": 0.5},
+            [{"theta": (0.375, 1.59375), "server.h": (0.25, 1.0625)}],
+            training={"server_lr": 0.5},
+        )
+    )
 
 
 def test_full_batch_is_the_mean_over_the_shard() -> None:
@@ -108,25 +155,40 @@ def test_full_batch_is_the_mean_over_the_shard() -> None:
     """
     two = [[(2, 1, 2, -3), (1, 1, 3, 1)]]
     check(Case({"name": "fedavg"}, [{"theta": (1.75, -0.5)}], samples=two, training={"batch_size": "full"}))
-    check(Case({"name": "fedavg"}, [{"theta": (2.1875, -0.75)}], samples=two,
-               training={"batch_size": "full", "local_epochs": None, "local_steps": 2}))
+    check(
+        Case(
+            {"name": "fedavg"},
+            [{"theta": (2.1875, -0.75)}],
+            samples=two,
+            training={"batch_size": "full", "local_epochs": None, "local_steps": 2},
+        )
+    )
 
 
 def test_last_batch_is_a_mean_of_what_is_left() -> None:
     """Three samples, batches of two: the first step is `full_batch`'s, y = (1.75, -0.5); the third sample, g0, counts
     whole: (4.75, -5), y = (1.75, -0.5) - ½ (4.75, -5).
     """
-    check(Case({"name": "fedavg"}, [{"theta": (-0.625, 2)}], samples=[[(2, 1, 2, -3), (1, 1, 3, 1), (1, 2, -3, 2)]],
-               training={"batch_size": 2}))
+    check(
+        Case(
+            {"name": "fedavg"},
+            [{"theta": (-0.625, 2)}],
+            samples=[[(2, 1, 2, -3), (1, 1, 3, 1), (1, 2, -3, 2)]],
+            training={"batch_size": 2},
+        )
+    )
 
 
-@pytest.mark.parametrize(("options", "sizes"), [
-    ({"batch_size": 4, "local_epochs": 2}, [4, 4, 2, 4, 4, 2]),
-    ({"batch_size": 4, "local_steps": 4}, [4, 4, 2, 4]),
-    ({"batch_size": 4, "local_steps": 1}, [4]),
-    ({"batch_size": "full", "local_epochs": 3}, [10, 10, 10]),
-    ({"batch_size": 64, "local_epochs": 1}, [10]),
-])
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({"batch_size": 4, "local_epochs": 2}, [4, 4, 2, 4, 4, 2]),
+        ({"batch_size": 4, "local_steps": 4}, [4, 4, 2, 4]),
+        ({"batch_size": 4, "local_steps": 1}, [4]),
+        ({"batch_size": "full", "local_epochs": 3}, [10, 10, 10]),
+        ({"batch_size": 64, "local_epochs": 1}, [10]),
+    ],
+)
 def test_batches(options: dict[str, Any], sizes: list[int]) -> None:
     """Ten samples: every epoch is a permutation, cut in order; `steps` knows the number beforehand."""
     training = Training(**options)
@@ -154,9 +216,26 @@ def client_of(module: nn.Module, x: np.ndarray, y: np.ndarray, **options: Any) -
     theta = network.theta.clone()
     data = Dataset("test", x, y, x, y, int(y.max()) + 1)
     population = Population(Samples(x, y, data, "cpu"), data.num_classes, 0, 1, len(x))
-    c = LocalClient(**{**dict(id=0, population=population, network=network, indices=np.arange(len(x)), theta_0=theta,
-                              message=Vectors(), state=Vectors(), round=0, steps=1, per_epoch=1, lr=0.1,
-                              momentum=0.0, weight=1.0), **options})
+    c = LocalClient(
+        **{
+            **dict(
+                id=0,
+                population=population,
+                network=network,
+                indices=np.arange(len(x)),
+                theta_0=theta,
+                message=Vectors(),
+                state=Vectors(),
+                round=0,
+                steps=1,
+                per_epoch=1,
+                lr=0.1,
+                momentum=0.0,
+                weight=1.0,
+            ),
+            **options,
+        }
+    )
     c.start_step(0, torch.from_numpy(x), torch.from_numpy(y))
     return c
 
@@ -209,9 +288,14 @@ def trained(algorithm: Algorithm, **training: Any) -> tuple[LocalClient, dict[st
     network = Network(Normalised())
     start = network.buffers.clone()
     c, uploads = train_client(
-        algorithm, network, Population(Samples(x, y, Dataset("test", x, y, x, y, 2), "cpu"), 2, 0, 1, 4), np.arange(4),
-        Training(batch_size="full", **training), Broadcast(0, 0.1, network.theta.clone(), start, Vectors(), 1),
-        Job(0, 0.25, Vectors()))
+        algorithm,
+        network,
+        Population(Samples(x, y, Dataset("test", x, y, x, y, 2), "cpu"), 2, 0, 1, 4),
+        np.arange(4),
+        Training(batch_size="full", **training),
+        Broadcast(0, 0.1, network.theta.clone(), start, Vectors(), 1),
+        Job(0, 0.25, Vectors()),
+    )
     return c, uploads, network
 
 
@@ -275,13 +359,22 @@ def test_a_method_modifies_nothing_it_was_given(name: str) -> None:
     client = next(iter(simulation.cohort(0)))
     state = before.clients.get(int(client), Vectors())
     message = algorithm.message(server)
-    given = {"theta": theta, **{f"state.{k}": v for k, v in state.items()},
-             **{f"message.{k}": v for k, v in message.items()}}
+    given = {
+        "theta": theta,
+        **{f"state.{k}": v for k, v in state.items()},
+        **{f"message.{k}": v for k, v in message.items()},
+    }
     copies = {key: v.clone() for key, v in given.items()}
     samples = Samples(built.data.x_train, built.data.y_train, built.data, "cpu")
-    c, _ = train_client(algorithm, network, Population(samples, 10, 0, 6, 330), built.shards[client],
-                        built.config.training, Broadcast(1, 0.1, theta, before.buffers, message, 3),
-                        Job(int(client), 0.5, state))
+    c, _ = train_client(
+        algorithm,
+        network,
+        Population(samples, 10, 0, 6, 330),
+        built.shards[client],
+        built.config.training,
+        Broadcast(1, 0.1, theta, before.buffers, message, 3),
+        Job(int(client), 0.5, state),
+    )
     assert all(torch.equal(v, copies[key]) for key, v in given.items())
     assert not torch.equal(c.theta, theta)
     assert state.keys() == c.state.keys()
@@ -315,7 +408,13 @@ def test_a_full_gradient_takes_no_chunk_of_one_sample() -> None:
     torch.manual_seed(0)
     c = client_of(Normalised(), x, y)
     g = c.full_grad(c.theta)
-    parts = [c.grad(c.theta, lambda forward, s=s: cross_entropy(forward(torch.from_numpy(x[s])).logits,
-                                                               torch.from_numpy(y[s]), reduction="sum"))
-             for s in (slice(0, 251), slice(251, 501))]
+    parts = [
+        c.grad(
+            c.theta,
+            lambda forward, s=s: cross_entropy(
+                forward(torch.from_numpy(x[s])).logits, torch.from_numpy(y[s]), reduction="sum"
+            ),
+        )
+        for s in (slice(0, 251), slice(251, 501))
+    ]
     assert torch.allclose(g, sum(parts) / 501, atol=1e-7)

@@ -9,27 +9,28 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from digits import data, final, problem, states
-from test_parts_and_taps import client
-from test_reductions import close
 from torch import Tensor, nn
 
 from fedray.algorithms import algorithm
 from fedray.algorithms.base import Algorithm, Client, Uploads
-from fedray.algorithms.gela import FedGELA, simplex_etf
+from fedray.algorithms.fedgela import FedGELA, simplex_etf
 from fedray.algorithms.heads import FedRep, FedRod
-from fedray.algorithms.linear import Q, Unbiased, phi
-from fedray.backend.inline import InlineBackend
-from fedray.client import Broadcast, Job
-from fedray.cost import cost
-from fedray.data.sources import Digits
-from fedray.errors import Diverged, UserError
-from fedray.local import train_client
-from fedray.models.flat import Layout
-from fedray.problem import Problem
-from fedray.simulation import Simulation, State, run
-from fedray.vectors import Vectors
-from fedray.worker import Worker
+from fedray.algorithms.linear_head import Q, Unbiased, phi
+from fedray.common.errors import Diverged, UserError
+from fedray.common.vectors import Vectors
+from fedray.datasets.arrays import Digits
+from fedray.engine.backend import InlineBackend
+from fedray.engine.cost import cost
+from fedray.engine.local_training import train_client
+from fedray.engine.messages import Broadcast, Job
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation, run
+from fedray.engine.state import State
+from fedray.engine.worker import Worker
+from fedray.models.network import Layout
+from tests.algorithms.digits import data, final, problem, states
+from tests.algorithms.test_parts_and_taps import client
+from tests.algorithms.test_reductions import close
 
 HEAD = slice(64 * 16 + 16, None)
 """The head's entries of theta in the digits problem: W (10, 16), then b."""
@@ -43,15 +44,16 @@ def balanced() -> Problem:
     """The digits problem with four clients that have three samples of each of the ten classes."""
     whole, built = Digits().load(), problem("fedavg", sizes=(30,) * 4)
     by_class = [np.flatnonzero(whole.y_train == k)[:12] for k in range(10)]
-    order = np.concatenate([part[3 * i:3 * i + 3] for i in range(4) for part in by_class])
+    order = np.concatenate([part[3 * i : 3 * i + 3] for i in range(4) for part in by_class])
     return replace(built, data=replace(built.data, x_train=whole.x_train[order], y_train=whole.y_train[order]))
 
 
 @cache
 def on_balanced(name: str) -> Tensor:
     built = balanced()
-    return run(replace(built, config=built.config.model_copy(update={"algorithm": algorithm(name)})),
-               InlineBackend()).theta
+    return run(
+        replace(built, config=built.config.model_copy(update={"algorithm": algorithm(name)})), InlineBackend()
+    ).theta
 
 
 @pytest.mark.parametrize(("classes", "width"), [(2, 2), (10, 10), (10, 84), (62, 64), (100, 512)])
@@ -73,7 +75,7 @@ def test_the_classifier_is_the_simplex_from_first_to_last(name: str) -> None:
     assert not first[HEAD][160:].any()
     last = final({"name": name, "scale_w": 25.0}).theta
     assert torch.equal(last[HEAD], first[HEAD])
-    assert not torch.equal(last[:HEAD.start], first[:HEAD.start])
+    assert not torch.equal(last[: HEAD.start], first[: HEAD.start])
     other = problem({"name": name, "scale_w": 25.0}, seed=1).network("cpu").initial
     assert not torch.allclose(other[HEAD], first[HEAD], atol=1e-2)
 
@@ -141,8 +143,11 @@ REDUCTIONS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, A
     "fedrs_alpha1": ({"name": "fedrs", "alpha": 1}, {"name": "test_classifiers:NoBias"}, {}),
     "fedrs_soft_alpha1": ({"name": "fedrs", "alpha": 1, "soft": True}, {"name": "test_classifiers:NoBias"}, {}),
     "fedlc_tau0": ({"name": "fedlc", "tau": 0}, {"name": "fedavg"}, {}),
-    "fedrep_shared_head": ({"name": "test_classifiers:SharedHead"}, {"name": "test_classifiers:Alternating"},
-                           {**PLAIN, "local_epochs": 3}),
+    "fedrep_shared_head": (
+        {"name": "test_classifiers:SharedHead"},
+        {"name": "test_classifiers:Alternating"},
+        {**PLAIN, "local_epochs": 3},
+    ),
     "fedrep_without_head_epochs": ({"name": "fedrep", "body_epochs": 2}, {"name": "fedbabu"}, {}),
 }
 
@@ -154,8 +159,10 @@ def test_reduction(name: str) -> None:
     assert torch.equal(final(left, **options).theta, final(right, **options).theta)
 
 
-@pytest.mark.parametrize(("name", "same"), [("fedlc", "fedavg"), ("fedrod", "fedavg"), ("fedgela", "fedge"),
-                                            ("fedavg-la", "test_classifiers:NoBias")])
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [("fedlc", "fedavg"), ("fedrod", "fedavg"), ("fedgela", "fedge"), ("fedavg-la", "test_classifiers:NoBias")],
+)
 def test_equal_counts(name: str, same: str) -> None:
     """Where every client has as much of each class, margins and priors cancel in the softmax and Φ is 1."""
     assert close(on_balanced(name), on_balanced(same), 1e-5)
@@ -165,23 +172,40 @@ FEW = (8, 9, 10, 11, 12, 13)
 GELA = {"name": "fedgela", "scale_w": 9.0}
 
 
-@pytest.mark.parametrize(("left", "right"), [
-    ({"name": "fedrs"}, {"name": "test_classifiers:NoBias"}), ({"name": "fedrs", "soft": True}, {"name": "fedrs"}),
-    ({"name": "fedlc"}, {"name": "fedavg"}), ({"name": "fedrod"}, {"name": "fedavg"}),
-    ({**GELA, "name": "fedge"}, GELA), ({**GELA, "scale_w": 16.0}, GELA), ({**GELA, "phi": "exp"}, GELA),
-    ({**GELA, "phi": "sqrt"}, GELA), ({**GELA, "softmax": "present"}, GELA),
-    ({"name": "fedavg-la"}, {"name": "test_classifiers:NoBias"}), ({"name": "fedrep"}, {"name": "fedbabu"}),
-    ({"name": "fedbabu"}, {"name": "fedavg"}), ({"name": "test_classifiers:NoBias"}, {"name": "fedavg"}),
-])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ({"name": "fedrs"}, {"name": "test_classifiers:NoBias"}),
+        ({"name": "fedrs", "soft": True}, {"name": "fedrs"}),
+        ({"name": "fedlc"}, {"name": "fedavg"}),
+        ({"name": "fedrod"}, {"name": "fedavg"}),
+        ({**GELA, "name": "fedge"}, GELA),
+        ({**GELA, "scale_w": 16.0}, GELA),
+        ({**GELA, "phi": "exp"}, GELA),
+        ({**GELA, "phi": "sqrt"}, GELA),
+        ({**GELA, "softmax": "present"}, GELA),
+        ({"name": "fedavg-la"}, {"name": "test_classifiers:NoBias"}),
+        ({"name": "fedrep"}, {"name": "fedbabu"}),
+        ({"name": "fedbabu"}, {"name": "fedavg"}),
+        ({"name": "test_classifiers:NoBias"}, {"name": "fedavg"}),
+    ],
+)
 def test_a_method_switched_on_differs(left: Mapping[str, Any], right: Mapping[str, Any]) -> None:
     """On clients that lack classes: without this a reduction could hold because an option is never read."""
     assert not close(final(left, sizes=FEW).theta, final(right, sizes=FEW).theta, 1e-4)
 
 
-@pytest.mark.parametrize(("method", "still"), [
-    ({"name": "fedrs", "alpha": 0}, True), ({"name": "fedrs", "alpha": 0.5}, False), ({"name": "fedlc"}, True),
-    ({"name": "fedlc", "tau": 0}, False), ({"name": "fedavg-la"}, True), ({"name": "fedrod"}, True),
-])
+@pytest.mark.parametrize(
+    ("method", "still"),
+    [
+        ({"name": "fedrs", "alpha": 0}, True),
+        ({"name": "fedrs", "alpha": 0.5}, False),
+        ({"name": "fedlc"}, True),
+        ({"name": "fedlc", "tau": 0}, False),
+        ({"name": "fedavg-la"}, True),
+        ({"name": "fedrod"}, True),
+    ],
+)
 def test_rows_of_absent_classes(method: Mapping[str, Any], still: bool) -> None:
     """Of 20 samples without the digits 3, 5 and 9: no gradient for those rows, or one for each."""
     c = client()
@@ -202,7 +226,7 @@ def test_the_global_head_never_moves(name: str) -> None:
     first = problem(name).network("cpu").initial
     for state in states(name):
         assert torch.equal(state.theta[HEAD], first[HEAD])
-        assert not torch.equal(state.theta[:HEAD.start], first[:HEAD.start])
+        assert not torch.equal(state.theta[: HEAD.start], first[: HEAD.start])
         assert all(not torch.equal(kept["own"], first[HEAD]) for kept in state.clients.values())
     assert bool(state.clients) == (name == "fedrep")
 
@@ -297,9 +321,15 @@ def test_a_personal_part_that_is_no_number_stays_out_of_every_upload(kind: str) 
     built = problem(f"test_classifiers:{kind}")
     method = built.config.algorithm.model_copy(update={"poison": torch.nan})
     worker = Worker(built)
-    c, uploads = train_client(method, worker.network, worker.population, built.shards[2], built.config.training,
-                              Broadcast(0, 0.1, worker.network.initial, torch.zeros(0), Vectors(), 1),
-                              Job(2, 1.0, Vectors()))
+    c, uploads = train_client(
+        method,
+        worker.network,
+        worker.population,
+        built.shards[2],
+        built.config.training,
+        Broadcast(0, 0.1, worker.network.initial, torch.zeros(0), Vectors(), 1),
+        Job(2, 1.0, Vectors()),
+    )
     assert kind == "PoisonedGELA" or all(vector.isnan().all() for vector in c.state.values())
     assert bool(c.state) == (kind != "PoisonedGELA")
     assert all(bool(sent.vector.isfinite().all()) for sent in uploads.values()) == (kind != "Leaking")
@@ -346,11 +376,18 @@ def by_hand(name: Any, logits: Any, trained: bool) -> None:
         theta = state.theta
         if trained:
             there = Broadcast(1, config.training.lr * config.training.lr_decay, theta, state.buffers, Vectors(), 6)
-            c, _ = train_client(config.algorithm, worker.network, worker.population, built.shards[i], config.training,
-                                there, Job(i, 1 / 6, kept))
+            c, _ = train_client(
+                config.algorithm,
+                worker.network,
+                worker.population,
+                built.shards[i],
+                config.training,
+                there,
+                Job(i, 1 / 6, kept),
+            )
             theta, kept = c.theta, c.state
         elif "own" in kept:
-            theta = torch.cat([theta[:HEAD.start], kept["own"]])
+            theta = torch.cat([theta[: HEAD.start], kept["own"]])
         x, y = worker.test_samples.batch(tests[i])
         one, _, weight, bias = worker.network.layout.views(theta).values()
         h = torch.relu(x.flatten(1) @ one.T + worker.network.layout.views(theta)["1.bias"])
@@ -362,13 +399,21 @@ def by_hand(name: Any, logits: Any, trained: bool) -> None:
 
 def test_personal_accuracy_of_fedgela() -> None:
     """Φ_k W h/||h||, the body trained for a round on the client."""
-    by_hand({"name": "fedgela", "scale_w": 9.0}, lambda h, w, b, n, kept: (10 * n / n.sum()) * (
-        h / h.norm(dim=1, keepdim=True) @ w.T), trained=True)
+    by_hand(
+        {"name": "fedgela", "scale_w": 9.0},
+        lambda h, w, b, n, kept: (10 * n / n.sum()) * (h / h.norm(dim=1, keepdim=True) @ w.T),
+        trained=True,
+    )
 
 
 def test_personal_accuracy_of_fedgela_over_present_classes() -> None:
-    by_hand({"name": "fedgela", "scale_w": 9.0, "softmax": "present"}, lambda h, w, b, n, kept: torch.where(
-        n > 0, (10 * n / n.sum()) * (h / h.norm(dim=1, keepdim=True) @ w.T), -torch.inf), trained=True)
+    by_hand(
+        {"name": "fedgela", "scale_w": 9.0, "softmax": "present"},
+        lambda h, w, b, n, kept: torch.where(
+            n > 0, (10 * n / n.sum()) * (h / h.norm(dim=1, keepdim=True) @ w.T), -torch.inf
+        ),
+        trained=True,
+    )
 
 
 def test_personal_accuracy_of_la() -> None:
@@ -377,8 +422,9 @@ def test_personal_accuracy_of_la() -> None:
 
 def test_personal_accuracy_of_fedrod() -> None:
     """Both heads."""
-    by_hand("fedrod", lambda h, w, b, n, kept: h @ w.T + b + h @ kept["head"][:, :16].T + kept["head"][:, 16],
-            trained=True)
+    by_hand(
+        "fedrod", lambda h, w, b, n, kept: h @ w.T + b + h @ kept["head"][:, :16].T + kept["head"][:, 16], trained=True
+    )
 
 
 def test_personal_accuracy_of_fedrep() -> None:
@@ -400,8 +446,16 @@ def test_the_generic_model_of_fedgela_is_unscaled() -> None:
 
 
 BODY, OWN_HEAD = 784 * 50 + 50, 50 * 10 + 10
-COSTS = {"fedrs": (1, 0), "fedlc": (1, 0), "fedavg-la": (1, 0), "fedgela": ("body", 0), "fedge": ("body", 0),
-         "fedbabu": ("body", 0), "fedrep": ("body", 1), "fedrod": (1, 1)}
+COSTS = {
+    "fedrs": (1, 0),
+    "fedlc": (1, 0),
+    "fedavg-la": (1, 0),
+    "fedgela": ("body", 0),
+    "fedge": ("body", 0),
+    "fedbabu": ("body", 0),
+    "fedrep": ("body", 1),
+    "fedrod": (1, 1),
+}
 """What is sent either way, and how many heads a client keeps."""
 
 
@@ -428,17 +482,40 @@ class Normed(nn.Module):
         return self.classifier(self.body(x.flatten(1)))
 
 
-@pytest.mark.parametrize(("method", "model", "message"), [
-    *[(name, {"name": "mlp", "hidden": []}, f"model.name: found mlp, all of it head; {name} needs a feature layer")
-      for name in ("fedgela", "fedge", "fedrod", "fedbabu", "fedrep")],
-    *[(name, "test_refusals:Headless", f"every parameter belongs to the head; {name} needs a feature layer")
-      for name in ("fedgela", "fedrod", "fedbabu", "fedrep")],
-    *[(name, "test_classifiers:Normed", "classifier.0.weight, classifier.1.bias, classifier.1.weight; "
-       f"{name} needs one linear layer") for name in ("fedgela", "fedge", "fedrod", "fedrs", "fedavg-la")],
-    *[(name, {"name": "test_parts_and_taps:Projected", "own": True}, f"features() of its own; {name} needs the input")
-      for name in ("fedgela", "fedrod")],
-    ("fedgela", {"name": "mlp", "hidden": [9]}, "9 features for 10 classes; fedgela's simplex needs"),
-])
+@pytest.mark.parametrize(
+    ("method", "model", "message"),
+    [
+        *[
+            (
+                name,
+                {"name": "mlp", "hidden": []},
+                f"model.name: found mlp, all of it head; {name} needs a feature layer",
+            )
+            for name in ("fedgela", "fedge", "fedrod", "fedbabu", "fedrep")
+        ],
+        *[
+            (name, "test_refusals:Headless", f"every parameter belongs to the head; {name} needs a feature layer")
+            for name in ("fedgela", "fedrod", "fedbabu", "fedrep")
+        ],
+        *[
+            (
+                name,
+                "test_classifiers:Normed",
+                f"classifier.0.weight, classifier.1.bias, classifier.1.weight; {name} needs one linear layer",
+            )
+            for name in ("fedgela", "fedge", "fedrod", "fedrs", "fedavg-la")
+        ],
+        *[
+            (
+                name,
+                {"name": "test_parts_and_taps:Projected", "own": True},
+                f"features() of its own; {name} needs the input",
+            )
+            for name in ("fedgela", "fedrod")
+        ],
+        ("fedgela", {"name": "mlp", "hidden": [9]}, "9 features for 10 classes; fedgela's simplex needs"),
+    ],
+)
 def test_a_model_that_cannot_serve_is_refused(method: str, model: Any, message: str) -> None:
     with pytest.raises(UserError) as raised:
         problem(method, model=model).network("cpu")

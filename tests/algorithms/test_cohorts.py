@@ -5,23 +5,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from digits import data, final, problem
 
-from fedray.backend.inline import InlineBackend
-from fedray.backend.reduce import NotSummable
-from fedray.client import Broadcast, Job
+from fedray.common.errors import Diverged
 from fedray.config import RunConfig
-from fedray.data.shards import Shards
-from fedray.errors import Diverged
-from fedray.problem import Problem
-from fedray.simulation import Simulation
-from fedray.worker import Partial
+from fedray.engine.backend import InlineBackend
+from fedray.engine.exact_sum import NotSummable
+from fedray.engine.messages import Broadcast, Job, Partial
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
+from fedray.partitions.shards import Shards
+from tests.algorithms.digits import data, final, problem
 
 
 def simulation(sizes: tuple[int, ...] = (1,) * 40, per_round: int | float = 8, **clients: Any) -> Simulation:
     """A run whose cohorts are looked at; client i has sizes[i] samples."""
-    config = {"data": "digits", "partition": "natural", "model": {"name": "mlp", "hidden": []}, "algorithm": "fedavg",
-              "clients": {"total": len(sizes), "per_round": per_round, **clients}, "runtime": {"backend": "inline"}}
+    config = {
+        "data": "digits",
+        "partition": "natural",
+        "model": {"name": "mlp", "hidden": []},
+        "algorithm": "fedavg",
+        "clients": {"total": len(sizes), "per_round": per_round, **clients},
+        "runtime": {"backend": "inline"},
+    }
     whole = data()
     shards = Shards.from_owner(np.repeat(np.arange(len(sizes)), sizes), len(sizes))
     return Simulation(Problem(RunConfig.parse(config), whole, shards), InlineBackend())
@@ -70,8 +75,9 @@ def test_listed_cohorts_are_followed() -> None:
         seen |= set(expected)
         assert set(running.state().clients) == seen
         assert all(running.state().active[i] == t + 1 for i in expected)
-    assert torch.equal(running.state().theta,
-                       final("scaffold", rounds=3, clients={"cohorts": [[1, 3], [0], [2, 4, 5]]}).theta)
+    assert torch.equal(
+        running.state().theta, final("scaffold", rounds=3, clients={"cohorts": [[1, 3], [0], [2, 4, 5]]}).theta
+    )
 
 
 def test_empty_clients_take_no_part() -> None:

@@ -10,24 +10,34 @@ from typing import Any
 
 import pytest
 import torch
-from quadratic import Case, problem
 
-from fedray.backend.inline import InlineBackend
-from fedray.simulation import run
+from fedray.engine.backend import InlineBackend
+from fedray.engine.simulation import run
+from tests.algorithms.quadratic import Case, problem
 
 SAMPLES = [[(1, 2, -3, 2)], [(2, 1, 2, -3)]]
 
 
 def end(algorithm: dict[str, Any], rounds: int = 60, **training: Any) -> list[float]:
-    case = Case(algorithm, [{}] * rounds, samples=SAMPLES, start=(4, -3), training={
-        "lr": 0.1, "batch_size": "full", "local_epochs": None, "local_steps": 5, **training})
+    case = Case(
+        algorithm,
+        [{}] * rounds,
+        samples=SAMPLES,
+        start=(4, -3),
+        training={"lr": 0.1, "batch_size": "full", "local_epochs": None, "local_steps": 5, **training},
+    )
     return run(problem(case), InlineBackend()).theta.tolist()
 
 
-@pytest.mark.parametrize("algorithm", [
-    {"name": "scaffold"}, {"name": "feddyn", "alpha": 0.5}, {"name": "feddyn", "alpha": 1.0},
-    {"name": "feddc", "alpha": 0.1},
-])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"name": "scaffold"},
+        {"name": "feddyn", "alpha": 0.5},
+        {"name": "feddyn", "alpha": 1.0},
+        {"name": "feddc", "alpha": 0.1},
+    ],
+)
 def test_corrected_methods_reach_the_minimum(algorithm: dict[str, Any]) -> None:
     assert end(algorithm) == pytest.approx([1 / 3, 1 / 3], abs=1e-3)
 
@@ -40,8 +50,13 @@ def test_uncorrected_methods_end_beside_it(algorithm: dict[str, Any]) -> None:
 
 def test_scaffold_variates_end_at_the_gradients() -> None:
     """At x*, c_0 = g0(x*) = (10/3, -10/3) and c_1 = -c_0: every local step is 0."""
-    case = Case({"name": "scaffold"}, [{}] * 60, samples=SAMPLES, start=(4, -3), training={
-        "lr": 0.1, "batch_size": "full", "local_epochs": None, "local_steps": 5})
+    case = Case(
+        {"name": "scaffold"},
+        [{}] * 60,
+        samples=SAMPLES,
+        start=(4, -3),
+        training={"lr": 0.1, "batch_size": "full", "local_epochs": None, "local_steps": 5},
+    )
     state = run(problem(case), InlineBackend()).state
     assert torch.allclose(state.clients[0]["c"], torch.tensor([10 / 3, -10 / 3]), atol=1e-3)
     assert torch.allclose(state.clients[1]["c"], torch.tensor([-10 / 3, 10 / 3]), atol=1e-3)

@@ -4,19 +4,28 @@
 """
 
 import pytest
-import rounds_classifiers
-import rounds_fedsol
-import rounds_first
-import rounds_outputs
-import rounds_personal
-import rounds_server
-import rounds_sharpness
-from quadratic import CASES, check
 
 from fedray.algorithms import ALGORITHMS
+from tests.algorithms import (
+    rounds_classifiers,
+    rounds_fedsol,
+    rounds_first,
+    rounds_outputs,
+    rounds_personal,
+    rounds_server,
+    rounds_sharpness,
+)
+from tests.algorithms.quadratic import CASES, check
 
-MODULES = [rounds_classifiers, rounds_fedsol, rounds_first, rounds_outputs, rounds_personal, rounds_server,
-           rounds_sharpness]
+MODULES = [
+    rounds_classifiers,
+    rounds_fedsol,
+    rounds_first,
+    rounds_outputs,
+    rounds_personal,
+    rounds_server,
+    rounds_sharpness,
+]
 """Importing one registers its cases."""
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from digits import final, states
-from test_reductions import Reduction, close
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.auxiliary import AuxiliaryLoss, Term
 from fedray.algorithms.base import Client
 from fedray.algorithms.fedsol import FedSOL
+from tests.algorithms.digits import final, states
+from tests.algorithms.test_reductions import Reduction, close
 
 ONE_STEP = {"batch_size": "full", "local_epochs": 1}
 EVERYONE = {"per_round": 6}
@@ -49,37 +49,47 @@ REDUCTIONS = {
     "fedasam_rho0": Reduction({"name": "fedasam", "rho": 0}, "fedavg"),
     "fedgamma_rho0": Reduction({"name": "fedgamma", "rho": 0}, "scaffold"),
     "fedgamma_round0": Reduction({"name": "fedgamma", "rho": 0.2}, SAM, options={"rounds": 1}),
-    "fedgamma_one_client": Reduction({"name": "fedgamma", "rho": 0.2}, SAM, 1e-6,
-                                     options={"sizes": (60,), "per_round": 1, "momentum": 0}),
+    "fedgamma_one_client": Reduction(
+        {"name": "fedgamma", "rho": 0.2}, SAM, 1e-6, options={"sizes": (60,), "per_round": 1, "momentum": 0}
+    ),
     "fedspeed_rho0": Reduction({**SPEED, "rho": 0}, DYN),
     "fedsmoo_rho0": Reduction({"name": "fedsmoo", "rho": 0, "alpha": 0.3}, DYN),
     "fedsmoo_first_step": Reduction({**SPEED, "name": "fedsmoo"}, SPEED, options={**ONE_STEP, "rounds": 1}),
     "fedlesam_rho0": Reduction({"name": "fedlesam", "rho": 0}, "fedavg"),
     "fedlesam_round0": Reduction({"name": "fedlesam", "rho": 0.2}, "fedavg", options={"rounds": 1}),
-    "fedlesam_server_round0": Reduction({"name": "fedlesam", "rho": 0.2, "estimate": "server"}, "fedavg",
-                                        options={"rounds": 1}),
+    "fedlesam_server_round0": Reduction(
+        {"name": "fedlesam", "rho": 0.2, "estimate": "server"}, "fedavg", options={"rounds": 1}
+    ),
     "fedlesam_s_rho0": Reduction({"name": "fedlesam-s", "rho": 0}, "scaffold"),
     "fedlesam_s_round0": Reduction({"name": "fedlesam-s", "rho": 0.2}, "scaffold", options={"rounds": 1}),
-    "fedlesam_s_uncorrected": Reduction({"name": "fedlesam-s", "rho": 0.2, "correction": 0},
-                                        {"name": "fedlesam", "rho": 0.2}),
+    "fedlesam_s_uncorrected": Reduction(
+        {"name": "fedlesam-s", "rho": 0.2, "correction": 0}, {"name": "fedlesam", "rho": 0.2}
+    ),
     "fedlesam_d_rho0": Reduction({"name": "fedlesam-d", "rho": 0, "alpha": 0.3}, DYN),
     "fedlesam_d_round0": Reduction({"name": "fedlesam-d", "rho": 0.2, "alpha": 0.3}, DYN, options={"rounds": 1}),
-    **{f"{name}_estimates_agree_with_everyone": Reduction({"name": name, "rho": 0.2, "estimate": "server"},
-                                                          {"name": name, "rho": 0.2}, options=EVERYONE)
-       for name in ("fedlesam", "fedlesam-s", "fedlesam-d")},
+    **{
+        f"{name}_estimates_agree_with_everyone": Reduction(
+            {"name": name, "rho": 0.2, "estimate": "server"}, {"name": name, "rho": 0.2}, options=EVERYONE
+        )
+        for name in ("fedlesam", "fedlesam-s", "fedlesam-d")
+    },
     "fedtoga_nothing": Reduction(toga(), "fedavg"),
     "fedtoga_sam": Reduction(toga("sam"), SAM),
     "fedtoga_dr": Reduction(toga("dynamic_regularisation"), DYN),
     "fedtoga_sam_dr": Reduction(toga("sam", "dynamic_regularisation"), SPEED),
     "fedtoga_sam_correction_needs_sam": Reduction(toga("sam_correction"), "fedavg"),
     "fedtoga_uncorrected": Reduction({**TOGA, "kappa": 0, "beta": 0, "perturbation": "global"}, SPEED),
-    "fedtoga_round0": Reduction({**TOGA, "kappa": 2, "beta": 0.8, "perturbation": "global"}, SPEED,
-                                options={"rounds": 1}),
+    "fedtoga_round0": Reduction(
+        {**TOGA, "kappa": 2, "beta": 0.8, "perturbation": "global"}, SPEED, options={"rounds": 1}
+    ),
     "fedtoga_divisors_agree_with_everyone": Reduction({**TOGA, "dual_divisor": "cohort"}, TOGA, options=EVERYONE),
-    "fedtoga_scales": Reduction({**TOGA, "delta_scale": "gradient", "kappa": 0.1, "beta": 0.09}, TOGA, 1e-6,
-                                options={"lr_decay": 1.0}),
-    **{f"fedrobust_{affine}_still": Reduction({"name": "fedrobust", "ascent_lr": 0, "affine": affine}, "fedavg")
-       for affine in ("channel", "diagonal", "full")},
+    "fedtoga_scales": Reduction(
+        {**TOGA, "delta_scale": "gradient", "kappa": 0.1, "beta": 0.09}, TOGA, 1e-6, options={"lr_decay": 1.0}
+    ),
+    **{
+        f"fedrobust_{affine}_still": Reduction({"name": "fedrobust", "ascent_lr": 0, "affine": affine}, "fedavg")
+        for affine in ("channel", "diagonal", "full")
+    },
     "fedrobust_first_step": Reduction({"name": "fedrobust"}, "fedavg", options={**ONE_STEP, "rounds": 1}),
     "fedntd_beta0": Reduction({"name": "fedntd", "beta": 0}, "fedavg"),
     "fedntd_one_step": Reduction({"name": "fedntd", "tau": 2.0}, "fedavg", options=ONE_STEP),
@@ -91,15 +101,21 @@ REDUCTIONS = {
     "fedsol_rho0": Reduction({"name": "fedsol", "rho": 0}, "fedavg"),
     "fedsol_a0": Reduction({"name": "fedsol", "strategy": "A0"}, "fedavg"),
     "fedsol_a5": Reduction({"name": "fedsol", "strategy": "A5"}, "fedavg-kl", 1e-6),
-    "fedsol_a5_fedprox": Reduction({"name": "fedsol", "strategy": "A5", "proximal": {"name": "fedprox", "mu": 0.4}},
-                                   {"name": "fedprox", "mu": 0.4}),
-    **{f"fedsol_one_step_{radius}": Reduction({"name": "fedsol", "perturb": "all", "radius": radius}, "fedavg",
-                                              options=ONE_STEP) for radius in ("adaptive", "fixed")},
+    "fedsol_a5_fedprox": Reduction(
+        {"name": "fedsol", "strategy": "A5", "proximal": {"name": "fedprox", "mu": 0.4}}, {"name": "fedprox", "mu": 0.4}
+    ),
+    **{
+        f"fedsol_one_step_{radius}": Reduction(
+            {"name": "fedsol", "perturb": "all", "radius": radius}, "fedavg", options=ONE_STEP
+        )
+        for radius in ("adaptive", "fixed")
+    },
     "fedsol_fednova_rho0": Reduction({"name": "fedsol", "rho": 0, "proximal": "fednova"}, "fednova"),
     "fedsol_scaffold_rho0": Reduction({"name": "fedsol", "rho": 0, "proximal": "scaffold"}, "fedavg"),
     "fedsol_moon_round0": Reduction({"name": "fedsol", "proximal": "moon"}, "fedavg", options={"rounds": 1}),
-    "fedsol_of_the_local_loss": Reduction({"name": "test_identities:LocalSOL", "rho": 0.2, "perturb": "all",
-                                           "radius": "fixed"}, SAM, 1e-6),
+    "fedsol_of_the_local_loss": Reduction(
+        {"name": "test_identities:LocalSOL", "rho": 0.2, "perturb": "all", "radius": "fixed"}, SAM, 1e-6
+    ),
     "projection_on_nothing": Reduction({"name": "projection", "proximal": {"name": "kl", "weight": 0}}, "fedavg"),
 }
 
@@ -141,8 +157,10 @@ DIFFERENT: list[tuple[dict[str, Any], Any]] = [
     ({"name": "fedsol", "radius": "fixed"}, "fedsol"),
     ({"name": "fedsol", "lambda_norm": "layer"}, "fedsol"),
     *[({"name": "fedsol", "strategy": strategy}, "fedsol") for strategy in ("A2", "A3", "A4", "A5", "A6")],
-    *[({"name": "fedsol", "proximal": other}, {"name": "fedsol", "perturb": "all"})
-      for other in ("fedprox", "fednova", "scaffold", "feddyn", "moon")],
+    *[
+        ({"name": "fedsol", "proximal": other}, {"name": "fedsol", "perturb": "all"})
+        for other in ("fedprox", "fednova", "scaffold", "feddyn", "moon")
+    ],
     ({"name": "projection"}, "fedavg"),
     ({"name": "projection", "proximal": "fedprox"}, "fedavg"),
 ]

@@ -7,19 +7,24 @@ import pytest
 from torch import Tensor, nn
 
 from fedray.algorithms import ALGORITHMS, algorithm
-from fedray.backend.inline import InlineBackend
 from fedray.config import RunConfig
-from fedray.data.dataset import Dataset
-from fedray.data.sources import Digits
-from fedray.problem import Problem
-from fedray.simulation import run
+from fedray.datasets.arrays import Digits
+from fedray.datasets.dataset import Dataset
+from fedray.engine.backend import InlineBackend
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import run
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "fedsam": {"rho": 0.05}, "mofedsam": {"rho": 0.05, "beta": 0.3}, "perfedavg": {"inner_lr": 0.01},
+    "fedsam": {"rho": 0.05},
+    "mofedsam": {"rho": 0.05, "beta": 0.3},
+    "perfedavg": {"inner_lr": 0.01},
     "fedgen": {"alpha": 1, "beta": 1, "steps": 10, "hidden": 64},
-    "fedge": {"scale_w": 4}, "fedgela": {"scale_w": 4},
-    **{f"fedsol+{other}": {"name": "fedsol", "proximal": other}
-       for other in ("fedprox", "fednova", "scaffold", "feddyn", "moon")},
+    "fedge": {"scale_w": 4},
+    "fedgela": {"scale_w": 4},
+    **{
+        f"fedsol+{other}": {"name": "fedsol", "proximal": other}
+        for other in ("fedprox", "fednova", "scaffold", "feddyn", "moon")
+    },
 }
 """The defaults are the papers', for networks of a million parameters and more; the norm of this one's is 3.7."""
 
@@ -54,14 +59,25 @@ def last_row(name: str, partition: str = "dirichlet", epochs: int | None = None)
     epochs: of fine-tuning, where personal models are to be tested.
     """
     parts = {"dirichlet": {"name": "dirichlet", "alpha": 0.3}, "pxcy": {"name": "pxcy", "classes": 2}}
-    config = RunConfig.parse({
-        "data": "digits", "partition": parts[partition], "clients": {"total": 10, "per_round": 5},
-        "model": MODELS.get(name, {"name": "mlp", "hidden": [32]}),
-        "algorithm": {"name": name, **OPTIONS.get(name, {})},
-        "training": {"rounds": 12, "local_epochs": 2, "batch_size": 20, "lr": 0.1, "weight_decay": 1e-3,
-                     **TRAINING.get(name, {})},
-        "evaluation": {"every": 12, "personal": None if epochs is None else {"epochs": epochs}},
-        "runtime": {"backend": "inline"}})
+    config = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": parts[partition],
+            "clients": {"total": 10, "per_round": 5},
+            "model": MODELS.get(name, {"name": "mlp", "hidden": [32]}),
+            "algorithm": {"name": name, **OPTIONS.get(name, {})},
+            "training": {
+                "rounds": 12,
+                "local_epochs": 2,
+                "batch_size": 20,
+                "lr": 0.1,
+                "weight_decay": 1e-3,
+                **TRAINING.get(name, {}),
+            },
+            "evaluation": {"every": 12, "personal": None if epochs is None else {"epochs": epochs}},
+            "runtime": {"backend": "inline"},
+        }
+    )
     return run(Problem.build(config, digits()), InlineBackend()).history[-1]
 
 
@@ -88,5 +104,7 @@ def test_a_client_is_at_home_in_its_two_classes(name: str) -> None:
 
 def test_one_classifier_for_all_is_a_better_generic_model() -> None:
     """The same clients: FedAvg's classifier forgets the classes that the cohort lacks, a fixed simplex cannot."""
-    assert last_row("fedge", "pxcy", epochs=0)["generic_accuracy"] > 10 + last_row("fedavg", "pxcy", epochs=0)[
-        "generic_accuracy"]
+    assert (
+        last_row("fedge", "pxcy", epochs=0)["generic_accuracy"]
+        > 10 + last_row("fedavg", "pxcy", epochs=0)["generic_accuracy"]
+    )

@@ -6,7 +6,7 @@ import pytest
 from pydantic.fields import FieldInfo
 
 from fedray.algorithms import ALGORITHMS, algorithm
-from fedray.errors import UserError
+from fedray.common.errors import UserError
 
 
 def outside(field: FieldInfo) -> list[float]:
@@ -19,8 +19,12 @@ def outside(field: FieldInfo) -> list[float]:
     return bad
 
 
-NUMBERS = [(name, option) for name, kind in sorted(ALGORITHMS.items())
-           for option, field in kind.model_fields.items() if field.annotation is float]
+NUMBERS = [
+    (name, option)
+    for name, kind in sorted(ALGORITHMS.items())
+    for option, field in kind.model_fields.items()
+    if field.annotation is float
+]
 
 
 @pytest.mark.parametrize(("name", "option"), NUMBERS)
@@ -34,17 +38,22 @@ def test_numbers(name: str, option: str) -> None:
         assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("section", "message"), [
-    ({"name": "fedporx"}, "algorithm.name: unknown name 'fedporx'; did you mean 'fedprox'"),
-    ({"name": "fedprox", "mo": 1.0}, "algorithm: unknown name 'mo'; did you mean 'mu'"),
-    ({"name": "fedprox", "mu": "much"}, "algorithm.mu: found 'much'; input should be a valid number"),
-    ({"name": "fedprox", "mu": -1}, "algorithm.mu: found -1; input should be greater than or equal to 0"),
-    ({"name": "fedtoga", "perturbation": "local"},
-     "algorithm.perturbation: found 'local'; input should be 'fusion', 'global' or 'neighbour'"),
-    ({"mu": 1.0}, "a mapping with a `name` is required"),
-    ({"name": "fedray.algorithms:Missing"}, "algorithm.name: 'fedray.algorithms:Missing' cannot be imported"),
-    ({"name": "fedray.problem:Problem"}, "is not a fedray.algorithms.base.Algorithm"),
-])
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"name": "fedporx"}, "algorithm.name: unknown name 'fedporx'; did you mean 'fedprox'"),
+        ({"name": "fedprox", "mo": 1.0}, "algorithm: unknown name 'mo'; did you mean 'mu'"),
+        ({"name": "fedprox", "mu": "much"}, "algorithm.mu: found 'much'; input should be a valid number"),
+        ({"name": "fedprox", "mu": -1}, "algorithm.mu: found -1; input should be greater than or equal to 0"),
+        (
+            {"name": "fedtoga", "perturbation": "local"},
+            "algorithm.perturbation: found 'local'; input should be 'fusion', 'global' or 'neighbour'",
+        ),
+        ({"mu": 1.0}, "a mapping with a `name` is required"),
+        ({"name": "fedray.algorithms:Missing"}, "algorithm.name: 'fedray.algorithms:Missing' cannot be imported"),
+        ({"name": "fedray.engine.problem:Problem"}, "is not a fedray.algorithms.base.Algorithm"),
+    ],
+)
 def test_messages(section: Any, message: str) -> None:
     with pytest.raises(UserError) as raised:
         algorithm(section)
@@ -54,7 +63,7 @@ def test_messages(section: Any, message: str) -> None:
 
 def test_ones_own_algorithm() -> None:
     """`package.module:Class` keeps its options and goes by that name."""
-    own = algorithm({"name": "fedray.algorithms.average:FedProx", "mu": 0.25})
-    assert own.options() == {"name": "fedray.algorithms.average:FedProx", "mu": 0.25}
+    own = algorithm({"name": "fedray.algorithms.fedavg:FedProx", "mu": 0.25})
+    assert own.options() == {"name": "fedray.algorithms.fedavg:FedProx", "mu": 0.25}
     with pytest.raises(UserError, match=r"^algorithm\.mu: found -0.25"):
-        algorithm({"name": "fedray.algorithms.average:FedProx", "mu": -0.25})
+        algorithm({"name": "fedray.algorithms.fedavg:FedProx", "mu": -0.25})

@@ -2,16 +2,16 @@
 
 import pytest
 import torch
-from digits import problem
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms import algorithm
 from fedray.algorithms.base import Part, Vectors
 from fedray.client import LocalClient, Population
-from fedray.data.batches import Samples
-from fedray.models.flat import Network
-from fedray.models.zoo import model_spec
+from fedray.datasets.dataset import Samples
+from fedray.models import model_spec
+from fedray.models.network import Network
+from tests.algorithms.digits import problem
 
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
@@ -22,8 +22,21 @@ def client(name: str = "fedavg") -> LocalClient:
     network = built.network("cpu")
     samples = Samples(built.data.x_train, built.data.y_train, built.data, "cpu")
     theta = network.theta + 0.1 * torch.randn(network.layout.size, generator=torch.Generator().manual_seed(0))
-    c = LocalClient(2, Population(samples, 10, 0, 6, 330), network, built.shards[2], network.theta.clone(), Vectors(),
-                    Vectors(), round=0, steps=1, per_epoch=1, lr=0.1, momentum=0.0, weight=1.0)
+    c = LocalClient(
+        2,
+        Population(samples, 10, 0, 6, 330),
+        network,
+        built.shards[2],
+        network.theta.clone(),
+        Vectors(),
+        Vectors(),
+        round=0,
+        steps=1,
+        per_epoch=1,
+        lr=0.1,
+        momentum=0.0,
+        weight=1.0,
+    )
     c.theta = theta
     c.start_step(0, *samples.batch(built.shards[2][:16]))
     return c
@@ -42,9 +55,10 @@ def test_gradient_by_an_extra_tensor() -> None:
     c = client()
     shift = 0.1 * torch.randn(c.input_shape, generator=torch.Generator().manual_seed(1))
     by_theta, by_shift = c.grad_with(
-        c.theta, shift, lambda forward, extra: cross_entropy(forward(c.x + extra).logits, c.y))
+        c.theta, shift, lambda forward, extra: cross_entropy(forward(c.x + extra).logits, c.y)
+    )
     x = (c.x + shift).requires_grad_()
-    by_x, = torch.autograd.grad(cross_entropy(c.network(x).logits, c.y), x)
+    (by_x,) = torch.autograd.grad(cross_entropy(c.network(x).logits, c.y), x)
     assert torch.allclose(by_shift, by_x.sum(0), rtol=1e-5, atol=1e-8)
     c.x = c.x + shift
     assert torch.equal(by_theta, c.grad(c.theta))

@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from digits import data, problem
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Vectors
-from fedray.backend.inline import InlineBackend
-from fedray.checkpoint import Checkpoints
-from fedray.client import Broadcast, Job
+from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.data.shards import Shards
-from fedray.errors import UserError
-from fedray.local import start_client
-from fedray.problem import Problem
-from fedray.simulation import Simulation, run
-from fedray.worker import Worker
+from fedray.engine.backend import InlineBackend
+from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.local_training import start_client
+from fedray.engine.messages import Broadcast, Job
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation, run
+from fedray.engine.worker import Worker
+from fedray.partitions.shards import Shards
+from tests.algorithms.digits import data, problem
 
 
 class Partly(nn.Module):
@@ -34,8 +34,9 @@ class Partly(nn.Module):
         super().__init__()
         self.first = nn.Linear(math.prod(input_shape), 12).requires_grad_(False)
         self.norm, self.dropout = nn.BatchNorm1d(12), nn.Dropout(0.2)
-        self.last = nn.Sequential(nn.BatchNorm1d(12), nn.Linear(12, num_classes)) if statistics else nn.Linear(
-            12, num_classes)
+        self.last = (
+            nn.Sequential(nn.BatchNorm1d(12), nn.Linear(12, num_classes)) if statistics else nn.Linear(12, num_classes)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.dropout(torch.relu(self.norm(self.first(x.flatten(1))))))
@@ -100,8 +101,15 @@ def test_a_client_starts_with_what_it_kept(algorithm: str) -> None:
     own = running.layout.part(keeps)
     kept = Vectors(own=torch.full((int(own.sum()),), 3.0), own_buffers=torch.full_like(network.buffers, 3.0))
     for state, value in ((kept, torch.tensor(3.0)), (Vectors(), network.initial)):
-        c = start_client(built.config.algorithm, worker.network, worker.population, built.shards[0],
-                         built.config.training, sent, Job(0, 1.0, state))
+        c = start_client(
+            built.config.algorithm,
+            worker.network,
+            worker.population,
+            built.shards[0],
+            built.config.training,
+            sent,
+            Job(0, 1.0, state),
+        )
         assert torch.equal(c.theta, torch.where(own > 0, value, 2.0))
         assert (worker.network.buffers == (3.0 if state and keeps == "all" else 2.0)).all()
 
@@ -121,9 +129,14 @@ def test_running_statistics_of_an_own_head_would_be_averaged_and_are_refused() -
     problem("fedbabu", model=model).network("cpu")
 
 
-@pytest.mark.parametrize(("perturb", "model", "refused"), [
-    ("body", {"name": "mlp", "hidden": []}, True), ("head", {"name": "mlp", "hidden": []}, False),
-    ("body", "test_parts_kept:Partly", False)])
+@pytest.mark.parametrize(
+    ("perturb", "model", "refused"),
+    [
+        ("body", {"name": "mlp", "hidden": []}, True),
+        ("head", {"name": "mlp", "hidden": []}, False),
+        ("body", "test_parts_kept:Partly", False),
+    ],
+)
 def test_perturbing_nothing_is_refused(perturb: str, model: Any, refused: bool) -> None:
     built = problem({"name": "fedsol", "perturb": perturb}, model=model)
     if not refused:

@@ -7,47 +7,54 @@ from typing import Any
 
 import pytest
 import torch
-from digits import final, problem, states
 from torch import Tensor, nn
 
 from fedray.algorithms import algorithm
+from fedray.algorithms.fedproto import FedProto
 from fedray.algorithms.personal import KNNPer, squared_distances
-from fedray.algorithms.prototypes import FedProto
-from fedray.backend.inline import InlineBackend
-from fedray.client import Broadcast, Job, LocalClient, Population
+from fedray.client import LocalClient, Population
+from fedray.common.errors import Diverged, UserError
+from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
-from fedray.data.batches import Samples
-from fedray.data.sources import Digits
-from fedray.errors import Diverged, UserError
-from fedray.local import personal_client
-from fedray.models.flat import Output
-from fedray.problem import Problem
-from fedray.simulation import Simulation, run
-from fedray.vectors import Vectors
+from fedray.datasets.arrays import Digits
+from fedray.datasets.dataset import Samples
+from fedray.engine.backend import InlineBackend
+from fedray.engine.local_training import personal_client
+from fedray.engine.messages import Broadcast, Job
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation, run
+from fedray.models.network import Output
+from tests.algorithms.digits import final, problem, states
 
 FEDGEN = {"name": "fedgen", "hidden": 12, "noise": 4, "steps": 3}
 
 
-@pytest.mark.parametrize(("options", "training"), [
-    ({"name": "perfedavg", "inner_lr": 0}, {}),
-    ({"name": "perfedavg", "inner_lr": 0, "hessian_free": True}, {}),
-    ({"name": "knnper", "lam": 1.0}, {}),
-    ({**FEDGEN, "alpha": 0, "beta": 0}, {}),
-    ({**FEDGEN, "epochs": 0}, {}),
-    (FEDGEN, {"rounds": 1}),
-])
+@pytest.mark.parametrize(
+    ("options", "training"),
+    [
+        ({"name": "perfedavg", "inner_lr": 0}, {}),
+        ({"name": "perfedavg", "inner_lr": 0, "hessian_free": True}, {}),
+        ({"name": "knnper", "lam": 1.0}, {}),
+        ({**FEDGEN, "alpha": 0, "beta": 0}, {}),
+        ({**FEDGEN, "epochs": 0}, {}),
+        (FEDGEN, {"rounds": 1}),
+    ],
+)
 def test_fedavg_bit_for_bit(options: dict[str, Any], training: dict[str, Any]) -> None:
     assert torch.equal(final(options, **training).theta, final("fedavg", **training).theta)
 
 
-@pytest.mark.parametrize("options", [
-    {"name": "perfedavg"}, {"name": "perfedavg", "hessian_free": True}, {**FEDGEN, "alpha": 0}, {**FEDGEN, "beta": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [{"name": "perfedavg"}, {"name": "perfedavg", "hessian_free": True}, {**FEDGEN, "alpha": 0}, {**FEDGEN, "beta": 0}],
+)
 def test_otherwise_not_fedavg(options: dict[str, Any]) -> None:
     assert (final(options).theta - final("fedavg").theta).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize(("options", "training"), [({"name": "fedproto", "lam": 0}, {}),
-                                                   ({"name": "fedproto"}, {"rounds": 1})])
+@pytest.mark.parametrize(
+    ("options", "training"), [({"name": "fedproto", "lam": 0}, {}), ({"name": "fedproto"}, {"rounds": 1})]
+)
 def test_fedproto_is_local_only(options: dict[str, Any], training: dict[str, Any]) -> None:
     """λ = 0, or the first round, in which there are no prototypes; from the second on its clients differ."""
     left, right = final(options, **training), final("local-only", **training)
@@ -170,9 +177,16 @@ def trained_client(options: Any, client: int = 2, epochs: int = 0) -> LocalClien
     samples = Samples(built.data.x_train, built.data.y_train, built.data, "cpu")
     running = Simulation(built, InlineBackend())
     running.restore(state)
-    c = personal_client(method, network, Population(samples, 10, 0, 6, 330), built.shards[client],
-                        built.config.training, replace(running._broadcast(running._server(3, 1)), theta=state.theta),
-                        Job(client, 1.0, state.clients.get(client, Vectors())), epochs)
+    c = personal_client(
+        method,
+        network,
+        Population(samples, 10, 0, 6, 330),
+        built.shards[client],
+        built.config.training,
+        replace(running._broadcast(running._server(3, 1)), theta=state.theta),
+        Job(client, 1.0, state.clients.get(client, Vectors())),
+        epochs,
+    )
     network.load(c.theta)
     return c
 
@@ -191,8 +205,9 @@ def test_knnper_answers() -> None:
     sure = answers(c, KNNPer(lam=1, k=1), x).exp()
     assert torch.equal(sure.argmax(1), y)
     assert torch.equal(sure.max(1).values, torch.ones(len(y)))
-    assert torch.allclose(answers(c, KNNPer(), x).exp(), 0.5 * model.exp() + 0.5 * answers(c, KNNPer(lam=1), x).exp(),
-                          atol=1e-6)
+    assert torch.allclose(
+        answers(c, KNNPer(), x).exp(), 0.5 * model.exp() + 0.5 * answers(c, KNNPer(lam=1), x).exp(), atol=1e-6
+    )
 
 
 def test_squared_distances() -> None:
@@ -230,8 +245,7 @@ class Asked:
 
     def __init__(self, counts: list[float], known: list[float]) -> None:
         self.counts = torch.tensor(counts)
-        self.message = Vectors(prototypes=torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 4.0]]),
-                               known=torch.tensor(known))
+        self.message = Vectors(prototypes=torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 4.0]]), known=torch.tensor(known))
 
 
 def test_fedproto_answers() -> None:
@@ -259,11 +273,24 @@ def test_perfedavg_is_tested_after_plain_steps_of_the_inner_length() -> None:
     built = problem("perfedavg", weight_decay=0)
     state, network = final("perfedavg"), built.network("cpu")
     samples = Samples(built.data.x_train, built.data.y_train, built.data, "cpu")
-    ends = [personal_client(algorithm(options), network, Population(samples, 10, 0, 6, 330), built.shards[1],
-                            built.config.training, Broadcast(3, 0.05, state.theta, network.buffers, Vectors(), 1),
-                            Job(1, 1.0, Vectors()), 2).theta
-            for options in ("fedavg", "perfedavg", {"name": "perfedavg", "inner_lr": 0.05},
-                            {"name": "perfedavg", "inner_lr": 0})]
+    ends = [
+        personal_client(
+            algorithm(options),
+            network,
+            Population(samples, 10, 0, 6, 330),
+            built.shards[1],
+            built.config.training,
+            Broadcast(3, 0.05, state.theta, network.buffers, Vectors(), 1),
+            Job(1, 1.0, Vectors()),
+            2,
+        ).theta
+        for options in (
+            "fedavg",
+            "perfedavg",
+            {"name": "perfedavg", "inner_lr": 0.05},
+            {"name": "perfedavg", "inner_lr": 0},
+        )
+    ]
     assert torch.equal(ends[0], ends[1])
     assert torch.equal(ends[0], ends[2])
     assert torch.equal(ends[3], state.theta)
@@ -311,14 +338,20 @@ def test_fedgen_with_a_head_without_bias_or_body(model: Any) -> None:
     assert torch.isfinite(state.theta).all()
 
 
-@pytest.mark.parametrize(("section", "message"), [
-    ({"name": "perfedavg", "inner_lr": -0.1}, "algorithm.inner_lr: found -0.1; input should be greater than or equal"),
-    ({"name": "perfedavg", "inner_lr": float("nan")}, "algorithm.inner_lr: found nan"),
-    ({"name": "knnper", "k": 0}, "algorithm.k: found 0"),
-    ({"name": "knnper", "capacity": 0}, "algorithm.capacity: found 0"),
-    ({"name": "fedproto", "prototypes": "last"}, "input should be 'trained' or 'running'"),
-    ({"name": "fedgen", "batch": 1}, "algorithm.batch: found 1"),
-])
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (
+            {"name": "perfedavg", "inner_lr": -0.1},
+            "algorithm.inner_lr: found -0.1; input should be greater than or equal",
+        ),
+        ({"name": "perfedavg", "inner_lr": float("nan")}, "algorithm.inner_lr: found nan"),
+        ({"name": "knnper", "k": 0}, "algorithm.k: found 0"),
+        ({"name": "knnper", "capacity": 0}, "algorithm.capacity: found 0"),
+        ({"name": "fedproto", "prototypes": "last"}, "input should be 'trained' or 'running'"),
+        ({"name": "fedgen", "batch": 1}, "algorithm.batch: found 1"),
+    ],
+)
 def test_options_that_cannot_be(section: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as raised:
         algorithm(section)
@@ -334,8 +367,14 @@ def test_fedgen_learns_on_the_server_alone() -> None:
     assert not torch.equal(first.server["mean"], second.server["mean"])
 
 
-LEARNING = {"fedavg": {}, "local-only": {}, "fedproto": {}, "perfedavg": {"inner_lr": 0.02}, "knnper": {},
-            "fedgen": {"alpha": 1, "beta": 1, "steps": 10, "hidden": 64}}
+LEARNING = {
+    "fedavg": {},
+    "local-only": {},
+    "fedproto": {},
+    "perfedavg": {"inner_lr": 0.02},
+    "knnper": {},
+    "fedgen": {"alpha": 1, "beta": 1, "steps": 10, "hidden": 64},
+}
 
 
 @pytest.mark.parametrize("name", LEARNING)
@@ -345,11 +384,18 @@ def test_personal_models_learn(name: str) -> None:
     Chance is 10. A client's own samples are of few classes, so that what it learns alone is good there and poor on all
     ten; what is learned together is good on both.
     """
-    config = RunConfig.parse({
-        "data": "digits", "partition": {"name": "dirichlet", "alpha": 0.3}, "clients": {"total": 10, "per_round": 5},
-        "model": {"name": "mlp", "hidden": [32]}, "algorithm": {"name": name, **LEARNING[name]},
-        "training": {"rounds": 8, "local_epochs": 2, "batch_size": 20, "lr": 0.1, "weight_decay": 1e-3},
-        "evaluation": {"every": 8, "personal": {"epochs": 1}}, "runtime": {"backend": "inline"}})
+    config = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": {"name": "dirichlet", "alpha": 0.3},
+            "clients": {"total": 10, "per_round": 5},
+            "model": {"name": "mlp", "hidden": [32]},
+            "algorithm": {"name": name, **LEARNING[name]},
+            "training": {"rounds": 8, "local_epochs": 2, "batch_size": 20, "lr": 0.1, "weight_decay": 1e-3},
+            "evaluation": {"every": 8, "personal": {"epochs": 1}},
+            "runtime": {"backend": "inline"},
+        }
+    )
     last = run(Problem.build(config, Digits().load()), InlineBackend()).history[-1]
     pa, ga = last["personal_accuracy"], last["generic_accuracy"]
     print(f"{name}: PA {pa:.2f} +- {last['personal_std']:.2f}, worst tenth {last['personal_worst10']:.2f}; GA {ga:.2f}")

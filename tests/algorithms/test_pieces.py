@@ -12,7 +12,7 @@ from torch.nn.functional import kl_div, log_softmax
 from fedray.algorithms.auxiliary import FedRCL, kl, others
 from fedray.algorithms.base import Output, Vectors
 from fedray.algorithms.fedsol import FedSOL, Projection
-from fedray.models.flat import Layout
+from fedray.models.network import Layout
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -95,8 +95,10 @@ def test_lambda_of_a_stack_of_clients_is_that_of_each() -> None:
     each = [method.radii(SimpleNamespace(theta=theta, theta_0=c.theta_0, layout=LAYOUT)) for theta in stack.theta]
     assert torch.allclose(method.radii(stack), torch.stack(each))
     g = random(3, 12, seed=6)
-    alone = [method.perturbed(SimpleNamespace(theta=theta, theta_0=c.theta_0, layout=LAYOUT, local=c.local), row)
-             for theta, row in zip(stack.theta, g, strict=True)]
+    alone = [
+        method.perturbed(SimpleNamespace(theta=theta, theta_0=c.theta_0, layout=LAYOUT, local=c.local), row)
+        for theta, row in zip(stack.theta, g, strict=True)
+    ]
     assert torch.allclose(method.perturbed(stack, g), torch.stack(alone))
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from digits import final, states
 from torch import Tensor
 
-from fedray.algorithms.nova import effective_steps
+from fedray.algorithms.fednova import effective_steps
+from tests.algorithms.digits import final, states
 
 
 @dataclass
@@ -32,49 +32,70 @@ TOGA_OFF = {"name": "fedtoga", "alpha": 0.3, "beta": 0, "kappa": 0}
 
 REDUCTIONS = {
     "fedprox_mu0": Reduction({"name": "fedprox", "mu": 0}, "fedavg"),
-    "fedprox_one_step": Reduction({"name": "fedprox", "mu": 3.0}, "fedavg", options={"batch_size": "full",
-                                                                                    "local_epochs": 1}),
+    "fedprox_one_step": Reduction(
+        {"name": "fedprox", "mu": 3.0}, "fedavg", options={"batch_size": "full", "local_epochs": 1}
+    ),
     "fedsam_rho0": Reduction({"name": "fedsam", "rho": 0}, "fedavg"),
     "fedcm_alpha1": Reduction({"name": "fedcm", "alpha": 1}, "fedavg"),
     "mofedsam_beta1": Reduction({"name": "mofedsam", "beta": 1, "rho": 0.2}, {"name": "fedsam", "rho": 0.2}),
     "mofedsam_rho0": Reduction({"name": "mofedsam", "beta": 0.3, "rho": 0}, {"name": "fedcm", "alpha": 0.3}),
     "mofedsam_round0": Reduction(
-        {"name": "mofedsam", "beta": 0.5, "rho": 0.2}, {"name": "fedsam", "rho": 0.2},
-        options={"rounds": 1, "weight_decay": 0, "clip_norm": None, "lr": 0.1}, right_options={"lr": 0.05}),
+        {"name": "mofedsam", "beta": 0.5, "rho": 0.2},
+        {"name": "fedsam", "rho": 0.2},
+        options={"rounds": 1, "weight_decay": 0, "clip_norm": None, "lr": 0.1},
+        right_options={"lr": 0.05},
+    ),
     "scaffold_round0": Reduction({"name": "scaffold"}, "fedavg", options={"rounds": 1}),
-    "scaffold_one_client": Reduction({"name": "scaffold"}, "fedavg", 1e-6,
-                                     options={"sizes": (60,), "per_round": 1, "momentum": 0}),
-    **{f"fedtoga_off_{kind}": Reduction({**TOGA_OFF, "rho": 0, "perturbation": kind}, {"name": "feddyn", "alpha": 0.3})
-       for kind in ("fusion", "global", "neighbour")},
+    "scaffold_one_client": Reduction(
+        {"name": "scaffold"}, "fedavg", 1e-6, options={"sizes": (60,), "per_round": 1, "momentum": 0}
+    ),
+    **{
+        f"fedtoga_off_{kind}": Reduction({**TOGA_OFF, "rho": 0, "perturbation": kind}, {"name": "feddyn", "alpha": 0.3})
+        for kind in ("fusion", "global", "neighbour")
+    },
     "fedavgm_beta0": Reduction({"name": "fedavgm", "beta": 0}, "fedavg"),
     "fedavgm_round0": Reduction({"name": "fedavgm", "beta": 0.7}, "fedavg", options={"rounds": 1}),
     "fedacg_off": Reduction({"name": "fedacg", "lam": 0, "beta": 0}, "fedavg"),
     "fedacg_lambda0": Reduction({"name": "fedacg", "lam": 0, "beta": 0.5}, {"name": "fedprox", "mu": 0.5}),
-    "fedacg_round0": Reduction({"name": "fedacg", "lam": 0.8, "beta": 0.5}, {"name": "fedprox", "mu": 0.5},
-                               options={"rounds": 1}),
-    "fednova_equal_steps": Reduction({"name": "fednova"}, "fedavg", 1e-6,
-                                     options={"local_epochs": None, "local_steps": 5}),
-    "fednova_proximal_equal_steps": Reduction({"name": "fednova", "mu": 0.5}, {"name": "fedprox", "mu": 0.5}, 1e-6,
-                                              options={"local_epochs": None, "local_steps": 5}),
+    "fedacg_round0": Reduction(
+        {"name": "fedacg", "lam": 0.8, "beta": 0.5}, {"name": "fedprox", "mu": 0.5}, options={"rounds": 1}
+    ),
+    "fednova_equal_steps": Reduction(
+        {"name": "fednova"}, "fedavg", 1e-6, options={"local_epochs": None, "local_steps": 5}
+    ),
+    "fednova_proximal_equal_steps": Reduction(
+        {"name": "fednova", "mu": 0.5},
+        {"name": "fedprox", "mu": 0.5},
+        1e-6,
+        options={"local_epochs": None, "local_steps": 5},
+    ),
     "fednova_one_client": Reduction({"name": "fednova"}, "fedavg", 1e-6, options={"per_round": 1}),
     "mimelite_beta0": Reduction({"name": "mimelite", "beta": 0}, "fedavg"),
     "mimelite_round0": Reduction({"name": "mimelite"}, "fedavg", options={"rounds": 1}),
-    "feddc_round0": Reduction({"name": "feddc", "alpha": 0.3}, {"name": "feddyn", "alpha": 0.3},
-                              options={"rounds": 1}),
+    "feddc_round0": Reduction({"name": "feddc", "alpha": 0.3}, {"name": "feddyn", "alpha": 0.3}, options={"rounds": 1}),
     "feddyn_scaling_equal_clients": Reduction(
-        {"name": "feddyn", "alpha": 0.3, "scaling": "samples"}, {"name": "feddyn", "alpha": 0.3},
-        options={"sizes": (32, 32, 32, 32)}),
+        {"name": "feddyn", "alpha": 0.3, "scaling": "samples"},
+        {"name": "feddyn", "alpha": 0.3},
+        options={"sizes": (32, 32, 32, 32)},
+    ),
     "feddc_scaling_equal_clients": Reduction(
-        {"name": "feddc", "alpha": 0.3, "scaling": "samples"}, {"name": "feddc", "alpha": 0.3},
-        options={"sizes": (32, 32, 32, 32)}),
-    "scaffold_divisor_without_momentum": Reduction({"name": "scaffold", "divisor": "effective"}, "scaffold",
-                                                   options={"momentum": 0}),
+        {"name": "feddc", "alpha": 0.3, "scaling": "samples"},
+        {"name": "feddc", "alpha": 0.3},
+        options={"sizes": (32, 32, 32, 32)},
+    ),
+    "scaffold_divisor_without_momentum": Reduction(
+        {"name": "scaffold", "divisor": "effective"}, "scaffold", options={"momentum": 0}
+    ),
     "adam_and_yogi_agree_on_the_first_round_from_zero": Reduction(
-        {"name": "fedadam", "start": "zero"}, {"name": "fedyogi", "start": "zero"}, 1e-6, options={"rounds": 1}),
+        {"name": "fedadam", "start": "zero"}, {"name": "fedyogi", "start": "zero"}, 1e-6, options={"rounds": 1}
+    ),
     "fedtoga_kappa_without_rho": Reduction({"name": "fedtoga", "rho": 0, "kappa": 4.0}, {"name": "fedtoga", "rho": 0}),
     "uniform_is_samples_for_equal_sizes": Reduction(
-        {"name": "fedavg"}, "fedavg", options={"sizes": (32, 32, 32, 32), "aggregation": "uniform"},
-        right_options={"aggregation": "samples"}),
+        {"name": "fedavg"},
+        "fedavg",
+        options={"sizes": (32, 32, 32, 32), "aggregation": "uniform"},
+        right_options={"aggregation": "samples"},
+    ),
 }
 
 
@@ -140,8 +161,17 @@ def test_scaffold_variate_is_the_gradient() -> None:
 
     FedAvg with this client alone moves by u_i = -η c_i; a round with a learning rate of nothing shows where x was.
     """
-    plain = {"batch_size": "full", "local_epochs": 1, "weight_decay": 0, "clip_norm": None, "momentum": 0,
-             "lr": 0.1, "lr_decay": 1.0, "rounds": 1, "clients": {"cohorts": [[2]]}}
+    plain = {
+        "batch_size": "full",
+        "local_epochs": 1,
+        "weight_decay": 0,
+        "clip_norm": None,
+        "momentum": 0,
+        "lr": 0.1,
+        "lr_decay": 1.0,
+        "rounds": 1,
+        "clients": {"cohorts": [[2]]},
+    }
     alone = final("fedavg", **plain)
     start = final("fedavg", **{**plain, "lr": 1e-30}).theta
     variate = final("scaffold", **plain).clients[2]["c"]
@@ -161,8 +191,15 @@ def test_fedcm_is_momentum_sgd() -> None:
 
     Checked through x: x_{t+1} - x_t = -η Δ_{t+1} because U = -η (α g + (1 - α) Δ) averaged.
     """
-    options = {"batch_size": "full", "local_epochs": 1, "per_round": 6, "weight_decay": 0, "clip_norm": None,
-               "momentum": 0, "lr_decay": 1.0}
+    options = {
+        "batch_size": "full",
+        "local_epochs": 1,
+        "per_round": 6,
+        "weight_decay": 0,
+        "clip_norm": None,
+        "momentum": 0,
+        "lr_decay": 1.0,
+    }
     before = None
     for state in states({"name": "fedcm", "alpha": 0.3}, **options):
         if before is not None:
@@ -190,8 +227,15 @@ def test_fedacg_momentum_is_the_last_change_of_x() -> None:
 
 def test_mimelite_is_centralised_momentum_sgd() -> None:
     """One full batch, all clients, by samples: U = -η (∇F(x) + β m) and m' = ∇F(x) + β m, so x_{t+1} = x_t - η m'."""
-    options = {"batch_size": "full", "local_epochs": 1, "per_round": 6, "weight_decay": 0, "clip_norm": None,
-               "momentum": 0, "lr_decay": 1.0}
+    options = {
+        "batch_size": "full",
+        "local_epochs": 1,
+        "per_round": 6,
+        "weight_decay": 0,
+        "clip_norm": None,
+        "momentum": 0,
+        "lr_decay": 1.0,
+    }
     before = None
     for state in states({"name": "mimelite", "beta": 0.8}, **options):
         if before is not None:

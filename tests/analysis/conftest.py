@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.tracking import Tracker
+from fedray.tracking.tracker import Tracker
 
 
 @pytest.fixture

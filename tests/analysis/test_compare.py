@@ -6,8 +6,8 @@ import pytest
 
 from analysis.collect import collect
 from analysis.compare import paired, report
-from fedray.errors import UserError
-from fedray.tracking import Tracker
+from fedray.common.errors import UserError
+from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
 
 
@@ -36,12 +36,15 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
     assert narrow.high == pytest.approx(2 + 0.816497 / math.sqrt(3), abs=1e-5)  # t(0.75, 2) = 0.8165
 
 
-@pytest.mark.parametrize(("to", "confidence", "columns", "message"), [
-    ("fedavgg", 0.95, "", "--to: unknown name 'fedavgg'; did you mean 'fedavg'?"),
-    ("fedavg", 95, "", "--confidence: found 95; a number between 0 and 1"),
-    ("fedavg", 0.95, "data", "--rows/--cols: unknown name 'data'"),
-    ("fedavg", 0.95, "algorithm", "--cols: with 'algorithm' several runs share method, setting and seed"),
-])
+@pytest.mark.parametrize(
+    ("to", "confidence", "columns", "message"),
+    [
+        ("fedavgg", 0.95, "", "--to: unknown name 'fedavgg'; did you mean 'fedavg'?"),
+        ("fedavg", 95, "", "--confidence: found 95; a number between 0 and 1"),
+        ("fedavg", 0.95, "data", "--rows/--cols: unknown name 'data'"),
+        ("fedavg", 0.95, "algorithm", "--cols: with 'algorithm' several runs share method, setting and seed"),
+    ],
+)
 def test_refusals(store: Tracker, to: str, confidence: float, columns: str, message: str) -> None:
     cells = [cell(FEDAVG, alpha, 0) for alpha in (0.1, 0.5)]
     write(store, cells, {one["hash"]: ("finished", history(70)) for one in cells})

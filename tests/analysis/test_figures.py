@@ -9,28 +9,34 @@ import pytest
 from analysis.collect import collect
 from analysis.figures import bars, classes, curves, main, partitions, sensitivity, varied
 from analysis.style import WIDTH, styles
-from fedray.errors import UserError
-from fedray.tracking import Tracker
+from fedray.common.errors import UserError
+from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
 
 
-def test_curves_are_means_over_finished_seeds_with_a_band(store: Tracker, tmp_path: Path,
-                                                          capsys: pytest.CaptureFixture[str]) -> None:
+def test_curves_are_means_over_finished_seeds_with_a_band(
+    store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """fedavg: seeds 10, 20 and 30, 40: means 20 and 30; the band is ± |30-10|/sqrt 2 = 14.14. ρ=0.1 has one finished
     seed: its own curve and no band; the diverged one is not drawn, but named. Each setting is a file of its own.
     """
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(SMALL, 0.1, 0)]
-    outcomes = [("finished", history(10, 20)), ("finished", history(30, 40)), ("finished", history(50, 60)),
-                ("diverged", history(99)), ("finished", history(7, 8))]
+    outcomes = [
+        ("finished", history(10, 20)),
+        ("finished", history(30, 40)),
+        ("finished", history(50, 60)),
+        ("diverged", history(99)),
+        ("finished", history(7, 8)),
+    ]
     write(store, cells, {one["hash"]: o for one, o in zip(cells, outcomes, strict=True)})
     figures = curves(collect("sweep"))
     assert list(figures) == ["dirichlet α=0.5", "dirichlet α=0.1"]
-    axes, = figures["dirichlet α=0.5"].axes
+    (axes,) = figures["dirichlet α=0.5"].axes
     drawn = {str(line.get_label()): np.asarray(line.get_xydata()).tolist() for line in axes.lines}
     assert drawn == {"fedavg": [[1, 20], [2, 30]], "fedsam": [[1, 50], [2, 60]]}
-    band, = axes.collections
-    assert band.get_paths()[0].get_extents().extents == pytest.approx([1, 20 - 200**.5, 2, 30 + 200**.5])
-    other, = figures["dirichlet α=0.1"].axes
+    (band,) = axes.collections
+    assert band.get_paths()[0].get_extents().extents == pytest.approx([1, 20 - 200**0.5, 2, 30 + 200**0.5])
+    (other,) = figures["dirichlet α=0.1"].axes
     assert [line.get_color() for line in other.lines] == [axes.lines[1].get_color()], "a method looks alike everywhere"
     assert figures["dirichlet α=0.5"].get_figwidth() == WIDTH
     main("sweep", "curves", out=tmp_path / "figures")
@@ -45,19 +51,19 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     """ρ = 0.1: 60 and 62, mean 61 ± 1.41; ρ = 0.5: 70. fedavg has no ρ: a level line at 50."""
     cells = [cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(LARGE, 0.5, 0), cell(FEDAVG, 0.5, 0)]
     write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, (60, 62, 70, 50), strict=True)})
-    axes, = next(iter(sensitivity(collect("sweep"), "algorithm.rho").values())).axes
-    container, = axes.containers
+    (axes,) = next(iter(sensitivity(collect("sweep"), "algorithm.rho").values())).axes
+    (container,) = axes.containers
     line, _, (whiskers,) = container.lines
     assert np.asarray(line.get_xydata()).tolist() == [[0.1, 61], [0.5, 70]]
-    assert whiskers.get_segments()[0][:, 1] == pytest.approx([61 - 2**.5, 61 + 2**.5])
-    level, = [one for one in axes.lines if one.get_label() == "fedavg"]
+    assert whiskers.get_segments()[0][:, 1] == pytest.approx([61 - 2**0.5, 61 + 2**0.5])
+    (level,) = [one for one in axes.lines if one.get_label() == "fedavg"]
     assert np.asarray(level.get_ydata()).tolist() == [50, 50]
 
 
 def test_sensitivity_over_heterogeneity(store: Tracker) -> None:
     cells = [cell(FEDAVG, alpha, 0) for alpha in (0.5, 0.1, 10)]
     write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, (60, 40, 90), strict=True)})
-    (setting, figure), = sensitivity(collect("sweep"), "partition.alpha").items()
+    ((setting, figure),) = sensitivity(collect("sweep"), "partition.alpha").items()
     assert setting == "dirichlet"
     line, _, _ = figure.axes[0].containers[0].lines
     assert np.asarray(line.get_xydata()).tolist() == [[0.1, 40], [0.5, 60], [10, 90]]
@@ -72,19 +78,22 @@ def test_one_key_at_a_time(store: Tracker) -> None:
     sweep = collect("sweep")
     assert varied(sweep) == ["algorithm.rho", "algorithm.beta"]
     for key, points in (("algorithm.rho", [[0.1, 60], [0.5, 70]]), ("algorithm.beta", [[1, 60], [2, 80]])):
-        figure, = sensitivity(sweep, key).values()
-        container, = figure.axes[0].containers
+        (figure,) = sensitivity(sweep, key).values()
+        (container,) = figure.axes[0].containers
         assert np.asarray(container.lines[0].get_xydata()).tolist() == points
 
 
 def rows(**metrics: tuple[float, ...]) -> list[dict[str, float]]:
     """Rounds 1, 2, ... of any metrics beside those of every run."""
-    return [row | {name: values[t] for name, values in metrics.items()}
-            for t, row in enumerate(history(*range(len(next(iter(metrics.values()))))))]
+    return [
+        row | {name: values[t] for name, values in metrics.items()}
+        for t, row in enumerate(history(*range(len(next(iter(metrics.values()))))))
+    ]
 
 
-def test_two_metrics_with_the_deviation_over_clients(store: Tracker, tmp_path: Path,
-                                                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_metrics_with_the_deviation_over_clients(
+    store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two seeds: local accuracy 10 and 20, over clients ± 3 and ± 5: a line at 15 ± 4; not ± 7.07 as over the seeds.
 
     The test accuracy's own deviation over clients was not logged, so it has no band; fedsam has not been probed at all.
@@ -93,11 +102,14 @@ def test_two_metrics_with_the_deviation_over_clients(store: Tracker, tmp_path: P
     logged = [rows(local=(10, 10), local_std=(3, 3)), rows(local=(20, 20), local_std=(5, 5)), history(7, 7)]
     write(store, cells, {one["hash"]: ("finished", rows_) for one, rows_ in zip(cells, logged, strict=True)})
     (figure,) = curves(collect("sweep"), "local", band="clients").values()
-    band, = figure.axes[0].collections
+    (band,) = figure.axes[0].collections
     assert band.get_paths()[0].get_extents().extents == pytest.approx([1, 11, 2, 19])
     (both,) = curves(collect("sweep"), "test_accuracy,local").values()
     assert [line.get_label() for line in both.axes[0].lines] == [
-        "fedavg: test_accuracy", "fedavg: local", "fedsam: test_accuracy"]
+        "fedavg: test_accuracy",
+        "fedavg: local",
+        "fedsam: test_accuracy",
+    ]
     main("sweep", "curves", metric="local", out=tmp_path)
     assert "not drawn, without local: fedsam-0.1-0.5-0" in capsys.readouterr().out
 
@@ -116,9 +128,9 @@ def test_bars_of_layers_at_a_round(store: Tracker) -> None:
     write(store, cells, {one["hash"]: ("finished", rows_) for one, rows_ in zip(cells, layers, strict=True)})
     for at, heights in ((None, [5, 4]), (1, [4, 2])):
         (figure,) = bars(collect("sweep"), "lambda", at).values()
-        axes, = figure.axes
+        (axes,) = figure.axes
         assert [text.get_text() for text in axes.get_xticklabels()] == ["fc2", "fc10"]
-        drawn, = [one for one in axes.containers if one.get_label() == "fedsam"]
+        (drawn,) = [one for one in axes.containers if one.get_label() == "fedsam"]
         assert [patch.get_height() for patch in drawn.patches] == heights
     with pytest.raises(UserError, match="--round: found 3; lambda_fc2 was logged at 1, 2"):
         bars(collect("sweep"), "lambda", 3)
@@ -127,10 +139,12 @@ def test_bars_of_layers_at_a_round(store: Tracker) -> None:
 def test_classes_by_round(store: Tracker) -> None:
     """Classes down in their own order, rounds across; the mean of two seeds."""
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1)]
-    seeds = [rows(accuracy_class_10=(1, 2), accuracy_class_2=(3, 4)), rows(accuracy_class_10=(3, 4),
-                                                                           accuracy_class_2=(5, 6))]
+    seeds = [
+        rows(accuracy_class_10=(1, 2), accuracy_class_2=(3, 4)),
+        rows(accuracy_class_10=(3, 4), accuracy_class_2=(5, 6)),
+    ]
     write(store, cells, {one["hash"]: ("finished", rows_) for one, rows_ in zip(cells, seeds, strict=True)})
-    (name, figure), = classes(collect("sweep")).items()
+    ((name, figure),) = classes(collect("sweep")).items()
     assert name == "fedavg dirichlet α=0.5"
     assert figure.axes[0].collections[0].get_array().tolist() == [[4, 5], [2, 3]]
 
@@ -152,16 +166,19 @@ def test_lines_differ_in_grey() -> None:
     assert len({(str(style["linestyle"]), style["marker"]) for style in islice(styles(), 40)}) == 40
 
 
-@pytest.mark.parametrize(("kind", "x", "metric", "message"), [
-    ("curve", "", "", "--kind: unknown name 'curve'; did you mean 'curves'?"),
-    ("sensitivity", "", "", "--x: no finished runs of this sweep differ by a number"),
-    ("bars", "", "lambda", "--metric: unknown name 'lambda'"),
-    ("classes", "", "", "--metric: unknown name 'accuracy_class'"),
-    ("sensitivity", "algorithm.roh", "", "--x: unknown name 'algorithm.roh'; did you mean 'algorithm.rho'?"),
-    ("sensitivity", "algorithm.rho", "", "--x: algorithm.rho has one value in this sweep"),
-    ("sensitivity", "algorithm.name", "", "--x: the values of algorithm.name are not numbers: fedavg, fedsam"),
-    ("curves", "", "accuracy", "--metric: unknown name 'accuracy'; did you mean 'test_accuracy'?"),
-])
+@pytest.mark.parametrize(
+    ("kind", "x", "metric", "message"),
+    [
+        ("curve", "", "", "--kind: unknown name 'curve'; did you mean 'curves'?"),
+        ("sensitivity", "", "", "--x: no finished runs of this sweep differ by a number"),
+        ("bars", "", "lambda", "--metric: unknown name 'lambda'"),
+        ("classes", "", "", "--metric: unknown name 'accuracy_class'"),
+        ("sensitivity", "algorithm.roh", "", "--x: unknown name 'algorithm.roh'; did you mean 'algorithm.rho'?"),
+        ("sensitivity", "algorithm.rho", "", "--x: algorithm.rho has one value in this sweep"),
+        ("sensitivity", "algorithm.name", "", "--x: the values of algorithm.name are not numbers: fedavg, fedsam"),
+        ("curves", "", "accuracy", "--metric: unknown name 'accuracy'; did you mean 'test_accuracy'?"),
+    ],
+)
 def test_refusals(store: Tracker, kind: str, x: str, metric: str, message: str) -> None:
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
     write(store, cells, {one["hash"]: ("finished", history(70)) for one in cells})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.formats import latex
-from analysis.resulttable import Entry, Printed, ResultTable
+from analysis.result_table import Entry, Printed, ResultTable
 
 DOCUMENT = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}
@@ -30,16 +30,24 @@ def compiler() -> str:
 def test_a_table_with_everything_compiles(tmp_path: Path) -> None:
     """Every symbol, every character that TeX reads otherwise, in titles, rows, columns, notes; all kinds of entries."""
     odd = "a_b 100% c&d #1 $x^2 {y} ~z \\ ρ α β κ μ λ τ γ Λ η Φ ± × ≥ <|>"
-    entries = {("row", "plain"): Entry(80.0, 1.5, 3, Counter(), -1.25, Printed(81.0, 0.5)),
-               (odd, "plain"): Entry(None, None, 0, Counter(missing=2, diverged=1)),
-               ("row", odd): Entry(90.0, None, 1, Counter(), 1.5, Printed(None, None))}
+    entries = {
+        ("row", "plain"): Entry(80.0, 1.5, 3, Counter(), -1.25, Printed(81.0, 0.5)),
+        (odd, "plain"): Entry(None, None, 0, Counter(missing=2, diverged=1)),
+        ("row", odd): Entry(90.0, None, 1, Counter(), 1.5, Printed(None, None)),
+    }
     ranks = {("row", "plain"): 1, ("row", odd): 2}
     for ratio in (False, True):
         table = ResultTable(odd, ["row", odd], ["plain", odd], entries, ranks, [odd], reference="row", ratio=ratio)
         source = tmp_path / "table.tex"
         source.write_text(DOCUMENT % latex(table), encoding="utf-8")
-        done = subprocess.run([compiler(), "-interaction=nonstopmode", "-halt-on-error", source.name], cwd=tmp_path,
-                              capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            [compiler(), "-interaction=nonstopmode", "-halt-on-error", source.name],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout[-2000:]
         assert "Missing character" not in done.stdout
         assert (tmp_path / "table.pdf").read_bytes().startswith(b"%PDF")

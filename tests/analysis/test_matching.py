@@ -9,20 +9,39 @@ import pytest
 
 from analysis.collect import collect
 from analysis.formats import comma_separated, latex, markdown
-from analysis.matching import beside
-from analysis.resulttable import Printed
+from analysis.published import beside
+from analysis.result_table import Printed
 from analysis.tables import build, main
-from fedray.errors import UserError
-from fedray.tracking import Tracker, flat
+from fedray.common.errors import UserError
+from fedray.tracking.tracker import Tracker, flat
 from tests.analysis.runs import history, write
 
 
-def run(algorithm: dict[str, Any], partition: dict[str, Any], seed: int = 0, data: str = "cifar10",
-        model: str = "lenet", total: int = 100, per_round: float = 10, rounds: int = 800) -> dict[str, Any]:
+def run(
+    algorithm: dict[str, Any],
+    partition: dict[str, Any],
+    seed: int = 0,
+    data: str = "cifar10",
+    model: str = "lenet",
+    total: int = 100,
+    per_round: float = 10,
+    rounds: int = 800,
+) -> dict[str, Any]:
     name = "-".join(map(str, [*algorithm.values(), *partition.values(), data, model, total, seed]))
-    return {"hash": name, "label": name, "config": {
-        "seed": seed, "data": {"name": data}, "partition": partition, "model": {"name": model}, "algorithm": algorithm,
-        "clients": {"total": total, "per_round": per_round}, "training": {"rounds": rounds}, "runtime": {}}}
+    return {
+        "hash": name,
+        "label": name,
+        "config": {
+            "seed": seed,
+            "data": {"name": data},
+            "partition": partition,
+            "model": {"name": model},
+            "algorithm": algorithm,
+            "clients": {"total": total, "per_round": per_round},
+            "training": {"rounds": rounds},
+            "runtime": {},
+        },
+    }
 
 
 U06 = {"name": "dirichlet_client", "alpha": 0.6}
@@ -36,8 +55,11 @@ def test_values_and_differences_beside_ours(store: Tracker, capsys: pytest.Captu
     cells += [run({"name": "fedavg"}, U06, 0, "cifar100"), run({"name": "fedavg"}, U06, 0, "digits", rounds=40)]
     write(store, cells, {one["hash"]: ("finished", history(81 + k)) for k, one in enumerate(cells)}, "fedtoga/table1")
     table = build(collect("fedtoga/table1"), paper="fedtoga/table1")
-    assert table.columns == ["cifar10 dirichlet_client α=0.6", "cifar100 dirichlet_client α=0.6",
-                             "digits dirichlet_client α=0.6"]
+    assert table.columns == [
+        "cifar10 dirichlet_client α=0.6",
+        "cifar100 dirichlet_client α=0.6",
+        "digits dirichlet_client α=0.6",
+    ]
     text = markdown(table)
     assert "81.50 ± 0.71 [80.28 ± 0.14, +1.22]" in text
     assert "without a printed value: fedavg, digits dirichlet_client α=0.6" in text
@@ -51,7 +73,8 @@ def test_values_and_differences_beside_ours(store: Tracker, capsys: pytest.Captu
 
 
 def test_the_table_of_a_sweep_of_which_only_the_smoke_version_was_run(
-        store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
+    store: Tracker, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its smoke version is taken, which is said; a version of its own that is there comes first."""
     one = run({"name": "fedavg"}, U06)
     write(store, [one], {one["hash"]: ("finished", history(81))}, "fedtoga/table1-smoke")
@@ -76,33 +99,88 @@ def test_a_smoke_sweep_is_compared_only_when_told(store: Tracker, capsys: pytest
     assert "[80.28" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("table", "metric", "one", "value"), [
-    ("fedsol/table2", "test_accuracy", run({"name": "fedavg"}, {"name": "dirichlet", "alpha": 0.1},
-                                           model="mcmahan_cnn", per_round=0.1), 56.13),
-    ("fedsol/table2", "test_accuracy", run({"name": "fedavg"}, {"name": "sharding", "shards": 3},
-                                           model="mcmahan_cnn"), 62.94),
-    ("fedsol/table5", "best_test_accuracy", run({"name": "fedsol", "rho": 1.0}, {"name": "dirichlet", "alpha": 0.1},
-                                                model="mcmahan_cnn"), 63.62),
-    ("fedsol/table5", "test_accuracy", run({"name": "fedsol", "rho": 0.5, "perturb": "all"},
-                                           {"name": "dirichlet", "alpha": 0.1}, model="mcmahan_cnn"), 61.17),
-    ("fedsol/table4", "test_accuracy", run({"name": "fedsol", "proximal": {"name": "fedprox"}, "rho": 2.0},
-                                           {"name": "dirichlet", "alpha": 0.1}, model="mcmahan_cnn"), 63.93),
-    ("fedsol/table10", "test_accuracy", run({"name": "fedsol", "strategy": "A2"}, {"name": "dirichlet", "alpha": 0.1},
-                                            model="mcmahan_cnn"), 53.85),
-    ("fedsam/table4", "test_accuracy", run({"name": "fedavg"}, {"name": "iid"}, data="emnist", model="emnist_cnn",
-                                           per_round=0.2), 89.95),
-    ("fedsam/table4", "rounds_to:80", run({"name": "fedavg"}, {"name": "iid"}, data="emnist", model="emnist_cnn",
-                                          per_round=20), 32),
-    ("fedtoga/table8", "rounds_to:80", run({"name": "fedsam", "rho": 0.01}, U06, model="resnet18"), 491),
-    ("fedtoga/table8", "rounds_to:82", run({"name": "fedsam", "rho": 0.01}, U06, model="resnet18"), None),
-    ("fedtoga/table9", "seconds_per_round", run({"name": "fedsam"}, U06, model="resnet18"), 25.71),
-    ("fedtoga/table10", "test_accuracy",
-     run({"name": "fedtoga", "dual_correction": False, "sam_correction": False}, U06), 84.14),
-    ("fedgela/table2", "personal_accuracy", run({"name": "fedavg"}, {"name": "iid"}, data="svhn", model="resnet18",
-                                                total=10, per_round=1.0), 93.01),
-    ("fedgela/table5", "personal_accuracy", run({"name": "fedavg"}, {"name": "pxcy", "classes": 2}, model="resnet18",
-                                                total=10, per_round=10), 92.08),
-])
+@pytest.mark.parametrize(
+    ("table", "metric", "one", "value"),
+    [
+        (
+            "fedsol/table2",
+            "test_accuracy",
+            run({"name": "fedavg"}, {"name": "dirichlet", "alpha": 0.1}, model="mcmahan_cnn", per_round=0.1),
+            56.13,
+        ),
+        (
+            "fedsol/table2",
+            "test_accuracy",
+            run({"name": "fedavg"}, {"name": "sharding", "shards": 3}, model="mcmahan_cnn"),
+            62.94,
+        ),
+        (
+            "fedsol/table5",
+            "best_test_accuracy",
+            run({"name": "fedsol", "rho": 1.0}, {"name": "dirichlet", "alpha": 0.1}, model="mcmahan_cnn"),
+            63.62,
+        ),
+        (
+            "fedsol/table5",
+            "test_accuracy",
+            run(
+                {"name": "fedsol", "rho": 0.5, "perturb": "all"},
+                {"name": "dirichlet", "alpha": 0.1},
+                model="mcmahan_cnn",
+            ),
+            61.17,
+        ),
+        (
+            "fedsol/table4",
+            "test_accuracy",
+            run(
+                {"name": "fedsol", "proximal": {"name": "fedprox"}, "rho": 2.0},
+                {"name": "dirichlet", "alpha": 0.1},
+                model="mcmahan_cnn",
+            ),
+            63.93,
+        ),
+        (
+            "fedsol/table10",
+            "test_accuracy",
+            run({"name": "fedsol", "strategy": "A2"}, {"name": "dirichlet", "alpha": 0.1}, model="mcmahan_cnn"),
+            53.85,
+        ),
+        (
+            "fedsam/table4",
+            "test_accuracy",
+            run({"name": "fedavg"}, {"name": "iid"}, data="emnist", model="emnist_cnn", per_round=0.2),
+            89.95,
+        ),
+        (
+            "fedsam/table4",
+            "rounds_to:80",
+            run({"name": "fedavg"}, {"name": "iid"}, data="emnist", model="emnist_cnn", per_round=20),
+            32,
+        ),
+        ("fedtoga/table8", "rounds_to:80", run({"name": "fedsam", "rho": 0.01}, U06, model="resnet18"), 491),
+        ("fedtoga/table8", "rounds_to:82", run({"name": "fedsam", "rho": 0.01}, U06, model="resnet18"), None),
+        ("fedtoga/table9", "seconds_per_round", run({"name": "fedsam"}, U06, model="resnet18"), 25.71),
+        (
+            "fedtoga/table10",
+            "test_accuracy",
+            run({"name": "fedtoga", "dual_correction": False, "sam_correction": False}, U06),
+            84.14,
+        ),
+        (
+            "fedgela/table2",
+            "personal_accuracy",
+            run({"name": "fedavg"}, {"name": "iid"}, data="svhn", model="resnet18", total=10, per_round=1.0),
+            93.01,
+        ),
+        (
+            "fedgela/table5",
+            "personal_accuracy",
+            run({"name": "fedavg"}, {"name": "pxcy", "classes": 2}, model="resnet18", total=10, per_round=10),
+            92.08,
+        ),
+    ],
+)
 def test_names_of_ours_and_the_papers(table: str, metric: str, one: dict[str, Any], value: float | None) -> None:
     """Each expected number stands in the file of that table; the std beside it is not looked at."""
     group = pd.DataFrame([flat(one["config"])])
@@ -111,11 +189,18 @@ def test_names_of_ours_and_the_papers(table: str, metric: str, one: dict[str, An
     assert found["row", "column"].value == value
 
 
-@pytest.mark.parametrize("change", [
-    {"total": 150}, {"per_round": 5}, {"data": "cifar100"}, {"model": "resnet50"},
-    {"partition": {"name": "dirichlet_client", "alpha": 0.06}}, {"partition": {"name": "pathological", "classes": 5}},
-    {"algorithm": {"name": "fedntd"}},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"total": 150},
+        {"per_round": 5},
+        {"data": "cifar100"},
+        {"model": "resnet50"},
+        {"partition": {"name": "dirichlet_client", "alpha": 0.06}},
+        {"partition": {"name": "pathological", "classes": 5}},
+        {"algorithm": {"name": "fedntd"}},
+    ],
+)
 def test_whatever_differs_is_no_partner_and_is_named(change: dict[str, Any]) -> None:
     one = run(**{"algorithm": {"name": "fedavg"}, "partition": U06, "model": "resnet18"} | change)
     found, notes = beside("fedtoga/table2", "test_accuracy", {("row", "column"): pd.DataFrame([flat(one["config"])])})
@@ -130,10 +215,13 @@ def test_doubts_are_passed_on() -> None:
     assert any(note.startswith("fedsol, x: doubt: table 2 prints 64.13") for note in notes)
 
 
-@pytest.mark.parametrize(("table", "metric", "message"), [
-    ("fedtoga/table11", "test_accuracy", "published table of fedtoga: unknown name 'table11'"),
-    ("fedtoga/table8", "test_loss", "--metric: fedtoga/table8 prints rounds_to_target; found 'test_loss'"),
-])
+@pytest.mark.parametrize(
+    ("table", "metric", "message"),
+    [
+        ("fedtoga/table11", "test_accuracy", "published table of fedtoga: unknown name 'table11'"),
+        ("fedtoga/table8", "test_loss", "--metric: fedtoga/table8 prints rounds_to_target; found 'test_loss'"),
+    ],
+)
 def test_what_cannot_be_compared_is_refused(table: str, metric: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         beside(table, metric, {})
@@ -154,9 +242,14 @@ def test_averages_over_settings_and_the_best_baseline(store: Tracker) -> None:
             rows_ = [row | {"personal_accuracy": row["test_accuracy"]} for row in history(80 + 2 * k + more)]
             outcomes[one["hash"]] = ("finished", rows_)
     write(store, cells, outcomes, "fedgela/table8")
-    table = build(collect("fedgela/table8"), "personal_accuracy", over="partition,clients.total", best_but="fedavg",
-                  paper="fedgela/table8")
-    column, = table.columns
+    table = build(
+        collect("fedgela/table8"),
+        "personal_accuracy",
+        over="partition,clients.total",
+        best_but="fedavg",
+        paper="fedgela/table8",
+    )
+    (column,) = table.columns
     assert [table.entries[row, column].mean for row in table.rows] == [83, 84, 84, 85]
     assert table.entries["fedavg", column].printed == Printed(94.09, 0.15)
     assert table.entries["best baseline", column].printed == Printed(95.18, 0.19)

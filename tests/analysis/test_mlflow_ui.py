@@ -12,7 +12,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from fedray.tracking import Tracker, search
+from fedray.tracking.store import search
+from fedray.tracking.tracker import Tracker
 from tests.analysis.browser import browser, opened
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
 
@@ -27,8 +28,9 @@ def server(store: Tracker, tmp_path: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     environment = os.environ | {"MLFLOW_BACKEND_STORE_URI": os.environ["MLFLOW_TRACKING_URI"]}
-    process = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, env=environment, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         address = f"http://127.0.0.1:{port}"
         for _ in range(240):
@@ -52,7 +54,7 @@ def test_runs_are_grouped_and_readable(store: Tracker, server: str, tmp_path: Pa
     for one in cells:
         one["label"] = f"{one['config']['algorithm']['name']} dirichlet({one['config']['partition']['alpha']}) s0"
     write(store, cells, {one["hash"]: ("finished", history(50 + k, 60 + k)) for k, one in enumerate(cells)})
-    parent, = search(store.client, store.experiment, "tags.`fedray.kind` = 'sweep'")
+    (parent,) = search(store.client, store.experiment, "tags.`fedray.kind` = 'sweep'")
     store.close_sweep(parent.info.run_id, {"finished": 4})
     flags = ("--virtual-time-budget=60000",)
     dom, _ = opened(f"{server}/#/experiments/{store.experiment}/runs", tmp_path / "profile", *flags)
@@ -67,8 +69,9 @@ def test_runs_are_grouped_and_readable(store: Tracker, server: str, tmp_path: Pa
     assert "partition.alpha" in text
     assert "Finished" in text
     both = f'["{one.info.run_id}","{other.info.run_id}"]'
-    dom, _ = opened(f"{server}/#/compare-runs?runs={both}&experiments=[%22{store.experiment}%22]", tmp_path / "profile",
-                    *flags)
+    dom, _ = opened(
+        f"{server}/#/compare-runs?runs={both}&experiments=[%22{store.experiment}%22]", tmp_path / "profile", *flags
+    )
     text = re.sub(r"<[^>]+>", "\n", dom)
     assert one.info.run_name in text
     assert other.info.run_name in text

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from analysis.collect import collect
 from analysis.report import main, page
-from fedray.errors import UserError
-from fedray.tracking import CellRun, Tracker
+from fedray.common.errors import UserError
+from fedray.tracking.tracker import CellRun, Tracker
 from tests.analysis.browser import opened, pictured
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
 
@@ -44,7 +44,7 @@ def test_what_is_missing_comes_first_by_name_and_text_is_escaped(store: Tracker)
     assert "<b>sweep" not in text
     assert "&lt;b&gt;sweep" in text
     assert "8 cells: 6 finished, 1 diverged, 1 missing" in text
-    missing = text[text.index('id="missing"'):text.index("<h2>Results")]
+    missing = text[text.index('id="missing"') : text.index("<h2>Results")]
     assert re.findall(r"<li>(\w+: \S+)", missing) == ["diverged: fedsam-0.1-0.1-0:", "missing: fedsam-0.1-0.1-1"]
     assert ": why (" in missing
     # seeds 0 and 1 of fedavg at α = 0.5: means of (60, 70) and (61, 71), so 65.5 ± 0.71; the last rounds: 70.5
@@ -63,7 +63,7 @@ def test_pictures_settings_environment(store: Tracker) -> None:
     assert f'<td>torch</td><td class="mono">{version("torch")}</td><td>1</td>' in text
     assert "<td>commit of fedray</td>" in text
     assert '<td class="mono">partition.alpha</td><td class="mono">0.5</td>' in text
-    assert "<td>0.25</td><td class=\"mono\">abababababababab</td>" in text
+    assert '<td>0.25</td><td class="mono">abababababababab</td>' in text
     assert text.count("data:image/png;base64,") == 2
 
 
@@ -96,8 +96,9 @@ def test_in_a_browser(store: Tracker, tmp_path: Path) -> None:
     title = re.search("<title>(.*)</title>", dom)
     assert title is not None
     assert [int(width) > 200 for width in title[1].split(",")] == [True, True]
-    picture = matplotlib.image.imread(pictured((tmp_path / "page.html").as_uri(), tmp_path / "profile",
-                                               tmp_path / "page.png"))
+    picture = matplotlib.image.imread(
+        pictured((tmp_path / "page.html").as_uri(), tmp_path / "profile", tmp_path / "page.png")
+    )
     assert picture.shape[:2] == (1600, 1200)
     assert np.std(picture[:, :, :3]) > 0.05, "a blank page"
 

@@ -11,15 +11,21 @@ import pytest
 
 import fedray
 from analysis.sharpness import main
+from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.errors import UserError
-from fedray.plan import storage
-from fedray.tracking import CellRun, Tracker
+from fedray.sweep.storage import storage
+from fedray.tracking.tracker import CellRun, Tracker
 
 RUN: dict[str, Any] = {
-    "data": "digits", "partition": "iid", "model": {"name": "mlp", "hidden": []}, "algorithm": "fedavg",
-    "training": {"rounds": 2, "local_epochs": 1}, "clients": {"total": 5, "per_round": 2}, "evaluation": {"every": 1},
-    "runtime": {"backend": "inline"}}
+    "data": "digits",
+    "partition": "iid",
+    "model": {"name": "mlp", "hidden": []},
+    "algorithm": "fedavg",
+    "training": {"rounds": 2, "local_epochs": 1},
+    "clients": {"total": 5, "per_round": 2},
+    "evaluation": {"every": 1},
+    "runtime": {"backend": "inline"},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +60,11 @@ def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.Ca
     rows = list(csv.DictReader(Path(f"sharpness/{run}-eigen.csv").read_text().splitlines()))
     grid = np.array([float(row["loss"]) for row in rows]).reshape(3, 3)
     assert [(row["first"], row["second"]) for row in rows[:4]] == [
-        ("-0.1", "-0.1"), ("-0.1", "0"), ("-0.1", "0.1"), ("0", "-0.1")]
+        ("-0.1", "-0.1"),
+        ("-0.1", "0"),
+        ("-0.1", "0.1"),
+        ("0", "-0.1"),
+    ]
     assert grid[1, 1] == pytest.approx(found["loss"], abs=1e-6)
     curvature = (grid[2, 1] - 2 * grid[1, 1] + grid[0, 1]) / 0.01, (grid[1, 2] - 2 * grid[1, 1] + grid[1, 0]) / 0.01
     assert curvature == pytest.approx(values[:2], rel=0.02)
@@ -71,9 +81,13 @@ def test_refusals(store: Tracker) -> None:
     personal = logged(store, RunConfig.parse(RUN | {"algorithm": "local-only"}).resolved())
     foreign = logged(store, config.resolved() | {"model": {"name": "os:path"}})
     sweep = store.open_sweep("sweep", "", [])
-    for run, message in ((none, "there is no checkpoint of it in"), (personal, "has no global model"),
-                         (foreign, "a class of one's own; what a store names is not imported"),
-                         (sweep, "is a sweep; one of its cells is required"), ("0" * 32, "is not in this store")):
+    for run, message in (
+        (none, "there is no checkpoint of it in"),
+        (personal, "has no global model"),
+        (foreign, "a class of one's own; what a store names is not imported"),
+        (sweep, "is a sweep; one of its cells is required"),
+        ("0" * 32, "is not in this store"),
+    ):
         with pytest.raises(UserError, match=message):
             main([run])
     with pytest.raises(UserError, match="unknown name 'egien'; did you mean 'eigen'"):

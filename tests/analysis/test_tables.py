@@ -8,8 +8,8 @@ import pytest
 from analysis.collect import collect
 from analysis.formats import comma_separated, latex, markdown
 from analysis.tables import build
-from fedray.errors import UserError
-from fedray.tracking import CellRun, Tracker, final_metrics
+from fedray.common.errors import UserError
+from fedray.tracking.tracker import CellRun, Tracker, final_metrics
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
 
 
@@ -22,21 +22,34 @@ def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
     cells = [cell(a, alpha, seed) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1)]
     hashes = [one["hash"] for one in cells]
     values: list[tuple[str, list[dict[str, float]]] | None] = [
-        ("finished", history(79, 81)), ("finished", history(84)), ("finished", history(90)), ("finished", history(92)),
-        ("finished", history(99)), ("diverged", history(99)),
-        ("finished", history(50)), None, ("finished", history(60)), ("stopped", history(95)),
-        ("failed", history(10)), ("running", history(20))]
+        ("finished", history(79, 81)),
+        ("finished", history(84)),
+        ("finished", history(90)),
+        ("finished", history(92)),
+        ("finished", history(99)),
+        ("diverged", history(99)),
+        ("finished", history(50)),
+        None,
+        ("finished", history(60)),
+        ("stopped", history(95)),
+        ("failed", history(10)),
+        ("running", history(20)),
+    ]
     write(store, cells, {h: v for h, v in zip(hashes, values, strict=True) if v is not None})
     table = build(collect("sweep"))
     assert table.rows == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
     assert table.columns == ["dirichlet α=0.5", "dirichlet α=0.1"]
     text = markdown(table)
-    lines = {line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:4]] for line in text.splitlines()
-             if line.startswith("| fed")}
+    lines = {
+        line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:4]]
+        for line in text.splitlines()
+        if line.startswith("| fed")
+    }
     assert lines == {
         "fedavg": ["<u>82.00 ± 2.83</u>", "50.00 (1 missing)"],
         "fedsam ρ=0.1": ["**91.00 ± 1.41**", "60.00 (1 stopped)"],
-        "fedsam ρ=0.5": ["99.00 (1 diverged)", "- (1 failed, 1 running)"]}
+        "fedsam ρ=0.5": ["99.00 (1 diverged)", "- (1 failed, 1 running)"],
+    }
     assert "mean of the last 10 evaluated rounds" in text
     assert "fewer than 10 evaluated rounds" in text
     assert "- diverged: " in text
@@ -87,11 +100,14 @@ def test_last_mean_and_best_are_different_metrics() -> None:
     assert metrics["evaluations"] == 13
 
 
-@pytest.mark.parametrize(("name", "metric", "rows", "message"), [
-    ("swep", "test_loss", "algorithm", "sweep: unknown name 'swep'; did you mean 'sweep'?"),
-    ("sweep", "test_acuracy", "algorithm", "--metric: unknown name 'test_acuracy'; did you mean 'test_accuracy'?"),
-    ("sweep", "test_loss", "algorthm", "--rows/--cols: unknown name 'algorthm'; did you mean 'algorithm'?"),
-])
+@pytest.mark.parametrize(
+    ("name", "metric", "rows", "message"),
+    [
+        ("swep", "test_loss", "algorithm", "sweep: unknown name 'swep'; did you mean 'sweep'?"),
+        ("sweep", "test_acuracy", "algorithm", "--metric: unknown name 'test_acuracy'; did you mean 'test_accuracy'?"),
+        ("sweep", "test_loss", "algorthm", "--rows/--cols: unknown name 'algorthm'; did you mean 'algorithm'?"),
+    ],
+)
 def test_unknown_names(store: Tracker, name: str, metric: str, rows: str, message: str) -> None:
     one = cell(FEDAVG, 0.5, 0)
     write(store, [one], {one["hash"]: ("finished", history(70))})
@@ -109,10 +125,16 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
     curves = [(10, 79.9, 80, 70), (10, 20, 30, 40, 90), (80,), (1, 2, 85), (1, 80), (1, 79, 2), (1, 2)]
     write(store, cells, {one["hash"]: ("finished", history(*c)) for one, c in zip(cells, curves, strict=True)})
     table = build(collect("sweep"), "rounds_to:80", reference="fedavg")
-    lines = {line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:4]]
-             for line in markdown(table).splitlines() if line.startswith("| fed")}
-    assert lines == {"fedavg": ["<u>4.0 ± 1.4</u> (1.00×)", "- (1 never)"],
-                     "fedsam ρ=0.1": ["**2.0 ± 1.4** (2.00×)", ""], "fedsam ρ=0.5": ["2.0 (1 never)", ""]}
+    lines = {
+        line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:4]]
+        for line in markdown(table).splitlines()
+        if line.startswith("| fed")
+    }
+    assert lines == {
+        "fedavg": ["<u>4.0 ± 1.4</u> (1.00×)", "- (1 never)"],
+        "fedsam ρ=0.1": ["**2.0 ± 1.4** (2.00×)", ""],
+        "fedsam ρ=0.5": ["2.0 (1 never)", ""],
+    }
     assert "at least 80 %" in table.title
     assert r"\textbf{2.0 $\pm$ 1.4} (2.00$\times$)" in latex(table)
     rows = list(csv.DictReader(io.StringIO(comma_separated(table))))
@@ -122,8 +144,11 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
 def test_differences_to_a_reference(store: Tracker) -> None:
     """82 and 90 beside 80: +2 and +10; of the reference itself 0; no difference where a seed is missing."""
     cells = [cell(a, alpha, 0) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL, LARGE)]
-    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in
-                         zip(cells[:5], (80, 82, 90, 70, 65), strict=True)})
+    write(
+        store,
+        cells,
+        {one["hash"]: ("finished", history(v)) for one, v in zip(cells[:5], (80, 82, 90, 70, 65), strict=True)},
+    )
     table = build(collect("sweep"), reference="fedavg")
     assert [entry.change for entry in table.entries.values()] == [0, 2, 10, 0, -5, None]
     assert "90.00** (+10.00)" in markdown(table)
@@ -144,11 +169,14 @@ def test_settings_that_differ_are_never_averaged(store: Tracker) -> None:
     assert any("1 entries mix runs that differ by more than the seed" in note for note in mixed.notes)
 
 
-@pytest.mark.parametrize(("metric", "reference", "message"), [
-    ("rounds_to", "", "--metric: found 'rounds_to'; rounds_to:PERCENT"),
-    ("rounds_to:120", "", "--metric: found 'rounds_to:120'; rounds_to:PERCENT with a test accuracy up to 100"),
-    ("test_loss", "fedavgg", "--to: unknown name 'fedavgg'; did you mean 'fedavg'?"),
-])
+@pytest.mark.parametrize(
+    ("metric", "reference", "message"),
+    [
+        ("rounds_to", "", "--metric: found 'rounds_to'; rounds_to:PERCENT"),
+        ("rounds_to:120", "", "--metric: found 'rounds_to:120'; rounds_to:PERCENT with a test accuracy up to 100"),
+        ("test_loss", "fedavgg", "--to: unknown name 'fedavgg'; did you mean 'fedavg'?"),
+    ],
+)
 def test_bad_targets_and_references(store: Tracker, metric: str, reference: str, message: str) -> None:
     one = cell(FEDAVG, 0.5, 0)
     write(store, [one], {one["hash"]: ("finished", history(70))})
@@ -160,8 +188,10 @@ def test_bad_targets_and_references(store: Tracker, metric: str, reference: str,
 def test_two_metrics_side_by_side(store: Tracker) -> None:
     """Each setting has a column per metric, each ranked by itself; the deviation over clients is best when small."""
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    rows = [[{"round": 1, "test_accuracy": 1, "test_loss": 1, "train_loss": 1, "personal_accuracy": a,
-              "personal_std": d}] for a, d in ((90, 3), (80, 2))]
+    rows = [
+        [{"round": 1, "test_accuracy": 1, "test_loss": 1, "train_loss": 1, "personal_accuracy": a, "personal_std": d}]
+        for a, d in ((90, 3), (80, 2))
+    ]
     write(store, cells, {one["hash"]: ("finished", r) for one, r in zip(cells, rows, strict=True)})
     table = build(collect("sweep"), "personal_accuracy,personal_std")
     assert table.columns == ["dirichlet α=0.5: personal_accuracy", "dirichlet α=0.5: personal_std"]
@@ -178,10 +208,10 @@ def test_averages_over_settings_seed_by_seed(store: Tracker) -> None:
     found = zip(cells, (99, 60, 80, 64, 82, 99), strict=False)
     write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in found})
     table = build(collect("sweep"), over="partition")
-    column, = table.columns
+    (column,) = table.columns
     entry = table.entries["fedavg", column]
     assert (entry.mean, entry.seeds, entry.others) == (71.5, 2, {"missing": 1})
-    assert entry.std == pytest.approx(4.5**.5)
+    assert entry.std == pytest.approx(4.5**0.5)
     assert (table.entries["fedsam", column].mean, table.entries["fedsam", column].others) == (None, {"missing": 1})
     with pytest.raises(UserError, match="--over: unknown name 'partitoin'; did you mean 'partition'"):
         build(collect("sweep"), over="partitoin")
@@ -193,16 +223,23 @@ def test_the_best_of_the_other_rows(store: Tracker) -> None:
     """
     cells = [cell(a, alpha, 0) for alpha in (0.5, 0.1, 10) for a in (FEDAVG, SMALL, LARGE)] + [cell(SMALL, 10, 1)]
     outcomes = [("finished", history(v)) for v in (99, 80, 70, 99, 60, 65, 99)] + [
-        ("diverged", history(98)), ("finished", history(50)), ("finished", history(98))]
+        ("diverged", history(98)),
+        ("finished", history(50)),
+        ("finished", history(98)),
+    ]
     write(store, cells, {one["hash"]: o for one, o in zip(cells, outcomes, strict=True)})
     table = build(collect("sweep"), best_but="fedavg", reference="best baseline")
     assert [table.entries["best baseline", column].mean for column in table.columns] == [80, 65, 50]
     assert [table.entries["fedavg", column].change for column in table.columns] == [19, 34, 49]
     assert ("best baseline", table.columns[0]) not in table.ranks
-    assert ("best baseline: of all rows but fedavg; here fedsam ρ=0.1 (dirichlet α=0.5), fedsam ρ=0.5 (dirichlet α=0.1)"
-            ", fedsam ρ=0.5 (dirichlet α=10)") in table.notes
-    for but, message in (("fedavgg", "--best-but: unknown name 'fedavgg'"),
-                         ("fedavg,fedsam ρ=0.1,fedsam ρ=0.5", "--best-but: leaves no row")):
+    assert (
+        "best baseline: of all rows but fedavg; here fedsam ρ=0.1 (dirichlet α=0.5), fedsam ρ=0.5 (dirichlet α=0.1)"
+        ", fedsam ρ=0.5 (dirichlet α=10)"
+    ) in table.notes
+    for but, message in (
+        ("fedavgg", "--best-but: unknown name 'fedavgg'"),
+        ("fedavg,fedsam ρ=0.1,fedsam ρ=0.5", "--best-but: leaves no row"),
+    ):
         with pytest.raises(UserError, match=message):
             build(collect("sweep"), best_but=but)
 
@@ -213,8 +250,14 @@ def test_rounds_to_the_best_of_a_method(store: Tracker) -> None:
     """
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
     cells += [cell(a, 0.1, 0) for a in (FEDAVG, SMALL)]
-    outcomes = [("finished", history(70, 80, 75)), ("finished", history(10, 20, 60)), ("finished", history(80, 1, 2)),
-                ("finished", history(59.9, 60, 99)), ("failed", history(10)), ("finished", history(90))]
+    outcomes = [
+        ("finished", history(70, 80, 75)),
+        ("finished", history(10, 20, 60)),
+        ("finished", history(80, 1, 2)),
+        ("finished", history(59.9, 60, 99)),
+        ("failed", history(10)),
+        ("finished", history(90)),
+    ]
     write(store, cells, {one["hash"]: o for one, o in zip(cells, outcomes, strict=True)})
     table = build(collect("sweep"), "rounds_to:fedavg", reference="fedavg")
     one, other = table.columns

@@ -7,121 +7,212 @@ CASES: dict[str, Case] = {
     "no file": Case(["sweep"], "Missing argument 'file'."),
     "no command": Case(["swep"], "No such command 'swep'. Did you mean 'sweep'?"),
     "no option": Case(["run", "x.yaml", "--bakend", "ray"], "No such option: --bakend (Possible options…"),
-    "list what": Case(["list", "algoritms"],
-        "list: unknown name 'algoritms'; did you mean 'algorithms'? valid: algorithms, datasets, models, partitions"),
+    "list what": Case(
+        ["list", "algoritms"],
+        "list: unknown name 'algoritms'; did you mean 'algorithms'? valid: algorithms, datasets, models, partitions",
+    ),
     "two files": Case(["run", "a.yaml", "b.yaml"], "Got unexpected extra argument(s) (b.yaml)"),
-    "concurrent": Case(["sweep", "x.yaml", "--max-concurrent", "0"],
-        "Invalid value for '--max-concurrent': Input should be greater than or equal to 1"),
-    "backend": Case(["run", "run.yaml", "--backend", "dask"],
-        "run.yaml: runtime.backend: found 'dask'; input should be 'inline' or 'ray'", run("").prepare),
-    "address": Case(["sweep", "sweep.yaml", "--address", "host:port"],
-        "--address: found 'host:port'; auto, HOST:PORT or ray://HOST:PORT is required", sweep("").prepare),
-    "ray client alone": Case(["sweep", "sweep.yaml", "--address", "ray://127.0.0.1:1"],
+    "concurrent": Case(
+        ["sweep", "x.yaml", "--max-concurrent", "0"],
+        "Invalid value for '--max-concurrent': Input should be greater than or equal to 1",
+    ),
+    "backend": Case(
+        ["run", "run.yaml", "--backend", "dask"],
+        "run.yaml: runtime.backend: found 'dask'; input should be 'inline' or 'ray'",
+        run("").prepare,
+    ),
+    "address": Case(
+        ["sweep", "sweep.yaml", "--address", "host:port"],
+        "--address: found 'host:port'; auto, HOST:PORT or ray://HOST:PORT is required",
+        sweep("").prepare,
+    ),
+    "ray client alone": Case(
+        ["sweep", "sweep.yaml", "--address", "ray://127.0.0.1:1"],
         "MLFLOW_TRACKING_URI: is required with ray://, since the driver runs in the cluster and not here",
-        sweep("").prepare),
-    "ui without store": Case(["ui"],
-        "MLFLOW_TRACKING_URI: there is no store at {here}/mlflow.db; run a sweep first, or name its store"),
+        sweep("").prepare,
+    ),
+    "ui without store": Case(
+        ["ui"], "MLFLOW_TRACKING_URI: there is no store at {here}/mlflow.db; run a sweep first, or name its store"
+    ),
     "ui port 0": Case(["ui", "--port", "0"], "Invalid value for '--port': Input should be greater than or equal to 1"),
-    "ui port of words": Case(["ui", "--port", "http"],
-        "Invalid value for '--port': Input should be a valid integer, unable to parse string as an integer"),
-    "ui of a server": Case(["ui"],
+    "ui port of words": Case(
+        ["ui", "--port", "http"],
+        "Invalid value for '--port': Input should be a valid integer, unable to parse string as an integer",
+    ),
+    "ui of a server": Case(
+        ["ui"],
         "MLFLOW_TRACKING_URI: https://***@host/?token=*** is a server, which shows its own UI in a browser",
-        environment={"MLFLOW_TRACKING_URI": "https://me:pa55word@host/?token=t0ken"}),
+        environment={"MLFLOW_TRACKING_URI": "https://me:pa55word@host/?token=t0ken"},
+    ),
     "store no database": run(
-        "MLFLOW_TRACKING_URI: {here}/mlflow.db is not a SQLite database", prepare=put("mlflow.db", "hello")),
+        "MLFLOW_TRACKING_URI: {here}/mlflow.db is not a SQLite database", prepare=put("mlflow.db", "hello")
+    ),
     "store a folder": run(
         "MLFLOW_TRACKING_URI: {here}/mlflow.db cannot be read: Is a directory",
-        prepare=lambda here: (here / "mlflow.db").mkdir()),
+        prepare=lambda here: (here / "mlflow.db").mkdir(),
+    ),
     "store nonsense": run(
-        "MLFLOW_TRACKING_URI: found 'nonsense'; sqlite:///FILE, http://HOST:PORT or a database's address is "
-        "required", MLFLOW_TRACKING_URI="nonsense"),
+        "MLFLOW_TRACKING_URI: found 'nonsense'; sqlite:///FILE, http://HOST:PORT or a database's address is required",
+        MLFLOW_TRACKING_URI="nonsense",
+    ),
     "store files": run(
         "MLFLOW_TRACKING_URI: found 'file:///tmp/runs'; sqlite:///FILE, http://HOST:PORT or a database's address "
-        "is required", MLFLOW_TRACKING_URI="file:///tmp/runs"),
+        "is required",
+        MLFLOW_TRACKING_URI="file:///tmp/runs",
+    ),
     "store unknown": run(
         "MLFLOW_TRACKING_URI: the store cannot be used: UnsupportedModelRegistryStoreURIException: Model registry…",
-        MLFLOW_TRACKING_URI="foo://me:pa55word@host/x"),
+        MLFLOW_TRACKING_URI="foo://me:pa55word@host/x",
+    ),
     "store away": run(
         "MLFLOW_TRACKING_URI: nobody answers at http://***@127.0.0.1:1/?token=***: [Errno 111] Connection refused",
-        MLFLOW_TRACKING_URI="http://me:pa55word@127.0.0.1:1/?token=t0ken"),
+        MLFLOW_TRACKING_URI="http://me:pa55word@127.0.0.1:1/?token=t0ken",
+    ),
     "store's port": run(
         "MLFLOW_TRACKING_URI: found 'http://127.0.0.1:99999', Port out of range 0-65535; sqlite:///FILE, "
-        "http://HOST:PORT or a database's address is required", MLFLOW_TRACKING_URI="http://127.0.0.1:99999"),
+        "http://HOST:PORT or a database's address is required",
+        MLFLOW_TRACKING_URI="http://127.0.0.1:99999",
+    ),
     "store without host": run(
         "MLFLOW_TRACKING_URI: found 'http://'; sqlite:///FILE, http://HOST:PORT or a database's address is required",
-        MLFLOW_TRACKING_URI="http://"),
+        MLFLOW_TRACKING_URI="http://",
+    ),
     "store's brackets": run(
         "MLFLOW_TRACKING_URI: found 'http://[::1', Invalid IPv6 URL; sqlite:///FILE, http://HOST:PORT or a "
-        "database's address is required", MLFLOW_TRACKING_URI="http://[::1"),
+        "database's address is required",
+        MLFLOW_TRACKING_URI="http://[::1",
+    ),
     "store's driver": run(
         "MLFLOW_TRACKING_URI: the store cannot be used: NoSuchModuleError: Can't load plugin: "
-        "sqlalchemy.dialects:mssql.nope", MLFLOW_TRACKING_URI="mssql+nope://me:pa55word@host/db"),
+        "sqlalchemy.dialects:mssql.nope",
+        MLFLOW_TRACKING_URI="mssql+nope://me:pa55word@host/db",
+    ),
     "store of a driver away": run(
         "MLFLOW_TRACKING_URI: nobody answers at postgresql://***@127.0.0.1:1/db: [Errno 111] Connection refused",
-        MLFLOW_TRACKING_URI="postgresql://me:pa55word@127.0.0.1:1/db"),
-    "dry run, store away": Case(["sweep", "sweep.yaml", "--dry-run"],
+        MLFLOW_TRACKING_URI="postgresql://me:pa55word@127.0.0.1:1/db",
+    ),
+    "dry run, store away": Case(
+        ["sweep", "sweep.yaml", "--dry-run"],
         "sweep.yaml: MLFLOW_TRACKING_URI: nobody answers at http://127.0.0.1:1: [Errno 111] Connection refused",
-        sweep("").prepare, {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"}),
+        sweep("").prepare,
+        {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"},
+    ),
     "show what": Case(["data", "show", "digit"], "data.name: unknown name 'digit'; did you mean 'digits'?…"),
-    "show nobody": Case(["data", "show", "digits", "--clients", "0"],
-        "Invalid value for '--clients': Input should be greater than or equal to 1"),
-    "show alpha": Case(["data", "show", "digits", "--alpha", "nan"],
-        "partition.alpha: found nan; input should be a finite number"),
+    "show nobody": Case(
+        ["data", "show", "digits", "--clients", "0"],
+        "Invalid value for '--clients': Input should be greater than or equal to 1",
+    ),
+    "show alpha": Case(
+        ["data", "show", "digits", "--alpha", "nan"], "partition.alpha: found nan; input should be a finite number"
+    ),
     "show no alpha": Case(["data", "show", "digits"], "partition.alpha: is required"),
-    "show to nowhere": Case(["data", "show", "digits", "--alpha", "1", "--out", "no/such/a.png"],
-        "--out: no/such/a.png cannot be written: [Errno 2] No such file or directory: 'no/such/a.png'"),
-    "show to no picture": Case(["data", "show", "digits", "--alpha", "1", "--out", "a.exe"],
-        "--out: a.exe cannot be written: Format 'exe' is not supported (supported formats…"),
-    "show set": Case(["data", "show", "digits", "--set", "alpha=1"],
-        "--set: found 'alpha=1'; data.KEY=VALUE or partition.KEY=VALUE is required"),
-    "show two options": Case(["data", "show", "digits", "--alpha", "1", "--shards", "2"],
-        "partition: unknown name 'shards'; valid: alpha, min_size, seed"),
+    "show to nowhere": Case(
+        ["data", "show", "digits", "--alpha", "1", "--out", "no/such/a.png"],
+        "--out: no/such/a.png cannot be written: [Errno 2] No such file or directory: 'no/such/a.png'",
+    ),
+    "show to no picture": Case(
+        ["data", "show", "digits", "--alpha", "1", "--out", "a.exe"],
+        "--out: a.exe cannot be written: Format 'exe' is not supported (supported formats…",
+    ),
+    "show set": Case(
+        ["data", "show", "digits", "--set", "alpha=1"],
+        "--set: found 'alpha=1'; data.KEY=VALUE or partition.KEY=VALUE is required",
+    ),
+    "show two options": Case(
+        ["data", "show", "digits", "--alpha", "1", "--shards", "2"],
+        "partition: unknown name 'shards'; valid: alpha, min_size, seed",
+    ),
     "check what": Case(["data", "check", "digit"], "data.name: unknown name 'digit'; did you mean 'digits'?…"),
-    "check missing": Case(["data", "check", "svhn"],
+    "check missing": Case(
+        ["data", "check", "svhn"],
         "data.name: svhn is not in {here}/data: train_32x32.mat is missing; `fedray data fetch svhn` tells how "
-        "to get it, FEDRAY_DATA names another folder"),
+        "to get it, FEDRAY_DATA names another folder",
+    ),
     "fetch what": Case(["data", "fetch", "mnits"], "data.name: unknown name 'mnits'; did you mean 'mnist'?…"),
     "fetch npz": Case(["data", "fetch", "npz"], "data.name: npz is your own file; give it as data.path"),
-    "fetch by hand": Case(["data", "fetch", "cinic10"],
+    "fetch by hand": Case(
+        ["data", "fetch", "cinic10"],
         "data.name: cinic10 cannot be downloaded by fedray; put "
-        "cinic-10/{train,valid,test}/{airplane,...,truck}/*.png in {here}/data"),
+        "cinic-10/{train,valid,test}/{airplane,...,truck}/*.png in {here}/data",
+    ),
     # Tables and figures
-    "no store": Case(["x"],
+    "no store": Case(
+        ["x"],
         "MLFLOW_TRACKING_URI: there is no store at {here}/mlflow.db; run a sweep first, or name its store",
-        module="analysis.tables"),
+        module="analysis.tables",
+    ),
     "no sweep": Case([], "Missing argument 'name'.", stored, module="analysis.tables"),
-    "sweep": Case(["swep"],
-        "sweep: unknown name 'swep'; did you mean 'sweep'? valid: sweep", stored, module="analysis.tables"),
-    "format": Case(["sweep", "--format", "html"],
-        "--format: unknown name 'html'; valid: csv, latex, markdown", stored, module="analysis.tables"),
-    "metric": Case(["sweep", "--metric", "acuracy"],
-        "--metric: unknown name 'acuracy'; did you mean 'test_accuracy'?…", stored, module="analysis.tables"),
-    "target": Case(["sweep", "--metric", "rounds_to:many"],
+    "sweep": Case(
+        ["swep"], "sweep: unknown name 'swep'; did you mean 'sweep'? valid: sweep", stored, module="analysis.tables"
+    ),
+    "format": Case(
+        ["sweep", "--format", "html"],
+        "--format: unknown name 'html'; valid: csv, latex, markdown",
+        stored,
+        module="analysis.tables",
+    ),
+    "metric": Case(
+        ["sweep", "--metric", "acuracy"],
+        "--metric: unknown name 'acuracy'; did you mean 'test_accuracy'?…",
+        stored,
+        module="analysis.tables",
+    ),
+    "target": Case(
+        ["sweep", "--metric", "rounds_to:many"],
         "--metric: unknown name 'rounds_to:many'; did you mean 'rounds_to:fedsam'? "
-        "valid: rounds_to:fedavg, rounds_to:fedsam", stored, module="analysis.tables"),
-    "target above 100": Case(["sweep", "--metric", "rounds_to:101"],
+        "valid: rounds_to:fedavg, rounds_to:fedsam",
+        stored,
+        module="analysis.tables",
+    ),
+    "target above 100": Case(
+        ["sweep", "--metric", "rounds_to:101"],
         "--metric: found 'rounds_to:101'; rounds_to:PERCENT with a test accuracy up to 100 is required, or "
         "rounds_to:METHOD",
-        stored, module="analysis.tables"),
-    "rows": Case(["sweep", "--rows", "algoritm"],
-        "--rows/--cols: unknown name 'algoritm'; did you mean 'algorithm'?…", stored, module="analysis.tables"),
-    "columns": Case(["sweep", "--cols", "x.y"],
-        "--rows/--cols: unknown name 'x.y';…", stored, module="analysis.tables"),
-    "reference": Case(["sweep", "--to", "fedavgg"],
-        "--to: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, fedsam", stored, module="analysis.tables"),
-    "paper": Case(["sweep", "--paper", "fedsole/table2"],
-        "published paper: unknown name 'fedsole'; did you mean 'fedsol'? valid: fedgela, fedsam, fedsol, fedtoga",
-        stored, module="analysis.tables"),
-    "paper's table": Case(["sweep", "--paper", "fedsol/table99"],
-        "published table of fedsol: unknown name 'table99'; did you mean 'table9'? valid: table1, table10, "
-        "table2, table3, table4, table5, table9", stored, module="analysis.tables"),
-    "figures of what": Case(["swep"],
-        "sweep: unknown name 'swep'; did you mean 'sweep'? valid: sweep", stored, module="analysis.figures"),
-    "kind": Case(["sweep", "--kind", "pie"],
-        "--kind: unknown name 'pie'; valid: bars, classes, curves, partition, sensitivity",
-        stored, module="analysis.figures"),
-    "compare with": Case(["sweep", "--to", "fedavgg"],
+        stored,
+        module="analysis.tables",
+    ),
+    "rows": Case(
+        ["sweep", "--rows", "algoritm"],
+        "--rows/--cols: unknown name 'algoritm'; did you mean 'algorithm'?…",
+        stored,
+        module="analysis.tables",
+    ),
+    "columns": Case(
+        ["sweep", "--cols", "x.y"], "--rows/--cols: unknown name 'x.y';…", stored, module="analysis.tables"
+    ),
+    "reference": Case(
+        ["sweep", "--to", "fedavgg"],
         "--to: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, fedsam",
-        stored, module="analysis.compare"),
+        stored,
+        module="analysis.tables",
+    ),
+    "paper": Case(
+        ["sweep", "--paper", "fedsole/table2"],
+        "published paper: unknown name 'fedsole'; did you mean 'fedsol'? valid: fedgela, fedsam, fedsol, fedtoga",
+        stored,
+        module="analysis.tables",
+    ),
+    "paper's table": Case(
+        ["sweep", "--paper", "fedsol/table99"],
+        "published table of fedsol: unknown name 'table99'; did you mean 'table9'? valid: table1, table10, "
+        "table2, table3, table4, table5, table9",
+        stored,
+        module="analysis.tables",
+    ),
+    "figures of what": Case(
+        ["swep"], "sweep: unknown name 'swep'; did you mean 'sweep'? valid: sweep", stored, module="analysis.figures"
+    ),
+    "kind": Case(
+        ["sweep", "--kind", "pie"],
+        "--kind: unknown name 'pie'; valid: bars, classes, curves, partition, sensitivity",
+        stored,
+        module="analysis.figures",
+    ),
+    "compare with": Case(
+        ["sweep", "--to", "fedavgg"],
+        "--to: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, fedsam",
+        stored,
+        module="analysis.compare",
+    ),
     "compare nothing": Case(["sweep"], "Missing option '--to'.", stored, module="analysis.compare"),
 }

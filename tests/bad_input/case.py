@@ -13,10 +13,14 @@ import numpy as np
 import yaml
 
 RUN: dict[str, Any] = {
-    "data": {"name": "digits"}, "partition": {"name": "dirichlet", "alpha": 0.5},
-    "clients": {"total": 10, "per_round": 3}, "model": {"name": "mlp", "hidden": [8]},
-    "algorithm": {"name": "fedsam", "rho": 0.1}, "training": {"rounds": 2, "local_epochs": 1},
-    "runtime": {"backend": "inline"}}
+    "data": {"name": "digits"},
+    "partition": {"name": "dirichlet", "alpha": 0.5},
+    "clients": {"total": 10, "per_round": 3},
+    "model": {"name": "mlp", "hidden": [8]},
+    "algorithm": {"name": "fedsam", "rho": 0.1},
+    "training": {"rounds": 2, "local_epochs": 1},
+    "runtime": {"backend": "inline"},
+}
 BASE = {key: value for key, value in RUN.items() if key != "runtime"}
 
 
@@ -37,6 +41,7 @@ class Case:
 
 def run(line: str, *changes: str, prepare: Callable[[Path], object] = lambda here: None, **environment: str) -> Case:
     """`fedray run run.yaml --set ...`."""
+
     def both(here: Path) -> None:
         (here / "run.yaml").write_text(yaml.safe_dump(RUN | {"seed": 0}))
         prepare(here)
@@ -58,29 +63,38 @@ def text(line: str, content: str | bytes, name: str = "file.yaml") -> Case:
 
 def put(name: str, content: str | bytes) -> Callable[[Path], object]:
     """Write a file."""
+
     def write(here: Path) -> None:
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
     return write
 
 
 def npz(**changes: Any) -> Callable[[Path], object]:
     """`data.npz`, right but for the changes; None leaves an array out."""
-    arrays = {"x_train": np.zeros((20, 5, 5), np.uint8), "y_train": np.arange(20) % 3,
-              "x_test": np.zeros((6, 5, 5), np.uint8), "y_test": np.arange(6) % 3} | changes
+    arrays = {
+        "x_train": np.zeros((20, 5, 5), np.uint8),
+        "y_train": np.arange(20) % 3,
+        "x_test": np.zeros((6, 5, 5), np.uint8),
+        "y_test": np.arange(6) % 3,
+    } | changes
     return lambda here: np.savez(here / "data.npz", **{k: v for k, v in arrays.items() if v is not None})
 
 
 def half(name: str) -> Callable[[Path], object]:
     """`name` cut in half after `npz()`."""
+
     def cut(here: Path) -> None:
         npz()(here)
         (here / name).write_bytes((here / name).read_bytes()[:300])
+
     return cut
 
 
 def idx(magic: bytes, *sizes: int, body: int = 0, packed: bool = False) -> Callable[[Path], object]:
     """MNIST's training images with this head; the other three files are right."""
+
     def write(here: Path) -> None:
         raw = here / "data/MNIST/raw"
         raw.mkdir(parents=True)
@@ -95,14 +109,17 @@ def idx(magic: bytes, *sizes: int, body: int = 0, packed: bool = False) -> Calla
             path.with_name(path.name + ".gz").write_bytes(gzip.compress(content)[:-6])
         else:
             path.write_bytes(content)
+
     return write
 
 
 def leaf(content: str) -> Callable[[Path], object]:
     """FEMNIST's folders with one file each of this content."""
+
     def write(here: Path) -> None:
         for part in ("train", "test"):
             put(f"data/femnist/{part}/a.json", content)(here)
+
     return write
 
 
@@ -123,6 +140,9 @@ class Opens:
         return open, ("owned", "w")
 
 
-LAUGHS = "a0: &a0 [1,1,1,1,1,1,1,1,1]\n" + "".join(
-    f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9)) + "seed: *a8\n"
+LAUGHS = (
+    "a0: &a0 [1,1,1,1,1,1,1,1,1]\n"
+    + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9))
+    + "seed: *a8\n"
+)
 NPZ = "data={name: npz, path: data.npz}"

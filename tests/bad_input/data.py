@@ -10,148 +10,237 @@ CASES: dict[str, Case] = {
     "npz absent": run("data.path: data.npz does not exist", NPZ),
     "npz is text": run(
         "data.path: data.npz is not a readable .npz file: ValueError: it is no archive of arrays",
-        NPZ, prepare=put("data.npz", "hello")),
+        NPZ,
+        prepare=put("data.npz", "hello"),
+    ),
     "npz is empty": run(
         "data.path: data.npz is not a readable .npz file: ValueError: it is no archive of arrays",
-        NPZ, prepare=put("data.npz", "")),
+        NPZ,
+        prepare=put("data.npz", ""),
+    ),
     "npz is a folder": run(
-        "data.path: . is not a readable .npz file: IsADirectoryError: [Errno 21]…", "data={name: npz, path: .}"),
+        "data.path: . is not a readable .npz file: IsADirectoryError: [Errno 21]…", "data={name: npz, path: .}"
+    ),
     "npz of nobody": run(
         "data.path: found '~no_such_user/x': Could not determine home directory…",
-        "data={name: npz, path: ~no_such_user/x}"),
+        "data={name: npz, path: ~no_such_user/x}",
+    ),
     "npz with a zero": run(
-        "data.path: found 'a\\x00b'; a path has no zero characters", 'data={name: npz, path: "a\\0b"}'),
+        "data.path: found 'a\\x00b'; a path has no zero characters", 'data={name: npz, path: "a\\0b"}'
+    ),
     "npz cut": run(
         "data.path: data.npz is not a readable .npz file: ValueError: it is no archive of arrays",
-        NPZ, prepare=half("data.npz")),
+        NPZ,
+        prepare=half("data.npz"),
+    ),
     "npz of objects": run(
         "data.path: data.npz is not a readable .npz file: ValueError: Object arrays cannot be loaded when "
-        "allow_pickle=False", NPZ, prepare=npz(y_train=np.array([Opens()] * 20))),
+        "allow_pickle=False",
+        NPZ,
+        prepare=npz(y_train=np.array([Opens()] * 20)),
+    ),
     "npz without labels": run(
-        "data.path: data.npz lacks y_test; it holds x_test, x_train, y_train", NPZ, prepare=npz(y_test=None)),
+        "data.path: data.npz lacks y_test; it holds x_test, x_train, y_train", NPZ, prepare=npz(y_test=None)
+    ),
     "npz of doubles": run(
         "data.path: data.npz: x_train is float64 (20, 5); uint8 (n, h, w[, c]) or float32 (n, ...) is required",
-        NPZ, prepare=npz(x_train=np.zeros((20, 5)))),
+        NPZ,
+        prepare=npz(x_train=np.zeros((20, 5))),
+    ),
     "npz labels of text": run(
         "data.path: data.npz: y_test is <U1 (6,); integers (n,) with n > 0 are required",
-        NPZ, prepare=npz(y_test=np.array(["a"] * 6))),
+        NPZ,
+        prepare=npz(y_test=np.array(["a"] * 6)),
+    ),
     "npz labels missing": run(
-        "data npz: x_train has 20 samples, y_train has 3 labels", NPZ, prepare=npz(y_train=np.arange(3))),
+        "data npz: x_train has 20 samples, y_train has 3 labels", NPZ, prepare=npz(y_train=np.arange(3))
+    ),
     "npz labels negative": run(
         "data.path: data.npz: y_train holds -1..18; labels in 0..99999 are required",
-        NPZ, prepare=npz(y_train=np.arange(20) - 1)),
+        NPZ,
+        prepare=npz(y_train=np.arange(20) - 1),
+    ),
     "npz labels enormous": run(
         "data.path: data.npz: y_train holds 0..19000000000; labels in 0..99999 are required",
-        NPZ, prepare=npz(y_train=np.arange(20) * 10**9)),
+        NPZ,
+        prepare=npz(y_train=np.arange(20) * 10**9),
+    ),
     "npz NaN": run(
         "data.path: data.npz: x_train holds NaN or infinity",
-        NPZ, prepare=npz(x_train=np.full((20, 25), np.nan, np.float32), x_test=np.zeros((6, 25), np.float32))),
+        NPZ,
+        prepare=npz(x_train=np.full((20, 25), np.nan, np.float32), x_test=np.zeros((6, 25), np.float32)),
+    ),
     "npz shapes": run(
         "data npz: x_train samples have shape (1, 5, 5), x_test samples (1, 5, 4)",
-        NPZ, prepare=npz(x_test=np.zeros((6, 5, 4), np.uint8))),
+        NPZ,
+        prepare=npz(x_test=np.zeros((6, 5, 4), np.uint8)),
+    ),
     "npz nothing to train": run(
         "data.path: data.npz: y_train is int64 (0,); integers (n,) with n > 0 are required",
-        NPZ, prepare=npz(y_train=np.zeros(0, int))),
+        NPZ,
+        prepare=npz(y_train=np.zeros(0, int)),
+    ),
     "idx magic": run(
         "data.name: mnist: the files in {here}/data cannot be read: AssertionError",
-        "data=mnist", prepare=idx(b"\1\2\3\4", 4, 28, 28, body=4 * 784)),
+        "data=mnist",
+        prepare=idx(b"\1\2\3\4", 4, 28, 28, body=4 * 784),
+    ),
     "idx empty": run(
         "data.name: mnist: the files in {here}/data cannot be read: ValueError: invalid literal for int() with "
-        "base 16: b''", "data=mnist", prepare=idx(b"")),
+        "base 16: b''",
+        "data=mnist",
+        prepare=idx(b""),
+    ),
     "idx short": run(
         "data.name: mnist: the files in {here}/data cannot be read: RuntimeError: shape '[4, 28, 28]' is invalid "
-        "for input of size 100", "data=mnist", prepare=idx(b"\0\0\x08\3", 4, 28, 28, body=100)),
+        "for input of size 100",
+        "data=mnist",
+        prepare=idx(b"\0\0\x08\3", 4, 28, 28, body=100),
+    ),
     "idx other size": run(
         "data.name: mnist: the files in {here}/data hold uint8 images of shape (1, 27, 28), uint8 (1, 28, 28) is "
-        "required", "data=mnist", prepare=idx(b"\0\0\x08\3", 4, 27, 28, body=4 * 27 * 28)),
+        "required",
+        "data=mnist",
+        prepare=idx(b"\0\0\x08\3", 4, 27, 28, body=4 * 27 * 28),
+    ),
     "gz cut": run(
         "data.name: {here}/data/MNIST/raw/train-images-idx3-ubyte.gz cannot be unpacked: EOFError: Compressed "
         "file ended before the end-of-stream marker was reached",
-        "data=mnist", prepare=idx(b"\0\0\x08\3", 4, 28, 28, body=4 * 784, packed=True)),
+        "data=mnist",
+        prepare=idx(b"\0\0\x08\3", 4, 28, 28, body=4 * 784, packed=True),
+    ),
     "gz no gz": run(
         "data.name: {here}/data/MNIST/raw/train-images-idx3-ubyte.gz cannot be unpacked: BadGzipFile: Not a "
-        "gzipped file (b'he')", "data=mnist", prepare=put("data/MNIST/raw/train-images-idx3-ubyte.gz", "hello")),
+        "gzipped file (b'he')",
+        "data=mnist",
+        prepare=put("data/MNIST/raw/train-images-idx3-ubyte.gz", "hello"),
+    ),
     "file is a folder": run(
         "data.name: mnist: {here}/data/MNIST/raw/train-images-idx3-ubyte is no file",
-        "data=mnist", prepare=lambda here: (here / "data/MNIST/raw/train-images-idx3-ubyte").mkdir(parents=True)),
+        "data=mnist",
+        prepare=lambda here: (here / "data/MNIST/raw/train-images-idx3-ubyte").mkdir(parents=True),
+    ),
     "FEDRAY_DATA a file": run(
         "data.name: mnist is not in file: MNIST/raw/train-images-idx3-ubyte is missing; `fedray data fetch "
         "mnist` tells how to get it, FEDRAY_DATA names another folder",
-        "data=mnist", prepare=put("file", ""), FEDRAY_DATA="file"),
+        "data=mnist",
+        prepare=put("file", ""),
+        FEDRAY_DATA="file",
+    ),
     "FEDRAY_DATA of nobody": run(
         "FEDRAY_DATA: found '~no_such_user': Could not determine home directory…",
-        "data=mnist", FEDRAY_DATA="~no_such_user"),
+        "data=mnist",
+        FEDRAY_DATA="~no_such_user",
+    ),
     "cifar not its md5": run(
         "data.name: cifar10: {here}/data/cifar-10-batches-py/data_batch_1 is damaged, its md5 is not the "
-        "published c99…", "data=cifar10", prepare=put("data/cifar-10-batches-py/data_batch_1", pickle.dumps(Opens()))),
+        "published c99…",
+        "data=cifar10",
+        prepare=put("data/cifar-10-batches-py/data_batch_1", pickle.dumps(Opens())),
+    ),
     "leaf no json": run(
         "data.name: femnist: {here}/data/femnist/train/a.json is no LEAF json: JSONDecodeError: Expecting property…",
-        "data=femnist", prepare=leaf("{")),
+        "data=femnist",
+        prepare=leaf("{"),
+    ),
     "leaf a list": run(
         "data.name: femnist: {here}/data/femnist/train/a.json is no LEAF json: TypeError: list indices…",
-        "data=femnist", prepare=leaf("[]")),
+        "data=femnist",
+        prepare=leaf("[]"),
+    ),
     "leaf deep": run(
         "data.name: femnist: {here}/data/femnist/train/a.json is no LEAF json: RecursionError: maximum recursion…",
-        "data=femnist", prepare=leaf("[" * 100000)),
+        "data=femnist",
+        prepare=leaf("[" * 100000),
+    ),
     "leaf numbers": run(
         "data.name: femnist: {here}/data/femnist/train/a.json: user 'u' has no lists x and y",
-        "data=femnist", prepare=writer(5, [1])),
+        "data=femnist",
+        prepare=writer(5, [1]),
+    ),
     "leaf half a label": run(
         "data.name: femnist: {here}/data/femnist/train/a.json: user u: lists of 784 numbers in [0, 1] and "
-        "integers are required", "data=femnist", prepare=writer([[0.5] * 784], [1.5])),
+        "integers are required",
+        "data=femnist",
+        prepare=writer([[0.5] * 784], [1.5]),
+    ),
     "leaf nobody": run(
         "data.name: femnist: no user has samples in {here}/data/femnist/train",
-        "data=femnist", prepare=leaf('{"users": [], "num_samples": [], "user_data": {}}')),
+        "data=femnist",
+        prepare=leaf('{"users": [], "num_samples": [], "user_data": {}}'),
+    ),
     "no classes": run(
         "data.name: cinic10 is not in {here}/data: cinic-10/train/airplane/*.png is missing; `fedray data fetch "
         "cinic10` tells how to get it, FEDRAY_DATA names another folder",
-        "data=cinic10", prepare=lambda here: (here / "data/cinic-10/train").mkdir(parents=True)),
+        "data=cinic10",
+        prepare=lambda here: (here / "data/cinic-10/train").mkdir(parents=True),
+    ),
     "isic a folder": run(
         "data.name: fed_isic2019: {here}/data/fed_isic2019/train_test_split cannot be read: IsADirectoryError: "
         "[Errno 21]…",
-        "data=fed_isic2019", prepare=lambda here: (here / "data/fed_isic2019/train_test_split").mkdir(parents=True)),
+        "data=fed_isic2019",
+        prepare=lambda here: (here / "data/fed_isic2019/train_test_split").mkdir(parents=True),
+    ),
     "isic bytes": run(
         "data.name: fed_isic2019: {here}/data/fed_isic2019/train_test_split cannot be read: UnicodeDecodeError: "
         "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
-        "data=fed_isic2019", prepare=put("data/fed_isic2019/train_test_split", b"\xff\xfe\0")),
+        "data=fed_isic2019",
+        prepare=put("data/fed_isic2019/train_test_split", b"\xff\xfe\0"),
+    ),
     "isic path": run(
         "data.name: fed_isic2019: {here}/data/fed_isic2019/train_test_split: line 2 has no image, target (0 to "
         "7), center and fold (train or test): ValueError(\"'../../x' is no name of an image\")",
-        "data=fed_isic2019", prepare=put("data/fed_isic2019/train_test_split",
-        "image,target,center,fold\n../../x,1,0,train\n")),
+        "data=fed_isic2019",
+        prepare=put("data/fed_isic2019/train_test_split", "image,target,center,fold\n../../x,1,0,train\n"),
+    ),
     "isic target": run(
         "data.name: fed_isic2019: {here}/data/fed_isic2019/train_test_split: line 2 has no image, target (0 to "
         "7), center and fold (train or test): ValueError('target 9, center 0')",
-        "data=fed_isic2019", prepare=put("data/fed_isic2019/train_test_split",
-        "image,target,center,fold\na,9,0,train\n")),
+        "data=fed_isic2019",
+        prepare=put("data/fed_isic2019/train_test_split", "image,target,center,fold\na,9,0,train\n"),
+    ),
     "isic nothing": run(
         "data.name: fed_isic2019: {here}/data/fed_isic2019/train_test_split lists no image of fold train",
-        "data=fed_isic2019", prepare=put("data/fed_isic2019/train_test_split", "image,target,center,fold\n")),
+        "data=fed_isic2019",
+        prepare=put("data/fed_isic2019/train_test_split", "image,target,center,fold\n"),
+    ),
     "medmnist text": run(
         "data.name: tissuemnist: {here}/data/tissuemnist.npz cannot be read: ValueError: it is no archive of arrays",
-        "data=tissuemnist", prepare=put("data/tissuemnist.npz", "hello")),
+        "data=tissuemnist",
+        prepare=put("data/tissuemnist.npz", "hello"),
+    ),
     "preset": run("run.yaml: data.preset of digits: unknown name 'fedsoll'; valid: plain", "data.preset=fedsoll"),
     "channels": run("run.yaml: data.channels: found 2; input should be 1 or 3", "data.channels=2"),
     "transform": run(
         "run.yaml: data.augment: unknown name 'flop'; did you mean 'flip'? valid: crop, cutout, flip, rotate",
-        "data.augment=[flop]"),
+        "data.augment=[flop]",
+    ),
     "transform no list": run(
         "run.yaml: data.augment: found 'flip'; a list of transforms is required, of: crop, cutout, flip, rotate",
-        "data.augment=flip"),
+        "data.augment=flip",
+    ),
     "means": run("data.mean: found 2 means and 1 stds; the images have 1 channels", "data.mean=[0.1, 0.2]"),
     "init absent": run("model.init: none.pt does not exist", "model.init=none.pt"),
     "init text": run(
-        "model.init: a.pt does not fit mlp: KeyError: 101", "model.init=a.pt", prepare=put("a.pt", "hello")),
+        "model.init: a.pt does not fit mlp: KeyError: 101", "model.init=a.pt", prepare=put("a.pt", "hello")
+    ),
     "init empty": run(
         "model.init: a.safetensors does not fit mlp: SafetensorError: Error while deserializing header:…",
-        "model.init=a.safetensors", prepare=put("a.safetensors", "")),
+        "model.init=a.safetensors",
+        prepare=put("a.safetensors", ""),
+    ),
     "init flipped": run(
         "model.init: a.safetensors does not fit mlp: SafetensorError: Error while deserializing header:…",
-        "model.init=a.safetensors", prepare=put("a.safetensors", b"\xff" * 64)),
+        "model.init=a.safetensors",
+        prepare=put("a.safetensors", b"\xff" * 64),
+    ),
     "init a pickle": run(
         "model.init: a.pt does not fit mlp: it is no file of tensors",
-        "model.init=a.pt", prepare=put("a.pt", pickle.dumps(Opens(), 2))),
+        "model.init=a.pt",
+        prepare=put("a.pt", pickle.dumps(Opens(), 2)),
+    ),
     "init a folder": run("model.init: . does not fit mlp: IsADirectoryError: [Errno 21]…", "model.init=."),
     "init of nobody": run(
-        "model.init: found '~no_such_user/x': Could not determine home directory…", "model.init=~no_such_user/x"),
+        "model.init: found '~no_such_user/x': Could not determine home directory…", "model.init=~no_such_user/x"
+    ),
 }

@@ -1,123 +1,166 @@
 """Settings of a run."""
 
-
 from tests.bad_input.case import Case, put, run
 
 CASES: dict[str, Case] = {
     "unknown section": run(
-        "run.yaml: configuration: unknown name 'trainig'; did you mean 'training'?…", "trainig.lr=1"),
+        "run.yaml: configuration: unknown name 'trainig'; did you mean 'training'?…", "trainig.lr=1"
+    ),
     "unknown key": run("run.yaml: training: unknown name 'learning_rate';…", "training.learning_rate=1"),
     "unknown key, near": run(
-        "run.yaml: training: unknown name 'lr_decy'; did you mean 'lr_decay'?…", "training.lr_decy=1"),
+        "run.yaml: training: unknown name 'lr_decy'; did you mean 'lr_decay'?…", "training.lr_decy=1"
+    ),
     "unknown algorithm": run(
-        "run.yaml: algorithm.name: unknown name 'fedsma'; did you mean 'fedsam'?…", "algorithm=fedsma"),
+        "run.yaml: algorithm.name: unknown name 'fedsma'; did you mean 'fedsam'?…", "algorithm=fedsma"
+    ),
     "unknown option": run("run.yaml: algorithm: unknown name 'roh'; did you mean 'rho'? valid: rho", "algorithm.roh=1"),
     "unknown model": run("run.yaml: model.name: unknown name 'lenet5'; did you mean 'lenet'?…", "model=lenet5"),
     "unknown data": run("run.yaml: data.name: unknown name 'cifar'; did you mean 'cifar10'?…", "data=cifar"),
     "unknown partition": run(
-        "run.yaml: partition.name: unknown name 'dirichelt'; did you mean 'dirichlet'?…", "partition=dirichelt"),
+        "run.yaml: partition.name: unknown name 'dirichelt'; did you mean 'dirichlet'?…", "partition=dirichelt"
+    ),
     "wrong type": run(
         "run.yaml: training.lr: found 'fast'; input should be a valid number, unable to parse string as a number",
-        "training.lr=fast"),
+        "training.lr=fast",
+    ),
     "negative rho": run(
-        "run.yaml: algorithm.rho: found -1; input should be greater than or equal to 0", "algorithm.rho=-1"),
+        "run.yaml: algorithm.rho: found -1; input should be greater than or equal to 0", "algorithm.rho=-1"
+    ),
     "alpha 0": run("run.yaml: partition.alpha: found 0; input should be greater than 0", "partition.alpha=0"),
     "alpha missing": run("run.yaml: partition.alpha: is required", "partition={name: dirichlet}"),
     "alpha infinite": run(
-        "run.yaml: partition.alpha: found inf; input should be a finite number", "partition.alpha=.inf"),
+        "run.yaml: partition.alpha: found inf; input should be a finite number", "partition.alpha=.inf"
+    ),
     "nan lr": run("run.yaml: training.lr: found nan; input should be a finite number", "training.lr=.nan"),
     "infinite lr": run("run.yaml: training.lr: found inf; input should be a finite number", "training.lr=1e999"),
     "lr as a list": run(
-        "run.yaml: training.lr: found [0.1, 0.2]; input should be a valid number", "training.lr=[0.1, 0.2]"),
+        "run.yaml: training.lr: found [0.1, 0.2]; input should be a valid number", "training.lr=[0.1, 0.2]"
+    ),
     "lr as a mapping": run(
-        "run.yaml: training.lr: found {'a': 1}; input should be a valid number", "training.lr={a: 1}"),
+        "run.yaml: training.lr: found {'a': 1}; input should be a valid number", "training.lr={a: 1}"
+    ),
     "lr is true": run("run.yaml: training.lr: found True; true and false are no numbers", "training.lr=true"),
     "lr empty": run("run.yaml: training.lr: found None; input should be a valid number", "training.lr="),
     "keys of a number": run("run.yaml: training.lr: found {'x': 1}; input should be a valid number", "training.lr.x=1"),
     "more than all": run("run.yaml: clients.per_round: found 11; clients.total is only 10", "clients.per_round=11"),
     "fraction above 1": run(
         "run.yaml: clients.per_round: found 1.5; a fraction is at most 1.0, a number of clients is written "
-        "without a point", "clients.per_round=1.5"),
+        "without a point",
+        "clients.per_round=1.5",
+    ),
     "no clients": run("run.yaml: clients.total: found 0; input should be greater than 0", "clients.total=0"),
     "half a client": run(
         "run.yaml: clients.total: found 2.5; input should be a valid integer, got a number with a fractional part",
-        "clients.total=2.5"),
+        "clients.total=2.5",
+    ),
     "true clients": run("run.yaml: clients.total: found True; true and false are no numbers", "clients.total=yes"),
     "too many clients": run(
         "run.yaml: clients.total: found 1000000000000; input should be less than or equal to 10000000",
-        "clients.total=1000000000000"),
+        "clients.total=1000000000000",
+    ),
     "empty cohort": run(
         "run.yaml: clients.cohorts: round 1 lists []; different ids in 0..9 are required, at least one",
-        "clients.cohorts=[[0], []]"),
+        "clients.cohorts=[[0], []]",
+    ),
     "client twice": run(
         "run.yaml: clients.cohorts: round 1 lists [1, 1]; different ids in 0..9 are required, at least one",
-        "clients.cohorts=[[0], [1, 1]]"),
+        "clients.cohorts=[[0], [1, 1]]",
+    ),
     "client unknown": run(
         "run.yaml: clients.cohorts: round 1 lists [10]; different ids in 0..9 are required, at least one",
-        "clients.cohorts=[[0], [10]]"),
+        "clients.cohorts=[[0], [10]]",
+    ),
     "client is true": run(
-        "run.yaml: clients.cohorts: found [[True], [1]]; true and false are no numbers",
-        "clients.cohorts=[[true], [1]]"),
+        "run.yaml: clients.cohorts: found [[True], [1]]; true and false are no numbers", "clients.cohorts=[[true], [1]]"
+    ),
     "too few cohorts": run("run.yaml: clients.cohorts: lists 1 rounds, training.rounds is 2", "clients.cohorts=[[0]]"),
     "batch 0": run(
-        "run.yaml: training.batch_size: found 0; a positive number or `full` is required", "training.batch_size=0"),
+        "run.yaml: training.batch_size: found 0; a positive number or `full` is required", "training.batch_size=0"
+    ),
     "epochs and steps": run(
-        "run.yaml: training.local_steps: give either local_steps or local_epochs, not both", "training.local_steps=3"),
+        "run.yaml: training.local_steps: give either local_steps or local_epochs, not both", "training.local_steps=3"
+    ),
     "momentum 1": run("run.yaml: training.momentum: found 1; input should be less than 1", "training.momentum=1"),
     "no rounds": run("run.yaml: training.rounds: found 0; input should be greater than 0", "training.rounds=0"),
     "aggregation": run(
         "run.yaml: training.aggregation: found 'mean'; input should be 'uniform' or 'samples'",
-        "training.aggregation=mean"),
+        "training.aggregation=mean",
+    ),
     "section is a number": run("run.yaml: training: found 5; a mapping is required", "training=5"),
     "section is a list": run(
-        "run.yaml: algorithm: found ['fedavg']; a mapping with a `name` is required,…", "algorithm=[fedavg]"),
+        "run.yaml: algorithm: found ['fedavg']; a mapping with a `name` is required,…", "algorithm=[fedavg]"
+    ),
     "component without name": run(
-        "run.yaml: algorithm: found {'rho': 1}; a mapping with a `name` is required,…", "algorithm={rho: 1}"),
+        "run.yaml: algorithm: found {'rho': 1}; a mapping with a `name` is required,…", "algorithm={rho: 1}"
+    ),
     "seed negative": run("run.yaml: seed: found -1; input should be greater than or equal to 0", "seed=-1"),
     "seed huge": run("run.yaml: seed: found <int>; input should be less than 4294967296", "seed=0x" + "f" * 9000),
     "seed a date": run(
-        "run.yaml: seed: found datetime.date(2001, 1, 1); input should be a valid integer", "seed=2001-01-01"),
+        "run.yaml: seed: found datetime.date(2001, 1, 1); input should be a valid integer", "seed=2001-01-01"
+    ),
     "seed a list": run("run.yaml: seed: found [0, 1]; input should be a valid integer", "seed=[0, 1]"),
     "seed in Greek": run(
-        "run.yaml: seed: found 'ένα'; input should be a valid integer, unable to parse string as an integer",
-        "seed=ένα"),
+        "run.yaml: seed: found 'ένα'; input should be a valid integer, unable to parse string as an integer", "seed=ένα"
+    ),
     "seed of 5000 digits": run(
         "--set seed: is not YAML: ValueError: Exceeds the limit (4300 digits) for integer string conversion: "
-        "value has 5000…", "seed=" + "9" * 5000),
+        "value has 5000…",
+        "seed=" + "9" * 5000,
+    ),
     "unknown key without end": run(
         "run.yaml: configuration: unknown name "
-        "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...;…", "x" * 9000 + "=1"),
+        "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...;…",
+        "x" * 9000 + "=1",
+    ),
     "probes": run(
         "run.yaml: evaluation.probes.0: found 'drfit'; input should be 'angles', 'classes', 'drift', "
-        "'forgetting', 'lambda' or 'proximal'", "evaluation.probes=[drfit]"),
+        "'forgetting', 'lambda' or 'proximal'",
+        "evaluation.probes=[drfit]",
+    ),
     "evaluation never": run(
-        "run.yaml: evaluation.every: found 0; input should be greater than 0", "evaluation.every=0"),
+        "run.yaml: evaluation.every: found 0; input should be greater than 0", "evaluation.every=0"
+    ),
     "backend": run(
-        "run.yaml: runtime.backend: found 'dask'; input should be 'inline' or 'ray'", "runtime.backend=dask"),
+        "run.yaml: runtime.backend: found 'dask'; input should be 'inline' or 'ray'", "runtime.backend=dask"
+    ),
     "1.5 GPUs": run(
         "run.yaml: runtime.gpus_per_actor: found 1.5; auto, a fraction below 1 or whole GPUs",
-        "runtime.gpus_per_actor=1.5"),
+        "runtime.gpus_per_actor=1.5",
+    ),
     "GPUs of a CPU": run(
         "run.yaml: runtime.gpus_per_actor: found auto with device cpu, which takes no memory of a GPU",
-        "runtime.gpus_per_actor=auto", "runtime.device=cpu", "runtime.backend=ray"),
+        "runtime.gpus_per_actor=auto",
+        "runtime.device=cpu",
+        "runtime.backend=ray",
+    ),
     "GPUs without actors": run(
         "run.yaml: runtime.gpus_per_actor: found auto; with backend inline there are no actors",
-        "runtime.gpus_per_actor=auto", "runtime.backend=inline"),
+        "runtime.gpus_per_actor=auto",
+        "runtime.backend=inline",
+    ),
     "some GPUs": run(
         "run.yaml: runtime.gpus_per_actor: found 'some'; input should be a valid number, unable to parse string as a "
-        "number or 'auto'", "runtime.gpus_per_actor=some"),
+        "number or 'auto'",
+        "runtime.gpus_per_actor=some",
+    ),
     "less than no GPUs": run(
         "run.yaml: runtime.gpus_per_actor: found -1; input should be greater than or equal to 0 or 'auto'",
-        "runtime.gpus_per_actor=-1"),
+        "runtime.gpus_per_actor=-1",
+    ),
     "a size in words": run(
         "run.yaml: training.batch_size: found 'all'; input should be a valid integer, unable to parse string as an "
-        "integer or 'full'", "training.batch_size=all"),
+        "integer or 'full'",
+        "training.batch_size=all",
+    ),
     "a CPU graph": run(
-        "run.yaml: runtime.cuda_graph: found true on a CPU, which has no CUDA graphs", "runtime.cuda_graph=true"),
+        "run.yaml: runtime.cuda_graph: found true on a CPU, which has no CUDA graphs", "runtime.cuda_graph=true"
+    ),
     "no CPU": run(
-        "run.yaml: runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU", "runtime.cpus_per_actor=0"),
+        "run.yaml: runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU", "runtime.cpus_per_actor=0"
+    ),
     "no CUDA": run(
-        "runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu", "runtime.device=cuda"),
+        "runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu", "runtime.device=cuda"
+    ),
     "no actors": run("run.yaml: runtime.actors: found 0; input should be greater than 0", "runtime.actors=0"),
     "no threads": run("run.yaml: runtime.threads: found -1; input should be greater than 0", "runtime.threads=-1"),
     "hidden 0": run("run.yaml: model.hidden.0: found 0; input should be greater than 0", "model.hidden=[0]"),
@@ -125,43 +168,65 @@ CASES: dict[str, Case] = {
     "hidden enormous": run("model: mlp cannot be built: RuntimeError: [enforce fail…", "model.hidden=[10000000000000]"),
     "empty clients": run(
         "partition.min_size: dirichlet left a client with 0 samples in each of 100 draws, 1 are required; lower "
-        "clients.total or set min_size: 0", "clients.total=300", "partition.alpha=0.01"),
+        "clients.total or set min_size: 0",
+        "clients.total=300",
+        "partition.alpha=0.01",
+    ),
     "more than samples": run(
-        "partition.min_size: 2000 clients x 1 samples are more than the 1437 training samples", "clients.total=2000"),
+        "partition.min_size: 2000 clients x 1 samples are more than the 1437 training samples", "clients.total=2000"
+    ),
     "too many classes": run(
-        "partition.classes: found 11; the data have 10 classes", "partition={name: pathological, classes: 11}"),
+        "partition.classes: found 11; the data have 10 classes", "partition={name: pathological, classes: 11}"
+    ),
     "no natural clients": run(
-        "partition.name: data digits have no natural clients (client_train)", "partition=natural"),
+        "partition.name: data digits have no natural clients (client_train)", "partition=natural"
+    ),
     "no data": run(
         "data.name: mnist is not in {here}/data: MNIST/raw/train-images-idx3-ubyte is missing; `fedray data "
-        "fetch mnist` tells how to get it, FEDRAY_DATA names another folder", "data=mnist"),
+        "fetch mnist` tells how to get it, FEDRAY_DATA names another folder",
+        "data=mnist",
+    ),
     "plug-in module": run(
-        "run.yaml: algorithm.name: 'nowhere:Thing' cannot be imported: No module named…", "algorithm=nowhere:Thing"),
+        "run.yaml: algorithm.name: 'nowhere:Thing' cannot be imported: No module named…", "algorithm=nowhere:Thing"
+    ),
     "plug-in class": run(
         "run.yaml: algorithm.name: 'json:Thing' cannot be imported: module 'json' has no attribute 'Thing'",
-        "algorithm=json:Thing"),
+        "algorithm=json:Thing",
+    ),
     "plug-in kind": run(
         "run.yaml: algorithm.name: json:JSONDecoder is not a fedray.algorithms.base.Algorithm",
-        "algorithm=json:JSONDecoder"),
+        "algorithm=json:JSONDecoder",
+    ),
     "plug-in model": run("model.name: json:JSONDecoder is not an nn.Module", "model=json:JSONDecoder"),
     "plug-in without module": run(
-        "run.yaml: algorithm.name: ':Thing' cannot be imported: ValueError: Empty module name", "algorithm=:Thing"),
+        "run.yaml: algorithm.name: ':Thing' cannot be imported: ValueError: Empty module name", "algorithm=:Thing"
+    ),
     "plug-in relative": run(
         "model.name: '..here:Thing' cannot be imported: TypeError: the 'package' argument is required to perform "
-        "a relative import for '..here'", "model=..here:Thing"),
+        "a relative import for '..here'",
+        "model=..here:Thing",
+    ),
     "plug-in that raises": run(
         "run.yaml: algorithm.name: 'broken_plugin:X' cannot be imported: ZeroDivisionError: division by zero",
-        "algorithm=broken_plugin:X", prepare=put("broken_plugin.py", "1 / 0\n")),
+        "algorithm=broken_plugin:X",
+        prepare=put("broken_plugin.py", "1 / 0\n"),
+    ),
     "plug-in no Python": run(
         "run.yaml: algorithm.name: 'wrong_plugin:X' cannot be imported: SyntaxError: invalid syntax "
-        "(wrong_plugin.py, line 1)", "algorithm=wrong_plugin:X", prepare=put("wrong_plugin.py", "def\n")),
+        "(wrong_plugin.py, line 1)",
+        "algorithm=wrong_plugin:X",
+        prepare=put("wrong_plugin.py", "def\n"),
+    ),
     "--set without =": run("--set: found 'training.lr'; KEY=VALUE is required", "training.lr"),
     "--set without key": run("--set: found '=1'; KEY=VALUE is required", "=1"),
     "--set not YAML": run(
-        "--set training.lr: line 1: is not YAML: expected ',' or ']', but got '<stream end>'", "training.lr=[1"),
+        "--set training.lr: line 1: is not YAML: expected ',' or ']', but got '<stream end>'", "training.lr=[1"
+    ),
     "--set an object": run(
         "--set training.lr: line 1: is not YAML: could not determine a constructor for the tag "
-        "'tag:yaml.org,2002:python/object/apply:os.getcwd'", "training.lr=!!python/object/apply:os.getcwd []"),
+        "'tag:yaml.org,2002:python/object/apply:os.getcwd'",
+        "training.lr=!!python/object/apply:os.getcwd []",
+    ),
     "--set an alias": run("--set training.lr: line 1: is not YAML: found undefined alias 'x'", "training.lr=*x"),
     "section of a number": run("seed.x: seed holds 0, which has no keys", "seed.x=1"),
     "empty key": run("run.yaml: training: unknown name '';…", "training..lr=1"),

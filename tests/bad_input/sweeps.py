@@ -17,10 +17,13 @@ CASES: dict[str, Case] = {
     "twice": text("file.yaml: line 2: the key 'seed' stands there twice", "seed: 1\nseed: 2\n"),
     "object": text(
         "file.yaml: line 1: is not YAML: could not determine a constructor for the tag "
-        "'tag:yaml.org,2002:python/object/apply:os.system'", "a: !!python/object/apply:os.system ['true']\n"),
+        "'tag:yaml.org,2002:python/object/apply:os.system'",
+        "a: !!python/object/apply:os.system ['true']\n",
+    ),
     "bytes": text("file.yaml: is not a text file", b"\xff\xfe\0\0"),
     "zero": text(
-        "file.yaml: is not YAML: unacceptable character #x0000: special characters are not allowed", "a: \0\n"),
+        "file.yaml: is not YAML: unacceptable character #x0000: special characters are not allowed", "a: \0\n"
+    ),
     "latin-1": text("file.yaml: is not a text file", "name: é".encode("latin-1")),
     "two documents": text("file.yaml: line 2: is not YAML: but found another document", "a: 1\n---\nb: 2\n"),
     "number as key": text("file.yaml: line 1: the key 1 is no text; in quotes it is", "1: 2\n"),
@@ -28,7 +31,8 @@ CASES: dict[str, Case] = {
     "on as key": text("file.yaml: line 1: the key True is no text; in quotes it is", "on: 2\n"),
     "merge key": text(
         "file.yaml: line 1: is not YAML: could not determine a constructor for the tag 'tag:yaml.org,2002:merge'",
-        "<<: {a: 1}\n"),
+        "<<: {a: 1}\n",
+    ),
     "billion laughs": text("file.yaml: its aliases repeat more than 100000 values", LAUGHS),
     "contains itself": text("file.yaml: line 1: the anchor contains itself", "seed: &a [*a]\n"),
     "too deep": text("file.yaml: is not YAML: it is nested too deeply", "a: " + "[" * 1200),
@@ -36,21 +40,26 @@ CASES: dict[str, Case] = {
     "no truth": text("file.yaml: is not YAML: KeyError: 'x'", "seed: !!bool x\n"),
     "no stamp": text(
         "file.yaml: is not YAML: AttributeError: 'NoneType' object has no attribute 'groupdict'",
-        "seed: !!timestamp x\n"),
+        "seed: !!timestamp x\n",
+    ),
     "unknown tag": text(
-        "file.yaml: line 1: is not YAML: could not determine a constructor for the tag '!x'", "seed: !x 1\n"),
+        "file.yaml: line 1: is not YAML: could not determine a constructor for the tag '!x'", "seed: !x 1\n"
+    ),
     "undefined alias": text("file.yaml: line 1: is not YAML: found undefined alias 'a'", "seed: *a\n"),
     "base a list": text("file.yaml: base: found [1]; a mapping is required", "base: [1]\n"),
     "nothing in it": text("file.yaml: data: is required", "{}"),
     "surrogate": text(
         "file.yaml: seed: found '\\ud800'; input should be a valid string, unable to parse raw data as a unicode "
-        "string", 'seed: "\\ud800"\n'),
+        "string",
+        'seed: "\\ud800"\n',
+    ),
     # Sweeps
     "unknown key": sweep("configuration: unknown name 'gird'; did you mean 'grid'?…", gird={}),
     "no list": sweep("grid.seed: found 3; a list is required", grid={"seed": 3}),
     "grid a list": sweep("grid: found [1]; a mapping is required", grid=[1]),
     "bad cell": sweep(
-        "algorithm.rho: found -0.1; input should be greater than or equal to 0", grid={"algorithm.rho": [0.1, -0.1]}),
+        "algorithm.rho: found -0.1; input should be greater than or equal to 0", grid={"algorithm.rho": [0.1, -0.1]}
+    ),
     "unknown axis": sweep("training: unknown name 'lrr'; did you mean 'lr'?…", grid={"training.lrr": [1]}),
     "axis of a number": sweep("seed: found {'x': 1}; input should be a valid integer", grid={"seed.x": [1]}),
     "axis empty": sweep("grid.seed: found []; at least one value is required", grid={"seed": []}),
@@ -61,72 +70,98 @@ CASES: dict[str, Case] = {
     "unknown case": sweep("configuration: unknown name 'sed'; did you mean 'seed'?…", cases=[{"sed": 1}]),
     "too many cells": sweep(
         "grid: the axes multiply to 160400 cells; at most 100000 are allowed",
-        grid={"seed": list(range(400)), "training.rounds": list(range(1, 402))}),
+        grid={"seed": list(range(400)), "training.rounds": list(range(1, 402))},
+    ),
     "too many samples": sweep(
         "grid: the axes multiply to 1000000000000 cells; at most 100000 are allowed",
-        search={"training.lr": {"uniform": [0.1, 1]}}, samples=10**12),
+        search={"training.lr": {"uniform": [0.1, 1]}},
+        samples=10**12,
+    ),
     "samples of nothing": sweep("samples: found 3; without `search` there is nothing to draw", samples=3),
     "no samples": sweep("samples: found 0; input should be greater than 0", samples=0),
     "distribution": sweep(
         "search.algorithm.rho: unknown name 'lognormal'; did you mean 'loguniform'? valid: choice, loguniform, "
-        "randint, uniform", search={"algorithm.rho": {"lognormal": [0, 1]}}),
+        "randint, uniform",
+        search={"algorithm.rho": {"lognormal": [0, 1]}},
+    ),
     "two distributions": sweep(
         "search.seed: one distribution is required, found ['choice', 'randint']",
-        search={"seed": {"choice": [1], "randint": [0, 3]}}),
+        search={"seed": {"choice": [1], "randint": [0, 3]}},
+    ),
     "log of 0": sweep(
         "search.algorithm.rho: loguniform does not take [0, 1]; [LOW, HIGH], above 0 is required",
-        search={"algorithm.rho": {"loguniform": [0, 1]}}),
+        search={"algorithm.rho": {"loguniform": [0, 1]}},
+    ),
     "uniform without end": sweep(
         "search.algorithm.rho: uniform does not take [0, inf]; [LOW, HIGH] is required",
-        search={"algorithm.rho": {"uniform": [0, float("inf")]}}),
+        search={"algorithm.rho": {"uniform": [0, float("inf")]}},
+    ),
     "uniform upside down": sweep(
         "search.algorithm.rho: uniform does not take [1, 0]; [LOW, HIGH] is required",
-        search={"algorithm.rho": {"uniform": [1, 0]}}),
+        search={"algorithm.rho": {"uniform": [1, 0]}},
+    ),
     "uniform of one": sweep(
         "search.algorithm.rho: uniform does not take [1]; [LOW, HIGH] is required",
-        search={"algorithm.rho": {"uniform": [1]}}),
+        search={"algorithm.rho": {"uniform": [1]}},
+    ),
     "randint empty": sweep(
         "search.seed: randint does not take [3, 3]; [LOW, HIGH), integers is required",
-        search={"seed": {"randint": [3, 3]}}),
+        search={"seed": {"randint": [3, 3]}},
+    ),
     "randint of words": sweep(
         "search.seed: randint does not take ['a', 'b']; [LOW, HIGH), integers is required",
-        search={"seed": {"randint": ["a", "b"]}}),
+        search={"seed": {"randint": ["a", "b"]}},
+    ),
     "choice of nothing": sweep(
         "search.seed: choice does not take []; a list of values, at least one is required",
-        search={"seed": {"choice": []}}),
+        search={"seed": {"choice": []}},
+    ),
     "search a list": sweep("search.seed: found [1, 2]; a mapping is required", search={"seed": [1, 2]}),
     "scheduler": sweep("scheduler: found 'random'; input should be 'asha' or 'median'", scheduler="random"),
     "stop": sweep(
-        "stop: unknown name 'acuracy'; did you mean 'test_accuracy'? valid: round, test_accuracy", stop={"acuracy": 3}),
+        "stop: unknown name 'acuracy'; did you mean 'test_accuracy'? valid: round, test_accuracy", stop={"acuracy": 3}
+    ),
     "stop at once": sweep("stop.round: found 0; every cell would stop at once", stop={"round": 0}),
     "stop at nan": sweep(
-        "stop.test_accuracy: found nan; input should be a finite number", stop={"test_accuracy": float("nan")}),
+        "stop.test_accuracy: found nan; input should be a finite number", stop={"test_accuracy": float("nan")}
+    ),
     "stop a word": sweep(
         "stop.round: found 'last'; input should be a valid number, unable to parse string as a number",
-        stop={"round": "last"}),
+        stop={"round": "last"},
+    ),
     "order": sweep(
         "grid.algorithm: stands after algorithm.rho, which it would undo; list it before",
-        grid={"algorithm.rho": [0.1], "algorithm": ["fedsam"]}),
+        grid={"algorithm.rho": [0.1], "algorithm": ["fedsam"]},
+    ),
     "inline": sweep("runtime.backend: found inline; a sweep runs on Ray", base=RUN),
     "second algorithm": sweep(
         "model.name: found mlp, all of it head; moon needs a feature layer",
-        grid={"algorithm": ["fedavg", "moon"], "model.hidden": [[]]}),
+        grid={"algorithm": ["fedavg", "moon"], "model.hidden": [[]]},
+    ),
     "name": sweep("name: found 'a b'; string should match pattern '^\\w[\\w./-]*$'", name="a b"),
     "name of a parent": sweep("name: found '../x'; string should match pattern '^\\w[\\w./-]*$'", name="../x"),
     "long name": sweep(
         "name: found 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...; string "
-        "should have at most 120 characters", name="x" * 200),
+        "should have at most 120 characters",
+        name="x" * 200,
+    ),
     "no name": sweep("name: found None; input should be a valid string", name=None),
     "base of a list": sweep("base: found [1]; a mapping is required", base=[1]),
     "base empty": sweep("data: is required", base={}),
     "no smoke": sweep("smoke: this sweep has no smoke section", "--smoke"),
     "smoke cases": sweep(
         "smoke.cases: unknown name 'b'; valid: a",
-        "--smoke", cases={"a": [{"seed": 1}]}, smoke={"cases": {"b": [{"seed": 1}]}}),
+        "--smoke",
+        cases={"a": [{"seed": 1}]},
+        smoke={"cases": {"b": [{"seed": 1}]}},
+    ),
     "smoke axis empty": sweep(
-        "grid.seed: found []; at least one value is required", "--smoke", smoke={"grid": {"seed": []}}),
+        "grid.seed: found []; at least one value is required", "--smoke", smoke={"grid": {"seed": []}}
+    ),
     "smoke key": sweep("smoke: unknown name 'gird'; did you mean 'grid'? valid: base, cases, grid", smoke={"gird": {}}),
-    "too many actors": Case(["sweep", "sweep.yaml", "--dry-run"],
+    "too many actors": Case(
+        ["sweep", "sweep.yaml", "--dry-run"],
         "runtime.actors: 100000 actors of 1 CPU and 0 GPU each are asked for, 2 fit;…",
-        put("sweep.yaml", yaml.safe_dump({"name": "x", "base": BASE | {"runtime": {"actors": 10**5}}}))),
+        put("sweep.yaml", yaml.safe_dump({"name": "x", "base": BASE | {"runtime": {"actors": 10**5}}})),
+    ),
 }

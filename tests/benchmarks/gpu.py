@@ -23,10 +23,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from fedray.backend.inline import InlineBackend
 from fedray.config import RunConfig
-from fedray.models.zoo import model_spec
-from fedray.simulation import Simulation, theta_sha256
+from fedray.engine.backend import InlineBackend
+from fedray.engine.simulation import Simulation
+from fedray.engine.state import theta_sha256
+from fedray.models import model_spec
 from tests.benchmarks import pairs as p
 from tests.benchmarks.systems.ours import problem
 from tests.benchmarks.workloads import WORKLOADS, Workload
@@ -70,6 +71,7 @@ def graphed(step: Callable[[], None]) -> Callable[[], None]:
 
 def repeated(step: Callable[[], object], steps: int, device: str) -> Callable[[], None]:
     """Steps and a wait for the last."""
+
     def run() -> None:
         for _ in range(steps):
             step()
@@ -95,13 +97,22 @@ def stacked(module: nn.Module, clients: int, device: str) -> Callable[[], None]:
     return step
 
 
-def ours(model: str, device: str, precision: str, graph: bool = False, algorithm: str = "fedavg",
-         work: Workload = replace(W2, cohort=1)) -> Simulation:
+def ours(
+    model: str,
+    device: str,
+    precision: str,
+    graph: bool = False,
+    algorithm: str = "fedavg",
+    work: Workload = replace(W2, cohort=1),
+) -> Simulation:
     """fedray in one process; by default one client of w2's, 20 steps a round."""
     made = problem(work, actors=0)
     whole = made.config.resolved()
-    whole |= {"model": {"name": model}, "algorithm": {"name": algorithm},
-              "runtime": {"backend": "inline", "device": device, "cuda_graph": graph}}
+    whole |= {
+        "model": {"name": model},
+        "algorithm": {"name": algorithm},
+        "runtime": {"backend": "inline", "device": device, "cuda_graph": graph},
+    }
     whole["training"] |= {"precision": precision}
     return Simulation(replace(made, config=RunConfig.parse(whole)), InlineBackend())
 
@@ -139,8 +150,10 @@ def alone(device: str, seconds: float) -> None:
 def together(processes: int, device: str) -> float:
     """Samples/s of several processes on the device, together."""
     command = [sys.executable, "-m", "tests.benchmarks.gpu", "--device", device, "--alone"]
-    running = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=p.ROOT)
-               for _ in range(processes)]
+    running = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=p.ROOT)
+        for _ in range(processes)
+    ]
     for process in running:
         assert process.stdout is not None
         process.stdout.readline()
@@ -175,27 +188,40 @@ def main(
                 what = f"{model}, {precision}"
                 module = model_spec(model).build(W2.shape, 10).to(device)
                 bare = eager(module, device, precision)
-                told.add(f"samples/s of fedray / bare eager loop, {what}",
-                         p.paired(repeated(bare, 20, device), repeated(simulation.step, 1, device), pairs))
+                told.add(
+                    f"samples/s of fedray / bare eager loop, {what}",
+                    p.paired(repeated(bare, 20, device), repeated(simulation.step, 1, device), pairs),
+                )
                 if device == "cuda":
                     recorded = ours(model, device, precision, graph=True)
-                    told.add(f"samples/s of fedray with CUDA graphs / bare eager loop, {what}",
-                             p.paired(repeated(bare, 20, device), repeated(recorded.step, 1, device), pairs),
-                             ">= 5" if model == "lenet" else ">= 1.5")
-                    told.add(f"the same bits with and without CUDA graphs, {what}",
-                             sha(ours(model, device, precision)) == sha(ours(model, device, precision, graph=True)))
+                    told.add(
+                        f"samples/s of fedray with CUDA graphs / bare eager loop, {what}",
+                        p.paired(repeated(bare, 20, device), repeated(recorded.step, 1, device), pairs),
+                        ">= 5" if model == "lenet" else ">= 1.5",
+                    )
+                    told.add(
+                        f"the same bits with and without CUDA graphs, {what}",
+                        sha(ours(model, device, precision)) == sha(ours(model, device, precision, graph=True)),
+                    )
                     graph = graphed(bare)
-                    told.add(f"samples/s of the bare loop as a CUDA graph / eager, {what}",
-                             p.paired(repeated(bare, steps, device), repeated(graph, steps, device), pairs))
+                    told.add(
+                        f"samples/s of the bare loop as a CUDA graph / eager, {what}",
+                        p.paired(repeated(bare, steps, device), repeated(graph, steps, device), pairs),
+                    )
         module = model_spec("lenet").build(W2.shape, 10).to(device)
         bare, stack = eager(module, device, "fp32"), stacked(module, STACK, device)
-        told.add(f"samples/s of {STACK} clients as a stack / one after another, LeNet, eager",
-                 p.paired(repeated(bare, STACK, device), repeated(stack, 1, device), pairs))
+        told.add(
+            f"samples/s of {STACK} clients as a stack / one after another, LeNet, eager",
+            p.paired(repeated(bare, STACK, device), repeated(stack, 1, device), pairs),
+        )
         one = together(1, device)
         for n in range(2, processes + 1, 2):
             told.add(f"samples/s of {n} processes / 1, LeNet, eager", round(together(n, device) / one, 2))
-        told.add(f"minutes of {rounds} rounds of a cell of FedTOGA's table 1", round(minutes(device, rounds), 2),
-                 "< 2" if rounds == 800 else "")
+        told.add(
+            f"minutes of {rounds} rounds of a cell of FedTOGA's table 1",
+            round(minutes(device, rounds), 2),
+            "< 2" if rounds == 800 else "",
+        )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 Dirichlet(0.1) over 100 clients, cohort 10, LeNet, batches of 10. A round's bound is the largest share of the
 longest-first assignment, in samples, times the seconds of a sample; these come from rounds of 8 equal clients, which
 are made in turn with the unequal ones. What the assignment does for 4, 8 and 16 actors is a test
-(tests/backend/test_traffic.py).
+(tests/cluster/test_traffic.py).
 """
 
 import time
@@ -16,11 +16,11 @@ import numpy as np
 import ray
 import typer
 
-from fedray.backend.ray import RayBackend, longest_first
+from fedray.cluster.ray_backend import RayBackend, longest_first
 from fedray.config import RunConfig, Runtime
-from fedray.data.dataset import Dataset
-from fedray.problem import Problem
-from fedray.simulation import Simulation
+from fedray.datasets.dataset import Dataset
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
 from tests.benchmarks import pairs as p
 
 ACTORS, EQUAL = 2, 8
@@ -32,17 +32,34 @@ def problem(partition: object, cohort: int, rounds: int, clients: int) -> Proble
     x = rng.integers(0, 256, (10_000, 3, 32, 32), dtype=np.uint8)
     y = rng.integers(0, 10, len(x))
     data = Dataset("random", x, y, x[:10], y[:10], 10)
-    return Problem.build(RunConfig.parse({
-        "data": "digits", "partition": partition, "clients": {"total": clients, "per_round": cohort},
-        "model": "lenet", "algorithm": "fedavg", "evaluation": {"every": rounds},
-        "training": {"rounds": rounds, "local_epochs": 1, "batch_size": 10}, "runtime": {"actors": ACTORS}}), data)
+    return Problem.build(
+        RunConfig.parse(
+            {
+                "data": "digits",
+                "partition": partition,
+                "clients": {"total": clients, "per_round": cohort},
+                "model": "lenet",
+                "algorithm": "fedavg",
+                "evaluation": {"every": rounds},
+                "training": {"rounds": rounds, "local_epochs": 1, "batch_size": 10},
+                "runtime": {"actors": ACTORS},
+            }
+        ),
+        data,
+    )
 
 
 def main(pairs: Annotated[int, typer.Option(min=1)] = 20, out: Path | None = None) -> None:
     """Print the ratio."""
     with p.report("load", out) as told:
-        ray.init("local", num_cpus=2 * ACTORS, include_dashboard=False, log_to_driver=False,
-                 _node_ip_address="127.0.0.1", logging_level="ERROR")
+        ray.init(
+            "local",
+            num_cpus=2 * ACTORS,
+            include_dashboard=False,
+            log_to_driver=False,
+            _node_ip_address="127.0.0.1",
+            logging_level="ERROR",
+        )
         unequal = problem({"name": "dirichlet", "alpha": 0.1, "min_size": 0}, 10, pairs + 2, 100)
         equal = problem("iid", EQUAL, pairs + 2, 100)
         backends = [RayBackend(Runtime(actors=ACTORS)) for _ in range(2)]

@@ -20,8 +20,14 @@ from tests.benchmarks import pairs as p
 from tests.benchmarks.workloads import WORKLOADS
 
 GOALS = {"w0": "", "w1": "<= 1.10", "w2": "<= 1.05"}
-PEER_GOALS = {("flower", "w0"): "<= 1/20", ("flower", "w1"): "< 1", ("flower", "w2"): "< 1", ("pfl", "w0"): "<= 1",
-              ("pfl", "w1"): "< 1", ("pfl", "w2"): "<= 1"}
+PEER_GOALS = {
+    ("flower", "w0"): "<= 1/20",
+    ("flower", "w1"): "< 1",
+    ("flower", "w2"): "< 1",
+    ("pfl", "w0"): "<= 1",
+    ("pfl", "w1"): "< 1",
+    ("pfl", "w2"): "<= 1",
+}
 
 
 def main(
@@ -80,9 +86,12 @@ def main(
             against(peer, "floor, one process" if peer.endswith("one process") else "floor")
         for name, error in missing.items():
             told.add(name, f"not measured: {error}")
-        told.add("memory of the processes that train, fedray / floor, PSS",
-                 round(memory["fedray"]["workers"] / memory["floor"]["workers"], 3), "<= 1.25",
-                 megabytes={name: {part: round(mb) for part, mb in parts.items()} for name, parts in memory.items()})
+        told.add(
+            "memory of the processes that train, fedray / floor, PSS",
+            round(memory["fedray"]["workers"] / memory["floor"]["workers"], 3),
+            "<= 1.25",
+            megabytes={name: {part: round(mb) for part, mb in parts.items()} for name, parts in memory.items()},
+        )
 
 
 if __name__ == "__main__":

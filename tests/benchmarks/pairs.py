@@ -25,14 +25,22 @@ DRAWS = 10_000
 class System:
     """A process that makes rounds (`systems.protocol`), started here and ended at the end of the block."""
 
-    def __init__(self, name: str, command: Sequence[str], env: dict[str, str] | None = None,
-                 log: Path | None = None) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], env: dict[str, str] | None = None, log: Path | None = None
+    ) -> None:
         self.name, self.log = name, log
         with contextlib.ExitStack() as stack:
             errors: Any = stack.enter_context(log.open("w")) if log else None
             self.process = subprocess.Popen(
-                list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT,
-                bufsize=1, env=os.environ | MALLOC | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | (env or {}))
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                cwd=ROOT,
+                bufsize=1,
+                env=os.environ | MALLOC | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | (env or {}),
+            )
         self.workers: list[int] = []
 
     def __enter__(self) -> Self:
@@ -80,8 +88,12 @@ class System:
 
 def ours(work: str, actors: int, algorithm: str = "fedavg", precision: str = "fp32") -> System:
     """fedray."""
-    label = "fedray" + (f" {algorithm}" if algorithm != "fedavg" else "") + (
-        f" {precision}" if precision != "fp32" else "") + (" inline" if not actors else "")
+    label = (
+        "fedray"
+        + (f" {algorithm}" if algorithm != "fedavg" else "")
+        + (f" {precision}" if precision != "fp32" else "")
+        + (" inline" if not actors else "")
+    )
     module = "tests.benchmarks.systems.ours"
     return System(label, [sys.executable, "-m", module, work, str(actors), algorithm, precision])
 
@@ -166,8 +178,19 @@ def report(name: str, out: Path | None) -> Iterator[Report]:
     print(f"took {took} s", flush=True)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps({"benchmark": name, "command": " ".join(["python -m", _module(), *sys.argv[1:]]),
-                                   "machine": here, "seconds": took, "figures": made.lines}, indent=1) + "\n")
+        out.write_text(
+            json.dumps(
+                {
+                    "benchmark": name,
+                    "command": " ".join(["python -m", _module(), *sys.argv[1:]]),
+                    "machine": here,
+                    "seconds": took,
+                    "figures": made.lines,
+                },
+                indent=1,
+            )
+            + "\n"
+        )
 
 
 def _module() -> str:
@@ -176,6 +199,7 @@ def _module() -> str:
 
 def machine() -> dict[str, str]:
     """What stands beside every number."""
+
     def git(*arguments: str) -> str:
         return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False).stdout
 
@@ -184,11 +208,14 @@ def machine() -> dict[str, str]:
     model = next(line.split(":")[1].strip() for line in told.splitlines() if line.startswith("model name"))
     features = [flag for flag in ("avx512f", "avx512_bf16", "amx_bf16") if f" {flag}" in told]
     changes = "+changes" if git("status", "--porcelain", "--", "fedray", "tests/benchmarks").strip() else ""
-    return {"commit": git("rev-parse", "--short", "HEAD").strip() + changes,
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            "cpu": f"{model} x {os.cpu_count()} ({' '.join(features)})",
-            "load": f"{os.getloadavg()[0]:.1f}", "python": platform.python_version(),
-            **{name: metadata.version(name) for name in ("torch", "ray", "numpy")}}
+    return {
+        "commit": git("rev-parse", "--short", "HEAD").strip() + changes,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "cpu": f"{model} x {os.cpu_count()} ({' '.join(features)})",
+        "load": f"{os.getloadavg()[0]:.1f}",
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("torch", "ray", "numpy")},
+    }
 
 
 def descendants(pid: int) -> list[int]:

@@ -12,8 +12,8 @@ import time
 
 import numpy as np
 
-from fedray.data.dataset import Dataset
-from fedray.data.partition import partition
+from fedray.datasets.dataset import Dataset
+from fedray.partitions import partition
 
 CLASSES, SAMPLES = 10, 20
 
@@ -22,11 +22,23 @@ def main(clients: int) -> None:
     """Index `clients` clients with every partitioner."""
     labels = np.random.default_rng(0).integers(0, CLASSES, clients * SAMPLES)
     images = np.broadcast_to(np.zeros((1, 1), np.float32), (len(labels), 1))
-    data = Dataset("synthetic", images, labels, images[:1], labels[:1], CLASSES,
-                   client_train=np.repeat(np.arange(clients), SAMPLES))
-    options = [{"name": "iid"}, {"name": "sharding", "shards": 2}, {"name": "natural"},
-               {"name": "dirichlet", "alpha": 0.3, "min_size": 0}, {"name": "pathological", "classes": 3},
-               {"name": "dirichlet_client", "alpha": 0.3}]
+    data = Dataset(
+        "synthetic",
+        images,
+        labels,
+        images[:1],
+        labels[:1],
+        CLASSES,
+        client_train=np.repeat(np.arange(clients), SAMPLES),
+    )
+    options = [
+        {"name": "iid"},
+        {"name": "sharding", "shards": 2},
+        {"name": "natural"},
+        {"name": "dirichlet", "alpha": 0.3, "min_size": 0},
+        {"name": "pathological", "classes": 3},
+        {"name": "dirichlet_client", "alpha": 0.3},
+    ]
     for chosen in options:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         cpu, wall = time.process_time(), time.perf_counter()

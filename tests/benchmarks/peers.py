@@ -25,9 +25,14 @@ def started(work: str, processes: int) -> tuple[list[System], dict[str, str]]:
         print(f"{name}: {version}", flush=True)
         for n in (processes, 1) if name == "pfl" and work == "w0" else (processes,):
             label = name + (", one process" if n < processes else "")
-            systems.append(System(label, [str(python), "-m", f"tests.benchmarks.systems.{name}", work, str(n)],
-                                  {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(root / "home")},
-                                  log=root / f"{name}-{n}.log"))
+            systems.append(
+                System(
+                    label,
+                    [str(python), "-m", f"tests.benchmarks.systems.{name}", work, str(n)],
+                    {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(root / "home")},
+                    log=root / f"{name}-{n}.log",
+                )
+            )
     return systems, missing
 
 
@@ -38,8 +43,21 @@ def environment(name: str, root: Path) -> tuple[Path, str]:
     if not (home / "ready").exists():
         print(f"installing {WANTED[name]} into {home}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, capture_output=True, timeout=120)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", WANTED[name],
-                        f"torch=={metadata.version('torch')}"], check=True, capture_output=True, timeout=600)
+        subprocess.run(
+            [
+                str(python),
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                WANTED[name],
+                f"torch=={metadata.version('torch')}",
+            ],
+            check=True,
+            capture_output=True,
+            timeout=600,
+        )
         (home / "ready").touch()
     asked = f"from importlib.metadata import version; print(version({package!r}))"
     told = subprocess.run([str(python), "-c", asked], check=True, capture_output=True, text=True, timeout=60)

@@ -19,12 +19,12 @@ import typer
 from torch.nn.functional import cross_entropy
 
 from fedray.api import run_problem
-from fedray.backend.inline import InlineBackend
 from fedray.config import RunConfig
-from fedray.data.dataset import Dataset
-from fedray.problem import Problem
-from fedray.simulation import Simulation
-from fedray.simulation import run as run_all
+from fedray.datasets.dataset import Dataset
+from fedray.engine.backend import InlineBackend
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
+from fedray.engine.simulation import run as run_all
 from tests.benchmarks import pairs as p
 from tests.benchmarks.systems.ours import problem
 from tests.benchmarks.workloads import WORKLOADS
@@ -50,14 +50,21 @@ def speed(told: p.Report, pairs: int) -> None:
     """Rounds of one process, the same clients."""
     for name, clients in (("w2", 1), ("w1", 5)):
         work = replace(WORKLOADS[name], cohort=clients)
-        plain, innermost, bf16 = (Simulation(problem(work, precision=precision, actors=0), InlineBackend())
-                                  for precision in ("contiguous", "fp32", "bf16"))
+        plain, innermost, bf16 = (
+            Simulation(problem(work, precision=precision, actors=0), InlineBackend())
+            for precision in ("contiguous", "fp32", "bf16")
+        )
         model = "LeNet" if name == "w2" else "the CNN of w1"
-        told.add(f"samples/s of bf16 / fp32 in PyTorch's layout, {model}", p.paired(plain.step, bf16.step, pairs),
-                 ">= 2.5" if name == "w2" else "")
+        told.add(
+            f"samples/s of bf16 / fp32 in PyTorch's layout, {model}",
+            p.paired(plain.step, bf16.step, pairs),
+            ">= 2.5" if name == "w2" else "",
+        )
         told.add(f"samples/s of fp32 / fp32 in PyTorch's layout, {model}", p.paired(plain.step, innermost.step, pairs))
-        told.add(f"the same of a bare loop, bf16 / fp32, {model}",
-                 p.paired(lambda name=name: bare(name, False), lambda name=name: bare(name, True), pairs))
+        told.add(
+            f"the same of a bare loop, bf16 / fp32, {model}",
+            p.paired(lambda name=name: bare(name, False), lambda name=name: bare(name, True), pairs),
+        )
 
 
 def accuracy(told: p.Report, data: str, seeds: int, actors: int) -> None:
@@ -65,27 +72,41 @@ def accuracy(told: p.Report, data: str, seeds: int, actors: int) -> None:
     found: dict[str, list[float]] = {"fp32": [], "bf16": []}
     for seed in range(seeds):
         for precision, values in found.items():
-            config = RunConfig.parse({
-                "seed": seed, "data": {"name": "npz", "path": data} if data.endswith(".npz") else data,
-                "partition": {"name": "dirichlet", "alpha": 0.5}, "model": "lenet",
-                "algorithm": "fedavg", "clients": {"total": 20, "per_round": 5},
-                "training": {"rounds": 20, "local_epochs": 2, "batch_size": 50, "lr": 0.05, "precision": precision},
-                "evaluation": {"every": 20, "last": 10},
-                "runtime": {"actors": actors, "backend": "ray" if actors > 1 else "inline"}})
+            config = RunConfig.parse(
+                {
+                    "seed": seed,
+                    "data": {"name": "npz", "path": data} if data.endswith(".npz") else data,
+                    "partition": {"name": "dirichlet", "alpha": 0.5},
+                    "model": "lenet",
+                    "algorithm": "fedavg",
+                    "clients": {"total": 20, "per_round": 5},
+                    "training": {"rounds": 20, "local_epochs": 2, "batch_size": 50, "lr": 0.05, "precision": precision},
+                    "evaluation": {"every": 20, "last": 10},
+                    "runtime": {"actors": actors, "backend": "ray" if actors > 1 else "inline"},
+                }
+            )
             history = _few(config, actors)
             values.append(mean(row["test_accuracy"] for row in history[-10:]))
     differences = [b - a for a, b in zip(found["fp32"], found["bf16"], strict=True)]
-    told.add(f"accuracy of bf16 - fp32 on {Path(data).stem}, points",
-             f"{mean(differences):+.2f} ± {stdev(differences) if seeds > 1 else 0:.2f} ({seeds} seeds)", fp32=[
-                 round(value, 2) for value in found["fp32"]], bf16=[round(value, 2) for value in found["bf16"]])
+    told.add(
+        f"accuracy of bf16 - fp32 on {Path(data).stem}, points",
+        f"{mean(differences):+.2f} ± {stdev(differences) if seeds > 1 else 0:.2f} ({seeds} seeds)",
+        fp32=[round(value, 2) for value in found["fp32"]],
+        bf16=[round(value, 2) for value in found["bf16"]],
+    )
 
 
 def _few(config: RunConfig, actors: int) -> list[dict[str, float]]:
     """History of a run on 6,000 training and 2,000 test samples."""
     whole = config.data.load()
     chosen = np.random.default_rng(0).permutation(len(whole.y_train))[:6000]
-    data: Dataset = replace(whole, x_train=whole.x_train[chosen], y_train=whole.y_train[chosen],
-                            x_test=whole.x_test[:2000], y_test=whole.y_test[:2000])
+    data: Dataset = replace(
+        whole,
+        x_train=whole.x_train[chosen],
+        y_train=whole.y_train[chosen],
+        x_test=whole.x_test[:2000],
+        y_test=whole.y_test[:2000],
+    )
     problem_ = Problem.build(config, data)
     if actors == 1:
         return run_all(problem_, InlineBackend()).history

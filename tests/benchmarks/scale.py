@@ -1,6 +1,6 @@
 """A round with a million clients in the index against one with a thousand; 100 train in both, as in w0.
 
-    python -m tests.benchmarks.scale          # 30 pairs, under a minute
+python -m tests.benchmarks.scale          # 30 pairs, under a minute
 """
 
 from pathlib import Path
@@ -9,12 +9,12 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from fedray.backend.inline import InlineBackend
 from fedray.config import RunConfig
-from fedray.data.dataset import Dataset
-from fedray.data.shards import Shards
-from fedray.problem import Problem
-from fedray.simulation import Simulation
+from fedray.datasets.dataset import Dataset
+from fedray.engine.backend import InlineBackend
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
+from fedray.partitions.shards import Shards
 from tests.benchmarks import pairs as p
 
 SAMPLES, POOL = 20, 20_000
@@ -25,10 +25,17 @@ def simulation(clients: int, rounds: int, algorithm: str) -> Simulation:
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((POOL, 64), dtype=np.float32), rng.integers(0, 10, POOL)
     shards = Shards(rng.integers(0, POOL, clients * SAMPLES), np.arange(clients + 1) * SAMPLES)
-    config = RunConfig.parse({
-        "data": "digits", "partition": "natural", "clients": {"total": clients, "per_round": 100},
-        "model": {"name": "mlp", "hidden": [32]}, "algorithm": algorithm, "evaluation": {"every": rounds},
-        "training": {"rounds": rounds, "local_epochs": 1, "batch_size": 20, "aggregation": "samples"}})
+    config = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": "natural",
+            "clients": {"total": clients, "per_round": 100},
+            "model": {"name": "mlp", "hidden": [32]},
+            "algorithm": algorithm,
+            "evaluation": {"every": rounds},
+            "training": {"rounds": rounds, "local_epochs": 1, "batch_size": 20, "aggregation": "samples"},
+        }
+    )
     return Simulation(Problem(config, Dataset("random", x, y, x[:10], y[:10], 10), shards), InlineBackend())
 
 

@@ -1,6 +1,6 @@
 """FedTOGA's local step against FedAvg's, in one process: at most 2.1 times, two backward passes being most of it.
 
-    python -m tests.benchmarks.step            # LeNet (w2), about 4 minutes; --workload w1 takes 2
+python -m tests.benchmarks.step            # LeNet (w2), about 4 minutes; --workload w1 takes 2
 """
 
 from dataclasses import replace
@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from fedray.backend.inline import InlineBackend
-from fedray.simulation import Simulation
+from fedray.engine.backend import InlineBackend
+from fedray.engine.simulation import Simulation
 from tests.benchmarks import pairs as p
 from tests.benchmarks.systems.ours import problem
 from tests.benchmarks.workloads import WORKLOADS

@@ -35,12 +35,17 @@ def sweep(cells: int, seconds: float, data: Path) -> dict[str, object]:
     return {
         "name": "overhead",
         "base": {
-            "data": {"name": "npz", "path": str(data)}, "partition": "iid",
-            "clients": {"total": 500, "per_round": 1}, "model": "simple_cnn",
+            "data": {"name": "npz", "path": str(data)},
+            "partition": "iid",
+            "clients": {"total": 500, "per_round": 1},
+            "model": "simple_cnn",
             "algorithm": {"name": "tests.benchmarks.jobs:Spins", "seconds": seconds / ROUNDS},
             "training": {"rounds": ROUNDS, "local_steps": 1, "batch_size": 1},
-            "evaluation": {"every": ROUNDS}, "runtime": {"actors": 1, "device": "cpu"}},
-        "grid": {"seed": list(range(SEEDS)), "training.lr": [0.01 * (k + 1) for k in range(-(-cells // SEEDS))]}}
+            "evaluation": {"every": ROUNDS},
+            "runtime": {"actors": 1, "device": "cpu"},
+        },
+        "grid": {"seed": list(range(SEEDS)), "training.lr": [0.01 * (k + 1) for k in range(-(-cells // SEEDS))]},
+    }
 
 
 def watched(command: list[str], folder: Path, env: dict[str, str]) -> tuple[float, list[float]]:
@@ -63,8 +68,11 @@ def watched(command: list[str], folder: Path, env: dict[str, str]) -> tuple[floa
     return time.perf_counter() - began, list(largest.values())
 
 
-def main(cells: Annotated[int, typer.Option(min=SEEDS, help="a multiple of 5")] = 100, seconds: float = 1.0,
-         out: Path | None = None) -> None:
+def main(
+    cells: Annotated[int, typer.Option(min=SEEDS, help="a multiple of 5")] = 100,
+    seconds: float = 1.0,
+    out: Path | None = None,
+) -> None:
     """Print the share of useful work."""
     with p.report(f"sweep overhead, cells of {seconds:g} s", out) as told, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -76,20 +84,33 @@ def main(cells: Annotated[int, typer.Option(min=SEEDS, help="a multiple of 5")] 
             made = sweep(count, seconds, data) | {"name": f"overhead-{count}-{train}"}
             file = folder / f"{count}-{train}.yaml"
             file.write_text(yaml.safe_dump(made))
-            env = os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/{train}.db", "FEDRAY_STORAGE": name,
-                                "PYTHONPATH": str(p.ROOT)}
+            env = os.environ | {
+                "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/{train}.db",
+                "FEDRAY_STORAGE": name,
+                "PYTHONPATH": str(p.ROOT),
+            }
             return watched([sys.executable, "-m", "fedray.cli", "sweep", str(file)], folder, env)
 
         wall, _ = run(cells, TRAIN)
         # Of as many cells each: their heaps grow alike.
         large, small = (run(2 * SEEDS, train)[1] for train in (TRAIN + 1, 1000))
         useful = cells * seconds / (CORES * wall)
-        told.add("useful work / (2 cores x wall time)", round(useful, 3), ">= 0.75" if seconds < 5 else ">= 0.95",
-                 cells=cells, wall_seconds=round(wall, 1))
+        told.add(
+            "useful work / (2 cores x wall time)",
+            round(useful, 3),
+            ">= 0.75" if seconds < 5 else ">= 0.95",
+            cells=cells,
+            wall_seconds=round(wall, 1),
+        )
         added = (max(large) - max(small)) if large and small else float("nan")
         share = round(100 * added / (TRAIN * 3072 / 1e6), 1)
-        told.add("unique memory an actor adds for the data, % of the data", share, "<= 10",
-                 with_154_mb=[round(mb) for mb in large], with_3_mb=[round(mb) for mb in small])
+        told.add(
+            "unique memory an actor adds for the data, % of the data",
+            share,
+            "<= 10",
+            with_154_mb=[round(mb) for mb in large],
+            with_3_mb=[round(mb) for mb in small],
+        )
 
 
 if __name__ == "__main__":

@@ -27,11 +27,27 @@ def tables(folder: Path) -> str:
     for file in sorted(folder.glob("*.json")):
         found = json.loads(file.read_text())
         machine = ", ".join(f"{key} {value}" for key, value in found["machine"].items())
-        rows = [f"| {line['figure']} | {line['goal']} | {shown(line['measured'])} | "
-                + "; ".join(f"{key.replace('_', ' ')} {value}" for key, value in line.items()
-                            if key not in ("figure", "goal", "measured")) + " |" for line in found["figures"]]
-        parts.append("\n".join([f"**{found['benchmark']}**: `{found['command']}` ({found['seconds']} s; {machine})", "",
-                                "| figure | goal | measured | beside |", "|---|---|---|---|", *rows]))
+        rows = [
+            f"| {line['figure']} | {line['goal']} | {shown(line['measured'])} | "
+            + "; ".join(
+                f"{key.replace('_', ' ')} {value}"
+                for key, value in line.items()
+                if key not in ("figure", "goal", "measured")
+            )
+            + " |"
+            for line in found["figures"]
+        ]
+        parts.append(
+            "\n".join(
+                [
+                    f"**{found['benchmark']}**: `{found['command']}` ({found['seconds']} s; {machine})",
+                    "",
+                    "| figure | goal | measured | beside |",
+                    "|---|---|---|---|",
+                    *rows,
+                ]
+            )
+        )
     return "\n\n".join(parts) or "Not measured yet."
 
 

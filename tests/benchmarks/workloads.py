@@ -24,17 +24,37 @@ class CNN(nn.Sequential):
     channels_last = True  # read by fedray, as of any model of a user's own
 
     def __init__(self) -> None:
-        super().__init__(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-                         nn.Linear(64 * 14 * 14, 128), nn.ReLU(), nn.Linear(128, 10))
+        super().__init__(
+            nn.Conv2d(3, 32, 3),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * 14 * 14, 128),
+            nn.ReLU(),
+            nn.Linear(128, 10),
+        )
 
 
 class LeNet(nn.Sequential):
     """Two convolutions of 5x5 with 64 channels, then 1600-384-192-10: 797,962 parameters."""
 
     def __init__(self) -> None:
-        super().__init__(nn.Conv2d(3, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(64, 64, 5), nn.ReLU(),
-                         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1600, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(),
-                         nn.Linear(192, 10))
+        super().__init__(
+            nn.Conv2d(3, 64, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(64, 64, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(1600, 384),
+            nn.ReLU(),
+            nn.Linear(384, 192),
+            nn.ReLU(),
+            nn.Linear(192, 10),
+        )
 
 
 @dataclass(frozen=True)
@@ -70,10 +90,14 @@ class Workload:
         return self.module()
 
 
-WORKLOADS = {work.name: work for work in (
-    Workload("w0", 1000, 20, (64,), 100, 1, 20, MLP),
-    Workload("w1", 1000, 50, (3, 32, 32), 50, 1, 10, CNN),
-    Workload("w2", 100, 500, (3, 32, 32), 10, 2, 50, LeNet))}
+WORKLOADS = {
+    work.name: work
+    for work in (
+        Workload("w0", 1000, 20, (64,), 100, 1, 20, MLP),
+        Workload("w1", 1000, 50, (3, 32, 32), 50, 1, 10, CNN),
+        Workload("w2", 100, 500, (3, 32, 32), 10, 2, 50, LeNet),
+    )
+}
 
 
 def as_input(x: Tensor) -> Tensor:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fedray.checkpoint import Checkpoints
-from fedray.worker import LESS_MEMORY
-from tests.sweeps import SWEEP, done, fedray, logged_once, outcome, runs, state_hashes, undisturbed, write
+from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.worker import LESS_MEMORY
+from tests.sweep.running import SWEEP, done, fedray, logged_once, outcome, runs, state_hashes, undisturbed, write
 
 
 def sweep(cases: list[dict[str, Any]], **training: object) -> dict[str, Any]:
@@ -25,9 +25,14 @@ def test_a_cell_that_runs_out_of_memory_or_disk_does_not_disturb_the_others(tmp_
     """
     marker = tmp_path / "marker"
     marker.touch()
-    small = sweep([{"algorithm": {"name": "tests.plugins:Greedy", "mebibytes": 256}},
-                   {"algorithm": {"name": "tests.plugins:FillsDisk", "marker": str(marker)}},
-                   {"algorithm": "tests.plugins:FillsDisk"}], lr_decay=0.9)  # it lifts the limit of its process
+    small = sweep(
+        [
+            {"algorithm": {"name": "tests.plugins:Greedy", "mebibytes": 256}},
+            {"algorithm": {"name": "tests.plugins:FillsDisk", "marker": str(marker)}},
+            {"algorithm": "tests.plugins:FillsDisk"},
+        ],
+        lr_decay=0.9,
+    )  # it lifts the limit of its process
     out = done(fedray(tmp_path, "sweep", str(write(tmp_path, small))), code=1)
     assert "small: 2 failed, 1 finished" in out
     messages = {run.data.tags["fedray.message"] for run in runs(tmp_path)} - {""}
@@ -52,8 +57,10 @@ def test_sigterm_keeps_the_rounds_made_and_the_next_call_goes_on(tmp_path: Path)
 
     12 rounds of 3 clients that sleep 0.5 s each are 18 s; the other cell is done in one or two.
     """
-    slow = SWEEP | {"base": SWEEP["base"] | {"runtime": {"checkpoint_every": 1000}},
-                    "grid": {"algorithm": ["scaffold", {"name": "tests.plugins:Slow", "nap": 0.5}]}}
+    slow = SWEEP | {
+        "base": SWEEP["base"] | {"runtime": {"checkpoint_every": 1000}},
+        "grid": {"algorithm": ["scaffold", {"name": "tests.plugins:Slow", "nap": 0.5}]},
+    }
     driver = fedray(tmp_path, "sweep", str(write(tmp_path, slow)))
     assert driver.stdout is not None
     for line in driver.stdout:

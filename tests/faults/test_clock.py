@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sweeps import REPOSITORY, SWEEP, done, fedray, logged_once, runs, state_hashes, undisturbed, write
+from tests.sweep.running import REPOSITORY, SWEEP, done, fedray, logged_once, runs, state_hashes, undisturbed, write
 
 JUMPING = """
 import itertools, os, time
@@ -36,5 +36,6 @@ def test_jumps_of_the_wall_clock_change_nothing(tmp_path: Path) -> None:
         assert 0 < run.data.metrics["seconds_per_round"] < 60
         assert run.data.metrics["evaluations"] == 12
     stamps = {run.info.start_time // 86_400_000 for run in runs(tmp_path)} | {
-        run.info.end_time // 86_400_000 for run in runs(tmp_path)}
+        run.info.end_time // 86_400_000 for run in runs(tmp_path)
+    }
     assert len(stamps) > 1, "the clock did not jump"

@@ -10,12 +10,27 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from tests.sweeps import REPOSITORY, SWEEP, done, fedray, logged_once, outcome, runs, state_hashes, undisturbed, write
+from tests.sweep.running import (
+    REPOSITORY,
+    SWEEP,
+    done,
+    fedray,
+    logged_once,
+    outcome,
+    runs,
+    state_hashes,
+    undisturbed,
+    write,
+)
 
 SMALL = {"object_store_memory": 100_000_000, "include_dashboard": False, "node_ip_address": "127.0.0.2"}
 """Loopback, and not the address that Ray replaces by the machine's own."""
-WATCHFUL = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_timeout_ms": 5000,
-            "health_check_failure_threshold": 3}
+WATCHFUL = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 5000,
+    "health_check_failure_threshold": 3,
+}
 """A lost node is noticed within seconds."""
 
 
@@ -67,15 +82,18 @@ def test_a_node_lost_and_a_late_one_change_nothing(cluster: Cluster, tmp_path: P
 
 
 @pytest.mark.faults
-def test_four_actors_on_three_nodes_share_gpus_and_each_node_s_copy_of_the_data(cluster: Cluster, tmp_path: Path
-                                                                                ) -> None:
+def test_four_actors_on_three_nodes_share_gpus_and_each_node_s_copy_of_the_data(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """Logical GPUs: two nodes of one each, four actors of a half each, so two on either and none on the head."""
     for _ in range(2):
         cluster.add_node(num_cpus=2, num_gpus=1, **SMALL)
     notes = tmp_path / "notes"
     runtime = {"actors": 4, "cpus_per_actor": 0.5, "gpus_per_actor": 0.5, "device": "cpu"}
-    sweep = SWEEP | {"base": SWEEP["base"] | {"runtime": runtime, "clients": {"total": 10, "per_round": 8}},
-                     "grid": {"algorithm": [{"name": "tests.plugins:Where", "notes": str(notes)}]}}
+    sweep = SWEEP | {
+        "base": SWEEP["base"] | {"runtime": runtime, "clients": {"total": 10, "per_round": 8}},
+        "grid": {"algorithm": [{"name": "tests.plugins:Where", "notes": str(notes)}]},
+    }
     out = done(fedray(tmp_path, "sweep", str(write(tmp_path, sweep)), "--address", cluster.address))
     assert "small: 1 finished" in out
     placed = {tuple(line.split()) for line in notes.read_text().splitlines()}

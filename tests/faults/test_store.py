@@ -12,16 +12,34 @@ from pathlib import Path
 
 import pytest
 
-from tests.sweeps import SWEEP, done, fedray, logged_once, outcome, state_hashes, undisturbed, write
+from tests.sweep.running import SWEEP, done, fedray, logged_once, outcome, state_hashes, undisturbed, write
 
 
 @contextlib.contextmanager
 def server(folder: Path, port: int) -> Iterator[None]:
     """A real `mlflow server` on 127.0.0.1; SIGKILLed, its workers too, at the end."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-         "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination", str(folder / "files")],
-        cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        [
+            sys.executable,
+            "-m",
+            "mlflow",
+            "server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--workers",
+            "1",
+            "--backend-store-uri",
+            f"sqlite:///{folder / 'mlflow.db'}",
+            "--artifacts-destination",
+            str(folder / "files"),
+        ],
+        cwd=folder,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         for _ in range(600):
             with contextlib.suppress(OSError):

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 import ray
 
-from fedray.cluster import cluster
+from fedray.cluster.connection import cluster
 
 JOIN = "import ray, sys; ray.init(sys.argv[1], logging_level='ERROR'); print('joined')"
 
 
 def joined(address: str, **environment: str) -> bool:
-    done = subprocess.run([sys.executable, "-c", JOIN, address], env=os.environ | environment, capture_output=True,
-                          text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", JOIN, address], env=os.environ | environment, capture_output=True, text=True, timeout=120
+    )
     return done.returncode == 0 and "joined" in done.stdout
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedray.claims import Claims
-from tests.sweeps import SWEEP, done, fedray, logged_once, runs, state_hashes, undisturbed, write
+from fedray.sweep.storage import Claims
+from tests.sweep.running import SWEEP, done, fedray, logged_once, runs, state_hashes, undisturbed, write
 
 
 @pytest.mark.faults
@@ -17,6 +17,7 @@ def test_two_sweeps_that_share_cells_run_each_of_them_once(tmp_path: Path) -> No
     12 rounds of 3 clients that sleep 0.5 s each are 18 s a cell: time for the second sweep to start beside the first,
     where the machine is not busy with other things.
     """
+
     def slow(name: str, seeds: list[int]) -> dict[str, Any]:
         algorithm = [{"name": "tests.plugins:Slow", "nap": 0.5}]
         return SWEEP | {"name": name, "grid": {"algorithm": algorithm, "seed": seeds}}

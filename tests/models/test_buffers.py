@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedray.backend.inline import InlineBackend
 from fedray.config import RunConfig
-from fedray.data.dataset import Dataset
-from fedray.problem import Problem
-from fedray.simulation import Simulation
+from fedray.datasets.dataset import Dataset
+from fedray.engine.backend import InlineBackend
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
 
 
 class TinyBatchNorm(nn.Module):
@@ -24,13 +24,19 @@ class TinyBatchNorm(nn.Module):
         return self.classifier(self.norm(x))
 
 
-@pytest.mark.parametrize(("aggregation", "mean", "variance"), [
-    ("samples", 0.1 * (2 / 6 * 1 + 4 / 6 * 7), 0.9 + 0.1 * (2 / 6 * 2 + 4 / 6 * 4 / 3)),
-    ("uniform", 0.1 * (1 / 2 * 1 + 1 / 2 * 7), 0.9 + 0.1 * (1 / 2 * 2 + 1 / 2 * 4 / 3)),
-])
+@pytest.mark.parametrize(
+    ("aggregation", "mean", "variance"),
+    [
+        ("samples", 0.1 * (2 / 6 * 1 + 4 / 6 * 7), 0.9 + 0.1 * (2 / 6 * 2 + 4 / 6 * 4 / 3)),
+        ("uniform", 0.1 * (1 / 2 * 1 + 1 / 2 * 7), 0.9 + 0.1 * (1 / 2 * 2 + 1 / 2 * 4 / 3)),
+    ],
+)
 @pytest.mark.parametrize("algorithm", ["fedavg", {"name": "fedsam", "rho": 0.1}])
 def test_buffers_are_averaged_like_the_update(
-    algorithm: object, aggregation: str, mean: float, variance: float,
+    algorithm: object,
+    aggregation: str,
+    mean: float,
+    variance: float,
 ) -> None:
     """One full-batch step. Client 0 holds (0, 2): mean 1, unbiased variance 2; client 1 (6, 6, 8, 8): 7 and 4/3.
 
@@ -41,10 +47,17 @@ def test_buffers_are_averaged_like_the_update(
     x = np.array([[0], [2], [6], [6], [8], [8]], dtype=np.float32)
     y = np.array([0, 1, 0, 1, 0, 1])
     data = Dataset("d", x, y, x, y, 2, client_train=np.array([0, 0, 1, 1, 1, 1]))
-    config = RunConfig.parse({
-        "data": "digits", "partition": "natural", "clients": {"total": 2, "per_round": 2},
-        "model": "test_buffers:TinyBatchNorm", "algorithm": algorithm, "runtime": {"backend": "inline"},
-        "training": {"rounds": 1, "local_steps": 1, "batch_size": "full", "aggregation": aggregation}})
+    config = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": "natural",
+            "clients": {"total": 2, "per_round": 2},
+            "model": "test_buffers:TinyBatchNorm",
+            "algorithm": algorithm,
+            "runtime": {"backend": "inline"},
+            "training": {"rounds": 1, "local_steps": 1, "batch_size": "full", "aggregation": aggregation},
+        }
+    )
     simulation = Simulation(Problem.build(config, data), InlineBackend())
     simulation.step()
     torch.testing.assert_close(simulation.state().buffers, torch.tensor([mean, variance]))

@@ -6,25 +6,38 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedray.backend.inline import InlineBackend
+from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.errors import UserError
-from fedray.models.flat import Network
-from fedray.models.zoo import model_spec
-from fedray.problem import Problem
-from fedray.simulation import Simulation
+from fedray.engine.backend import InlineBackend
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
+from fedray.models import model_spec
+from fedray.models.network import Network
 from tests.algorithms.digits import data
 from tests.benchmarks import workloads
 
-SHAPES: dict[str, tuple[int, ...]] = {"simple_cnn": (3, 32, 32), "lenet": (3, 32, 32), "emnist_cnn": (1, 28, 28),
-                                      "resnet18": (3, 16, 16), "sl_vit": (3, 32, 32), "mlp": (1, 8, 8)}
+SHAPES: dict[str, tuple[int, ...]] = {
+    "simple_cnn": (3, 32, 32),
+    "lenet": (3, 32, 32),
+    "emnist_cnn": (1, 28, 28),
+    "resnet18": (3, 16, 16),
+    "sl_vit": (3, 32, 32),
+    "mlp": (1, 8, 8),
+}
 
 
 def config(**training: Any) -> RunConfig:
-    return RunConfig.parse({
-        "data": "digits", "partition": "natural", "clients": {"total": 6, "per_round": 3}, "model": "simple_cnn",
-        "algorithm": "fedtoga", "training": {"rounds": 2, "local_epochs": 1, "batch_size": 16, **training},
-        "runtime": {"backend": "inline"}})
+    return RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": "natural",
+            "clients": {"total": 6, "per_round": 3},
+            "model": "simple_cnn",
+            "algorithm": "fedtoga",
+            "training": {"rounds": 2, "local_epochs": 1, "batch_size": 16, **training},
+            "runtime": {"backend": "inline"},
+        }
+    )
 
 
 def gradient(name: str, **options: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,16 +94,27 @@ def test_a_run_in_bf16_keeps_float32_vectors_and_is_the_same_each_time() -> None
 def test_who_asks_for_neither_is_the_cell_he_was() -> None:
     """The keys came later than the first cells: their first values leave the identity as it was without them."""
     assert {"precision", "channels_last"}.isdisjoint(config(channels_last=False).identity("x")["training"])
-    cells = [config(precision=precision, channels_last=last).cell("x")
-             for precision in ("fp32", "bf16") for last in (False, True)]
+    cells = [
+        config(precision=precision, channels_last=last).cell("x")
+        for precision in ("fp32", "bf16")
+        for last in (False, True)
+    ]
     assert len(set(cells)) == 4
 
 
-@pytest.mark.parametrize(("model", "runtime", "precision", "innermost"), [
-    ("simple_cnn", {}, "fp32", True), ("simple_cnn", {}, "bf16", True),  # measured to be faster on a CPU
-    ("resnet18", {}, "fp32", False), ("resnet18", {}, "bf16", False),  # and not
-    ("tests.benchmarks.workloads:CNN", {}, "fp32", True), ("tests.benchmarks.workloads:LeNet", {}, "fp32", False),
-    ("simple_cnn", {"gpus_per_actor": 1}, "fp32", False), ("resnet18", {"gpus_per_actor": 1}, "tf32", True)])
+@pytest.mark.parametrize(
+    ("model", "runtime", "precision", "innermost"),
+    [
+        ("simple_cnn", {}, "fp32", True),
+        ("simple_cnn", {}, "bf16", True),  # measured to be faster on a CPU
+        ("resnet18", {}, "fp32", False),
+        ("resnet18", {}, "bf16", False),  # and not
+        ("tests.benchmarks.workloads:CNN", {}, "fp32", True),
+        ("tests.benchmarks.workloads:LeNet", {}, "fp32", False),
+        ("simple_cnn", {"gpus_per_actor": 1}, "fp32", False),
+        ("resnet18", {"gpus_per_actor": 1}, "tf32", True),
+    ],
+)
 def test_the_layout_that_nobody_asked_for(model: str, runtime: dict[str, Any], precision: str, innermost: bool) -> None:
     whole = config().resolved() | {"model": model, "runtime": {"backend": "inline", **runtime}}
     whole["training"] |= {"precision": precision}

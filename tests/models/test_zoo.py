@@ -9,11 +9,12 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
-from fedray.errors import UserError
-from fedray.models.flat import Network
+from fedray.common.errors import UserError
+from fedray.models import MODELS, model_spec
+from fedray.models.base import parameter_count
+from fedray.models.network import Network
 from fedray.models.text import CharLSTM
 from fedray.models.vit import LocalitySelfAttention, ShiftedPatches
-from fedray.models.zoo import MODELS, model_spec, parameter_count
 
 SIZES: list[tuple[dict[str, Any], tuple[int, ...], int, int]] = [
     ({"name": "lenet"}, (3, 32, 32), 100, 815_332),
@@ -46,8 +47,19 @@ def test_the_size_in_the_list_of_models(name: str) -> None:
     assert parameter_count(model_spec(name), shape, classes) == count
 
 
-FEATURES = {"mlp": 200, "lenet": 192, "mcmahan_cnn": 512, "simple_cnn": 84, "emnist_cnn": 128, "vgg11": 512,
-            "resnet18": 512, "resnet50": 2048, "efficientnet_b0": 1280, "sl_vit": 192, "char_lstm": 256}
+FEATURES = {
+    "mlp": 200,
+    "lenet": 192,
+    "mcmahan_cnn": 512,
+    "simple_cnn": 84,
+    "emnist_cnn": 128,
+    "vgg11": 512,
+    "resnet18": 512,
+    "resnet50": 2048,
+    "efficientnet_b0": 1280,
+    "sl_vit": 192,
+    "char_lstm": 256,
+}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -83,8 +95,10 @@ def test_a_projection_is_body(name: str) -> None:
 
 def test_group_norm_has_no_buffers_and_batch_norm_has() -> None:
     """Of each BatchNorm only mean and variance are float buffers: 2 x 4,800 channels of ResNet-18 (20 layers)."""
-    buffers = {norm: Network(model_spec({"name": "resnet18", "norm": norm}).build((3, 32, 32), 10)).buffers.numel()
-               for norm in ("group", "batch", "batch_untracked")}
+    buffers = {
+        norm: Network(model_spec({"name": "resnet18", "norm": norm}).build((3, 32, 32), 10)).buffers.numel()
+        for norm in ("group", "batch", "batch_untracked")
+    }
     assert buffers == {"group": 0, "batch": 9600, "batch_untracked": 0}
 
 
@@ -160,11 +174,14 @@ def test_dropout_is_a_mode() -> None:
         assert torch.equal(network(x).logits, network(x).logits)
 
 
-@pytest.mark.parametrize(("options", "shape", "words"), [
-    ({"name": "lenet"}, (64,), ["lenet", "images"]),
-    ({"name": "sl_vit"}, (3, 30, 30), ["sl_vit", "30x30"]),
-    ({"name": "char_lstm"}, (1, 28, 28), ["char_lstm", "token"]),
-])
+@pytest.mark.parametrize(
+    ("options", "shape", "words"),
+    [
+        ({"name": "lenet"}, (64,), ["lenet", "images"]),
+        ({"name": "sl_vit"}, (3, 30, 30), ["sl_vit", "30x30"]),
+        ({"name": "char_lstm"}, (1, 28, 28), ["char_lstm", "token"]),
+    ],
+)
 def test_models_refuse_other_data(options: dict[str, Any], shape: tuple[int, ...], words: list[str]) -> None:
     with pytest.raises(UserError) as error:
         model_spec(options).build(shape, 10)

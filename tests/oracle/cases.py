@@ -7,10 +7,19 @@ from typing import Any
 from . import averaging, classifiers, corrections, fedsol, losses, sharpness
 from .tensors import Tensors
 
-BASE: dict[str, Any] = {"local_epochs": 2, "batch_size": 4, "shuffle": False, "lr": 0.1, "lr_decay": 0.9,
-                        "weight_decay": 0.02, "momentum": 0.0, "clip_norm": None,
-                        "clip_scope": "direction", "aggregation": "uniform",
-                        "server_lr": 1.0}
+BASE: dict[str, Any] = {
+    "local_epochs": 2,
+    "batch_size": 4,
+    "shuffle": False,
+    "lr": 0.1,
+    "lr_decay": 0.9,
+    "weight_decay": 0.02,
+    "momentum": 0.0,
+    "clip_norm": None,
+    "clip_scope": "direction",
+    "aggregation": "uniform",
+    "server_lr": 1.0,
+}
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -47,13 +56,32 @@ class Case:
         return "-".join(part for part in (self.method, self.label, self.setting) if part)
 
 
-def cases(method: str, oracle: Callable[..., Tensors], options: dict[str, Any] | None = None, label: str = "",
-          equals: str = "", settings: tuple[str, ...] = ("plain", "together", "softmax"),
-          training: dict[str, Any] | None = None, inert: tuple[str, ...] = (), **arguments: Any) -> list[Case]:
+def cases(
+    method: str,
+    oracle: Callable[..., Tensors],
+    options: dict[str, Any] | None = None,
+    label: str = "",
+    equals: str = "",
+    settings: tuple[str, ...] = ("plain", "together", "softmax"),
+    training: dict[str, Any] | None = None,
+    inert: tuple[str, ...] = (),
+    **arguments: Any,
+) -> list[Case]:
     """One case per setting; the options are the oracle's arguments where they have the same names."""
-    return [Case(method, oracle, arguments if options is None else options, arguments, setting, training or {}, label,
-                 equals and f"{equals}-{setting}", inert)
-            for setting in settings]
+    return [
+        Case(
+            method,
+            oracle,
+            arguments if options is None else options,
+            arguments,
+            setting,
+            training or {},
+            label,
+            equals and f"{equals}-{setting}",
+            inert,
+        )
+        for setting in settings
+    ]
 
 
 MLP_ONLY = ("plain", "together")
@@ -70,11 +98,19 @@ FEDTOGA: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("no sam correction", {"sam_correction": False}, {"sam_correction": False, "kappa": 0.0}),
 ]
 
-RADII = {"fixed": {"radius": "fixed"}, "dim0": {"radius": "adaptive"},
-         "layer": {"radius": "adaptive", "lambda_norm": "layer"}}
+RADII = {
+    "fixed": {"radius": "fixed"},
+    "dim0": {"radius": "adaptive"},
+    "layer": {"radius": "adaptive", "lambda_norm": "layer"},
+}
 STRATEGIES = {"A0": 1.0, "A2": 0.6, "A3": 0.6, "A4": 1.0, "A5": 1.0, "A6": 0.6}
-COMBINED: dict[str, dict[str, float]] = {"fedprox": {"mu": 0.7}, "scaffold": {}, "feddyn": {"alpha": 0.3},
-                                         "moon": {"mu": 2.0, "tau": 0.1}, "fednova": {}}
+COMBINED: dict[str, dict[str, float]] = {
+    "fedprox": {"mu": 0.7},
+    "scaffold": {},
+    "feddyn": {"alpha": 0.3},
+    "moon": {"mu": 2.0, "tau": 0.1},
+    "fednova": {},
+}
 # A factor of L_p is lost when its gradient is normalised: nothing stays of FedProx's and MOON's mu, of FedDyn's alpha.
 
 CASES: list[Case] = [
@@ -82,20 +118,52 @@ CASES: list[Case] = [
     *cases("fedprox", averaging.fedprox, settings=PULL, mu=0.7),
     *cases("scaffold", corrections.scaffold),
     *cases("feddyn", corrections.feddyn, settings=PULL, alpha=0.3),
-    *cases("feddyn", corrections.feddyn_gradient_units, label="gradient units", equals="feddyn",
-           settings=PULL, alpha=0.3),
+    *cases(
+        "feddyn", corrections.feddyn_gradient_units, label="gradient units", equals="feddyn", settings=PULL, alpha=0.3
+    ),
     *cases("fedcm", averaging.fedcm, alpha=0.3),
     *cases("fedsam", sharpness.fedsam, rho=0.3),
     *cases("mofedsam", sharpness.mofedsam, rho=0.3, beta=0.3),
-    *[case for label, options, arguments in FEDTOGA for case in cases(
-        "fedtoga", sharpness.fedtoga, {"alpha": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8, **options}, label=label,
-        settings=PULL, **{"lam": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8, **arguments})],
+    *[
+        case
+        for label, options, arguments in FEDTOGA
+        for case in cases(
+            "fedtoga",
+            sharpness.fedtoga,
+            {"alpha": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8, **options},
+            label=label,
+            settings=PULL,
+            **{"lam": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8, **arguments},
+        )
+    ],
     *cases("fedavgm", averaging.fedavgm, beta=0.6),
-    *[case for method, oracle in (("fedadam", averaging.fedadam), ("fedyogi", averaging.fedyogi)) for case in [
-        *cases(method, oracle, {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "tau": 0.02},
-               eta_g=0.1, beta1=0.8, beta2=0.95, tau=0.02),
-        *cases(method, oracle, {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "tau": 0.02, "start": "zero"},
-               label="from zero", settings=PLAIN, eta_g=0.1, beta1=0.8, beta2=0.95, tau=0.02, v0=0.0)]],
+    *[
+        case
+        for method, oracle in (("fedadam", averaging.fedadam), ("fedyogi", averaging.fedyogi))
+        for case in [
+            *cases(
+                method,
+                oracle,
+                {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "tau": 0.02},
+                eta_g=0.1,
+                beta1=0.8,
+                beta2=0.95,
+                tau=0.02,
+            ),
+            *cases(
+                method,
+                oracle,
+                {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "tau": 0.02, "start": "zero"},
+                label="from zero",
+                settings=PLAIN,
+                eta_g=0.1,
+                beta1=0.8,
+                beta2=0.95,
+                tau=0.02,
+                v0=0.0,
+            ),
+        ]
+    ],
     *cases("fedacg", averaging.fedacg, settings=PULL, lam=0.8, beta=0.3),
     *cases("feddyn", corrections.feddyn, label="scaled", settings=PULL, alpha=0.3, scaling="samples"),
     *cases("feddc", corrections.feddc, settings=PULL, alpha=0.3),
@@ -107,69 +175,185 @@ CASES: list[Case] = [
     *cases("fedntd", losses.fedntd, beta=0.8, tau=2.0),
     *cases("fedavg-kl", losses.fedavg_kl, weight=2.0, tau=2.0),
     *cases("moon", losses.moon, settings=MLP_ONLY, mu=2.0, tau=0.4),
-    *cases("fedrcl", losses.fedrcl, {"contrast": 0.7, "relaxation": 1.3, "tau": 0.1, "threshold": 0.6},
-           settings=MLP_ONLY, scl=0.7, penalty=1.3, tau=0.1, threshold=0.6),
+    *cases(
+        "fedrcl",
+        losses.fedrcl,
+        {"contrast": 0.7, "relaxation": 1.3, "tau": 0.1, "threshold": 0.6},
+        settings=MLP_ONLY,
+        scl=0.7,
+        penalty=1.3,
+        tau=0.1,
+        threshold=0.6,
+    ),
     *cases("fedrcl", losses.fedrcl, label="as published", settings=MLP_ONLY),
     *cases("fedasam", sharpness.fedasam, rho=0.5, eta_a=0.3),
-    *cases("fedasam", sharpness.fedasam, {"rho": 0.5, "eta_a": 0.3, "scaled": "all"}, label="all", rho=0.5, eta_a=0.3,
-           everywhere=True),
+    *cases(
+        "fedasam",
+        sharpness.fedasam,
+        {"rho": 0.5, "eta_a": 0.3, "scaled": "all"},
+        label="all",
+        rho=0.5,
+        eta_a=0.3,
+        everywhere=True,
+    ),
     *cases("fedgamma", sharpness.fedgamma, rho=0.3),
     *cases("fedgamma", sharpness.fedgamma, label="effective", settings=("together",), rho=0.3, divisor="effective"),
     *cases("fedspeed", sharpness.fedspeed, {"alpha": 0.2, "rho": 0.3}, settings=PULL, lam=0.2, rho=0.3),
     *cases("fedsmoo", sharpness.fedsmoo, {"alpha": 0.2, "rho": 0.3}, settings=PULL, lam=0.2, rho=0.3),
-    *cases("fedsmoo", sharpness.fedsmoo, {"alpha": 0.2, "rho": 0.3, "perturbation_dual": "corrected"},
-           label="corrected", lam=0.2, rho=0.3, paper_upload=True),
+    *cases(
+        "fedsmoo",
+        sharpness.fedsmoo,
+        {"alpha": 0.2, "rho": 0.3, "perturbation_dual": "corrected"},
+        label="corrected",
+        lam=0.2,
+        rho=0.3,
+        paper_upload=True,
+    ),
     *cases("fedlesam", sharpness.fedlesam, rho=0.3),
-    *cases("fedlesam", sharpness.fedlesam, {"rho": 0.3, "estimate": "server"}, label="server", rho=0.3,
-           broadcast=True),
+    *cases("fedlesam", sharpness.fedlesam, {"rho": 0.3, "estimate": "server"}, label="server", rho=0.3, broadcast=True),
     *cases("fedlesam-s", sharpness.fedlesam_s, rho=0.3, correction=0.8),
-    *cases("fedlesam-s", sharpness.fedlesam_s, {"rho": 0.3, "estimate": "server"}, label="server", rho=0.3,
-           broadcast=True),
-    *cases("fedlesam-s", sharpness.fedlesam_s, label="effective", settings=("together",), rho=0.3,
-           divisor="effective"),
-    *cases("fedlesam-d", sharpness.fedlesam_d, {"alpha": 0.2, "rho": 0.3}, settings=PULL, lam=0.2,
-           rho=0.3),
-    *cases("fedlesam-d", sharpness.fedlesam_d, {"alpha": 0.2, "rho": 0.3, "estimate": "server"}, label="server",
-           lam=0.2, rho=0.3, broadcast=True),
-    *[case for affine in ("full", "diagonal", "channel") for case in cases(
-        "fedrobust", sharpness.fedrobust, {"ascent_lr": 0.1, "penalty": 0.5, "affine": affine}, label=affine,
-        eta2=0.1, lam=0.5, affine=affine, channels=2)],
-    *[case for target in ("head", "body", "all") for radius, chosen in RADII.items() for case in cases(
-        "fedsol", fedsol.fedsol, {"proximal": {"name": "kl", "tau": 2.0}, "rho": 1.0, "perturb": target, **chosen},
-        label=f"{target}, {radius}", settings=MLP_ONLY, rho=1.0, tau=2.0, target=target, radius=radius)],
-    *cases("fedsol", fedsol.fedsol, {"proximal": {"name": "kl", "tau": 2.0}, "rho": 1.0, "perturb": "all"},
-           settings=("softmax",), rho=1.0, tau=2.0, target="all", radius="dim0"),
-    *[case for strategy, b in STRATEGIES.items() for case in cases(
-        "fedsol", fedsol.fedsol,
-        {"proximal": {"name": "kl", "tau": 2.0, "weight": b}, "rho": 1.0, "perturb": "all", "strategy": strategy},
-        label=strategy, settings=MLP_ONLY, equals="fedavg" if strategy == "A0" else "",
-        inert={"A0": ("rho", "tau", "b"), "A5": ("rho", "b")}.get(strategy, ()), rho=1.0, tau=2.0, target="all",
-        radius="dim0", strategy=strategy, b=b)],
-    *cases("fedsol", fedsol.fedsol, {"proximal": {"name": "kl", "tau": 2.0, "weight": 0.6}, "rho": 1.0,
-                                     "perturb": "head", "strategy": "A3"},
-           label="A3, head", settings=MLP_ONLY, rho=1.0, tau=2.0, target="head", radius="dim0", strategy="A3", b=0.6),
-    *[case for base, chosen in COMBINED.items() for radius in ("dim0", "fixed") for case in cases(
-        "fedsol", fedsol.fedsol_with,
-        {"proximal": {"name": base, **chosen}, "rho": 1.0, "perturb": "all", **RADII[radius]},
-        label=f"with {base}, {radius}", settings=MLP_ONLY, inert=("alpha",), base=base, rho=1.0, target="all",
-        radius=radius, **{name: value for name, value in chosen.items() if name != "mu"})],
+    *cases(
+        "fedlesam-s", sharpness.fedlesam_s, {"rho": 0.3, "estimate": "server"}, label="server", rho=0.3, broadcast=True
+    ),
+    *cases("fedlesam-s", sharpness.fedlesam_s, label="effective", settings=("together",), rho=0.3, divisor="effective"),
+    *cases("fedlesam-d", sharpness.fedlesam_d, {"alpha": 0.2, "rho": 0.3}, settings=PULL, lam=0.2, rho=0.3),
+    *cases(
+        "fedlesam-d",
+        sharpness.fedlesam_d,
+        {"alpha": 0.2, "rho": 0.3, "estimate": "server"},
+        label="server",
+        lam=0.2,
+        rho=0.3,
+        broadcast=True,
+    ),
+    *[
+        case
+        for affine in ("full", "diagonal", "channel")
+        for case in cases(
+            "fedrobust",
+            sharpness.fedrobust,
+            {"ascent_lr": 0.1, "penalty": 0.5, "affine": affine},
+            label=affine,
+            eta2=0.1,
+            lam=0.5,
+            affine=affine,
+            channels=2,
+        )
+    ],
+    *[
+        case
+        for target in ("head", "body", "all")
+        for radius, chosen in RADII.items()
+        for case in cases(
+            "fedsol",
+            fedsol.fedsol,
+            {"proximal": {"name": "kl", "tau": 2.0}, "rho": 1.0, "perturb": target, **chosen},
+            label=f"{target}, {radius}",
+            settings=MLP_ONLY,
+            rho=1.0,
+            tau=2.0,
+            target=target,
+            radius=radius,
+        )
+    ],
+    *cases(
+        "fedsol",
+        fedsol.fedsol,
+        {"proximal": {"name": "kl", "tau": 2.0}, "rho": 1.0, "perturb": "all"},
+        settings=("softmax",),
+        rho=1.0,
+        tau=2.0,
+        target="all",
+        radius="dim0",
+    ),
+    *[
+        case
+        for strategy, b in STRATEGIES.items()
+        for case in cases(
+            "fedsol",
+            fedsol.fedsol,
+            {"proximal": {"name": "kl", "tau": 2.0, "weight": b}, "rho": 1.0, "perturb": "all", "strategy": strategy},
+            label=strategy,
+            settings=MLP_ONLY,
+            equals="fedavg" if strategy == "A0" else "",
+            inert={"A0": ("rho", "tau", "b"), "A5": ("rho", "b")}.get(strategy, ()),
+            rho=1.0,
+            tau=2.0,
+            target="all",
+            radius="dim0",
+            strategy=strategy,
+            b=b,
+        )
+    ],
+    *cases(
+        "fedsol",
+        fedsol.fedsol,
+        {"proximal": {"name": "kl", "tau": 2.0, "weight": 0.6}, "rho": 1.0, "perturb": "head", "strategy": "A3"},
+        label="A3, head",
+        settings=MLP_ONLY,
+        rho=1.0,
+        tau=2.0,
+        target="head",
+        radius="dim0",
+        strategy="A3",
+        b=0.6,
+    ),
+    *[
+        case
+        for base, chosen in COMBINED.items()
+        for radius in ("dim0", "fixed")
+        for case in cases(
+            "fedsol",
+            fedsol.fedsol_with,
+            {"proximal": {"name": base, **chosen}, "rho": 1.0, "perturb": "all", **RADII[radius]},
+            label=f"with {base}, {radius}",
+            settings=MLP_ONLY,
+            inert=("alpha",),
+            base=base,
+            rho=1.0,
+            target="all",
+            radius=radius,
+            **{name: value for name, value in chosen.items() if name != "mu"},
+        )
+    ],
     *cases("projection", fedsol.projection, {"proximal": {"name": "kl", "tau": 2.0}}, tau=2.0),
     *cases("projection", fedsol.projection, {"proximal": {"name": "fedprox", "mu": 0.3}}, label="l2", tau=None),
     *cases("fedge", classifiers.fedgela, {"scale_w": 4.0}, settings=MLP_ONLY, scale_w=4.0, form="one"),
-    *[case for q in ("x", "exp", "sqrt") for case in cases(
-        "fedgela", classifiers.fedgela, {"scale_w": 9.0, "phi": q}, label=q, settings=MLP_ONLY, scale_w=9.0, form=q)],
-    *cases("fedgela", classifiers.fedgela, {"scale_w": 9.0, "softmax": "present"}, label="present", settings=MLP_ONLY,
-           scale_w=9.0, present_only=True),
-    *[case for q in ("x", "exp", "sqrt") for case in cases(
-        "fedavg-la", classifiers.fedavg_la, {"phi": q}, label=q, form=q)],
+    *[
+        case
+        for q in ("x", "exp", "sqrt")
+        for case in cases(
+            "fedgela", classifiers.fedgela, {"scale_w": 9.0, "phi": q}, label=q, settings=MLP_ONLY, scale_w=9.0, form=q
+        )
+    ],
+    *cases(
+        "fedgela",
+        classifiers.fedgela,
+        {"scale_w": 9.0, "softmax": "present"},
+        label="present",
+        settings=MLP_ONLY,
+        scale_w=9.0,
+        present_only=True,
+    ),
+    *[
+        case
+        for q in ("x", "exp", "sqrt")
+        for case in cases("fedavg-la", classifiers.fedavg_la, {"phi": q}, label=q, form=q)
+    ],
     *cases("fedrs", classifiers.fedrs, alpha=0.4),
     *cases("fedrs", classifiers.fedrs, label="soft", alpha=0.4, soft=True),
     *cases("fedlc", classifiers.fedlc, tau=0.8),
     *cases("fedrod", classifiers.fedrod, settings=MLP_ONLY),
     *cases("fedbabu", classifiers.fedbabu, settings=MLP_ONLY),
     *cases("fedrep", classifiers.fedrep, settings=MLP_ONLY, body_epochs=1),
-    *cases("fedrep", classifiers.fedrep, label="two of three", settings=MLP_ONLY, training={"local_epochs": 3},
-           body_epochs=2),
+    *cases(
+        "fedrep",
+        classifiers.fedrep,
+        label="two of three",
+        settings=MLP_ONLY,
+        training={"local_epochs": 3},
+        body_epochs=2,
+    ),
 ]
 
 NOT_COMPARED = {

@@ -91,6 +91,7 @@ def fedavg_la(w: World, form: str = "x") -> Tensors:
 
 def fedrs(w: World, alpha: float, soft: bool = False) -> Tensors:
     """Li and Zhan, KDD 2021: a_c z_c; a_c is 1 or alpha, `soft`: alpha + (1 - alpha) n_c / max n."""
+
     def factors(counts: np.ndarray) -> Change:
         soft_factor = alpha + (1 - alpha) * counts / counts.max()
         return (soft_factor if soft else np.where(counts > 0, 1.0, alpha)), 0.0
@@ -100,6 +101,7 @@ def fedrs(w: World, alpha: float, soft: bool = False) -> Tensors:
 
 def fedlc(w: World, tau: float) -> Tensors:
     """Zhang et al., ICML 2022: z_c - tau n_c^(-1/4), minus infinity where n_c = 0."""
+
     def margins(counts: np.ndarray) -> Change:
         with np.errstate(divide="ignore"):
             return 1.0, tau * counts**-0.25

@@ -47,8 +47,18 @@ def fedsol(w: World, rho: float, tau: float, target: str, radius: str, strategy:
     return x
 
 
-def direction(w: World, c: Local, x: Tensors, batch: Batch, rho: float, tau: float, target: str, radius: str,
-              strategy: str, b: float) -> Tensors:
+def direction(
+    w: World,
+    c: Local,
+    x: Tensors,
+    batch: Batch,
+    rho: float,
+    tau: float,
+    target: str,
+    radius: str,
+    strategy: str,
+    b: float,
+) -> Tensors:
     """Table 10's formula column (D-30)."""
     y = c.y
     g_l, g_p = w.grad(y, batch), grad_kl(w, y, x, tau, batch)
@@ -88,8 +98,9 @@ def projection(w: World, tau: float | None) -> Tensors:
     return x
 
 
-def fedsol_with(w: World, base: str, rho: float, target: str, radius: str, alpha: float = 0.1,
-                tau: float = 0.5) -> Tensors:
+def fedsol_with(
+    w: World, base: str, rho: float, target: str, radius: str, alpha: float = 0.1, tau: float = 0.5
+) -> Tensors:
     """Table 4's combined column: g_p from another method's proximal term, q = g(y + e), its bookkeeping unchanged.
 
     base fedprox, fednova: g_p = y - x. feddyn: g_p = -lambda_i + alpha (y - x). scaffold: g_p = c - c_i. moon: the

@@ -55,8 +55,9 @@ def moon(w: World, mu: float, tau: float) -> Tensors:
     return x
 
 
-def fedrcl(w: World, scl: float = 1.0, penalty: float = 1.0, tau: float = 0.05, threshold: float = 0.7,
-           negatives: int = 2) -> Tensors:
+def fedrcl(
+    w: World, scl: float = 1.0, penalty: float = 1.0, tau: float = 0.05, threshold: float = 0.7, negatives: int = 2
+) -> Tensors:
     """Seo et al., CVPR 2024: CE + L_scl + L_pen on the inner activations before the ReLU."""
     x = w.x0
     for t in range(w.rounds):

@@ -32,8 +32,9 @@ class SoftmaxRegression:
     def forward(self, p: Tensors, X: np.ndarray) -> Out:
         return Out(X @ p["W"].T + p["b"], X, None)
 
-    def backward(self, p: Tensors, X: np.ndarray, out: Out, dz: np.ndarray | float = 0.0,
-                 dh: np.ndarray | float = 0.0) -> tuple[Tensors, np.ndarray]:
+    def backward(
+        self, p: Tensors, X: np.ndarray, out: Out, dz: np.ndarray | float = 0.0, dh: np.ndarray | float = 0.0
+    ) -> tuple[Tensors, np.ndarray]:
         dz = dz + np.zeros_like(out.z)
         return Tensors(W=dz.T @ X, b=dz.sum(0)), dz @ p["W"] + dh
 
@@ -55,8 +56,15 @@ class MLP:
         h = np.maximum(a, 0.0)
         return Out(h @ p["W2"].T + p["b2"], h, a)
 
-    def backward(self, p: Tensors, X: np.ndarray, out: Out, dz: np.ndarray | float = 0.0,
-                 dh: np.ndarray | float = 0.0, da: np.ndarray | float = 0.0) -> tuple[Tensors, np.ndarray]:
+    def backward(
+        self,
+        p: Tensors,
+        X: np.ndarray,
+        out: Out,
+        dz: np.ndarray | float = 0.0,
+        dh: np.ndarray | float = 0.0,
+        da: np.ndarray | float = 0.0,
+    ) -> tuple[Tensors, np.ndarray]:
         dz = dz + np.zeros_like(out.z)
         dh = dz @ p["W2"] + dh
         da = dh * (out.a > 0) + da
@@ -122,8 +130,9 @@ def contrastive(h: np.ndarray, h_global: np.ndarray, h_previous: np.ndarray, tau
     return float(value), dh
 
 
-def relaxed_contrastive(f: np.ndarray, y: np.ndarray, tau: float, threshold: float, negatives: int, scl: float,
-                        penalty: float) -> tuple[float, np.ndarray]:
+def relaxed_contrastive(
+    f: np.ndarray, y: np.ndarray, tau: float, threshold: float, negatives: int, scl: float, penalty: float
+) -> tuple[float, np.ndarray]:
     """FedRCL at one layer: batch mean over anchors j of scl L_scl + penalty L_pen, activations f (n, m).
 
     L_scl: -log softmax of the least similar same-class sample (itself if alone) against the most similar other-class

@@ -46,8 +46,9 @@ def perfedavg(w: World, draw: Draw, a: float | None = None, delta: float | None 
     return x
 
 
-def fedproto(w: World, classes: int, lam: float, by_samples: bool = False, running: bool = False
-             ) -> tuple[list[Tensors], dict[int, np.ndarray]]:
+def fedproto(
+    w: World, classes: int, lam: float, by_samples: bool = False, running: bool = False
+) -> tuple[list[Tensors], dict[int, np.ndarray]]:
     """Tan et al., AAAI 2022: each client's own model, and the global prototype of each class that has one."""
     own, P = [w.x0 for _ in range(w.N)], {}
     for t in range(w.rounds):
@@ -77,8 +78,9 @@ def fedproto(w: World, classes: int, lam: float, by_samples: bool = False, runni
     return own, P
 
 
-def knn(z: np.ndarray, h: np.ndarray, memory: np.ndarray, labels: np.ndarray, k: int, lam: float, scale: float
-        ) -> np.ndarray:
+def knn(
+    z: np.ndarray, h: np.ndarray, memory: np.ndarray, labels: np.ndarray, k: int, lam: float, scale: float
+) -> np.ndarray:
     """Marfoq et al., ICML 2022: probabilities (n, C) of logits z and features h, given what is remembered."""
     p = (1 - lam) * softmax(z)
     for j in range(len(h)):
@@ -110,8 +112,17 @@ class Generator:
         classes = self.p["W1"].shape[1] - e.shape[1]
         return np.hstack([e, np.eye(classes)[y]]) @ self.p["W1"].T + self.p["b1"]
 
-    def learn(self, heads: list[tuple[np.ndarray, np.ndarray]], counts: np.ndarray, e: np.ndarray, y: np.ndarray,
-              t: int, lr: float, weight_decay: float, diversity: float) -> None:
+    def learn(
+        self,
+        heads: list[tuple[np.ndarray, np.ndarray]],
+        counts: np.ndarray,
+        e: np.ndarray,
+        y: np.ndarray,
+        t: int,
+        lr: float,
+        weight_decay: float,
+        diversity: float,
+    ) -> None:
         """Adam's step number t, from 1, written out; heads: W, b of each client, counts (M, C)."""
         a = self._inner(e, y)
         n, classes = len(y), counts.shape[1]
@@ -132,8 +143,17 @@ class Generator:
         dn = dpre * self.p["scale"]
         da = (dn - dn.mean(0) - normal * (dn * normal).mean(0)) / np.sqrt(var + 1e-5)
         inputs = np.hstack([e, np.eye(classes)[y]])
-        g = Tensors(W1=da.T @ inputs, b1=da.sum(0), scale=(dpre * normal).sum(0), shift=dpre.sum(0), W2=dh.T @ r,
-                    b2=dh.sum(0)) + weight_decay * self.p
+        g = (
+            Tensors(
+                W1=da.T @ inputs,
+                b1=da.sum(0),
+                scale=(dpre * normal).sum(0),
+                shift=dpre.sum(0),
+                W2=dh.T @ r,
+                b2=dh.sum(0),
+            )
+            + weight_decay * self.p
+        )
         self.m, self.v = 0.9 * self.m + 0.1 * g, 0.999 * self.v + 0.001 * Tensors({k: d**2 for k, d in g.items()})
         m_hat, v_hat = self.m / (1 - 0.9**t), self.v / (1 - 0.999**t)
         self.p = self.p - lr * Tensors({k: m_hat[k] / (np.sqrt(v_hat[k]) + 1e-8) for k in g})
@@ -149,8 +169,18 @@ class Noise:
     server: Callable[[int, np.ndarray], Iterator[tuple[np.ndarray, np.ndarray]]]
 
 
-def fedgen(w: World, noise: Noise, classes: int, alpha: float, beta: float, diversity: float, decay: float, lr: float,
-           weight_decay: float, epochs: int = 20) -> tuple[Tensors, Generator | None]:
+def fedgen(
+    w: World,
+    noise: Noise,
+    classes: int,
+    alpha: float,
+    beta: float,
+    diversity: float,
+    decay: float,
+    lr: float,
+    weight_decay: float,
+    epochs: int = 20,
+) -> tuple[Tensors, Generator | None]:
     """Zhu et al., ICML 2021, with the readings of D-48."""
     assert isinstance(w.net, MLP)
     x, generator, t_adam = w.x0, None, 0

@@ -46,8 +46,12 @@ def fedasam(w: World, rho: float, eta_a: float, everywhere: bool = False) -> Ten
         for c in w.participants(t, x):
             for batch in c.batches:
                 g = w.grad(c.y, batch)
-                T = Tensors({name: abs(value) + eta_a if everywhere or name in w.net.weights else np.ones_like(value)
-                             for name, value in c.y.items()})
+                T = Tensors(
+                    {
+                        name: abs(value) + eta_a if everywhere or name in w.net.weights else np.ones_like(value)
+                        for name, value in c.y.items()
+                    }
+                )
                 Tg = times(T, g)
                 e = (rho / (norm(Tg) + 1e-16)) * times(T, Tg)
                 c.step(w.grad(c.y + e, batch))
@@ -136,8 +140,9 @@ def fedlesam(w: World, rho: float, broadcast: bool = False) -> Tensors:
     return x
 
 
-def fedlesam_s(w: World, rho: float, broadcast: bool = False, correction: float = 1.0,
-               divisor: str = "steps") -> Tensors:
+def fedlesam_s(
+    w: World, rho: float, broadcast: bool = False, correction: float = 1.0, divisor: str = "steps"
+) -> Tensors:
     """FedLESAM-S: the same in SCAFFOLD; the correction has the coefficient 1 but in the released code (D-11c)."""
     x = w.x0
     old: list[Tensors | None] = [None] * w.N
@@ -179,9 +184,18 @@ def fedlesam_d(w: World, lam: float, rho: float, broadcast: bool = False) -> Ten
     return x
 
 
-def fedtoga(w: World, lam: float, rho: float, kappa: float, beta: float, perturbation: str = "fusion",
-            gradient_scale: bool = False, dual_over_cohort: bool = False, dynamic: bool = True,
-            sam_correction: bool = True) -> Tensors:
+def fedtoga(
+    w: World,
+    lam: float,
+    rho: float,
+    kappa: float,
+    beta: float,
+    perturbation: str = "fusion",
+    gradient_scale: bool = False,
+    dual_over_cohort: bool = False,
+    dynamic: bool = True,
+    sam_correction: bool = True,
+) -> Tensors:
     """FedTOGA, algorithm 1 with D-1..D-7. perturbation: `global` is the definitions' plain, `neighbour` their N.
 
     gradient_scale: Delta divided by eta_t too (D-1). dual_over_cohort: the server's dual divided by M (D-2).

@@ -38,9 +38,18 @@ def federation(rounds: int = 4, clients: int = 4, epochs: int = 2, batch_size: i
     shapes = {"W1": (9, 3), "b1": (9,), "W2": (3, 9), "b2": (3,)}
     sizes = (4, 7, 5, 9)[:clients]
     cohorts = [[0, 2], [1, 3], [0, 1], [2, 3]] if clients == 4 else [list(range(clients))] * 4
-    return World(MLP(), Tensors({name: 0.5 * rng.normal(size=shape) for name, shape in shapes.items()}),
-                 [(rng.normal(size=(n, 3)), rng.integers(0, 3, n)) for n in sizes], cohorts[:rounds],
-                 epochs, batch_size, lr=0.1, lr_decay=0.9, weight_decay=0.02, **options)  # type: ignore[arg-type]
+    return World(
+        MLP(),
+        Tensors({name: 0.5 * rng.normal(size=shape) for name, shape in shapes.items()}),
+        [(rng.normal(size=(n, 3)), rng.integers(0, 3, n)) for n in sizes],
+        cohorts[:rounds],
+        epochs,
+        batch_size,
+        lr=0.1,
+        lr_decay=0.9,
+        weight_decay=0.02,
+        **options,
+    )  # type: ignore[arg-type]
 
 
 def distance(left: Method, right: Method, **options: float) -> float:
@@ -56,8 +65,11 @@ EQUAL: dict[str, tuple[Method, Method, dict[str, float]]] = {
     "fednova, one client": (lambda w: fednova(w, mu=0.3), lambda w: fedprox(w, 0.3), {"clients": 1, "momentum": 0.5}),
     "fedavgm": (lambda w: fedavgm(w, 0.0), fedavg, {}),
     "fedavgm, first round": (lambda w: fedavgm(w, 0.9), fedavg, {"rounds": 1}),
-    "fedadam = fedyogi, first round, v0 = 0": (lambda w: fedadam(w, 0.1, 0.9, 0.99, 0.1, 0.0),
-                                               lambda w: fedyogi(w, 0.1, 0.9, 0.99, 0.1, 0.0), {"rounds": 1}),
+    "fedadam = fedyogi, first round, v0 = 0": (
+        lambda w: fedadam(w, 0.1, 0.9, 0.99, 0.1, 0.0),
+        lambda w: fedyogi(w, 0.1, 0.9, 0.99, 0.1, 0.0),
+        {"rounds": 1},
+    ),
     "fedacg": (lambda w: fedacg(w, 0.0, 0.0), fedavg, {}),
     "fedacg, first round": (lambda w: fedacg(w, 0.8, 0.3), lambda w: fedprox(w, 0.3), {"rounds": 1}),
     "fedcm": (lambda w: fedcm(w, 1.0), fedavg, {}),
@@ -78,8 +90,11 @@ EQUAL: dict[str, tuple[Method, Method, dict[str, float]]] = {
     "fedgamma, one client": (lambda w: fedgamma(w, 0.2), lambda w: fedsam(w, 0.2), {"clients": 1}),
     "fedspeed": (lambda w: fedspeed(w, 0.3, 0.0), lambda w: feddyn(w, 0.3), {}),
     "fedsmoo": (lambda w: fedsmoo(w, 0.3, 0.0), lambda w: feddyn(w, 0.3), {}),
-    "fedsmoo, first step": (lambda w: fedsmoo(w, 0.3, 0.2), lambda w: fedspeed(w, 0.3, 0.2),
-                            {"rounds": 1, "epochs": 1, "batch_size": 99}),
+    "fedsmoo, first step": (
+        lambda w: fedsmoo(w, 0.3, 0.2),
+        lambda w: fedspeed(w, 0.3, 0.2),
+        {"rounds": 1, "epochs": 1, "batch_size": 99},
+    ),
     "fedlesam": (lambda w: fedlesam(w, 0.0), fedavg, {}),
     "fedlesam, first round": (lambda w: fedlesam(w, 0.2), fedavg, {"rounds": 1}),
     "fedlesam, everyone": (lambda w: fedlesam(w, 0.2), lambda w: fedlesam(w, 0.2, broadcast=True), {"clients": 3}),
@@ -87,14 +102,20 @@ EQUAL: dict[str, tuple[Method, Method, dict[str, float]]] = {
     "fedlesam-d": (lambda w: fedlesam_d(w, 0.3, 0.0), lambda w: feddyn(w, 0.3), {}),
     "fedtoga = fedspeed": (lambda w: fedtoga(w, 0.3, 0.2, 0.0, 0.0, "global"), lambda w: fedspeed(w, 0.3, 0.2), {}),
     "fedtoga = feddyn": (lambda w: fedtoga(w, 0.3, 0.0, 2.0, 0.0), lambda w: feddyn(w, 0.3), {}),
-    "fedtoga, first round": (lambda w: fedtoga(w, 0.3, 0.2, 2.0, 0.8, "global"), lambda w: fedspeed(w, 0.3, 0.2),
-                             {"rounds": 1}),
+    "fedtoga, first round": (
+        lambda w: fedtoga(w, 0.3, 0.2, 2.0, 0.8, "global"),
+        lambda w: fedspeed(w, 0.3, 0.2),
+        {"rounds": 1},
+    ),
     "fedrobust": (lambda w: fedrobust(w, 0.0, 1.0, "full"), fedavg, {}),
     "fedsol": (lambda w: fedsol(w, 0.0, 3.0, "all", "dim0"), fedavg, {}),
     "fedsol, one step": (lambda w: fedsol(w, 2.0, 3.0, "all", "fixed"), fedavg, {"epochs": 1, "batch_size": 99}),
     "fedsol A0": (lambda w: fedsol(w, 2.0, 3.0, "all", "fixed", "A0"), fedavg, {}),
-    "fedsol with scaffold, first round": (lambda w: fedsol_with(w, "scaffold", 2.0, "all", "fixed"), fedavg,
-                                          {"rounds": 1}),
+    "fedsol with scaffold, first round": (
+        lambda w: fedsol_with(w, "scaffold", 2.0, "all", "fixed"),
+        fedavg,
+        {"rounds": 1},
+    ),
     "fedsol with fednova": (lambda w: fedsol_with(w, "fednova", 0.0, "all", "fixed"), fednova, {"momentum": 0.5}),
 }
 

@@ -28,8 +28,10 @@ TEACHER = rng.normal(size=(7, 5))
 H, H_GLOBAL, H_PREVIOUS = (rng.normal(size=(7, 6)) for _ in range(3))
 NETS = {
     "softmax": (SoftmaxRegression(), Tensors(W=rng.normal(size=(5, 4)), b=rng.normal(size=5))),
-    "mlp": (MLP(), Tensors(W1=rng.normal(size=(6, 4)), b1=rng.normal(size=6), W2=rng.normal(size=(5, 6)),
-                           b2=rng.normal(size=5))),
+    "mlp": (
+        MLP(),
+        Tensors(W1=rng.normal(size=(6, 4)), b1=rng.normal(size=6), W2=rng.normal(size=(5, 6)), b2=rng.normal(size=5)),
+    ),
 }
 
 

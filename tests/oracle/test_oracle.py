@@ -2,7 +2,7 @@
 
 Weight decay and lr decay are on in every case; momentum, clipping, weights by samples, a server lr and shuffling in
 the settings of `cases.SETTINGS`. Batches come from one order for both sides: as the samples lie, or fedray's shuffle
-(`fedray.local.batches`, used for its indices only). The initial model is fedray's, in float64.
+(`fedray.engine.local_training.batches`, used for its indices only). The initial model is fedray's, in float64.
 
 The bound is 1e-5 on the largest difference of a parameter; rounding leaves about 1e-6. A ReLU's kink could leave more:
 one activation on the other side of 0 moves a parameter by about lr/batch = 0.02. So the seed of a case (of its data and
@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 from fedray.algorithms import ALGORITHMS
-from fedray.backend.inline import InlineBackend
 from fedray.config import RunConfig
-from fedray.data.dataset import Dataset
-from fedray.local import batches
-from fedray.problem import Problem
-from fedray.simulation import run
+from fedray.datasets.dataset import Dataset
+from fedray.engine.backend import InlineBackend
+from fedray.engine.local_training import batches
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import run
 
 from .cases import BASE, CASES, NOT_COMPARED, SETTINGS, Case
 from .classifiers import fedrod_with_heads
@@ -43,24 +43,33 @@ def dataset(seed: int) -> Dataset:
     rng = np.random.default_rng(seed)
     means = rng.normal(size=(CLASSES, INPUTS))
     owner = np.repeat(np.arange(len(SIZES)), SIZES)
-    y = np.where(rng.random(len(owner)) < 0.7, owner + rng.integers(0, 2, len(owner)),
-                 rng.integers(0, CLASSES, len(owner))) % CLASSES
+    y = (
+        np.where(
+            rng.random(len(owner)) < 0.7, owner + rng.integers(0, 2, len(owner)), rng.integers(0, CLASSES, len(owner))
+        )
+        % CLASSES
+    )
     x = (means[y] + rng.normal(size=(len(y), INPUTS))).astype(np.float32).reshape(-1, *SHAPE)
     return Dataset("synthetic", x, y.astype(np.int64), x[:5], y[:5].astype(np.int64), CLASSES, client_train=owner)
 
 
 def problem(case: Case, seed: int) -> Problem:
     """fedray's side of a case."""
-    return Problem.build(RunConfig.parse({
-        "seed": seed,
-        "data": "digits",  # a name is required; the arrays below are what is used
-        "partition": "natural",
-        "clients": {"total": len(SIZES), "per_round": 3, "cohorts": COHORTS},
-        "model": {"name": "mlp", "hidden": [] if case.setting == "softmax" else [HIDDEN]},
-        "algorithm": {"name": case.method, **case.options},
-        "training": {**BASE, **SETTINGS[case.setting], **case.training, "rounds": len(COHORTS)},
-        "runtime": {"backend": "inline", "device": "cpu"},
-    }), dataset(seed))
+    return Problem.build(
+        RunConfig.parse(
+            {
+                "seed": seed,
+                "data": "digits",  # a name is required; the arrays below are what is used
+                "partition": "natural",
+                "clients": {"total": len(SIZES), "per_round": 3, "cohorts": COHORTS},
+                "model": {"name": "mlp", "hidden": [] if case.setting == "softmax" else [HIDDEN]},
+                "algorithm": {"name": case.method, **case.options},
+                "training": {**BASE, **SETTINGS[case.setting], **case.training, "rounds": len(COHORTS)},
+                "runtime": {"backend": "inline", "device": "cpu"},
+            }
+        ),
+        dataset(seed),
+    )
 
 
 def world(case: Case, seed: int) -> World:
@@ -68,18 +77,42 @@ def world(case: Case, seed: int) -> World:
     given, data = problem(case, seed), dataset(seed)
     training, start = given.config.training, given.network("cpu").theta.numpy().astype(np.float64)
     net = SoftmaxRegression() if case.setting == "softmax" else MLP()
-    shapes = ([(CLASSES, INPUTS), (CLASSES,)] if case.setting == "softmax"
-              else [(HIDDEN, INPUTS), (HIDDEN,), (CLASSES, HIDDEN), (CLASSES,)])
+    shapes = (
+        [(CLASSES, INPUTS), (CLASSES,)]
+        if case.setting == "softmax"
+        else [(HIDDEN, INPUTS), (HIDDEN,), (CLASSES, HIDDEN), (CLASSES,)]
+    )
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-    x0 = Tensors({name: part.reshape(shape) for name, part, shape in
-                  zip(net.names, np.split(start, ends[:-1]), shapes, strict=True)})
+    x0 = Tensors(
+        {
+            name: part.reshape(shape)
+            for name, part, shape in zip(net.names, np.split(start, ends[:-1]), shapes, strict=True)
+        }
+    )
     x = data.x_train.reshape(-1, INPUTS).astype(np.float64)
     clients = [(x[data.client_train == i], data.y_train[data.client_train == i]) for i in range(len(SIZES))]
-    order = {} if not training.shuffle else {
-        (t, i): list(batches(training, SIZES[i], seed, t, i)) for t, cohort in enumerate(COHORTS) for i in cohort}
-    return World(net, x0, clients, [list(cohort) for cohort in COHORTS], training.epochs, training.batch_size,
-                 training.lr, training.lr_decay, training.weight_decay, training.momentum, training.clip_norm,
-                 training.clip_scope, training.aggregation, training.server_lr, order)
+    order = (
+        {}
+        if not training.shuffle
+        else {(t, i): list(batches(training, SIZES[i], seed, t, i)) for t, cohort in enumerate(COHORTS) for i in cohort}
+    )
+    return World(
+        net,
+        x0,
+        clients,
+        [list(cohort) for cohort in COHORTS],
+        training.epochs,
+        training.batch_size,
+        training.lr,
+        training.lr_decay,
+        training.weight_decay,
+        training.momentum,
+        training.clip_norm,
+        training.clip_scope,
+        training.aggregation,
+        training.server_lr,
+        order,
+    )
 
 
 def flat(p: Tensors) -> np.ndarray:
@@ -125,8 +158,13 @@ def test_fedrods_second_heads_are_the_oracles() -> None:
         assert np.abs(kept[i]["head"].numpy() - own).max() < TOLERANCE
 
 
-CHANGES = [(index, name) for index, case in enumerate(CASES) if case.setting == "plain"
-           for name, value in case.arguments.items() if isinstance(value, float) and value]
+CHANGES = [
+    (index, name)
+    for index, case in enumerate(CASES)
+    if case.setting == "plain"
+    for name, value in case.arguments.items()
+    if isinstance(value, float) and value
+]
 
 
 @pytest.mark.parametrize(("index", "name"), CHANGES, ids=[f"{CASES[i].id}-{name}" for i, name in CHANGES])

@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.backend.inline import InlineBackend
-from fedray.client import Broadcast, Job, Population
-from fedray.data.batches import Samples
-from fedray.local import personal_client
-from fedray.models.flat import Layout
-from fedray.rng import generator, key
-from fedray.simulation import State, run
-from fedray.vectors import Vectors
+from fedray.client import Population
+from fedray.common.rng import generator, key
+from fedray.common.vectors import Vectors
+from fedray.datasets.dataset import Samples
+from fedray.engine.backend import InlineBackend
+from fedray.engine.local_training import personal_client
+from fedray.engine.messages import Broadcast, Job
+from fedray.engine.simulation import run
+from fedray.engine.state import State
+from fedray.models.network import Layout
 
 from . import personal
 from .averaging import fedavg
@@ -79,23 +81,34 @@ def test_local_only(setting: str) -> None:
     assert np.abs(found.theta.numpy() - flat(w.x0)).max() < 1e-12
 
 
-FEDPROTO: dict[str, dict[str, Any]] = {"": {}, "by samples": {"by_samples": True}, "running": {"running": True},
-                                       "running, by samples": {"by_samples": True, "running": True}}
+FEDPROTO: dict[str, dict[str, Any]] = {
+    "": {},
+    "by samples": {"by_samples": True},
+    "running": {"running": True},
+    "running, by samples": {"by_samples": True, "running": True},
+}
 
 
 @pytest.mark.parametrize("setting", ["plain", "together"])
 @pytest.mark.parametrize("name", FEDPROTO)
 def test_fedproto(name: str, setting: str) -> None:
     chosen = FEDPROTO[name]
-    given = case("fedproto", setting, lam=2.0, average="samples" if "by_samples" in chosen else "clients",
-                 prototypes="running" if "running" in chosen else "trained")
+    given = case(
+        "fedproto",
+        setting,
+        lam=2.0,
+        average="samples" if "by_samples" in chosen else "clients",
+        prototypes="running" if "running" in chosen else "trained",
+    )
     found = state(given)
 
     def distances(lam: float, **changed: bool) -> tuple[float, float]:
         own, P = personal.fedproto(world(given, SEED), CLASSES, lam, **changed)
         assert set(P) == set(found.server.known.nonzero().flatten().tolist())
-        return (max(float(np.abs(found.clients[i]["own"].numpy() - flat(p)).max()) for i, p in enumerate(own)),
-                max(float(np.abs(found.server.prototypes[c].numpy() - p).max()) for c, p in P.items()))
+        return (
+            max(float(np.abs(found.clients[i]["own"].numpy() - flat(p)).max()) for i, p in enumerate(own)),
+            max(float(np.abs(found.server.prototypes[c].numpy() - p).max()) for c, p in P.items()),
+        )
 
     assert max(distances(2.0, **chosen)) < TOLERANCE
     assert min(distances(2.04, **chosen)) > 3 * TOLERANCE
@@ -114,9 +127,16 @@ def knn_pieces() -> tuple[Callable[..., torch.Tensor], np.ndarray, np.ndarray, n
 
     def answers(**options: Any) -> torch.Tensor:
         method = built.config.algorithm.model_copy(update=options)
-        c = personal_client(method, network, Population(samples, CLASSES, SEED, len(SIZES), sum(SIZES)),
-                            built.shards[3], built.config.training,
-                            Broadcast(4, 0.1, theta, network.buffers, Vectors(), 1), Job(3, 1.0, Vectors()), 0)
+        c = personal_client(
+            method,
+            network,
+            Population(samples, CLASSES, SEED, len(SIZES), sum(SIZES)),
+            built.shards[3],
+            built.config.training,
+            Broadcast(4, 0.1, theta, network.buffers, Vectors(), 1),
+            Job(3, 1.0, Vectors()),
+            0,
+        )
         network.load(c.theta)
         with torch.no_grad():
             return method.personal_logits(network(samples.batch(built.shards[4])[0]), c).exp()
@@ -126,8 +146,9 @@ def knn_pieces() -> tuple[Callable[..., torch.Tensor], np.ndarray, np.ndarray, n
     return answers, asked.z, asked.h, memory.h, w.clients[3][1]
 
 
-@pytest.mark.parametrize(("k", "lam", "scale"), [(3, 0.5, 1.0), (3, 0.9, 0.2), (1, 0.3, 1.0), (50, 1.0, 2.0),
-                                                 (3, 0.0, 1.0)])
+@pytest.mark.parametrize(
+    ("k", "lam", "scale"), [(3, 0.5, 1.0), (3, 0.9, 0.2), (1, 0.3, 1.0), (50, 1.0, 2.0), (3, 0.0, 1.0)]
+)
 def test_knnper(k: int, lam: float, scale: float) -> None:
     """Probabilities to 1e-5; they are probabilities; there are 7 samples to remember, so k = 50 is all of them."""
     answers, z, h, memory, labels = knn_pieces()
@@ -165,16 +186,21 @@ class Draws:
         parts = []
         for name, shape in zip(NAMES, TENSORS, strict=True):
             bound = (3 + CLASSES if name in ("W1", "b1") else 5) ** -0.5
-            parts.append(torch.full(shape, float(name == "scale")) if name in ("scale", "shift")
-                         else torch.empty(shape).uniform_(-bound, bound, generator=self.first))
+            parts.append(
+                torch.full(shape, float(name == "scale"))
+                if name in ("scale", "shift")
+                else torch.empty(shape).uniform_(-bound, bound, generator=self.first)
+            )
         p = Tensors({name: array(part) for name, part in zip(NAMES, parts, strict=True)})
         return Generator(p, np.zeros(5), np.ones(5), zeros(p), zeros(p))
 
     def client(self, t: int, i: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         stream = drawn("torch", t, i)
         for size in 2 * [min(4, SIZES[i] - start) for start in range(0, SIZES[i], 4)]:
-            yield (torch.randint(CLASSES, (6,), generator=stream).numpy(),
-                   *(array(torch.rand(n, 3, generator=stream)) for n in (size, 6)))
+            yield (
+                torch.randint(CLASSES, (6,), generator=stream).numpy(),
+                *(array(torch.rand(n, 3, generator=stream)) for n in (size, 6)),
+            )
 
     def server(self, t: int, present: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         stream = self.first if t == 0 else drawn("server", t)
@@ -186,8 +212,9 @@ class Draws:
 def fedgen_oracle(given: Case, **options: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """theta, the generator's parameters and its statistics."""
     draws = Draws()
-    x, made = personal.fedgen(world(given, SEED), Noise(draws.start, draws.client, draws.server), CLASSES,
-                              **{**OPTIONS, **options})
+    x, made = personal.fedgen(
+        world(given, SEED), Noise(draws.start, draws.client, draws.server), CLASSES, **{**OPTIONS, **options}
+    )
     assert made is not None
     return flat(x), flat(made.p), np.concatenate([made.mean, made.var])
 
@@ -198,8 +225,10 @@ def test_fedgen(setting: str, epochs: int) -> None:
     """theta, generator and its statistics after five rounds; every hyper-parameter 2 % off is outside the bound."""
     given = case("fedgen", setting, **GENERATOR, **OPTIONS, epochs=epochs)
     found = state(given)
-    sides = [array(side) for side in (found.theta, found.server.generator,
-                                      torch.cat([found.server["mean"], found.server["var"]]))]
+    sides = [
+        array(side)
+        for side in (found.theta, found.server.generator, torch.cat([found.server["mean"], found.server["var"]]))
+    ]
     assert Layout(NAMES, tuple(TENSORS)).size == len(sides[1])
 
     def distances(**changed: Any) -> list[float]:

@@ -75,7 +75,7 @@ class World:
         X, y = self.clients[i]
         if (t, i) in self.order:
             return [(X[at], y[at]) for at in self.order[t, i]]
-        epoch = [(X[s:s + self.batch_size], y[s:s + self.batch_size]) for s in range(0, len(y), self.batch_size)]
+        epoch = [(X[s : s + self.batch_size], y[s : s + self.batch_size]) for s in range(0, len(y), self.batch_size)]
         return self.epochs * epoch
 
 

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.sweeps import REPOSITORY, SWEEP, logged_once, runs, state_hashes, undisturbed, write
+from tests.sweep.running import REPOSITORY, SWEEP, logged_once, runs, state_hashes, undisturbed, write
 
 MEAN = 30.0
 """Seconds between kills, on average."""
@@ -33,8 +33,10 @@ def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0
     """Run it; what was seen. Raises AssertionError where a cell is lost, doubled or different."""
     nap = seconds / 30  # 10 rounds of 3 clients
     sweep = SWEEP | {
-        "name": "soak", "grid": {"algorithm": [{"name": "tests.plugins:Slow", "nap": nap}], "seed": list(range(cells))},
-        "base": SWEEP["base"] | {"training": SWEEP["base"]["training"] | {"rounds": 10}}}
+        "name": "soak",
+        "grid": {"algorithm": [{"name": "tests.plugins:Slow", "nap": nap}], "seed": list(range(cells))},
+        "base": SWEEP["base"] | {"training": SWEEP["base"]["training"] | {"rounds": 10}},
+    }
     write(folder, sweep)
     chance, began = random.Random(seed), time.monotonic()
     due = began + chance.expovariate(1 / MEAN)
@@ -52,8 +54,14 @@ def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0
                 if driver is not None:
                     end(mark)
                 calls += 1
-                driver = subprocess.Popen([sys.executable, "-m", "fedray.cli", "sweep", "sweep.yaml"], cwd=folder,
-                                          env=environment, stdout=output, stderr=output, start_new_session=True)
+                driver = subprocess.Popen(
+                    [sys.executable, "-m", "fedray.cli", "sweep", "sweep.yaml"],
+                    cwd=folder,
+                    env=environment,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
             if time.monotonic() >= due:
                 due = time.monotonic() + chance.expovariate(1 / MEAN)
                 if victims := {pid: command for pid, command in processes(mark).items() if only in kind(command)}:
@@ -67,8 +75,13 @@ def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0
     assert state_hashes(folder) == undisturbed(sweep), "the cells' states are not those of undisturbed runs"
     assert len(runs(folder)) == cells
     logged_once(folder, 10)
-    seen = {"cells": cells, "seconds": round(time.monotonic() - began), "calls": calls, "killed": killed,
-            "growth": growth([one for one in samples if min(50, cells // 4) <= one["cells"] < cells])}
+    seen = {
+        "cells": cells,
+        "seconds": round(time.monotonic() - began),
+        "calls": calls,
+        "killed": killed,
+        "growth": growth([one for one in samples if min(50, cells // 4) <= one["cells"] < cells]),
+    }
     grown = {name: seen["growth"][name] for name, limit in GROWTH.items() if seen["growth"][name] > limit}
     assert not grown, f"{grown} grew; {seen}"
     return seen
@@ -88,8 +101,16 @@ def processes(mark: str) -> dict[int, str]:
 
 def kind(command: str) -> str:
     """A process's name for the report."""
-    for name in ("gcs_server", "raylet/raylet", "log_monitor", "dashboard", "runtime_env", "CellTrainable",
-                 "ClientActor", "fedray.cli"):
+    for name in (
+        "gcs_server",
+        "raylet/raylet",
+        "log_monitor",
+        "dashboard",
+        "runtime_env",
+        "CellTrainable",
+        "ClientActor",
+        "fedray.cli",
+    ):
         if name in command:
             return name.rpartition("/")[2]
     return command.strip()[:40]
@@ -118,8 +139,9 @@ def growth(samples: list[dict[str, float]]) -> dict[str, float]:
     def median(part: list[dict[str, float]], name: str) -> float:
         return sorted(one[name] for one in part)[len(part) // 2]
 
-    return {name: round(median(samples[-quarter:], name) / max(median(samples[:quarter], name), 1.0), 3)
-            for name in GROWTH}
+    return {
+        name: round(median(samples[-quarter:], name) / max(median(samples[:quarter], name), 1.0), 3) for name in GROWTH
+    }
 
 
 def kill(pid: int) -> None:
@@ -142,7 +164,7 @@ def end(mark: str) -> None:
 
 
 if __name__ == "__main__":
-    arguments = [*sys.argv[1:], *("300", "2", "")[len(sys.argv) - 1:]]
+    arguments = [*sys.argv[1:], *("300", "2", "")[len(sys.argv) - 1 :]]
     with tempfile.TemporaryDirectory() as name:
         try:
             print(json.dumps(soak(Path(name), int(arguments[0]), float(arguments[1]), arguments[2])))

@@ -1,6 +1,6 @@
 """Flower's simulation on a workload: its message API, FedAvg, one Ray actor per core.
 
-    FLOWER_PYTHON -m tests.benchmarks.systems.flower w1 2
+FLOWER_PYTHON -m tests.benchmarks.systems.flower w1 2
 """
 
 import os
@@ -29,8 +29,9 @@ def train(message: Message, context: Context) -> Message:
     module = plain.resident(name)[2]
     module.load_state_dict(message.content["arrays"].to_torch_state_dict())
     plain.train(name, int(context.node_config["partition-id"]))
-    content = RecordDict({"arrays": ArrayRecord(module.state_dict()),
-                          "metrics": MetricRecord({"num-examples": WORKLOADS[name].samples})})
+    content = RecordDict(
+        {"arrays": ArrayRecord(module.state_dict()), "metrics": MetricRecord({"num-examples": WORKLOADS[name].samples})}
+    )
     return Message(content=content, reply_to=message)
 
 
@@ -56,14 +57,28 @@ def main(name: str, actors: int) -> None:
     def serve(grid: Grid, context: Context) -> None:
         from flwr.app import ConfigRecord
 
-        strategy = Told(fraction_train=work.cohort / work.clients, min_train_nodes=work.cohort, fraction_evaluate=0.0,
-                        min_available_nodes=work.clients)
-        strategy.start(grid=grid, initial_arrays=ArrayRecord(work.seeded().state_dict()), num_rounds=ROUNDS,
-                       train_config=ConfigRecord({"work": name}))
+        strategy = Told(
+            fraction_train=work.cohort / work.clients,
+            min_train_nodes=work.cohort,
+            fraction_evaluate=0.0,
+            min_available_nodes=work.clients,
+        )
+        strategy.start(
+            grid=grid,
+            initial_arrays=ArrayRecord(work.seeded().state_dict()),
+            num_rounds=ROUNDS,
+            train_config=ConfigRecord({"work": name}),
+        )
 
-    run_simulation(server, client, work.clients, backend_config={
-        "init_args": {"num_cpus": actors, "include_dashboard": False, "_node_ip_address": "127.0.0.1"},
-        "client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
+    run_simulation(
+        server,
+        client,
+        work.clients,
+        backend_config={
+            "init_args": {"num_cpus": actors, "include_dashboard": False, "_node_ip_address": "127.0.0.1"},
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        },
+    )
 
 
 def training_processes(pid: int) -> list[int]:

@@ -11,11 +11,11 @@ import sys
 
 import numpy as np
 
-from fedray.backend.inline import Backend, InlineBackend
 from fedray.config import RunConfig
-from fedray.data.dataset import Dataset
-from fedray.problem import Problem
-from fedray.simulation import Simulation
+from fedray.datasets.dataset import Dataset
+from fedray.engine.backend import Backend, InlineBackend
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
 from tests.benchmarks.systems import protocol
 from tests.benchmarks.workloads import WORKLOADS, Workload
 
@@ -27,17 +27,34 @@ def problem(work: Workload, algorithm: str = "fedavg", precision: str = "fp32", 
     """A workload as a run."""
     x, y = work.arrays()
     images = len(work.shape) == 3
-    data = Dataset(work.name, x, y, x[:10], y[:10], 10, (0.5,) * 3 if images else (), (0.25,) * 3 if images else (),
-                   client_train=np.repeat(np.arange(work.clients), work.samples))
+    data = Dataset(
+        work.name,
+        x,
+        y,
+        x[:10],
+        y[:10],
+        10,
+        (0.5,) * 3 if images else (),
+        (0.25,) * 3 if images else (),
+        client_train=np.repeat(np.arange(work.clients), work.samples),
+    )
     training = {"rounds": ROUNDS, "local_epochs": work.epochs, "batch_size": work.batch, "lr": work.lr}
     if precision == "contiguous":  # fp32 in PyTorch's own layout, whatever the model's default is
         training["channels_last"] = False
     elif precision != "fp32":
         training["precision"] = precision
-    config = RunConfig.parse({
-        "data": "digits", "partition": "natural", "model": MODELS[work.name], "algorithm": algorithm,
-        "training": training, "evaluation": {"every": ROUNDS}, "runtime": {"actors": max(actors, 1)},
-        "clients": {"total": work.clients, "per_round": work.cohort, "cohorts": work.cohorts(ROUNDS)}})
+    config = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": "natural",
+            "model": MODELS[work.name],
+            "algorithm": algorithm,
+            "training": training,
+            "evaluation": {"every": ROUNDS},
+            "runtime": {"actors": max(actors, 1)},
+            "clients": {"total": work.clients, "per_round": work.cohort, "cohorts": work.cohorts(ROUNDS)},
+        }
+    )
     return Problem.build(config, data)
 
 
@@ -49,11 +66,17 @@ def main(name: str, actors: int, algorithm: str = "fedavg", precision: str = "fp
     if actors:
         import ray
 
-        from fedray.backend.ray import RayBackend
+        from fedray.cluster.ray_backend import RayBackend
         from fedray.config import Runtime
 
-        ray.init("local", num_cpus=actors, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1",
-                 logging_level="ERROR")
+        ray.init(
+            "local",
+            num_cpus=actors,
+            include_dashboard=False,
+            log_to_driver=False,
+            _node_ip_address="127.0.0.1",
+            logging_level="ERROR",
+        )
         backend = RayBackend(Runtime(actors=actors))
     else:
         os.nice(protocol.NICENESS - os.nice(0))

@@ -45,8 +45,13 @@ def start(name: str, processes: int) -> list[int]:
             free.bind(("127.0.0.1", 0))
             ports.append(free.getsockname()[1])
     os.environ |= {"PFL_WORKER_ADDRESSES": ",".join(f"127.0.0.1:{port}" for port in ports), "GLOO_SOCKET_IFNAME": "lo"}
-    others = [subprocess.Popen([sys.executable, "-m", "tests.benchmarks.systems.pfl", name, str(processes)],
-                               env=os.environ | {RANK: str(rank)}) for rank in range(1, processes)]
+    others = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.benchmarks.systems.pfl", name, str(processes)],
+            env=os.environ | {RANK: str(rank)},
+        )
+        for rank in range(1, processes)
+    ]
     os.environ[RANK] = "0"
     return [os.getpid(), *(other.pid for other in others)]
 
@@ -80,8 +85,9 @@ def main(name: str, processes: int) -> None:
     class Told(TrainingProcessCallback):
         """Ends a round and begins the next when told to; all ranks together."""
 
-        def after_central_iteration(self, aggregate_metrics: Metrics, model: Any, *, central_iteration: int
-                                    ) -> tuple[bool, Metrics]:
+        def after_central_iteration(
+            self, aggregate_metrics: Metrics, model: Any, *, central_iteration: int
+        ) -> tuple[bool, Metrics]:
             if first and central_iteration == WARMUPS - 1:
                 protocol.ready(out, workers)
             elif first and central_iteration >= WARMUPS:
@@ -102,10 +108,17 @@ def main(name: str, processes: int) -> None:
     data = FederatedDataset(user, get_user_sampler("random", list(range(work.clients))))
     module = Model(work.seeded())
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
-    training = NNTrainHyperParams(local_num_epochs=work.epochs, local_learning_rate=work.lr,
-                                  local_batch_size=work.batch)
-    FederatedAveraging().run(NNAlgorithmParams(ROUNDS, ROUNDS, work.cohort, None), SimulatedBackend(data, data), model,
-                             training, callbacks=[Told()], send_metrics_to_platform=False)
+    training = NNTrainHyperParams(
+        local_num_epochs=work.epochs, local_learning_rate=work.lr, local_batch_size=work.batch
+    )
+    FederatedAveraging().run(
+        NNAlgorithmParams(ROUNDS, ROUNDS, work.cohort, None),
+        SimulatedBackend(data, data),
+        model,
+        training,
+        callbacks=[Told()],
+        send_metrics_to_platform=False,
+    )
 
 
 if __name__ == "__main__":

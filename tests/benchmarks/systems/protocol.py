@@ -11,9 +11,12 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
-MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-          "MALLOC_TOP_PAD_": str(64 << 20)}
-"""glibc's allocator as fedray.allocator sets it, for every system."""
+MALLOC = {
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+"""glibc's allocator as fedray.engine.device sets it, for every system."""
 NICENESS = int(os.environ.get("RAY_worker_niceness", "15"))  # noqa: SIM112
 """What Ray starts its workers with (its variable, its default); the others take it too, so that all compete alike."""
 

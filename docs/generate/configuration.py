@@ -1,0 +1,58 @@
+"""docs/configuration.md, made from the code: `python -m docs.generate.configuration > docs/configuration.md`."""
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel
+
+from docs.generate.options import allowed
+from fedray.common.component import Component, as_written
+from fedray.config import Personal, RunConfig
+from fedray.datasets import DATASETS
+from fedray.models import MODELS
+from fedray.partitions import PARTITIONS
+
+INTRODUCTION = """# A run's configuration
+
+*Made by `python -m docs.generate.configuration > docs/configuration.md`; change the code, not this page.*
+
+A run is a YAML file or a dictionary with these sections.
+`data`, `partition`, `model` and `algorithm` are chosen by `name` and bring their own options (just a name will do where
+no option is required). Unknown keys are refused. In a sweep file these sections stand under `base`.
+"""
+
+
+def _table(kind: type[BaseModel]) -> list[str]:
+    lines = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
+    for name, field in kind.model_fields.items():
+        default = "required" if field.is_required() else f"`{as_written(field.default)}`"
+        lines.append(f"| `{name}` | {default} | {allowed(field)} | {field.description or ''} |")
+    return [*lines, ""]
+
+
+def _components(registry: Mapping[str, type[Component]]) -> list[str]:
+    lines = []
+    for name, kind in registry.items():
+        lines += [f"### `{name}`", "", " ".join((kind.__doc__ or "").split()), ""]
+        lines += [f"*{kind.paper}*", ""] if kind.paper else []
+        lines += _table(kind) if kind.model_fields else []
+    return lines
+
+
+def page() -> str:
+    """The whole page, markdown."""
+    lines = [INTRODUCTION, "## `seed`", "", "Integer, at least 0 (the default). It fixes every random draw.", ""]
+    for name in ("clients", "training", "evaluation", "runtime"):
+        section = RunConfig.model_fields[name].annotation
+        assert isinstance(section, type)  # noqa: S101 (for the type checker)
+        lines += [f"## `{name}`", "", " ".join((section.__doc__ or "").split()), "", *_table(section)]
+        if name == "evaluation":
+            what = " ".join((Personal.__doc__ or "").split())
+            lines += ["### `evaluation.personal`", "", what, "", *_table(Personal)]
+    for title, registry in (("data", DATASETS), ("partition", PARTITIONS), ("model", MODELS)):
+        lines += [f"## `{title}`", "", *_components(registry)]
+    lines += ["## `algorithm`", "", "See [algorithms.md](algorithms.md).", ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,133 @@
+"""FedGELA: a fixed classifier for everyone, adapted to each client's classes; its halves FedGE and LA-only."""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedray.algorithms.base import Client, Forward, Slice
+from fedray.algorithms.linear_head import LinearHead, Q, Unbiased, counts, normalised, phi
+from fedray.common.errors import UserError
+from fedray.models.network import Layout, Output
+
+PAPER = "Fan et al., Federated learning with bilateral curation for partially class-disjoint data, NeurIPS 2023"
+
+
+def simplex_etf(classes: int, width: int) -> Tensor:
+    """Class vectors m_c as rows `(C, d)`, float64: √(C/(C-1)) (I - 11'/C) P', P the Q of a uniform(0, 1) matrix's QR.
+
+    They have length 1 and the pairwise cosine -1/(C - 1), the smallest that C vectors can all have.
+    """
+    basis = torch.linalg.qr(torch.rand(width, classes, dtype=torch.float64)).Q
+    centred = torch.eye(classes, dtype=torch.float64) - 1 / classes
+    return (classes / (classes - 1)) ** 0.5 * centred @ basis.T
+
+
+class FedGE(LinearHead):
+    """q = ∇ CE(W h/||h||) by the body, W = √E_W times a simplex ETF that never moves; only the body is sent.
+
+    FedGELA with Φ = 1: its ablation "GE". A model needs at least as many features as classes; its head's bias is 0. The
+    paper's models end in a linear projection (`model.projection`), whose features can have either sign. Features of
+    length 1 (E_H = 1) as in the paper, not the BatchNorm of its code (D-37); √E_W is the factor on the logits, of which
+    the paper and its code speak in different units (D-38). The personal model is the one after local training.
+    """
+
+    name = "fedge"
+    paper = f"{PAPER}, table 4"
+    idea = "a fixed simplex ETF as everyone's classifier"
+    reads_features = True
+    shares = "body"
+    personal = "trained"
+    adapts = "body"
+    scale_w: float = Field(
+        1e4,
+        gt=0,
+        description="E_W: squared length of a class vector",
+        json_schema_extra={"paper": {"figure 4, powers of ten": "10e3 to 10e6"}},
+    )
+
+    def check_built(self, layout: Layout, tokens: bool) -> None:
+        super().check_built(layout, tokens)
+        classes, width = dict(zip(layout.names, layout.shapes, strict=True))[self.weight(layout)]
+        if width < classes or classes < 2:
+            raise UserError(
+                f"model.name: {width} features for {classes} classes; {self.name}'s simplex needs two "
+                "classes and as many features as classes (fedgela's paper: model.projection)"
+            )
+
+    def initial(self, theta: Tensor, layout: Layout) -> Tensor:
+        theta = theta * layout.part("body")
+        weight = layout.views(theta)[self.weight(layout)]
+        weight.copy_(self.scale_w**0.5 * simplex_etf(*weight.shape))
+        return theta
+
+    def moves(self, c: Client) -> Slice:
+        return "body"
+
+    def adapted(self, z: Tensor, c: Client) -> Tensor:
+        """The client's own logits from those under W."""
+        return z
+
+    def gradient(self, c: Client) -> Tensor:
+        def loss(forward: Forward) -> Tensor:
+            return cross_entropy(self.adapted(normalised(forward(c.x)), c), c.y)
+
+        return c.grad(c.theta, loss, "body")
+
+    def logits(self, output: Output) -> Tensor:
+        return normalised(output)
+
+    def personal_logits(self, output: Output, c: Client) -> Tensor:
+        return self.adapted(normalised(output), c)
+
+
+class FedGELA(FedGE):
+    """q = ∇ CE(Φ_k W h/||h||) by the body: FedGE whose class vectors each client scales by Φ_kc = γ Q(n_kc/n_k).
+
+    W, h and E_W as in `fedge`. With Q(x) = x, γ = C, absent classes have Φ = 0, and Σ_k p_k Φ_k = 1 where all clients
+    together have equal classes, so the average of the clients' classifiers is W. Table 6's other Q need γ from
+    statistics of all clients for that to hold class by class; here each client takes γ_k = C/Σ_c Q(n_kc/n_k), which
+    shares nothing, is C for Q(x) = x, and makes Σ_k p_k Φ_k = 1 in the mean over classes. Eq. 5's softmax runs over the
+    classes a client has, its code's over all of them (D-39). The generic model is the one with Φ = 1, the personal one
+    that of a client after its local training, with its Φ_k. What the released repository calls FedAvg has the adapted
+    simplex as well (D-44).
+    """
+
+    name = "fedgela"
+    paper = f"{PAPER}, eq. 5"
+    idea = "FedGE, and each client's classifier scaled to its classes"
+    phi: Q = Field("x", description="Q of Φ_kc: the share of the class, its exponential or its root")
+    softmax: Literal["all", "present"] = Field("all", description="classes in the local softmax: as the code, or eq. 5")
+
+    def begin(self, c: Client) -> None:
+        c.local.phi = phi(c, self.classes(c.layout), self.phi)
+        c.local.absent = counts(c, self.classes(c.layout)) == 0
+
+    def adapted(self, z: Tensor, c: Client) -> Tensor:
+        z = c.local.phi * z
+        return z if self.softmax == "all" else z.masked_fill(c.local.absent, -torch.inf)
+
+
+class FedAvgLA(Unbiased):
+    """q = ∇ CE(Φ_k W h), Φ_kc = C n_kc/n_k: a learnt classifier whose class vectors each client scales by its shares.
+
+    FedGELA's ablation "LA" without the simplex: W is averaged like everything else, has no bias, and h is as it is. The
+    generic model is the one with Φ = 1, the personal one that of a client after its local training, with its Φ_k.
+    """
+
+    name = "fedavg-la"
+    paper = f"{PAPER}, table 4"
+    idea = "a learnt classifier, scaled to each client's classes"
+    personal = "trained"
+    phi: Q = Field("x", description="Q of Φ_kc: the share of the class, its exponential or its root")
+
+    def begin(self, c: Client) -> None:
+        c.local.phi = phi(c, self.classes(c.layout), self.phi)
+
+    def gradient(self, c: Client) -> Tensor:
+        return c.grad(c.theta, lambda forward: cross_entropy(c.local.phi * forward(c.x).logits, c.y))
+
+    def personal_logits(self, output: Output, c: Client) -> Tensor:
+        return c.local.phi * output.logits

@@ -1,0 +1,98 @@
+"""Clients that share what their classes look like instead of parameters: FedProto."""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedray.algorithms.auxiliary import AuxiliaryLoss, Term
+from fedray.algorithms.base import Client, Received, Server, Sum, Uploads, Vectors
+from fedray.models.network import Output
+
+
+class FedProto(AuxiliaryLoss):
+    """q = ∇ [CE + λ/(n d) Σ_j |h_j - P_y(j)|²] over the samples of the batch whose class has a global prototype P.
+
+    n: samples of the batch; d: dimension of the features h (the input of the head). Every client keeps a whole model of
+    its own and sends P_c^i, the mean features of its samples of class c; P_c is their mean over the clients of the
+    cohort that hold c, and stays as it is where none does. In the first round there is none: Local-only.
+
+    Readings (D-49): the square is averaged over dimensions, clients count equally, as in the authors' code; P_c^i is
+    taken from the trained model in evaluation mode, as in the paper. A personal model answers with the nearest global
+    prototype among its client's classes (with its classifier where none of these has one yet).
+    """
+
+    name = "fedproto"
+    paper = "Tan et al., FedProto: federated prototype learning across heterogeneous clients, AAAI 2022, algorithm 1"
+    idea = "clients share the mean features of their classes, and nothing else"
+    reads_features = True
+    keeps = "all"
+    shares = "none"
+    personal = "kept"
+    generic = False
+    lam: float = Field(
+        1.0,
+        ge=0,
+        description="λ: weight of the distance to the prototypes",
+        json_schema_extra={"paper": {"FedProto": 1}},
+    )
+    average: Literal["clients", "samples"] = Field(
+        "clients", description="what counts equally in a global prototype (D-49)"
+    )
+    prototypes: Literal["trained", "running"] = Field(
+        "trained", description="features of the trained model, or those met during the last local epoch (D-49)"
+    )
+    answer: Literal["prototype", "classifier"] = Field("prototype", description="how a personal model is tested")
+
+    def message(self, server: Server) -> Vectors:
+        return server.state
+
+    def begin(self, c: Client) -> None:
+        c.local.sums, c.local.met = torch.zeros((), device=c.theta.device), torch.zeros_like(c.counts)
+
+    def term(self, c: Client) -> Term:
+        last = self.prototypes == "running" and c.epoch == c.epochs - 1
+
+        def distance(output: Output) -> Tensor:
+            h = output.features.flatten(1)
+            if last:
+                c.local.sums = c.local.sums + by_class(h.detach(), c.y, len(c.counts))
+                c.local.met = c.local.met + torch.bincount(c.y, minlength=len(c.counts))
+            if not c.message:
+                return h.new_zeros(())
+            known = c.message.known[c.y][:, None]
+            return self.lam * (known * (h - c.message.prototypes[c.y])).square().mean()
+
+        return distance
+
+    def upload(self, c: Client) -> Uploads:
+        if self.prototypes == "trained":
+            output, y = c.shard(c.theta)
+            c.local.sums, c.local.met = by_class(output.features.flatten(1), y, len(c.counts)), c.counts
+        means = c.local.sums / c.local.met.clamp(min=1)[:, None]
+        part = (c.local.met > 0).float() if self.average == "clients" else c.local.met / c.total_samples
+        return {"prototypes": Sum(means * part[:, None]), "parts": Sum(part)}
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        met = got.parts > 0
+        new = got.prototypes / torch.where(met, got.parts, 1.0)[:, None]
+        old = server.state or Vectors(prototypes=torch.zeros_like(new), known=torch.zeros_like(got.parts))
+        server.state = Vectors(
+            prototypes=torch.where(met[:, None], new, old.prototypes), known=torch.maximum(old.known, met.float())
+        )
+
+    def personal_logits(self, output: Output, c: Client) -> Tensor:
+        """Negative squared distances `(n, C)` to the prototypes; the classes that cannot be answered lie far below."""
+        candidates = (c.counts > 0) & (c.message.known > 0)
+        if self.answer == "classifier" or not candidates.any():
+            return output.logits
+        h = output.features.flatten(1)
+        squares = torch.cdist(h, c.message.prototypes, compute_mode="donot_use_mm_for_euclid_dist") ** 2
+        return -torch.where(candidates, squares, squares.max(1, keepdim=True).values + 100)
+
+
+def by_class(features: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Sum of the features `(n, d)` of each class, `(classes, d)`; as a product, whose order of addition is fixed."""
+    return one_hot(y, classes).T.to(features.dtype) @ features

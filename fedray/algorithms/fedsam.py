@@ -1,0 +1,96 @@
+"""Sharpness-aware methods: the descent gradient is taken at a perturbed point, on the same mini-batch.
+
+A perturbation knows neither weight decay nor clipping nor proximal terms, and the step starts from the unperturbed y.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedray.algorithms.base import Algorithm, Client, unit
+from fedray.algorithms.feddyn import DynamicRegularisation
+from fedray.algorithms.scaffold import Scaffold
+
+
+class FedSAM(Algorithm):
+    """q = g(y + ρ unit(g(y))) (eq. 4; eq. 3's element-wise sign is not an ascent direction, D-22)."""
+
+    name = "fedsam"
+    paper = "Qu et al., Generalized federated learning via sharpness aware minimization, ICML 2022, algorithm 1"
+    idea = "local SAM"
+    rho: float = Field(
+        0.5,
+        ge=0,
+        description="ρ: SAM radius",
+        json_schema_extra={
+            "paper": {
+                "CIFAR-10, ResNet-18 (FedSAM)": 0.5,
+                "EMNIST (FedSAM)": 0.2,
+                "CIFAR-100 (FedSAM)": 0.6,
+                "FedTOGA": 0.01,
+                "FedSOL": 0.1,
+            }
+        },
+    )
+
+    def gradient(self, c: Client) -> Tensor:
+        return c.grad(c.theta + self.rho * unit(c.grad(c.theta)))
+
+
+class FedASAM(Algorithm):
+    """q = g(y + ρ T² g(y) / ||T g(y)||) with T = |y| + η_a on weights and 1 on everything else.
+
+    Reading D-53: the authors' code; FedSOL's port is `scaled: all, eta_a: 0` (T = |y| everywhere) with ρ = 1.
+    """
+
+    name = "fedasam"
+    paper = "Caldarola et al., Improving generalization in federated learning by seeking flat minima, ECCV 2022"
+    idea = "local SAM, each weight perturbed in proportion to its size"
+    rho: float = Field(
+        0.7,
+        ge=0,
+        description="ρ: radius, relative to the weights",
+        json_schema_extra={"paper": {"CIFAR-10, LeNet": 0.7, "FedSOL": 1.0}},
+    )
+    eta_a: float = Field(0.2, ge=0, description="η_a: added to every |weight| in T")
+    scaled: Literal["weights", "all"] = Field(
+        "weights", description="which parameters T scales: those named weight, or all"
+    )
+
+    def begin(self, c: Client) -> None:
+        scaled = c.layout.mask(lambda name: self.scaled == "all" or "weight" in name.rpartition(".")[2])
+        c.local.scaled = scaled.to(c.theta.device)
+
+    def gradient(self, c: Client) -> Tensor:
+        t = torch.where(c.local.scaled > 0, c.theta.abs() + self.eta_a, 1.0)
+        return c.grad(c.theta + self.rho * t * unit(t * c.grad(c.theta), eps=1e-16))
+
+
+class FedGAMMA(FedSAM, Scaffold):
+    """q = g(y + ρ unit(g(y))) + c - c_i: SCAFFOLD whose gradient is SAM's; so are the variates made of it."""
+
+    name = "fedgamma"
+    paper = "Dai et al., FedGAMMA: federated learning with global sharpness-aware minimization, TNNLS 2023"
+    idea = "SAM with SCAFFOLD's control variates"
+    rho: float = Field(
+        0.1,
+        ge=0,
+        description="ρ: SAM radius",
+        json_schema_extra={"paper": {"ResNet-18 (FedTOGA)": 0.1, "LeNet (FedTOGA)": 0.01, "FL-Simulator": 0.01}},
+    )
+
+
+class FedSpeed(FedSAM, DynamicRegularisation):
+    """q = g(y + ρ unit(g(y))) + α (y - x + H_i): FedDyn whose gradient is SAM's.
+
+    Reading D-15, the authors' code: the whole descent gradient is the perturbed one, and the server adds the mean of
+    all N clients' H. The paper lets each client of the cohort correct its own upload, which is the same when everyone
+    takes part.
+    """
+
+    name = "fedspeed"
+    paper = "Sun et al., FedSpeed: larger local interval, less communication round, ICLR 2023, algorithm 1"
+    idea = "SAM with dynamic regularisation"
+    rho: float = Field(0.1, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"FedTOGA": 0.1}})

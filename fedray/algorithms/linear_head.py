@@ -1,0 +1,68 @@
+"""What methods about the classifier share: a head that is one linear layer, and what a client's class counts say."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fedray.algorithms.base import Algorithm, Client, Slice
+from fedray.common.errors import UserError
+from fedray.models.network import Layout, Output
+
+Q = Literal["x", "exp", "sqrt"]
+
+
+class LinearHead(Algorithm):
+    """Base of the methods for which the head is z = W h + b, W `(C, d)`."""
+
+    def weight(self, layout: Layout) -> str:
+        """The name of W. Raises UserError where the head is something else, or not on `Output.features`."""
+        shapes = dict(zip(layout.names, layout.shapes, strict=True))
+        matrices = [name for name in sorted(layout.heads) if len(shapes[name]) == 2]
+        others = [shapes[name] for name in layout.heads if len(shapes[name]) != 2]
+        if len(matrices) != 1 or others not in ([], [shapes[matrices[0]][:1]]):
+            raise UserError(
+                f"model.name: its head has the parameters {', '.join(sorted(layout.heads))}; {self.name} "
+                "needs one linear layer"
+            )
+        if layout.own_features and self.reads_features:
+            raise UserError(f"model.name: it has features() of its own; {self.name} needs the input of the head")
+        return matrices[0]
+
+    def classes(self, layout: Layout) -> int:
+        """C: the rows of W."""
+        return layout.shapes[layout.names.index(self.weight(layout))][0]
+
+    def check_built(self, layout: Layout, tokens: bool) -> None:
+        super().check_built(layout, tokens)
+        self.weight(layout)
+
+
+class Unbiased(LinearHead):
+    """Base of the methods whose head has no bias: one that is there starts at 0 and stays there."""
+
+    adapts = "unbiased"
+
+    def initial(self, theta: Tensor, layout: Layout) -> Tensor:
+        return theta * layout.part("unbiased")
+
+    def moves(self, c: Client) -> Slice:
+        return "unbiased"
+
+
+def counts(c: Client, classes: int) -> Tensor:
+    """n_kc of the client, float32 `(classes,)`: a model may have more outputs than there are classes."""
+    return pad(c.counts, (0, classes - len(c.counts)))
+
+
+def phi(c: Client, classes: int, q: Q = "x") -> Tensor:
+    """Φ_k, float32 `(classes,)`: Q(n_kc/n_k), scaled to a mean of 1 over the classes; Q: x, e^x or √x."""
+    p = counts(c, classes) / c.samples
+    scaled = p if q == "x" else p.exp() if q == "exp" else p.sqrt()
+    return scaled / scaled.mean()
+
+
+def normalised(output: Output) -> Tensor:
+    """W h/||h||, `(n, C)`: the logits of features of length 1, under a head without bias."""
+    return output.logits / torch.linalg.vector_norm(output.features, dim=1, keepdim=True).clamp(min=1e-12)

@@ -1,0 +1,5 @@
+"""`python -m fedray.cli` is `fedray`."""
+
+from fedray.cli.main import main
+
+main()

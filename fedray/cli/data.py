@@ -1,0 +1,139 @@
+"""`fedray data fetch | check | show`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from fedray.common.errors import UserError, shown, unknown
+from fedray.common.yaml_files import parse_yaml
+from fedray.datasets import DATASETS, data_source
+from fedray.datasets.base import DataSource, data_dir
+from fedray.datasets.dataset import Dataset
+from fedray.partitions import partition
+
+data_app = typer.Typer(no_args_is_help=True, help="Data sets: fetch their files, check them, look at partitions.")
+
+Name = Annotated[str, typer.Argument(help="a name of `fedray list datasets`")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="data.KEY or partition.KEY, e.g. data.path=my.npz"),
+]
+
+
+@data_app.command()
+def fetch(name: Name) -> None:
+    """Download the files of a data set into FEDRAY_DATA (default ~/.cache/fedray), or say where they belong."""
+    if name not in DATASETS:
+        raise unknown("data.name", name, DATASETS)
+    if name == "npz":
+        raise UserError("data.name: npz is your own file; give it as data.path")
+    _source(name, {}).fetch()
+    print(f"{name}: in {data_dir()}; `fedray data check {name}` verifies it")
+
+
+@data_app.command()
+def check(name: Name, set_: Settings = None) -> None:
+    """Read a data set and compare its counts, classes and shapes with the published ones."""
+    source = _source(name, _settings(set_)["data"])
+    data = source.load()
+    wrong = differences(source, data)
+    labels = np.bincount(data.y_train, minlength=data.num_classes)
+    print(
+        f"{name}: {len(data.y_train)} training and {len(data.y_test)} test samples of shape {data.input_shape}, "
+        f"{data.num_classes} classes with {labels.min()} to {labels.max()} training samples"
+        + ("" if data.client_train is None else f", {len(np.unique(data.client_train))} natural clients")
+    )
+    if wrong:
+        raise UserError(f"data.name: {name} is not as published: {'; '.join(wrong)}")
+    print("as published" if source.expected() else "nothing published to compare with")
+
+
+def differences(source: DataSource, data: Dataset) -> list[str]:
+    """What differs from the published facts, each as `what: found, published`."""
+    facts = source.expected()
+    if facts is None:
+        return []
+    # The channel axis may have been repeated from grey by an option.
+    shape = (facts.shape[0], *data.input_shape[1:]) if len(facts.shape) == 3 else data.input_shape
+    clients = None if data.client_train is None else len(np.unique(data.client_train))
+    pairs = [
+        ("training samples", len(data.y_train), facts.train),
+        ("test samples", len(data.y_test), facts.test),
+        ("classes", len(np.unique(np.concatenate([data.y_train, data.y_test]))), facts.classes),
+        ("shape", shape, facts.shape),
+        ("natural clients", clients, facts.clients),
+    ]
+    return [
+        f"{what}: found {found}, published {known}"
+        for what, found, known in pairs
+        if known is not None and found != known
+    ]
+
+
+@data_app.command()
+def show(
+    name: Name,
+    kind: Annotated[str, typer.Option("--partition", help="a name of `fedray list partitions`")] = "dirichlet",
+    alpha: Annotated[float | None, typer.Option(help="of the Dirichlet partitions")] = None,
+    shards: Annotated[int | None, typer.Option(help="per client, of sharding")] = None,
+    classes: Annotated[int | None, typer.Option(help="per client, of pathological and pxcy")] = None,
+    clients: Annotated[int, typer.Option(min=1, help="number of clients")] = 100,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="the picture; default NAME_PARTITION_CLIENTS.png")] = None,
+    set_: Settings = None,
+) -> None:
+    """Draw who holds what as a client x class heatmap, and print the heterogeneity in numbers."""
+    from fedray.partitions.heterogeneity import heatmap, heterogeneity
+
+    settings = _settings(set_)
+    source = _source(name, settings["data"])
+    given = {"alpha": alpha, "shards": shards, "classes": classes}
+    chosen = partition({"name": kind, **{k: v for k, v in given.items() if v is not None}, **settings["partition"]})
+    data = source.load()
+    dealt = chosen.split(data, clients, seed)
+    if not dealt.sizes.any():
+        raise UserError("partition: every client is empty")
+    counts = dealt.label_counts(data.y_train, data.num_classes)
+    path = out or Path(f"{name}_{kind}_{clients}.png")
+    words = ", ".join(f"{k} {v:g}" for k, v in given.items() if v is not None)
+    try:
+        heatmap(counts, path, f"{name}: {kind}{f' ({words})' if words else ''}, {clients} clients, seed {seed}")
+    except (OSError, ValueError) as error:
+        raise UserError(f"--out: {path} cannot be written: {error}") from None
+    numbers = heterogeneity(counts)
+    print(
+        f"{numbers['samples']} samples, {numbers['clients']} clients ({numbers['empty_clients']} empty), "
+        f"{numbers['mean_classes']:.2f} of {data.num_classes} classes per client"
+    )
+    print(
+        "samples per client: "
+        + ", ".join(
+            f"{word} {numbers[f'size_{key}']:g}"
+            for key, word in (
+                ("min", "smallest"),
+                ("q25", "lower quartile"),
+                ("median", "median"),
+                ("q75", "upper quartile"),
+                ("max", "largest"),
+            )
+        )
+    )
+    print(f"mean pairwise total-variation distance {numbers['mean_tv']:.3f}")
+    print(path)
+
+
+def _source(name: str, options: dict[str, Any]) -> DataSource:
+    return data_source({"name": name, **options})
+
+
+def _settings(assignments: list[str] | None) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {"data": {}, "partition": {}}
+    for assignment in assignments or []:
+        key, equals, value = assignment.partition("=")
+        section, _, option = key.partition(".")
+        if not equals or section not in found or not option:
+            raise UserError(f"--set: found {shown(assignment)}; data.KEY=VALUE or partition.KEY=VALUE is required")
+        found[section][option] = parse_yaml(value, f"--set {key}")
+    return found

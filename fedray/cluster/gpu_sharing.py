@@ -1,0 +1,113 @@
+"""`runtime.gpus_per_actor: auto`: what one client takes of a GPU of its own says how many actors share one."""
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import RayTaskError
+
+from fedray.cluster.resources import cluster_nodes
+from fedray.common.errors import Diverged, UserError
+from fedray.config import RunConfig
+from fedray.datasets.dataset import Dataset
+from fedray.engine.backend import InlineBackend
+from fedray.engine.device import Peak, peak
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
+
+log = logging.getLogger("fedray")
+USABLE = 0.9
+"""Of a GPU's memory; the rest is for fragmentation."""
+STEPS = 4
+"""Local steps that are measured: as many as record a CUDA graph and replay it. Later ones hold no more."""
+
+Measure = Callable[[dict[str, Any], Dataset], Peak]
+"""Of a resolved configuration and its data."""
+
+
+class Packing:
+    """Fractions of a GPU for the runs of one call, each kind of run measured once.
+
+    measure: runs in a process of the cluster that has a GPU for itself.
+    """
+
+    def __init__(self, measure: Measure | None = None) -> None:
+        self._measure = measure or one_client
+        self._fractions: dict[str, float] = {}
+
+    def settled(self, run: RunConfig, data: Dataset | ray.ObjectRef[Dataset]) -> RunConfig:
+        """The run with a number for `auto`, within a running Ray. Raises UserError where there is no GPU to measure on,
+        or where even one client does not fit."""
+        if run.runtime.gpus_per_actor != "auto":
+            return run
+        kind = _kind(run)
+        if kind not in self._fractions:
+            self._fractions[kind] = fraction(self._measured(run, data))
+        runtime = run.runtime.model_copy(update={"gpus_per_actor": self._fractions[kind]})
+        return run.model_copy(update={"runtime": runtime})
+
+    def _measured(self, run: RunConfig, data: Dataset | ray.ObjectRef[Dataset]) -> Peak:
+        if not any(node.get("GPU", 0) >= 1 for node in cluster_nodes()):
+            raise UserError("runtime.gpus_per_actor: found auto, and no node of the cluster has a GPU to measure on")
+        cpus = run.runtime.cpus_per_actor
+        task = ray.remote(num_gpus=1, num_cpus=cpus, max_calls=1)(self._measure)  # its process ends, and gives all back
+        log.info("%s with %s: measuring one client on a GPU of its own", run.algorithm.name, run.model.name)
+        try:
+            found: Peak = ray.get(task.remote(run.resolved(), data))
+        except RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, UserError) else error) from None
+        log.info(
+            "%s with %s: one client takes %.2f of %.2f GiB of a GPU: %g GPUs per actor",
+            run.algorithm.name,
+            run.model.name,
+            found.used / 2**30,
+            found.total / 2**30,
+            fraction(found),
+        )
+        return found
+
+
+def fraction(measured: Peak) -> float:
+    """Of a GPU, what one actor asks for: in Ray's units of 1/10,000, rounded down so that all of them fit."""
+    actors = max(int(USABLE * measured.total / measured.used), 1)
+    return int(10_000 / actors) / 10_000
+
+
+def one_client(config: dict[str, Any], data: Dataset) -> Peak:
+    """Train the client with most samples for a few steps, test the model, and see what memory that took."""
+    problem = Problem.build(RunConfig.parse(config), data)
+    with contextlib.suppress(Diverged):  # the run will say so; the memory is what it is
+        Simulation(shortened(problem), InlineBackend()).step()
+    return peak()
+
+
+def shortened(problem: Problem) -> Problem:
+    """One round of a few steps of the client with most samples, in one process."""
+    run = problem.config
+    config = run.resolved()
+    config["clients"] |= {"cohorts": [[int(problem.shards.sizes.argmax())]]}
+    config["training"] |= {"rounds": 1, "local_epochs": None, "local_steps": STEPS}
+    config["evaluation"] |= {"every": 1, "personal": None}
+    config["runtime"] |= {"backend": "inline", "gpus_per_actor": run.runtime.gpus}
+    return replace(problem, config=RunConfig.parse(config), tests=None)
+
+
+def _kind(run: RunConfig) -> str:
+    """The same for runs that take the same memory: the values of hyper-parameters, seeds and shards do not matter."""
+    training = run.training
+    return json.dumps(
+        [
+            run.data.options(),
+            run.model.options(),
+            run.algorithm.name,
+            training.batch_size,
+            training.precision,
+            run.channels_last,
+            run.evaluation.probes,
+            run.runtime.cuda_graph,
+        ]
+    )

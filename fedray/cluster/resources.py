@@ -1,0 +1,40 @@
+"""What client actors ask of a cluster, and whether they fit."""
+
+from collections.abc import Sequence
+
+import ray
+
+from fedray.common.errors import UserError
+from fedray.config import Runtime
+
+
+def bundle(runtime: Runtime) -> dict[str, float]:
+    """What one client actor asks of the cluster."""
+    asked = {"CPU": runtime.cpus_per_actor, "GPU": runtime.gpus}
+    return {name: amount for name, amount in asked.items() if amount}
+
+
+def capacity(runtime: Runtime, node: dict[str, float]) -> int:
+    """How many client actors a node with these total resources can hold; a fraction never spans two GPUs."""
+    cpus, gpus, eps = runtime.cpus_per_actor, runtime.gpus, 1e-9
+    held = [int(node.get("CPU", 0) / cpus + eps)] if cpus else []
+    if gpus:
+        whole = node.get("GPU", 0)
+        held.append(int(whole + eps) * int(1 / gpus + eps) if gpus < 1 else int(whole / gpus + eps))
+    return min(held)
+
+
+def refuse_infeasible(runtime: Runtime, nodes: Sequence[dict[str, float]]) -> None:
+    """Raise UserError where the actors of one run can never be placed on nodes with these total resources."""
+    room = sum(capacity(runtime, node) for node in nodes)
+    if room < runtime.actors:
+        have = "; ".join(" ".join(f"{node.get(r, 0):g} {r}" for r in ("CPU", "GPU")) for node in nodes)
+        raise UserError(
+            f"runtime.actors: {runtime.actors} actors of {runtime.cpus_per_actor:g} CPU and "
+            f"{runtime.gpus:g} GPU each are asked for, {room} fit; nodes have: {have}"
+        )
+
+
+def cluster_nodes() -> list[dict[str, float]]:
+    """Total resources of each living node."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]

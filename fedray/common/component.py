@@ -1,0 +1,160 @@
+"""What data sets, partitions, models and algorithms have in common: a name, typed options, a paper, a registry.
+
+A component is a frozen pydantic model whose fields are the options a user writes beside `name:`. Its registry is a
+plain dictionary, name -> class. `package.module:Class` names a class of the user's own where the section allows it.
+"""
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+
+from fedray.common.errors import UserError, shown, unknown
+
+WANTED = {"model_type": "mapping", "dict_type": "mapping", "tuple_type": "list", "list_type": "list"}
+"""Kinds of pydantic's complaints whose words are Python's, and what YAML calls the thing that is required."""
+
+
+class Checked(BaseModel):
+    """Base of whatever a user writes: frozen, no unknown keys, no infinities, and `true` is not the number 1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        kinds = _kinds(cls.model_fields[info.field_name or ""].annotation)
+        if kinds & {int, float} and bool not in kinds and _has_truth(value):
+            raise ValueError("true and false are no numbers")
+        return value
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """A type and all types inside of it."""
+    return {annotation}.union(*map(_kinds, get_args(annotation)))
+
+
+def _has_truth(value: Any) -> bool:
+    return isinstance(value, bool) or (isinstance(value, list | tuple) and any(map(_has_truth, value)))
+
+
+class Component(Checked):
+    """Base of everything that is chosen by name in a configuration."""
+
+    name: ClassVar[str]
+    """The name in a configuration."""
+    paper: ClassVar[str] = ""
+    """Authors, title, venue: where the definition comes from."""
+
+    def options(self) -> dict[str, Any]:
+        """The section as a configuration holds it: `name` and every option, defaults filled in, JSON types only."""
+        return {"name": self.name, **self.model_dump(mode="json")}
+
+    def label(self) -> str:
+        """`dirichlet(0.1)`, `pathological(3)`, `iid`: the name with the options that have no default."""
+        required = [as_written(getattr(self, name)) for name, f in type(self).model_fields.items() if f.is_required()]
+        return self.name + (f"({', '.join(required)})" if required else "")
+
+    @classmethod
+    def row(cls) -> tuple[str, str, str]:
+        """Options with defaults, first line of the docstring, paper: what lists print."""
+        options = [
+            name + ("" if field.is_required() else f"={as_written(field.default)}")
+            for name, field in cls.model_fields.items()
+        ]
+        return ", ".join(options), (cls.__doc__ or "").strip().splitlines()[0], cls.paper
+
+    @classmethod
+    def parse(cls, section: str, options: Mapping[str, Any]) -> Self:
+        """Build from the options of a section; raises UserError naming `section.option`."""
+        try:
+            return cls.model_validate(dict(options))
+        except ValidationError as error:
+            raise describe(error, section, cls) from None
+
+
+def as_written(value: Any) -> str:
+    """A value as a person writes it in a configuration."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def describe(error: ValidationError, section: str = "", model: type[BaseModel] | None = None) -> UserError:
+    """The first complaint of a pydantic error as one line: key, what was found, what is allowed."""
+    first = _joined(error)
+    if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
+        return cause
+    path = ".".join(str(part) for part in (section, *first["loc"]) if part != "")
+    if first["type"] == "extra_forbidden":
+        valid = [] if model is None else _fields_at(model, first["loc"][:-1])
+        above = ".".join(str(part) for part in (section, *first["loc"][:-1]) if part != "")
+        return unknown(above or "configuration", str(first["loc"][-1]), valid)
+    if first["type"] == "missing":
+        return UserError(f"{path}: is required")
+    if first["type"] in WANTED:
+        return UserError(f"{path}: found {shown(first['input'])}; a {WANTED[first['type']]} is required")
+    message = first["msg"].removeprefix("Value error, ")
+    return UserError(f"{path}: found {shown(first['input'])}; {message[0].lower()}{message[1:]}")
+
+
+def _joined(error: ValidationError) -> dict[str, Any]:
+    """The first complaint; where several types are allowed there is one for each, and they become one."""
+    first, *others = error.errors()
+    *place, kind = first["loc"]
+    if str(kind).removeprefix("constrained-") not in ("int", "float"):
+        return dict(first)
+    rest = [other["msg"].removeprefix("Input should be ") for other in others if list(other["loc"][:-1]) == place]
+    return {**first, "loc": tuple(place), "msg": " or ".join([first["msg"], *rest])}
+
+
+def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    for part in path:
+        if str(part) not in model.model_fields:
+            return []
+        annotation = model.model_fields[str(part)].annotation
+        # an optional section is that section or null
+        annotation = next((kind for kind in get_args(annotation) if kind is not type(None)), annotation)
+        if not (inspect.isclass(annotation) and issubclass(annotation, BaseModel)):
+            return []
+        model = annotation
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+C = TypeVar("C", bound=Component)
+
+
+def choose(section: str, value: Any, registry: Mapping[str, type[C]]) -> C:
+    """Resolve `{name: ..., option: ...}` (or just a name) against a registry.
+
+    Raises UserError for an unknown name or option, naming the nearest valid one.
+    """
+    if isinstance(value, Component):
+        return value  # type: ignore[return-value]
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        raise UserError(
+            f"{section}: found {shown(value)}; a mapping with a `name` is required, one of: "
+            f"{', '.join(sorted(registry))}"
+        )
+    name, options = value["name"], {k: v for k, v in value.items() if k != "name"}
+    if name not in registry:
+        raise unknown(f"{section}.name", name, registry)
+    return registry[name].parse(section, options)
+
+
+def load_class(section: str, path: str) -> type:
+    """Import `package.module:Class`. Raises UserError where it cannot be imported.
+
+    Whatever the module holds is run: called for what the user launches, never for what a checkpoint or a store holds.
+    """
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:  # a module of the user's own can raise anything
+        reason = f"{type(error).__name__}: " * (not isinstance(error, ImportError | AttributeError)) + str(error)
+        raise UserError(f"{section}.name: {path!r} cannot be imported: {reason}") from None
+    if not inspect.isclass(found):
+        raise UserError(f"{section}.name: {path!r} is not a class")
+    return found

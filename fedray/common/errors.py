@@ -1,0 +1,67 @@
+"""What can go wrong, in the two kinds a caller tells apart: the user's mistake and a run whose numbers went wrong."""
+
+import os
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from urllib.parse import unquote
+
+SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+"""Environment variables whose values are never printed or logged; passwords within MLFLOW_TRACKING_URI neither."""
+LONGEST = 80
+"""Characters of a found value that a message repeats."""
+
+
+class UserError(Exception):
+    """Something the user can mend: one line naming the key or file, what was found and what is allowed. Exit code 2."""
+
+
+class Diverged(Exception):
+    """A loss, gradient, upload or aggregate is not finite, or too large to be summed exactly.
+
+    Attributes: `round` (1-based, the round in which it appeared), `client` (id, or None for the server), `what`.
+    """
+
+    def __init__(self, round: int, client: int | None, what: str) -> None:
+        super().__init__(round, client, what)  # the arguments, so that the exception survives pickling
+        self.round, self.client, self.what = round, client, what
+
+    def __str__(self) -> str:
+        where = "the server" if self.client is None else f"client {self.client}"
+        return f"diverged in round {self.round}, {where}: {self.what}"
+
+
+def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
+    """The error for a name that does not exist: the nearest valid one first, then all of them."""
+    names = sorted(set(valid))
+    near = get_close_matches(name[:LONGEST], names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return UserError(f"{kind}: unknown name {shown(name)}; {hint}valid: {', '.join(names)}")
+
+
+def shown(value: object) -> str:
+    """`repr` of a value that a user gave, short enough for one line."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python prints
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def one_line(error: BaseException) -> str:
+    """Kind and message of somebody else's exception."""
+    text = re.sub(r"\x1b\[[\d;]*m", "", str(error))
+    return " ".join(f"{type(error).__name__}: {text}".split()).removesuffix(":")[:300]
+
+
+def redacted(text: str) -> str:
+    """The text without user names, passwords and query values of addresses, and without the tracking secrets."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    user = uri.partition("://")[2].rpartition("@")[0]
+    hidden = {os.environ.get(name, "") for name in SECRETS} | {user, user.partition(":")[2]}
+    hidden |= {value for value in re.findall(r"[?&][\w.-]+=([^&\s]*)", uri)}
+    for secret in sorted(hidden | {unquote(secret) for secret in hidden}, key=len, reverse=True):
+        if len(secret) > 3:  # a shorter one is part of too many words; within addresses it is found below
+            text = text.replace(secret, "***")
+    text = re.sub(r"(\w[\w+.-]*://)[^\s/?#'\"]*@", r"\1***@", text)
+    return re.sub(r"([?&][\w.-]+=)[^&\s'\"]*[^&\s'\":;,.)]", r"\1***", text)

@@ -1,0 +1,149 @@
+"""Training-time augmentation, batched on the training device.
+
+Every transform here only moves pixels or covers them, so an augmentation is a map from each pixel of the result to the
+pixel of the image it shows, and the image is gathered once, after the last transform. Two values beyond the image stand
+for black (0 before normalisation: what padding a decoded image gives) and for the mean colour (0 after normalisation:
+what padding or cutting out of a normalised tensor gives); the code bases differ in which they use.
+
+The draws are NumPy's, on the CPU, so that they are the same on every device.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, ValidationError
+from torch import Tensor
+
+from fedray.common.component import Checked, describe
+from fedray.common.errors import UserError, shown, unknown
+
+Fill = Literal["black", "mean", "reflect"]
+
+
+class Transform(Checked):
+    """Base of the transforms: `moved` composes one more of them onto a map of pixels."""
+
+    def moved(self, source: Tensor, rng: np.random.Generator) -> Tensor:
+        """source: int64 `(b, h, w)`, the pixel `row * w + column` shown at each place, h*w for black, h*w + 1 for mean.
+
+        Every image of the batch gets a draw of its own.
+        """
+        raise NotImplementedError
+
+
+class Flip(Transform):
+    """Mirrored left to right with probability 1/2."""
+
+    flip: Literal[True] = True
+
+    def moved(self, source: Tensor, rng: np.random.Generator) -> Tensor:
+        chosen = torch.from_numpy(rng.random(len(source)) < 0.5).to(source.device)
+        return torch.where(chosen[:, None, None], source.flip(-1), source)
+
+
+class Crop(Transform):
+    """Padded by `crop` pixels on every side and cut back to the old size at a uniformly drawn place."""
+
+    crop: int = Field(gt=0, description="pixels of padding on every side")
+    fill: Fill = Field("black", description="what the padding shows")
+    chance: float = Field(1.0, gt=0, le=1, description="probability per image; FL-Simulator 0.5")
+
+    def moved(self, source: Tensor, rng: np.random.Generator) -> Tensor:
+        b, h, w = source.shape
+        shift = rng.integers(-self.crop, self.crop + 1, size=(2, b, 1)) * (rng.random((b, 1)) < self.chance)
+        rows, columns = (
+            torch.arange(n, device=source.device) + torch.from_numpy(s).to(source.device)
+            for n, s in ((h, shift[0]), (w, shift[1]))
+        )
+        if self.fill == "reflect":
+            rows, columns = (_reflected(i, n) for i, n in ((rows, h), (columns, w)))
+        return _looked_up(source, rows[:, :, None], columns[:, None, :], self.fill)
+
+
+class Rotate(Transform):
+    """Turned about its centre by an angle uniform in ±`rotate` degrees; nearest pixel, black corners."""
+
+    rotate: float = Field(gt=0, le=180, description="largest angle, degrees")
+
+    def moved(self, source: Tensor, rng: np.random.Generator) -> Tensor:
+        b, h, w = source.shape
+        angle = torch.from_numpy(np.radians(rng.uniform(-self.rotate, self.rotate, size=(b, 1, 1)))).to(source.device)
+        y = torch.arange(h, device=source.device)[:, None] - (h - 1) / 2
+        x = torch.arange(w, device=source.device)[None, :] - (w - 1) / 2
+        rows = angle.cos() * y + angle.sin() * x + (h - 1) / 2
+        columns = angle.cos() * x - angle.sin() * y + (w - 1) / 2
+        return _looked_up(source, rows.round().long(), columns.round().long(), "black")
+
+
+class Cutout(Transform):
+    """A square of `cutout` pixels about a uniformly drawn pixel shows the mean colour; it may reach over the edge."""
+
+    cutout: int = Field(gt=0, description="side of the square, pixels")
+
+    def moved(self, source: Tensor, rng: np.random.Generator) -> Tensor:
+        b, h, w = source.shape
+        half = self.cutout // 2
+        covered = []
+        for n in (h, w):
+            start = torch.from_numpy(rng.integers(n, size=(b, 1)) - half).to(source.device)
+            place = torch.arange(n, device=source.device)
+            covered.append((place >= start) & (place < start + 2 * half))
+        return source.masked_fill(covered[0][:, :, None] & covered[1][:, None, :], h * w + 1)
+
+
+TRANSFORMS: dict[str, type[Transform]] = {"flip": Flip, "crop": Crop, "rotate": Rotate, "cutout": Cutout}
+
+
+def transforms(key: str, value: Any) -> tuple[Transform, ...]:
+    """Parse `[flip, {crop: 4, fill: mean}, {cutout: 16}]`, in the order they are applied.
+
+    Raises UserError naming `key` for an unknown transform or option.
+    """
+    if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
+        raise UserError(
+            f"{key}: found {shown(value)}; a list of transforms is required, of: {', '.join(sorted(TRANSFORMS))}"
+        )
+    return tuple(_transform(key, entry) for entry in value)
+
+
+def _transform(key: str, entry: Any) -> Transform:
+    if isinstance(entry, Transform):
+        return entry
+    options = {entry: True} if entry == "flip" else entry
+    name = next((str(k) for k in options if k in TRANSFORMS), None) if isinstance(options, Mapping) else None
+    if name is None:
+        raise unknown(key, str(entry), TRANSFORMS)
+    try:
+        return TRANSFORMS[name].model_validate(dict(options))
+    except ValidationError as error:
+        raise describe(error, key, TRANSFORMS[name]) from None
+
+
+def augmented(x: Tensor, chain: Sequence[Transform], black: Tensor, rng: np.random.Generator) -> Tensor:
+    """Each image of a batch augmented on its own.
+
+    x: float32 `(b, c, h, w)`, normalised; black: float32 `(1, c, 1, 1)`, what a black pixel is after normalisation.
+    """
+    b, c, h, w = x.shape
+    source = torch.arange(h * w, device=x.device).view(1, h, w).expand(b, h, w)
+    for transform in chain:
+        source = transform.moved(source, rng)
+    colours = torch.stack([black.view(c), torch.zeros_like(black.view(c))], dim=1)
+    pixels = torch.cat([x.flatten(2), colours.expand(b, c, 2)], dim=2)
+    return pixels.gather(2, source.reshape(b, 1, h * w).expand(b, c, h * w)).view(b, c, h, w)
+
+
+def _reflected(place: Tensor, n: int) -> Tensor:
+    """Places outside 0..n-1 mirrored at the first and last pixel, which are not repeated."""
+    place = place.abs()
+    return torch.where(place >= n, 2 * (n - 1) - place, place)
+
+
+def _looked_up(source: Tensor, rows: Tensor, columns: Tensor, fill: Fill) -> Tensor:
+    b, h, w = source.shape
+    inside = (rows >= 0) & (rows < h) & (columns >= 0) & (columns < w)
+    flat = rows.clamp(0, h - 1) * w + columns.clamp(0, w - 1)
+    found = source.reshape(b, h * w).gather(1, flat.view(b, h * w)).view(b, h, w)
+    return torch.where(inside, found, h * w + (fill == "mean"))

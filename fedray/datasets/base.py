@@ -1,0 +1,137 @@
+"""What every data set has: a name, where its files are, the published facts about it, and the papers' recipes."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
+
+from fedray.common.component import Component
+from fedray.common.errors import UserError, unknown
+from fedray.common.yaml_files import located
+from fedray.datasets.augment import Transform, transforms
+from fedray.datasets.dataset import Dataset
+
+
+def data_dir() -> Path:
+    """Where files of data sets are looked for: `$FEDRAY_DATA`, else ~/.cache/fedray."""
+    return located("FEDRAY_DATA", os.environ.get("FEDRAY_DATA") or "~/.cache/fedray")
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is known of a data set before its files are read; None where it depends on how the files were made.
+
+    train, test: samples. shape: of one sample as it is read. clients: natural clients. size: of the download.
+    """
+
+    train: int | None
+    test: int | None
+    classes: int
+    shape: tuple[int, ...]
+    clients: int | None = None
+    size: str = ""
+
+
+class DataSource(Component):
+    """Base of the data sets: `load()` returns the arrays or raises UserError saying which file belongs where."""
+
+    files: ClassVar[str] = ""
+    """The files wanted, relative to `data_dir()`."""
+    used_by: ClassVar[str] = ""
+    """The papers whose experiments use it."""
+    published: ClassVar[Published | None] = None
+
+    @classmethod
+    def row(cls) -> tuple[str, str, str]:
+        options, what, paper = super().row()
+        facts = {"Used by": cls.used_by, "Files": cls.files, "Download": cls.published.size if cls.published else ""}
+        return options, " ".join([what, *(f"{key}: {value}." for key, value in facts.items() if value)]), paper
+
+    def load(self) -> Dataset:
+        """Read the arrays."""
+        raise NotImplementedError
+
+    def fetch(self) -> None:
+        """Download the files into `data_dir()`. Raises UserError where that is not possible."""
+        raise UserError(
+            f"data.name: {self.name} cannot be downloaded by fedray; put {self.files or 'its files'} in {data_dir()}"
+        )
+
+    def expected(self) -> Published | None:
+        """The published facts under these options, for `fedray data check`."""
+        return self.published
+
+    def missing(self, what: str) -> UserError:
+        """The error for files that are not there."""
+        return UserError(
+            f"data.name: {self.name} is not in {data_dir()}: {what} is missing; `fedray data fetch "
+            f"{self.name}` tells how to get it, FEDRAY_DATA names another folder"
+        )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a paper's code prepares the images: normalisation constants per channel, transforms, 3 for grey to RGB."""
+
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    augment: tuple[Transform, ...] = ()
+    channels: int | None = None
+
+
+class Images(DataSource):
+    """Base of the image data sets: a recipe by name, and what a user sets beside it."""
+
+    recipes: ClassVar[dict[str, Recipe]] = {"plain": Recipe()}
+    preset: str = Field("plain", description="a paper's normalisation and augmentation; plain: no augmentation")
+    augment: tuple[SerializeAsAny[Transform], ...] | None = Field(
+        None, description="transforms in order, of flip, crop, rotate, cutout, instead of the preset's; [] for none"
+    )
+    channels: Literal[1, 3] | None = Field(None, description="3: grey images become RGB; default: the preset's")
+    mean: tuple[float, ...] = Field((), description="per channel, of images in [0, 1]; default: the preset's")
+    std: tuple[float, ...] = Field((), description="per channel, of images in [0, 1]; default: the preset's")
+
+    @field_validator("augment", mode="before")
+    @classmethod
+    def _transforms(cls, value: Any) -> Any:
+        return value if value is None else transforms("data.augment", value)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.preset not in self.recipes:
+            raise unknown(f"data.preset of {self.name}", self.preset, self.recipes)
+        return self
+
+    def read(self) -> Dataset:
+        """The arrays as the files have them, without normalisation."""
+        raise NotImplementedError
+
+    def load(self) -> Dataset:
+        data, recipe = self.read(), self.recipes[self.preset]
+        channels = self.channels or recipe.channels
+        if channels is not None and channels != data.input_shape[0]:
+            data = replace(data, x_train=_repeated(data, "train", channels), x_test=_repeated(data, "test", channels))
+        width = data.input_shape[0] if data.x_train.dtype == np.uint8 else 0
+        mean, std = _per_channel(self.mean or recipe.mean, width), _per_channel(self.std or recipe.std, width)
+        if len(mean) != len(std) or (mean and len(mean) != width):
+            raise UserError(f"data.mean: found {len(mean)} means and {len(std)} stds; the images have {width} channels")
+        return replace(data, mean=mean, std=std, augment=recipe.augment if self.augment is None else self.augment)
+
+
+def _per_channel(values: Sequence[float], channels: int) -> tuple[float, ...]:
+    return tuple(values) * channels if len(values) == 1 else tuple(values)
+
+
+def _repeated(data: Dataset, part: str, channels: int) -> np.ndarray:
+    """Grey images shown in every channel, `(n, channels, h, w)`, without a copy."""
+    x: np.ndarray = getattr(data, f"x_{part}")
+    if x.ndim != 4 or x.shape[1] != 1:
+        raise UserError(
+            f"data.channels: found {channels}; {data.name} has samples of shape {x.shape[1:]}, only grey "
+            "images are repeated"
+        )
+    return np.broadcast_to(x, (len(x), channels, *x.shape[2:]))

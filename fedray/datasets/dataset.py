@@ -1,0 +1,147 @@
+"""What a data set is once it is in memory, whatever files it came from."""
+
+import hashlib
+import warnings
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.common.errors import UserError
+from fedray.datasets.augment import Transform, augmented
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Arrays of one data set.
+
+    x_train, x_test: uint8 images `(n, channels, height, width)`, scaled by 1/255 and normalised when a batch is
+    gathered; or float32 `(n, ...)`, used as they are; or uint8 token ids `(n, length)`, int64 when gathered.
+    y_train, y_test: int64 labels `(n,)` in `[0, num_classes)`.
+    mean, std: one number per channel (of images in [0, 1]), or empty for no normalisation.
+    client_train, client_test: int64 natural client id of each sample, or None.
+    augment: transforms of the training images, in the order they are applied.
+    """
+
+    name: str
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    num_classes: int
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    client_train: np.ndarray | None = None
+    client_test: np.ndarray | None = None
+    augment: tuple[Transform, ...] = ()
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")
+            clients = getattr(self, f"client_{part}")
+            if len(x) != len(y):
+                raise UserError(f"data {self.name}: x_{part} has {len(x)} samples, y_{part} has {len(y)} labels")
+            if len(y) == 0:
+                raise UserError(f"data {self.name}: the {part} split is empty")
+            if y.min() < 0 or y.max() >= self.num_classes:
+                raise UserError(
+                    f"data {self.name}: y_{part} holds labels {y.min()}..{y.max()}, "
+                    f"allowed are 0..{self.num_classes - 1}"
+                )
+            if clients is not None and len(clients) != len(y):
+                raise UserError(f"data {self.name}: client_{part} has {len(clients)} ids, y_{part} {len(y)} labels")
+        if self.x_train.shape[1:] != self.x_test.shape[1:]:
+            raise UserError(
+                f"data {self.name}: x_train samples have shape {self.x_train.shape[1:]}, "
+                f"x_test samples {self.x_test.shape[1:]}"
+            )
+        if self.augment and self.x_train.ndim != 4:
+            raise UserError(
+                f"data.augment: data {self.name} are no images, their samples have shape {self.x_train.shape[1:]}"
+            )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample as a model receives it."""
+        return tuple(self.x_train.shape[1:])
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the inputs are token ids."""
+        return self.x_train.dtype.kind == "i" or (self.x_train.dtype == np.uint8 and self.x_train.ndim == 2)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over everything above but the name: how data enter the identity of a cell."""
+        hashed = hashlib.sha256(repr((self.num_classes, self.mean, self.std)).encode())
+        hashed.update("".join(map(repr, self.augment)).encode())
+        for name in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test"):
+            array = getattr(self, name)
+            if array is not None:
+                hashed.update(f"{name}{array.dtype}{array.shape}".encode())
+                hashed.update(np.ascontiguousarray(array).data)
+        return hashed.hexdigest()
+
+    def resized(self, size: int) -> "Dataset":
+        """The same images at `size` x `size` pixels (bilinear, anti-aliased), for models with a fixed input size."""
+        return replace(self, x_train=_resize(self.x_train, size), x_test=_resize(self.x_test, size))
+
+
+def _resize(images: np.ndarray, size: int) -> np.ndarray:
+    pieces = []
+    for start in range(0, len(images), 1000):
+        x = torch.from_numpy(np.ascontiguousarray(images[start : start + 1000])).float()
+        x = torch.nn.functional.interpolate(x, size=(size, size), mode="bilinear", antialias=True)
+        pieces.append((x.round().clamp(0, 255).to(torch.uint8) if images.dtype == np.uint8 else x).numpy())
+    return np.concatenate(pieces)
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """A tensor over the same memory, which may be read-only (shared with other processes): it is only read."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+class Samples:
+    """One split of a data set; uint8 images become float32, scaled to [0, 1] and normalised, when gathered."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, data: Dataset, device: torch.device | str) -> None:
+        self._x = as_tensor(x).to(device)
+        self._y = as_tensor(y).to(device)
+        self._scale = self._shift = None
+        self.augment = data.augment
+        self._tokens = x.dtype == np.uint8 and x.ndim == 2
+        if x.dtype == np.uint8 and not self._tokens:
+            mean, std = (
+                torch.tensor(value or [default], dtype=torch.float32, device=device).view(1, -1, 1, 1)
+                for value, default in ((data.mean, 0.0), (data.std, 1.0))
+            )
+            self._scale, self._shift = 1 / (255 * std), -mean / std
+
+    def __len__(self) -> int:
+        return len(self._y)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self._x.shape[1:])
+
+    def labels(self, indices: np.ndarray) -> Tensor:
+        """Labels int64 `(b,)`."""
+        return self._y.index_select(0, torch.from_numpy(indices).to(self._y.device))
+
+    def batch(self, indices: np.ndarray, augment: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Inputs float32 `(b, ...)` (token ids int64) and labels int64 `(b,)`; augmented where a generator is given."""
+        index = torch.from_numpy(indices).to(self._x.device)
+        x, y = self._x.index_select(0, index), self._y.index_select(0, index)
+        if self._tokens:
+            x = x.long()
+        elif self._scale is not None and self._shift is not None:
+            x = x.float().mul_(self._scale).add_(self._shift)
+        if augment is not None and self.augment:
+            black = x.new_zeros(1, x.shape[1], 1, 1) if self._shift is None else self._shift
+            x = augmented(x, self.augment, black.expand(1, x.shape[1], 1, 1), augment)
+        return x, y

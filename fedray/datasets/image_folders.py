@@ -1,0 +1,173 @@
+"""Data sets whose images are files in folders, decoded once and cached: CINIC-10, Fed-ISIC2019."""
+
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedray.common.errors import UserError, one_line, shown
+from fedray.datasets.augment import Crop, Flip
+from fedray.datasets.base import Images, Published, Recipe, data_dir
+from fedray.datasets.cache import cached
+from fedray.datasets.dataset import Dataset
+
+CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CINIC_COLOURS = ((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835))
+
+
+def decoded(name: str, paths: Sequence[Path], size: int, crop: bool = False) -> np.ndarray:
+    """RGB images uint8 `(n, 3, size, size)`; with `crop` the centre of larger ones, otherwise they must have that size.
+
+    Raises UserError naming the file that cannot be read or has another size.
+    """
+    from PIL import Image
+
+    images = np.empty((len(paths), 3, size, size), dtype=np.uint8)
+    for image, path in zip(images, paths, strict=True):
+        try:
+            with Image.open(path) as file:
+                pixels = np.asarray(file.convert("RGB"))
+        except Exception as error:  # PIL's readers raise a dozen kinds, one for images that unpack to gigabytes
+            raise UserError(f"data.name: {name}: {path} cannot be read: {one_line(error)}") from None
+        height, width = pixels.shape[:2]
+        if (min(height, width) < size) if crop else (height, width) != (size, size):
+            raise UserError(
+                f"data.name: {name}: {path} has {width}x{height} pixels, "
+                f"{'at least ' if crop else ''}{size}x{size} are required"
+            )
+        top, left = (height - size) // 2, (width - size) // 2
+        image[:] = pixels[top : top + size, left : left + size].transpose(2, 0, 1)
+    return images
+
+
+class CINIC10(Images):
+    """CINIC-10, 90,000 each of train, valid and test: colour 32x32 PNGs, CIFAR-10's classes.
+
+    FedSOL trains on `train` and tests on `test` (90k / 90k); `validation: train` adds the `valid` images to training.
+    """
+
+    name = "cinic10"
+    paper = "Darlow, Crowley, Antoniou, Storkey, arXiv 1810.03505, 2018"
+    used_by = "FedSOL"
+    files = "cinic-10/{train,valid,test}/{airplane,...,truck}/*.png"
+    published = Published(90_000, 90_000, 10, (3, 32, 32), size="656 MB")
+    recipes: ClassVar[dict[str, Recipe]] = {
+        "plain": Recipe(*CINIC_COLOURS),
+        "fedsol": Recipe(*CINIC_COLOURS, (Crop(crop=4, fill="reflect"), Flip())),
+    }
+    validation: Literal["unused", "train"] = Field("unused", description="what the `valid` images are for")
+
+    def read(self) -> Dataset:
+        parts = {"train": ("train", "valid") if self.validation == "train" else ("train",), "test": ("test",)}
+        files = {part: self._files(folders) for part, folders in parts.items()}
+
+        def decode() -> dict[str, np.ndarray]:
+            return {
+                key: array
+                for part, found in files.items()
+                for key, array in (
+                    (f"x_{part}", decoded(self.name, [path for path, _ in found], 32)),
+                    (f"y_{part}", np.array([label for _, label in found])),
+                )
+            }
+
+        paths = [path for found in files.values() for path, _ in found]
+        arrays = cached(self.name, f"1 {self.validation}", paths, decode)
+        return Dataset(self.name, arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"], 10)
+
+    def expected(self) -> Published:
+        return Published(180_000 if self.validation == "train" else 90_000, 90_000, 10, (3, 32, 32))
+
+    def _files(self, folders: Sequence[str]) -> list[tuple[Path, int]]:
+        found: list[tuple[Path, int]] = []
+        for folder in folders:
+            for label, kind in enumerate(CIFAR_CLASSES):
+                paths = sorted((data_dir() / "cinic-10" / folder / kind).glob("*.png"))
+                if not paths:
+                    raise self.missing(f"cinic-10/{folder}/{kind}/*.png")
+                found += [(path, label) for path in paths]
+            strange = {path.name for path in (data_dir() / "cinic-10" / folder).iterdir() if path.is_dir()}
+            if strange := strange - set(CIFAR_CLASSES):
+                raise UserError(
+                    f"data.name: {self.name}: cinic-10/{folder} has a folder {min(strange)!r}; allowed are "
+                    f"{', '.join(CIFAR_CLASSES)}"
+                )
+        return found
+
+
+class FedISIC2019(Images):
+    """Fed-ISIC2019 in FLamby's layout: skin lesions, 8 classes, 6 centres as natural clients.
+
+    FLamby's script leaves JPEGs with a short side of 224 pixels or more; the central `size` x `size` pixels are used.
+    """
+
+    name = "fed_isic2019"
+    paper = "Ogier du Terrail et al., FLamby, NeurIPS 2022"
+    used_by = "FedGELA (6 centres split into 20 clients)"
+    files = "fed_isic2019/train_test_split, fed_isic2019/ISIC_2019_Training_Input_preprocessed/*.jpg"
+    recipes: ClassVar[dict[str, Recipe]] = {
+        "plain": Recipe((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),  # ImageNet's, for weights trained there
+    }
+    published = Published(18_597, 4_650, 8, (3, 200, 200), clients=6, size="9 GB, 23,247 images after preprocessing")
+    size: int = Field(200, gt=0, description="side of the central square, pixels; FLamby's 200")
+
+    def read(self) -> Dataset:
+        root = data_dir() / "fed_isic2019"
+        table = root / "train_test_split"
+        if not table.exists():
+            raise self.missing("fed_isic2019/train_test_split")
+        parts: dict[str, list[tuple[Path, int, int]]] = {"train": [], "test": []}
+        try:
+            with table.open(newline="", encoding="utf-8") as file:
+                lines = list(csv.DictReader(file))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise UserError(f"data.name: {self.name}: {table} cannot be read: {one_line(error)}") from None
+        for line, row in enumerate(lines, 2):
+            try:
+                if not re.fullmatch(r"\w[\w.-]*", row["image"]):
+                    raise ValueError(f"{row['image']!r} is no name of an image")
+                path = root / "ISIC_2019_Training_Input_preprocessed" / f"{row['image']}.jpg"
+                target, centre = int(row["target"]), int(row["center"])
+                if not (0 <= target < 8 and 0 <= centre < 2**31):
+                    raise ValueError(f"target {target}, center {centre}")
+                parts[row["fold"]].append((path, target, centre))
+            except (KeyError, ValueError, TypeError) as error:
+                raise UserError(
+                    f"data.name: {self.name}: {table}: line {line} has no image, target (0 to 7), center "
+                    f"and fold (train or test): {shown(error)}"
+                ) from None
+        if empty := [part for part, found in parts.items() if not found]:
+            raise UserError(f"data.name: {self.name}: {table} lists no image of fold {empty[0]}")
+        rows = parts["train"] + parts["test"]
+        for path, _, _ in rows:
+            if not path.exists():
+                raise self.missing(str(path.relative_to(data_dir())))
+        arrays = cached(
+            self.name,
+            f"1 {self.size}",
+            [table, *(path for path, _, _ in rows)],
+            lambda: {
+                f"x_{part}": decoded(self.name, [path for path, _, _ in found], self.size, crop=True)
+                for part, found in parts.items()
+            },
+        )
+        labels, centres = (
+            {part: np.array([row[k] for row in found], dtype=np.int64) for part, found in parts.items()} for k in (1, 2)
+        )
+        return Dataset(
+            self.name,
+            arrays["x_train"],
+            labels["train"],
+            arrays["x_test"],
+            labels["test"],
+            8,
+            client_train=centres["train"],
+            client_test=centres["test"],
+        )
+
+    def expected(self) -> Published:
+        return Published(18_597, 4_650, 8, (3, self.size, self.size), clients=6)

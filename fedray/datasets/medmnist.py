@@ -1,0 +1,114 @@
+"""MedMNIST's 28x28 sets from their published .npz files (Yang et al., MedMNIST v2, Scientific Data 2023).
+
+The files are read with NumPy: their six documented arrays are all there is, so the `medmnist` package is not needed.
+"""
+
+import hashlib
+import urllib.request
+import zipfile
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedray.common.errors import UserError, one_line
+from fedray.datasets.augment import Flip
+from fedray.datasets.base import Images, Published, Recipe, data_dir
+from fedray.datasets.cache import partial_name
+from fedray.datasets.dataset import Dataset
+
+RECORD = "https://zenodo.org/records/10519652/files"
+HALVES = ((0.5,), (0.5,))
+
+
+class MedMNIST(Images):
+    """Base: `<name>.npz` with train, val and test images; `validation: train` (FedSOL) trains on train and val."""
+
+    md5: ClassVar[str]
+    published: ClassVar[Published]
+    validated: ClassVar[int]
+    """Samples of the val split."""
+    recipes: ClassVar[dict[str, Recipe]] = {"plain": Recipe(*HALVES), "fedsol": Recipe(*HALVES, (Flip(),), 3)}
+    paper = "Yang et al., MedMNIST v2, Scientific Data 2023"
+    used_by = "FedSOL"
+    validation: Literal["unused", "train"] = Field("train", description="what the val images are for")
+
+    def read(self) -> Dataset:
+        path = data_dir() / f"{self.name}.npz"
+        if not path.exists():
+            raise self.missing(path.name)
+        try:
+            if not zipfile.is_zipfile(path):  # NumPy would tell how to load a pickle all the same
+                raise ValueError("it is no archive of arrays")
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {
+                    f"{part}_{what}": file[f"{part}_{what}"]
+                    for part in ("train", "val", "test")
+                    for what in ("images", "labels")
+                }
+        except Exception as error:  # zipfile, zlib and NumPy each have their own for a damaged file
+            raise UserError(f"data.name: {self.name}: {path} cannot be read: {one_line(error)}") from None
+        parts = {
+            part: (
+                self._images(arrays[f"{part}_images"], f"{path}: {part}_images"),
+                self._labels(arrays[f"{part}_labels"], f"{path}: {part}_labels"),
+            )
+            for part in ("train", "val", "test")
+        }
+        train = ("train", "val") if self.validation == "train" else ("train",)
+        x, y = (np.concatenate([parts[part][k] for part in train]) for k in (0, 1))
+        return Dataset(self.name, x, y, *parts["test"], self.published.classes)
+
+    def expected(self) -> Published:
+        p = self.published
+        return Published((p.train or 0) + self.validated * (self.validation == "train"), p.test, p.classes, p.shape)
+
+    def _images(self, x: np.ndarray, where: str) -> np.ndarray:
+        channels, height, width = self.published.shape
+        if x.dtype != np.uint8 or x.shape[1:] != ((height, width, 3) if channels == 3 else (height, width)):
+            raise UserError(
+                f"data.name: {self.name}: {where} is {x.dtype} {x.shape}; uint8 (n, 28, 28"
+                f"{', 3' * (channels == 3)}) is required"
+            )
+        return np.ascontiguousarray(x.transpose(0, 3, 1, 2) if channels == 3 else x[:, None])
+
+    def _labels(self, y: np.ndarray, where: str) -> np.ndarray:
+        if not np.issubdtype(y.dtype, np.integer) or y.size != len(y):
+            raise UserError(f"data.name: {self.name}: {where} is {y.dtype} {y.shape}; integers (n, 1) are required")
+        return y.reshape(-1).astype(np.int64)
+
+    def fetch(self) -> None:
+        path, url = data_dir() / f"{self.name}.npz", f"{RECORD}/{self.name}.npz?download=1"
+        if path.exists():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial_name(path) as partial:
+            try:
+                urllib.request.urlretrieve(url, partial)  # noqa: S310, an https address of ours
+            except OSError as error:
+                raise UserError(
+                    f"data.name: {self.name} could not be downloaded ({error}); put {url} in {path}"
+                ) from None
+            found = hashlib.md5(partial.read_bytes(), usedforsecurity=False).hexdigest()
+            if found != self.md5:
+                raise UserError(f"data.name: {self.name}: the download has md5 {found}, published is {self.md5}")
+
+
+class PathMNIST(MedMNIST):
+    """Colon pathology, 89,996 + 10,004 / 7,180 colour 28x28 images, 9 classes (FedSOL prints 110,000, D-28)."""
+
+    name = "pathmnist"
+    md5 = "a8b06965200029087d5bd730944a56c1"
+    files = "pathmnist.npz"
+    published = Published(89_996, 7_180, 9, (3, 28, 28), size="206 MB")
+    validated = 10_004
+
+
+class TissueMNIST(MedMNIST):
+    """Kidney cortex cells, 165,466 + 23,640 / 47,280 grey 28x28 images, 8 classes."""
+
+    name = "tissuemnist"
+    md5 = "ebe78ee8b05294063de985d821c1c34b"
+    files = "tissuemnist.npz"
+    published = Published(165_466, 47_280, 8, (1, 28, 28), size="125 MB")
+    validated = 23_640

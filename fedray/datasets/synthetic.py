@@ -1,0 +1,113 @@
+"""Images and text made up from a formula, for trying out a sweep whose data are not at hand."""
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from fedray.common.errors import UserError
+from fedray.common.rng import generator
+from fedray.datasets.base import DataSource, Images, Published, Recipe
+from fedray.datasets.dataset import Dataset
+
+PATCHES = 4
+"""A class's pattern is 4 x 4 patches per channel, whatever the image's size."""
+
+
+class Synthetic(Images):
+    """Made-up images of any shape and number of classes, always the same: each class's own pattern of 4x4 patches under
+    noise of every pixel's own. Balanced classes. For trying a sweep out; its accuracies mean nothing. Needs no files.
+    """
+
+    name = "synthetic"
+    recipes = {"plain": Recipe((0.5,), (0.25,))}
+    classes: int = Field(10, gt=1, description="number of classes")
+    shape: tuple[Annotated[int, Field(gt=0)], Annotated[int, Field(gt=0)], Annotated[int, Field(gt=0)]] = Field(
+        (3, 32, 32), description="channels, height, width"
+    )
+    train: int = Field(2_000, gt=0, description="training images")
+    test: int = Field(500, gt=0, description="test images")
+    clients: int = Field(0, ge=0, description="natural clients, of unequal sizes; 0: the data come without")
+    noise: float = Field(
+        0.25,
+        ge=0,
+        allow_inf_nan=False,
+        description="standard deviation of a pixel's noise; the "
+        "patches of two classes differ by 0.29 (rms; images are in [0, 1])",
+    )
+
+    def expected(self) -> Published:
+        return Published(self.train, self.test, self.classes, self.shape, clients=self.clients or None, size="none")
+
+    def fetch(self) -> None:
+        """Nothing to do: the images are computed."""
+
+    def read(self) -> Dataset:
+        channels, height, width = self.shape
+        # Uniform in [0.15, 0.85], which leaves the noise some room: two of them differ by 0.7 sqrt(2/12) = 0.29 (rms).
+        patches = 0.15 + 0.7 * generator(0, "synthetic/patterns").random((self.classes, channels, PATCHES, PATCHES))
+        rows, columns = np.arange(height) * PATCHES // height, np.arange(width) * PATCHES // width
+        patterns = patches[:, :, rows[:, None], columns]
+        return Dataset(
+            self.name,
+            *self._part("train", self.train, patterns),
+            *self._part("test", self.test, patterns),
+            self.classes,
+            client_train=owners(self.clients, self.train, "train"),
+            client_test=owners(self.clients, self.test, "test"),
+        )
+
+    def _part(self, part: str, count: int, patterns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        labels = np.arange(count, dtype=np.int64) % self.classes
+        noise = generator(0, f"synthetic/{part}").standard_normal((count, *self.shape), dtype=np.float32)
+        images = np.clip(patterns[labels] + self.noise * noise, 0, 1)
+        return np.round(255 * images).astype(np.uint8), labels
+
+
+class SyntheticText(DataSource):
+    """Made-up text for next-character prediction, always the same: every character is 1, 2 or 3 after the one before,
+    in a circle. Natural clients of unequal sizes. For trying a sweep out; its accuracies mean nothing. Needs no files.
+    """
+
+    name = "synthetic_text"
+    classes: int = Field(80, gt=3, le=256, description="different characters")
+    length: int = Field(80, gt=0, description="characters per sample")
+    train: int = Field(2_000, gt=0, description="training samples")
+    test: int = Field(500, gt=0, description="test samples")
+    clients: int = Field(0, ge=0, description="natural clients; 0: the data come without")
+
+    def expected(self) -> Published:
+        return Published(self.train, self.test, self.classes, (self.length,), clients=self.clients or None, size="none")
+
+    def fetch(self) -> None:
+        """Nothing to do: the text is computed."""
+
+    def load(self) -> Dataset:
+        return Dataset(
+            self.name,
+            *self._part("train", self.train),
+            *self._part("test", self.test),
+            self.classes,
+            client_train=owners(self.clients, self.train, "train"),
+            client_test=owners(self.clients, self.test, "test"),
+        )
+
+    def _part(self, part: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+        rng = generator(0, f"synthetic_text/{part}")
+        first, steps = rng.integers(self.classes, size=(count, 1)), rng.integers(1, 4, size=(count, self.length))
+        text = np.concatenate([first, first + steps.cumsum(axis=1)], axis=1) % self.classes
+        return text[:, :-1].astype(np.uint8), text[:, -1].astype(np.int64)
+
+
+def owners(clients: int, count: int, part: str) -> np.ndarray | None:
+    """A natural client for each of `count` samples, int64: everyone has one, the rest favours the first clients.
+
+    Raises UserError where there are fewer samples than clients.
+    """
+    if not clients:
+        return None
+    if count < clients:
+        raise UserError(f"data.{part}: found {count}; {clients} clients need a sample each")
+    drawn = (clients * generator(0, f"synthetic/{part}/clients").random(count) ** 2).astype(np.int64)
+    drawn[:clients] = np.arange(clients)
+    return drawn

@@ -1,0 +1,301 @@
+"""Data sets of torchvision: the idx family and SVHN read by its own classes, the CIFAR family by `pickles`.
+
+Nothing is downloaded in a run; `fedray data fetch` does that, through the same classes. torchvision is imported when a
+class is needed: it costs a second, and other data do not need it.
+"""
+
+import gzip
+import hashlib
+import importlib
+import pickle
+import zlib
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy._core import multiarray
+from pydantic import Field
+
+from fedray.common.errors import UserError, one_line
+from fedray.common.rng import generator
+from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
+from fedray.datasets.base import Images, Published, Recipe, data_dir
+from fedray.datasets.cache import partial_name
+from fedray.datasets.dataset import Dataset
+
+CROP_FLIP = (Crop(crop=4), Flip())
+FL_SIMULATOR = (Flip(), Crop(crop=4, chance=0.5, fill="mean"))
+LARGEST = 1 << 30
+"""Bytes that a packed file may unpack to; EMNIST's largest has 547 MB."""
+SVHN_COLOURS = ((0.4376821, 0.4437697, 0.47280442), (0.19803012, 0.20101562, 0.19703614))
+
+
+class Torchvision(Images):
+    """Base: opens torchvision's class and turns what it raises into one line that names the file."""
+
+    kind: ClassVar[str]
+    """The class in torchvision.datasets."""
+    published: ClassVar[Published]
+
+    def _class(self) -> Any:
+        return getattr(importlib.import_module("torchvision.datasets"), self.kind)
+
+    def wanted(self) -> list[tuple[Path, str | None]]:
+        """Every file, below `data_dir()`, and its published md5 (None where torchvision asks for none)."""
+        raise NotImplementedError
+
+    def _open(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Images uint8 `(n, c, h, w)` and int64 labels `(n,)` of one split."""
+        for file, md5 in self.wanted():
+            self._ensure(data_dir() / file, md5)
+        try:
+            images, labels = self._arrays(**arguments)
+        except Exception as error:  # the readers assert, unpickle, reshape: anything can come out of a damaged file
+            raise UserError(
+                f"data.name: {self.name}: the files in {data_dir()} cannot be read: {one_line(error)}"
+            ) from None
+        if images.ndim == 3:
+            images = images[:, None]
+        shape = self.published.shape
+        if images.shape[1:] != shape or images.dtype != np.uint8:
+            raise UserError(
+                f"data.name: {self.name}: the files in {data_dir()} hold {images.dtype} images of shape "
+                f"{images.shape[1:]}, uint8 {shape} is required"
+            )
+        return np.ascontiguousarray(images), labels
+
+    def _arrays(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Images as the class has them, without a channel axis if grey, and int64 labels."""
+        found = self._class()(str(data_dir()), download=False, **arguments)
+        labels = getattr(found, "targets", None)
+        return np.asarray(found.data), np.asarray(found.labels if labels is None else labels, dtype=np.int64)
+
+    def _ensure(self, path: Path, md5: str | None) -> None:
+        packed = path.with_name(path.name + ".gz")
+        if not path.exists() and packed.exists():
+            _unpack(packed, path)
+        if not path.exists():
+            raise self.missing(str(path.relative_to(data_dir())))
+        if not path.is_file():
+            raise UserError(f"data.name: {self.name}: {path} is no file")
+        if md5 is not None and _md5(path) != md5:
+            raise UserError(f"data.name: {self.name}: {path} is damaged, its md5 is not the published {md5}")
+
+    def read(self) -> Dataset:
+        return Dataset(self.name, *self._open(train=True), *self._open(train=False), self.published.classes)
+
+    def fetch(self) -> None:
+        try:
+            for arguments in self._splits():
+                self._class()(str(data_dir()), download=True, **arguments)
+        except Exception as error:  # sockets, HTTP, checksums, file systems
+            raise UserError(
+                f"data.name: {self.name} could not be downloaded ({type(error).__name__}: {error}); put "
+                f"{self.files} in {data_dir()}".replace("\n", " ")
+            ) from None
+
+    def _splits(self) -> list[dict[str, Any]]:
+        return [{"train": True}]
+
+
+def _md5(path: Path) -> str:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise UserError(f"data.name: {path} cannot be read: {error.strerror}") from None
+    with file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _unpack(packed: Path, path: Path) -> None:
+    with partial_name(path) as partial:
+        try:
+            with gzip.open(packed, "rb") as source, partial.open("wb") as target:
+                left = LARGEST
+                while chunk := source.read(min(left + 1, 1 << 20)):
+                    if (left := left - len(chunk)) < 0:
+                        raise UserError(
+                            f"data.name: {packed} unpacks to more than {LARGEST >> 20} MiB, which no file "
+                            "of this kind has"
+                        )
+                    target.write(chunk)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"data.name: {packed} cannot be unpacked: {one_line(error)}") from None
+
+
+class MNIST(Torchvision):
+    """MNIST, 60,000 / 10,000 grey 28x28 images."""
+
+    name = "mnist"
+    kind = "MNIST"
+    paper = "LeCun, Bottou, Bengio, Haffner, Proceedings of the IEEE 1998"
+    used_by = "FedSOL"
+    files = "MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte (or .gz)"
+    published = Published(60_000, 10_000, 10, (1, 28, 28), size="12 MB")
+    recipes = {
+        "plain": Recipe((0.1307,), (0.3081,)),
+        "fedsol": Recipe((0.1307,), (0.3081,), CROP_FLIP, 3),
+        "fedsol_code": Recipe((0.1307,), (0.3081,), (*CROP_FLIP, Cutout(cutout=16)), 3),  # D-35
+    }
+
+    def wanted(self) -> list[tuple[Path, str | None]]:
+        return [
+            (Path(self.kind, "raw", f"{part}-{what}-ubyte"), None)
+            for part in ("train", "t10k")
+            for what in ("images-idx3", "labels-idx1")
+        ]
+
+
+class FashionMNIST(MNIST):
+    """Fashion-MNIST, 60,000 / 10,000 grey 28x28 images."""
+
+    name = "fashion_mnist"
+    kind = "FashionMNIST"
+    paper = "Xiao, Rasul, Vollgraf, arXiv 1708.07747, 2017"
+    used_by = ""
+    files = "FashionMNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte (or .gz)"
+    published = Published(60_000, 10_000, 10, (1, 28, 28), size="31 MB")
+    recipes = {"plain": Recipe((0.2860,), (0.3530,))}
+
+
+class EMNIST(Torchvision):
+    """EMNIST by class, 697,932 / 116,323 grey 28x28 images of 62 characters.
+
+    The published files hold every image transposed; here they are upright, as MNIST's and FEMNIST's are. FedSAM uses
+    "a 20 % subset (81,425 samples)": that number is 10 % of the 814,255 images; `fraction` takes either.
+    """
+
+    name = "emnist"
+    kind = "EMNIST"
+    paper = "Cohen, Afshar, Tapson, van Schaik, IJCNN 2017"
+    used_by = "FedSAM"
+    files = "EMNIST/raw/emnist-byclass-{train,test}-{images-idx3,labels-idx1}-ubyte (or .gz)"
+    published = Published(697_932, 116_323, 62, (1, 28, 28), size="562 MB")
+    recipes = {"plain": Recipe((0.1736,), (0.3317,))}
+    fraction: float = Field(1.0, gt=0, le=1, description="share of each split that is used, drawn once; FedSAM 0.2")
+
+    def wanted(self) -> list[tuple[Path, str | None]]:
+        return [
+            (Path("EMNIST", "raw", f"emnist-byclass-{part}-{what}-ubyte"), None)
+            for part in ("train", "test")
+            for what in ("images-idx3", "labels-idx1")
+        ]
+
+    def read(self) -> Dataset:
+        return Dataset(self.name, *self._part(train=True), *self._part(train=False), 62)
+
+    def _part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = self._open(split="byclass", train=train)
+        order = generator(0, "emnist", train).permutation(len(labels))
+        kept = np.sort(order[: round(self.fraction * len(labels))])
+        return np.ascontiguousarray(images[kept].transpose(0, 1, 3, 2)), labels[kept]
+
+    def expected(self) -> Published:
+        return Published(round(697_932 * self.fraction), round(116_323 * self.fraction), 62, (1, 28, 28))
+
+    def _splits(self) -> list[dict[str, Any]]:
+        return [{"split": "byclass", "train": True}]
+
+
+class CIFAR10(Torchvision):
+    """CIFAR-10, 50,000 / 10,000 colour 32x32 images."""
+
+    name = "cifar10"
+    kind = "CIFAR10"
+    paper = "Krizhevsky, Learning multiple layers of features from tiny images, 2009"
+    used_by = "FedTOGA, FedSOL, FedGELA, FedSAM"
+    files = "cifar-10-batches-py/{data_batch_1..5,test_batch,batches.meta}"
+    published = Published(50_000, 10_000, 10, (3, 32, 32), size="170 MB")
+    recipes = {
+        "plain": Recipe((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
+        "fl_simulator": Recipe((0.491, 0.482, 0.447), (0.247, 0.243, 0.262), FL_SIMULATOR),
+        "fedsol": Recipe(
+            (0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.24348505, 0.26158768), (*CROP_FLIP, Cutout(cutout=16))
+        ),
+        "fedgela": Recipe((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2615)),
+        "fedacg": Recipe((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), (Rotate(rotate=10), *CROP_FLIP)),
+    }
+
+    def wanted(self) -> list[tuple[Path, str | None]]:
+        kind = self._class()
+        lists = [*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])]
+        return [(Path(kind.base_folder, name), md5) for name, md5 in lists]
+
+    def _arrays(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Without torchvision, which unpickles whatever the files hold."""
+        kind = self._class()
+        files = kind.train_list if arguments["train"] else kind.test_list
+        images, labels = zip(*(batch(data_dir() / kind.base_folder / name) for name, _ in files), strict=True)
+        return np.concatenate(images), np.concatenate([np.asarray(part, dtype=np.int64) for part in labels])
+
+
+class CIFAR100(CIFAR10):
+    """CIFAR-100, 50,000 / 10,000 colour 32x32 images, fine labels."""
+
+    name = "cifar100"
+    kind = "CIFAR100"
+    used_by = "FedTOGA, FedGELA, FedSAM"
+    files = "cifar-100-python/{train,test,meta}"
+    published = Published(50_000, 10_000, 100, (3, 32, 32), size="169 MB")
+    recipes = {
+        "plain": Recipe((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+        "fl_simulator": Recipe((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), FL_SIMULATOR),
+        "fedgela": Recipe((0.50708, 0.48655, 0.44092), (0.26733, 0.25644, 0.27615), (*CROP_FLIP, Rotate(rotate=15))),
+    }
+
+
+class SVHN(Torchvision):
+    """SVHN cropped digits, 73,257 / 26,032 colour 32x32 images; the `extra` images are not used."""
+
+    name = "svhn"
+    kind = "SVHN"
+    paper = "Netzer et al., NIPS workshop 2011"
+    used_by = "FedSOL, FedGELA"
+    files = "train_32x32.mat, test_32x32.mat"
+    published = Published(73_257, 26_032, 10, (3, 32, 32), size="246 MB")
+    recipes = {
+        "plain": Recipe(*SVHN_COLOURS),
+        "fedsol": Recipe(*SVHN_COLOURS, CROP_FLIP),
+        "fedgela": Recipe(*SVHN_COLOURS),
+    }
+
+    def wanted(self) -> list[tuple[Path, str | None]]:
+        kind = self._class()
+        return [(Path(kind.split_list[part][1]), kind.split_list[part][2]) for part in ("train", "test")]
+
+    def read(self) -> Dataset:
+        return Dataset(self.name, *self._open(split="train"), *self._open(split="test"), 10)
+
+    def _splits(self) -> list[dict[str, Any]]:
+        return [{"split": "train"}, {"split": "test"}]
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """How Python 3 writes bytes for Python 2; pickle would take any codec there is."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"the codec {encoding!r} is not allowed")
+    return text.encode("latin1")
+
+
+class _OnlyArrays(pickle.Unpickler):
+    """Numbers, text, lists, dictionaries and NumPy's arrays of numbers; every other class or function is refused."""
+
+    allowed: ClassVar[dict[tuple[str, str], Any]] = {
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+        ("_codecs", "encode"): _latin1,
+        ("numpy.core.multiarray", "_reconstruct"): multiarray._reconstruct,
+        ("numpy._core.multiarray", "_reconstruct"): multiarray._reconstruct,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.allowed:
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a file of arrays")
+        return self.allowed[module, name]
+
+
+def batch(path: Path) -> tuple[np.ndarray, list[int]]:
+    """Images uint8 `(n, 3, 32, 32)` and their (fine) labels. Raises whatever pickle and NumPy raise for other files."""
+    with path.open("rb") as file:
+        content = _OnlyArrays(file, encoding="latin1").load()
+    return content["data"].reshape(-1, 3, 32, 32), list(content["labels" if "labels" in content else "fine_labels"])

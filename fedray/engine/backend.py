@@ -1,0 +1,49 @@
+"""Training in this process, and the interface every backend has."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from fedray.engine.messages import Broadcast, Exam, Job, Partial
+from fedray.engine.problem import Problem
+from fedray.engine.worker import Worker, number_of_chunks
+
+
+class Backend(Protocol):
+    """Where clients are trained. Calls come from one thread, `open` first; results never depend on the backend."""
+
+    def open(self, problem: Problem) -> None:
+        """Make ready for a problem; whatever the one before left is replaced."""
+
+    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> list[Partial]:
+        """Train every job of a round; what each process gives."""
+
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
+        """Exact sums over the whole test or training set, as `Worker.evaluate`, of each process."""
+
+    def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:
+        """Test personal models, as `Worker.examine`."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+class InlineBackend:
+    """One worker, in this process."""
+
+    def open(self, problem: Problem) -> None:
+        self._worker = Worker(problem)
+
+    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> list[Partial]:
+        return [self._worker.train(broadcast, jobs)]
+
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
+        samples = self._worker.test_samples if split == "test" else self._worker.train_samples
+        return [self._worker.evaluate(theta, buffers, range(number_of_chunks(len(samples))), split)]
+
+    def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:
+        return self._worker.examine(broadcast, jobs, exam)
+
+    def close(self) -> None:
+        pass

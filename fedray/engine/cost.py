@@ -1,0 +1,200 @@
+"""What a method costs, measured: a few rounds of the real engine, looking at what is really sent and kept.
+
+Everything is in multiples of the model (P float32 numbers, 4 P bytes), per participant and round. A tensor that is sent
+under two names is sent once; single numbers and BatchNorm's running statistics (which every method sends) are free.
+FedTOGA's Table 4 counts otherwise: uplink alone as communication, and as storage the client's vectors plus its model.
+What a method computes is counted apart (`relative_compute`): floating-point operations of its rounds against FedAvg's.
+"""
+
+import contextlib
+import json
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedray.algorithms.base import Algorithm
+from fedray.common.errors import UserError
+from fedray.config import RunConfig, Training
+from fedray.datasets.base import Images
+from fedray.datasets.dataset import Dataset
+from fedray.engine.backend import InlineBackend
+from fedray.engine.local_training import train_client
+from fedray.engine.messages import Broadcast, Job, Partial
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
+from fedray.partitions.shards import Shards
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Multiples of the model, except for the last three.
+
+    down, up: sent to and by each participant in a round. client: kept by a client between rounds. server: kept by the
+    server beside x. gradients: backward passes per local step. predictions: forward passes without gradient per local
+    step. full_gradients: passes over the whole shard per round.
+    """
+
+    down: float
+    up: float
+    client: float
+    server: float
+    gradients: float
+    predictions: float = 0.0
+    full_gradients: float = 0.0
+
+    def __str__(self) -> str:
+        """One line; less than a hundredth of a model counts as 0."""
+        return (
+            f"down {self.down:.2g}, up {self.up:.2g}, client {round(self.client, 2):g}, "
+            f"server {round(self.server, 2):g}; gradients per step {self.gradients:g}"
+        )
+
+
+class _Meter(InlineBackend):
+    """Trains as the inline backend does, and weighs the last round's first client.
+
+    training: the local training that is weighed; None for the run's own. In the last round (from 0) operations, too.
+    """
+
+    def __init__(self, training: Training | None = None, last: int = -1) -> None:
+        self.training, self.last = training, last
+
+    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> list[Partial]:
+        worker, config = self._worker, self._worker.problem.config
+        with FlopCounterMode(display=False) if broadcast.round == self.last else contextlib.nullcontext() as counter:
+            c, uploads = train_client(
+                config.algorithm,
+                worker.network,
+                worker.population,
+                worker.problem.shards[0],
+                self.training or config.training,
+                broadcast,
+                jobs[0],
+            )
+        size, shared = c.layout.size, worker.network.index(config.algorithm.shares)
+        self.down = (
+            _numbers([broadcast.theta if len(shared) == size else broadcast.theta[shared], *broadcast.message.values()])
+            / size
+        )
+        self.up = _numbers(sent.vector for name, sent in uploads.items() if name != "buffers") / size
+        self.client = _numbers(c.state.values()) / size
+        self.gradients, self.predictions = c.passes["gradients"] / c.steps, c.passes["predictions"] / c.steps
+        self.full_gradients = c.passes["full_gradients"]
+        self.operations = 0 if counter is None else counter.get_total_flops()
+        return super().train(broadcast, jobs)
+
+
+def _numbers(tensors: Iterable[Tensor]) -> int:
+    """Entries of the different tensors; single numbers count nothing."""
+    return sum({id(tensor): tensor.numel() for tensor in tensors if tensor.numel() > 1}.values())
+
+
+ROUNDS = 3
+"""So that states which start empty are filled."""
+
+
+def _metered(
+    algorithm: object,
+    model: object,
+    shape: tuple[int, ...],
+    classes: int,
+    samples: int,
+    training: dict[str, object],
+    meter: _Meter,
+) -> Simulation:
+    """Three rounds of two clients with so many random samples each, weighed by the meter."""
+    rng = np.random.default_rng(0)
+    config = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": "iid",
+            "clients": {"total": 2, "per_round": 2},
+            "model": model,
+            "algorithm": algorithm,
+            "training": {"rounds": ROUNDS + 1, "batch_size": 2, "lr": 0.01, **training},
+            "runtime": {"backend": "inline"},
+        }
+    )
+    count = 2 * samples
+    x: np.ndarray = rng.normal(size=(count, *shape)).astype(np.float32)
+    if config.model.takes_tokens:
+        x = rng.integers(0, classes, (count, *shape))
+    y = np.arange(count) % classes
+    data, threads = Dataset("random", x, y, x, y, classes), torch.get_num_threads()
+    try:
+        shards = Shards(np.arange(count), np.array([0, samples, count]))
+        simulation = Simulation(Problem(config, data, shards), meter)
+        for _ in range(ROUNDS):
+            simulation.step()
+    finally:
+        torch.set_num_threads(threads)  # a run pins its own number
+    return simulation
+
+
+def cost(algorithm: Algorithm, model: object = None, shape: tuple[int, ...] = (1, 28, 28), classes: int = 10) -> Cost:
+    """Measure an algorithm on a model (a configuration's `model` section; default: a small MLP) and random inputs.
+
+    Three local steps a round. Raises UserError where the model cannot serve the method.
+    """
+    meter = _Meter()
+    simulation = _metered(
+        algorithm, model or {"name": "mlp", "hidden": [50]}, shape, classes, 6, {"local_epochs": 1}, meter
+    )
+    server = _numbers(simulation.state().server.values()) / simulation.layout.size
+    return Cost(meter.down, meter.up, meter.client, server, meter.gradients, meter.predictions, meter.full_gradients)
+
+
+def input_shape(config: RunConfig) -> tuple[tuple[int, ...], int]:
+    """Shape of a sample as the model receives it, and classes. Raises UserError where only the data could tell."""
+    known = config.data.expected()
+    if known is not None:
+        shape, classes = known.shape, known.classes
+        channels = (
+            config.data.channels or config.data.recipes[config.data.preset].channels
+            if isinstance(config.data, Images)
+            else None
+        )
+        shape = (channels or shape[0], *shape[1:]) if len(shape) == 3 else shape
+    elif config.model.published is not None:
+        shape, classes, _ = config.model.published
+    else:
+        raise UserError(f"data.name: the shape of {config.data.name} is not known before the data are read")
+    if config.model.image_size is not None and len(shape) == 3:
+        shape = (shape[0], config.model.image_size, config.model.image_size)
+    return shape, classes
+
+
+def relative_compute(config: RunConfig) -> float:
+    """Floating-point operations of a client's round, in multiples of FedAvg's with the same model and local training.
+
+    Counted by PyTorch as the round is trained, for the run's model, input shape and epochs: matrix products and
+    convolutions, forward and backward; what is done with whole parameter vectors is not among them. A forward pass
+    is about a third of a gradient. Batches have two samples here, and an epoch one batch.
+    Raises UserError where the data's shape is not known before they are read.
+    """
+    shape, classes = input_shape(config)
+    options, model = config.algorithm.options(), config.model.options() | {"init": None}
+    steps = (1, config.training.epochs) if config.training.local_steps is None else (config.training.local_steps, 1)
+    method, plain = (
+        _operations(json.dumps(o), json.dumps(model), shape, classes, *steps) for o in (options, {"name": "fedavg"})
+    )
+    return method / plain
+
+
+@cache
+def _operations(algorithm: str, model: str, shape: tuple[int, ...], classes: int, per_epoch: int, epochs: int) -> int:
+    """Operations of one client's round; the rounds before it are short."""
+    own = Training(batch_size=2, lr=0.01, local_epochs=epochs)
+    meter = _Meter(own, ROUNDS - 1)
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        if len(shape) == 1:  # text: oneDNN's LSTM is one fused operation, which would count nothing
+            warnings.simplefilter("ignore")  # the switch itself warns of Intel's GPUs
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        _metered(json.loads(algorithm), json.loads(model), shape, classes, 2 * per_epoch, {"local_steps": 1}, meter)
+    return meter.operations

@@ -1,0 +1,207 @@
+"""Local training: batches, learning rate, clipping, weight decay, momentum; and personal models. No Ray in here."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.algorithms.base import Algorithm, Client, Each, Slice, Sum
+from fedray.client import LocalClient, Population
+from fedray.common.rng import generator, key
+from fedray.common.vectors import Vectors
+from fedray.config import Training
+from fedray.engine.messages import Broadcast, Job
+from fedray.models.network import Network
+
+OWN, OWN_BUFFERS = "own", "own_buffers"
+"""Names in a client's state of the parameters and running statistics that it keeps (`Algorithm.keeps`)."""
+
+
+def batches(
+    training: Training, samples: int, seed: int, round: int, client: int, purpose: str = ""
+) -> Iterator[np.ndarray]:
+    """Positions in the client's shard, one int64 array per step; the last batch of an epoch may be smaller."""
+    rng = generator(seed, f"{purpose}shuffle", round, client)
+    size = samples if training.batch_size == "full" else training.batch_size
+    left = training.steps(samples)
+    while left > 0:
+        order = rng.permutation(samples) if training.shuffle else np.arange(samples)
+        for start in range(0, samples, size):
+            if left == 0:
+                return
+            left -= 1
+            yield order[start : start + size]
+
+
+def start_client(
+    algorithm: Algorithm,
+    network: Network,
+    population: Population,
+    indices: np.ndarray,
+    training: Training,
+    broadcast: Broadcast,
+    job: Job,
+) -> LocalClient:
+    """A client before its first step: at x, but for what it keeps of its own; the network holds its buffers."""
+    state = Vectors(job.state or algorithm.client_state(network.initial))
+    theta, buffers = broadcast.theta, broadcast.buffers
+    if algorithm.keeps != "none":
+        own = network.index(algorithm.keeps)
+        theta = theta.index_copy(0, own, state.get(OWN, network.initial[own]))
+    if algorithm.keeps == "all":
+        buffers = state.get(OWN_BUFFERS, buffers)
+    network.reset(buffers)
+    return LocalClient(
+        job.client,
+        population,
+        network,
+        indices,
+        theta,
+        broadcast.message,
+        state,
+        broadcast.round,
+        training.steps(len(indices)),
+        training.steps_per_epoch(len(indices)),
+        broadcast.lr,
+        training.momentum,
+        job.weight,
+    )
+
+
+def descend(
+    c: LocalClient,
+    training: Training,
+    purpose: str,
+    direction: Callable[[Client], Tensor],
+    moves: Callable[[Client], Slice],
+    pull: float = 0.0,
+) -> None:
+    """The canonical step on direction q, K_i times: clip, q <- q + wd y, v <- m v + q, y <- y - η_t v.
+
+    purpose: keys the draws. moves: the part to which each step is confined. pull: λ of a term λ y that is not clipped.
+    """
+    seed, velocity = c.population.seed, None
+    augment = generator(seed, f"{purpose}augment", c.round, c.id) if c.population.samples.augment else None
+    for k, positions in enumerate(batches(training, c.samples, seed, c.round, c.id, purpose)):
+        c.start_step(k, *c.population.samples.batch(c.indices[positions], augment))
+        q, part = direction(c), moves(c)
+        mask = None if part == "all" and not c.layout.frozen else c.network.moving(part)
+        moving = c.theta if mask is None else c.theta * mask
+        q = q if mask is None else q * mask
+        if training.clip_norm is not None:
+            q = (
+                clipped(q - pull * moving, training.clip_norm) + pull * moving
+                if pull
+                else clipped(q, training.clip_norm)
+            )
+        if training.weight_decay:
+            q = q + training.weight_decay * moving
+        if training.momentum:
+            velocity = q if velocity is None else training.momentum * velocity + q
+            q = velocity if mask is None else velocity * mask
+        c.theta = torch.sub(c.theta, q, alpha=c.lr)  # one pass over memory where θ - η q takes two
+
+
+def clipped(q: Tensor, norm: float) -> Tensor:
+    """q, scaled down to `norm` where it is longer."""
+    return q * (norm / torch.linalg.vector_norm(q)).clamp(max=1.0)
+
+
+def train_client(
+    algorithm: Algorithm,
+    network: Network,
+    population: Population,
+    indices: np.ndarray,
+    training: Training,
+    broadcast: Broadcast,
+    job: Job,
+) -> tuple[LocalClient, dict[str, Sum | Each]]:
+    """All local steps of one client.
+
+    Returns the client (its new state, its update) and every upload, `update` and `buffers` included. The update holds
+    the shared parameters alone, in theta's order.
+    """
+    c = start_client(algorithm, network, population, indices, training, broadcast, job)
+    with _keyed(c, "torch"):  # dropout
+        algorithm.begin(c)
+        descend(
+            c,
+            training,
+            "",
+            algorithm.direction,
+            algorithm.moves,
+            algorithm.pull(c) if training.clip_scope == "code" else 0.0,
+        )
+        uploads: dict[str, Sum | Each] = dict(algorithm.upload(c))
+    if reserved := uploads.keys() & {"update", "buffers", "train_loss", "sums"}:
+        raise ValueError(f"{algorithm.name}: an upload cannot be named {reserved.pop()!r}")
+    if algorithm.keeps != "none":
+        c.state[OWN] = c.theta[network.index(algorithm.keeps)]
+    if algorithm.shares != "none":
+        update = c.update if algorithm.shares == "all" else c.update[network.index(algorithm.shares)]
+        uploads["update"] = Sum(update, job.weight)
+    if network.buffers.numel():
+        if algorithm.keeps == "all":
+            c.state[OWN_BUFFERS] = network.buffers.clone()
+        else:
+            uploads["buffers"] = Sum(network.buffers - broadcast.buffers, job.weight)
+    return c, uploads
+
+
+def personal_client(
+    algorithm: Algorithm,
+    network: Network,
+    population: Population,
+    indices: np.ndarray,
+    training: Training,
+    broadcast: Broadcast,
+    job: Job,
+    epochs: int,
+) -> LocalClient:
+    """A client with its personal model at `theta` (`Algorithm.personal`), prepared; the network holds its buffers.
+
+    epochs: of fine-tuning, for methods that fine-tune. Nothing of the run changes.
+    """
+    tuning = training.model_copy(update={"local_epochs": epochs, "local_steps": None})
+    tuned = algorithm.personal == "tuned"
+    c = start_client(algorithm, network, population, indices, tuning if tuned else training, broadcast, job)
+    with _keyed(c, "personal torch"):
+        if tuned and epochs:
+            descend(c, tuning, "personal ", algorithm.adapt, lambda c: algorithm.adapts)
+        elif algorithm.personal == "trained":
+            algorithm.begin(c)
+            descend(
+                c,
+                training,
+                "personal ",
+                algorithm.direction,
+                algorithm.moves,
+                algorithm.pull(c) if training.clip_scope == "code" else 0.0,
+            )
+        algorithm.prepare(c)
+    return c
+
+
+@contextlib.contextmanager
+def _keyed(c: LocalClient, purpose: str) -> Iterator[None]:
+    """torch's own draws (dropout) come from (seed, purpose, round, client), and leave the global generators alone.
+
+    Not by torch.random.fork_rng and torch.manual_seed: on a machine without a GPU these note a traceback at each call,
+    for the day that CUDA starts, which costs a small client more than its training.
+    """
+    device = c.theta.device
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(
+            torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+        )
+    kept = [used.get_state() for used in generators]
+    for used in generators:
+        used.manual_seed(key(c.population.seed, purpose, c.round, c.id))
+    try:
+        yield
+    finally:
+        for used, state in zip(generators, kept, strict=True):
+            used.set_state(state)

@@ -1,0 +1,59 @@
+"""What the server and the processes that train clients send each other."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fedray.common.vectors import Vectors
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What every client of a round receives. round: t from 0; lr: η_t; theta (P,), buffers (B,) float32.
+
+    probes: what is measured of each client after its training.
+    """
+
+    round: int
+    lr: float
+    theta: Tensor
+    buffers: Tensor
+    message: Vectors
+    cohort: int
+    probes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's part of a round: its id, its weight π_i and what it kept (empty before its first activity)."""
+
+    client: int
+    weight: float
+    state: Vectors
+
+
+@dataclass
+class Partial:
+    """What some clients of a round give.
+
+    sums: reduced uploads, int64 in units of 2^-44. each: client -> uploads that are not reduced. states: client -> its
+    new state. diverged: who, and why. probes: client -> what was measured of it.
+    """
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    each: dict[int, Vectors] = field(default_factory=dict)
+    states: dict[int, Vectors] = field(default_factory=dict)
+    diverged: dict[int, str] = field(default_factory=dict)
+    probes: dict[int, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Which tests personal models take: on the client's own test samples, on the whole test set (`everyone`).
+
+    epochs: of fine-tuning, ascending; the whole test set is for the last alone.
+    """
+
+    epochs: tuple[int, ...]
+    own: bool
+    everyone: bool

@@ -1,0 +1,110 @@
+"""Everything a configuration names, made: arrays, shards, model. Each process builds the same from the same inputs."""
+
+import logging
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from fedray.common.errors import UserError, one_line
+from fedray.common.rng import key
+from fedray.config import RunConfig
+from fedray.datasets.dataset import Dataset
+from fedray.evaluation import registry as asked
+from fedray.models.network import Network
+from fedray.partitions.shards import Shards
+
+log = logging.getLogger("fedray")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A configuration with its data dealt out."""
+
+    config: RunConfig
+    data: Dataset
+    shards: Shards
+    tests: Shards | None = None
+    """Each client's own test samples, where personal models are to be evaluated."""
+
+    @classmethod
+    def build(cls, config: RunConfig, data: Dataset | None = None) -> "Problem":
+        """Load the data (or take those given, as the configured source loads them), fit them to the model and split.
+
+        Raises UserError for what can only be known with the data at hand.
+        """
+        data = fitted(data or config.data.load(), config)
+        shards = config.partition.split(data, config.clients.total, config.seed)
+        if shards.sizes.max() == 0:
+            raise UserError("partition: every client is empty")
+        for t, ids in enumerate(config.clients.cohorts or ()):
+            if not shards.sizes[list(ids)].any():
+                raise UserError(f"clients.cohorts: every client of round {t} is empty")
+        personal = config.evaluation.personal
+        tests = None if personal is None else config.partition.split_test(data, shards, config.seed, personal.split)
+        if tests is not None and not ((shards.sizes > 0) & (tests.sizes > 0)).any():
+            raise UserError("evaluation.personal: no client has test samples of its own")
+        return cls(config, data, shards, tests)
+
+    def module(self) -> nn.Module:
+        """The freshly initialised model of this seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(self.config.seed, "init"))
+            try:
+                module = self.config.model.build(self.data.input_shape, self.data.num_classes)
+            except (RuntimeError, MemoryError) as error:  # of torch: too large, or no size of a tensor
+                raise UserError(f"model: {self.config.model.name} cannot be built: {one_line(error)}") from None
+        self.config.model.load_init(module)
+        return module
+
+    def network(self, device: torch.device | str) -> Network:
+        """The model laid out flat on `device`, checked against one sample, at the algorithm's x⁰.
+
+        Raises UserError where it does not accept the input shape or has fewer outputs than the data have classes.
+        """
+        algorithm, model = self.config.algorithm, self.config.model
+        training = self.config.training
+        network = Network(
+            self.module(),
+            device,
+            model.taps if algorithm.reads_taps else (),
+            bf16=training.precision == "bf16",
+            channels_last=self.config.channels_last,
+        )
+        algorithm.check_built(network.layout, tokens=self.data.tokens)
+        asked.check_built(self.config.evaluation.probes, network.layout, self.data.num_classes)
+        if algorithm.keeps == "head" and any(b.is_floating_point() for b in network.head.buffers()):
+            raise UserError(
+                f"model.name: its head has running statistics, which are averaged; {algorithm.name} keeps "
+                "heads at the clients"
+            )
+        network.module.eval()
+        shape = self.data.input_shape
+        try:
+            with torch.no_grad():
+                outputs = network(torch.zeros(1, *shape, device=device)).logits.shape
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"model.name: {self.config.model.name} does not take inputs of shape {shape}: {reason}"
+            ) from None
+        if len(outputs) != 2 or outputs[1] < self.data.num_classes:
+            raise UserError(
+                f"model.name: {self.config.model.name} gives outputs of shape {tuple(outputs[1:])}, "
+                f"the data have {self.data.num_classes} classes"
+            )
+        network.module.train()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(self.config.seed, "initial"))
+            network.start_at(algorithm.initial(network.initial.cpu(), network.layout))
+        return network
+
+
+def fitted(data: Dataset, config: RunConfig) -> Dataset:
+    """Images smaller or larger than the one size a model takes are resized, and it is said."""
+    size = config.model.image_size
+    shape = data.input_shape
+    if size is None or len(shape) != 3 or shape[1:] == (size, size):
+        return data
+    log.info("%s: %dx%d images resized to %dx%d for %s", data.name, *shape[1:], size, size, config.model.name)
+    return data.resized(size)

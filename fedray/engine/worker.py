@@ -1,0 +1,205 @@
+"""What trains clients and tests models in one process; the backends differ only in how many of these there are."""
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedray.algorithms.base import Each, Sum
+from fedray.client import CHUNK, LocalClient, Population
+from fedray.common.errors import UserError
+from fedray.common.vectors import Vectors
+from fedray.datasets.dataset import Samples
+from fedray.engine import device as devices
+from fedray.engine.device import keep_memory
+from fedray.engine.exact_sum import Accumulator, NotSummable, finite
+from fedray.engine.local_training import OWN_BUFFERS, personal_client, train_client
+from fedray.engine.messages import Broadcast, Exam, Job, Partial
+from fedray.engine.problem import Problem
+from fedray.evaluation.angles import class_sums
+from fedray.evaluation.probes import probe_client
+from fedray.models.cuda_graph import Recorder
+
+MAX_TEST_LOSS = 1e5
+LESS_MEMORY = "lower training.batch_size, or raise runtime.cpus_per_actor or gpus_per_actor: fewer actors on a node"
+
+
+class Worker:
+    """One process's share of a run: the model, the samples, and no memory of clients between calls."""
+
+    def __init__(self, problem: Problem) -> None:
+        config = problem.config
+        torch.set_num_threads(config.runtime.threads)
+        keep_memory()
+        device = config.runtime.torch_device
+        devices.refuse_missing(device)
+        if device == "cuda":
+            devices.prepare(tf32=config.training.precision == "tf32", deterministic=config.runtime.deterministic)
+        data = problem.data
+        self.problem = problem
+        self.network = problem.network(device)
+        if config.runtime.cuda_graph:
+            self.network.recorder = Recorder()
+        self.device = device
+        self.train_samples = Samples(data.x_train, data.y_train, data, device)
+        self.test_samples = Samples(data.x_test, data.y_test, data, device)
+        self.population = Population(
+            self.train_samples, data.num_classes, config.seed, len(problem.shards), int(problem.shards.sizes.sum())
+        )
+
+    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Partial:
+        """Train the clients of `jobs` one after another and reduce their uploads."""
+        config, there = self.problem.config, self._there(broadcast)
+        sums, partial = Accumulator(), Partial()
+        for job in jobs:
+            indices = self.problem.shards[job.client]
+            with _explained(f"client {job.client} ({len(indices)} samples)"):
+                c, uploads = train_client(
+                    config.algorithm, self.network, self.population, indices, config.training, there, self._here(job)
+                )
+            each = {name: upload.vector for name, upload in uploads.items() if isinstance(upload, Each)}
+            try:
+                if not math.isfinite(float(c.loss)):
+                    raise NotSummable("the training loss is not finite")
+                for name, vector in each.items():
+                    if not finite(vector):
+                        raise NotSummable(f"{name} is not finite")
+                sums.add("train_loss", c.loss / c.steps, job.weight, broadcast.cohort)
+                for name, upload in uploads.items():
+                    if isinstance(upload, Sum):
+                        sums.add(name, upload.vector, upload.weight, broadcast.cohort)
+                for name, vector in c.state.items():
+                    if not finite(vector):
+                        raise NotSummable(f"its state {name} is not finite")
+            except NotSummable as reason:
+                partial.diverged[job.client] = str(reason)
+            if each:
+                partial.each[job.client] = _kept(each)
+            if broadcast.probes and job.client not in partial.diverged:
+                received = job.state.get(OWN_BUFFERS, broadcast.buffers).to(self.device)
+                partial.probes[job.client] = probe_client(
+                    broadcast.probes, c, config.algorithm, self.test_samples, received, config.training.batch_size
+                )
+            partial.states[job.client] = _kept(c.state)
+        partial.sums = sums.sums
+        return partial
+
+    def evaluate(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int], split: str = "test") -> dict[str, Tensor]:
+        """Chunks of 500 consecutive samples of the test set, or of the training set (not augmented).
+
+        Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of
+        chunks whose mean loss is not finite or above 1e5 (then `loss` lacks them). Of the test set, where angles are
+        asked for, also `features`: `class_sums`, divided by 500.
+        """
+        self.network.load(theta.to(self.device))
+        self.network.buffers.copy_(buffers)
+        self.network.train(False)
+        sums = Accumulator()
+        samples = self.test_samples if split == "test" else self.train_samples
+        classes, n = self.problem.data.num_classes, len(samples)
+        terms, angles = number_of_chunks(n), split == "test" and "angles" in self.problem.config.evaluation.probes
+        for chunk in chunks:
+            x, y = samples.batch(np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, n)))
+            with torch.no_grad():
+                output = self.network(x)
+                logits = self.problem.config.algorithm.logits(output)
+            loss = cross_entropy(logits, y, reduction="sum")
+            bounded = loss <= MAX_TEST_LOSS * len(y)  # false for NaN; what is not bounded cannot be summed
+            sums.add("unbounded", (~bounded).float(), 1.0, terms)
+            sums.add("loss", torch.where(bounded, loss, 0.0), 1 / n, terms)
+            correct = torch.bincount(y[logits.argmax(1) == y], minlength=classes)
+            sums.add("correct", correct.float(), 1.0, terms)
+            if angles:
+                sums.add("features", class_sums(output.features, y, classes), 1 / CHUNK, terms)
+        return sums.sums
+
+    def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:
+        """Test the personal models of the clients of `jobs`: client -> test -> value.
+
+        `own_E` after E epochs: accuracy on the client's own test samples, percent; `everyone`, `everyone_loss`:
+        accuracy and mean loss on the whole test set. What cannot be a number any more is NaN.
+        """
+        config, there, tests = self.problem.config, self._there(broadcast), self.problem.tests
+        result: dict[int, dict[str, float]] = {}
+        for job in jobs:
+            marks = result[job.client] = {}
+            for epochs in exam.epochs:
+                indices = self.problem.shards[job.client]
+                with _explained(f"the personal model of client {job.client} ({len(indices)} samples)"):
+                    c = personal_client(
+                        config.algorithm,
+                        self.network,
+                        self.population,
+                        indices,
+                        config.training,
+                        there,
+                        self._here(job),
+                        epochs,
+                    )
+                if exam.own and tests is not None:
+                    marks[f"own_{epochs}"], _ = self._marks(c, tests[job.client])
+            if exam.everyone:
+                marks["everyone"], marks["everyone_loss"] = self._marks(c, np.arange(len(self.test_samples)))
+        return result
+
+    def _marks(self, c: LocalClient, indices: np.ndarray) -> tuple[float, float]:
+        """Accuracy in percent and mean loss of a personal model on some test samples."""
+        self.network.load(c.theta)
+        self.network.train(False)
+        correct, loss = 0, 0.0
+        for start in range(0, len(indices), CHUNK):
+            x, y = self.test_samples.batch(indices[start : start + CHUNK])
+            with torch.no_grad():
+                logits = self.problem.config.algorithm.personal_logits(self.network(x), c)
+            if torch.isnan(logits).any():
+                return float("nan"), float("nan")
+            correct += int((logits.argmax(1) == y).sum())
+            loss += float(cross_entropy(logits, y, reduction="sum"))
+        return 100 * correct / len(indices), loss / len(indices)
+
+    def _there(self, broadcast: Broadcast) -> Broadcast:
+        return replace(
+            broadcast,
+            theta=broadcast.theta.to(self.device),
+            buffers=broadcast.buffers.to(self.device),
+            message=self._moved(broadcast.message),
+        )
+
+    def _here(self, job: Job) -> Job:
+        return replace(job, state=self._moved(job.state))
+
+    def _moved(self, vectors: Vectors) -> Vectors:
+        return Vectors({name: v.to(self.device) for name, v in vectors.items()})
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """What a user can mend is a UserError: memory ran out (the host's or a GPU's), or no kernel is deterministic."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if "does not have a deterministic implementation" in str(error):
+            raise UserError(
+                f"runtime.deterministic: {str(error).split()[0]} has no deterministic kernel; set it to "
+                "false, and runs differ in their last bits"
+            ) from None
+        # torch has an error class for CUDA's memory alone.
+        if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "allocate memory" not in str(error):
+            raise
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        raise UserError(f"{what}: out of memory: {str(error).splitlines()[0]}; {LESS_MEMORY}") from None
+
+
+def _kept(vectors: Mapping[str, Tensor]) -> Vectors:
+    return Vectors({name: v.detach().cpu() for name, v in vectors.items()})
+
+
+def number_of_chunks(samples: int) -> int:
+    """Chunks of a test or training set."""
+    return -(-samples // CHUNK)

@@ -1,0 +1,63 @@
+"""What is particular to a GPU: recorded gradients, deterministic kernels, how much memory was used. No Ray in here."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedray.common.errors import UserError, one_line
+
+MOST = 8
+"""Recordings of one run. Each keeps buffers of its inputs and outputs; what would be the ninth runs eagerly."""
+WARM = 2
+"""A function is recorded when it meets the same shapes for this many times and one; libraries are set up by then."""
+
+Function = Callable[..., tuple[Tensor, ...]]
+"""Of tensors, to tensors."""
+Capture = Callable[[Function, Sequence[Tensor]], tuple[Callable[[], Any], Sequence[Tensor]]]
+"""Records a function of static inputs: what replays it, and its static outputs."""
+
+
+def captured(function: Function, inputs: Sequence[Tensor]) -> tuple[Callable[[], Any], Sequence[Tensor]]:
+    """A CUDA graph of a function. Nothing is computed yet: the outputs have values after the first replay."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = function(*inputs)
+    return graph.replay, outputs
+
+
+class Recorder:
+    """Replays functions of tensors as CUDA graphs: one launch instead of one per kernel.
+
+    A small model's step takes its GPU less time than Python needs to ask for it. A function is recorded per name and
+    shapes. It must compute with kernels alone (no value is read back), and whatever else it reads or writes, such as
+    buffers, must stay where it is.
+    """
+
+    def __init__(self, capture: Capture = captured) -> None:
+        self._capture = capture
+        self._met: dict[object, int] = {}
+        self._recorded: dict[object, tuple[list[Tensor], Callable[[], Any], Sequence[Tensor]]] = {}
+
+    def __call__(self, name: str, function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """function(*inputs). The results are the caller's: no later call changes them."""
+        key = name, *((tuple(x.shape), x.dtype) for x in inputs)
+        if key not in self._recorded:
+            self._met[key] = self._met.get(key, 0) + 1
+            if self._met[key] <= WARM or len(self._recorded) == MOST:
+                return function(*inputs)
+            static = [x.clone() for x in inputs]
+            try:
+                self._recorded[key] = static, *self._capture(function, static)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                raise UserError(
+                    f"runtime.cuda_graph: the model cannot be recorded: {one_line(error)}; set it to false"
+                ) from None
+        static, replay, outputs = self._recorded[key]
+        for kept, x in zip(static, inputs, strict=True):
+            kept.copy_(x)
+        replay()
+        return tuple(output.clone() for output in outputs)

@@ -1,1 +1,0 @@
-"""The pages of docs/ that are made from the code."""

@@ -1,0 +1,14 @@
+"""The partitions by name: how samples are dealt to clients."""
+
+from fedray.common.component import choose
+from fedray.partitions.base import Partition
+from fedray.partitions.schemes import IID, Dirichlet, DirichletClient, Natural, Pathological, PxCy, Sharding
+
+PARTITIONS: dict[str, type[Partition]] = {
+    kind.name: kind for kind in (IID, Dirichlet, DirichletClient, Sharding, Pathological, PxCy, Natural)
+}
+
+
+def partition(value: object) -> Partition:
+    """The partitioner of a configuration's `partition` section."""
+    return choose("partition", value, PARTITIONS)

@@ -1,0 +1,58 @@
+"""What every partition has: options, draws until every client has enough, test sets of the clients' own."""
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedray.common.component import Component
+from fedray.common.errors import UserError
+from fedray.common.rng import generator
+from fedray.datasets.dataset import Dataset
+from fedray.partitions.shards import Shards
+from fedray.partitions.test_split import proportional_test, share_test
+
+REDRAWS = 100
+
+
+class Partition(Component):
+    """Base of the partitioners. `min_size` is the smallest shard that is accepted (0: clients may be empty)."""
+
+    min_size: int = Field(1, ge=0, description="smallest shard accepted; 0 allows empty clients, never trained")
+    seed: int | None = Field(None, ge=0, lt=2**32, description="seed of the split; default: the run's seed")
+
+    def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
+        """One draw. labels: int64 `(n,)`."""
+        raise NotImplementedError
+
+    def split(self, data: Dataset, clients: int, seed: int) -> Shards:
+        """Draw until every client has `min_size` samples, at most 100 times.
+
+        Raises UserError naming the key when that cannot be had.
+        """
+        if clients * self.min_size > len(data.y_train):
+            raise UserError(
+                f"partition.min_size: {clients} clients x {self.min_size} samples are more than the "
+                f"{len(data.y_train)} training samples"
+            )
+        seed = seed if self.seed is None else self.seed
+        for attempt in range(REDRAWS):
+            shards = self.draw(data.y_train, data.num_classes, clients, generator(seed, "partition", attempt))
+            if shards.sizes.min() >= self.min_size:
+                return shards
+        raise UserError(
+            f"partition.min_size: {self.name} left a client with {shards.sizes.min()} samples in each of "
+            f"{REDRAWS} draws, {self.min_size} are required; lower clients.total or set min_size: 0"
+        )
+
+    def split_test(self, data: Dataset, shards: Shards, seed: int, how: Literal["share", "disjoint"]) -> Shards:
+        """A test set for each client, with the class mix of its training shard; for personal evaluation.
+
+        share: FedSOL's, floor(1000 x share of the class) test samples of each class, drawn for each client on its own
+        (test sets overlap). disjoint: FedGELA's, each test sample belongs to one client, each class dealt in
+        proportion to the training samples held of it (D-43: their Dirichlet code caps test sizes on their own, which
+        can change the mix; here it does not). Natural clients that come with test samples keep these.
+        """
+        rng = generator(seed if self.seed is None else self.seed, "partition test")
+        counts = shards.label_counts(data.y_train, data.num_classes)
+        return (share_test if how == "share" else proportional_test)(counts, data.y_test, rng)

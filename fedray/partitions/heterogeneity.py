@@ -1,0 +1,71 @@
+"""A partition to look at: the client x class heatmap the papers print, and how heterogeneous it is in numbers."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedray.common.rng import generator
+
+EXACT_CLIENTS = 500
+"""Up to this many clients every pair is compared; of more, this many are drawn (always the same)."""
+
+
+def heatmap(counts: np.ndarray, path: Path | str | None = None, title: str = "") -> Figure:
+    """Draw samples per client (across) and class (down); written to `path` where one is given.
+
+    counts: int64 `(clients, classes)`. The figure belongs to nobody else: no global state of matplotlib is touched.
+    """
+    clients, classes = counts.shape
+    figure = Figure(figsize=(7.5, min(max(2.5, 1.2 + 0.22 * classes), 7.5)), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(
+        counts.T,
+        aspect="auto",
+        interpolation="nearest",
+        cmap="Blues",
+        vmin=0,
+        extent=(-0.5, clients - 0.5, classes - 0.5, -0.5),
+    )
+    axes.set(xlabel="client", ylabel="class", title=title)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+    figure.colorbar(image, label="samples")
+    if path is not None:
+        figure.savefig(path, dpi=120)
+    return figure
+
+
+def heterogeneity(counts: np.ndarray) -> dict[str, float]:
+    """How unlike the clients are. Clients without samples are counted and otherwise left out.
+
+    counts: int64 `(clients, classes)`. Keys: `clients`, `empty_clients`, `samples`, `mean_classes` (classes a client
+    holds), `size_min`, `size_q25`, `size_median`, `size_q75`, `size_max` (samples per client), `mean_tv` (mean over
+    all pairs of clients of the total-variation distance of their class proportions: 0 for equal, 1 for disjoint;
+    over the pairs of 500 clients where there are more).
+    """
+    sizes = counts.sum(axis=1)
+    held = counts[sizes > 0]
+    low, q25, median, q75, high = (float(q) for q in np.quantile(sizes[sizes > 0], (0, 0.25, 0.5, 0.75, 1)))
+    return {
+        "clients": len(counts),
+        "empty_clients": len(counts) - len(held),
+        "samples": int(sizes.sum()),
+        "mean_classes": float((held > 0).sum(axis=1).mean()),
+        "size_min": low,
+        "size_q25": q25,
+        "size_median": median,
+        "size_q75": q75,
+        "size_max": high,
+        "mean_tv": _mean_total_variation(held),
+    }
+
+
+def _mean_total_variation(counts: np.ndarray) -> float:
+    if len(counts) > EXACT_CLIENTS:
+        counts = counts[generator(0, "heterogeneity").choice(len(counts), EXACT_CLIENTS, replace=False)]
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    total = sum(float(np.abs(shares[i + 1 :] - shares[i]).sum()) for i in range(len(shares) - 1))
+    pairs = len(shares) * (len(shares) - 1) / 2
+    return 0.5 * total / pairs if pairs else 0.0

@@ -1,0 +1,115 @@
+"""Partitions in which every client draws its samples from a class prior of its own (FedDyn's code and its heirs)."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fedray.common.errors import UserError
+from fedray.partitions.shards import Shards
+
+Array = np.ndarray
+
+
+def deal_by_prior(priors: Array, labels: Array, rng: np.random.Generator) -> Shards:
+    """Deal floor(n/N) samples to each client, the remainder of n/N to the first, each from its prior over the classes.
+
+    As FedDyn's loop does it: a client that is not full yet is picked uniformly; it draws a class from its prior and
+    takes the next sample of that class's shuffled pool. When a pool has run out it is refilled and the class is drawn
+    again, so samples can repeat across and within clients and some may never be used (4.1 of the definitions).
+
+    The loop is not run sample by sample. Uniform picks among clients that are not full come in the order of
+    independent Poisson processes, one per client; and what the pools do to the draws matters only where one runs out,
+    so only those draws are made one at a time. priors: `(N, classes)`; labels: int64 `(n,)`.
+    """
+    clients, classes = priors.shape
+    pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
+    supply = np.array([len(pool) for pool in pools])
+    cumulative = _cumulative(priors, supply > 0)
+
+    size, rest = divmod(len(labels), clients)
+    # One slot per sample a client is to hold: `size` columns per client, then what the first client has beyond them.
+    arrival = np.cumsum(rng.exponential(size=(clients, size)), axis=1)
+    beyond = np.cumsum(rng.exponential(size=rest)) + arrival[0, -1]
+    order = np.argsort(np.concatenate([arrival.ravel(), beyond]), kind="stable")
+    del arrival
+    drawn = np.concatenate(
+        [
+            _classes(cumulative, rng.random((clients, size))).ravel(),
+            _classes(cumulative[:1], rng.random((1, rest))).ravel(),
+        ]
+    )[order]
+    _redraw_where_exhausted(
+        drawn, supply, lambda t: cumulative[order[t] // size if order[t] < clients * size else 0], rng
+    )
+
+    taken = np.empty(len(labels), dtype=np.int64)
+    for label, pool in enumerate(pools):
+        times = np.flatnonzero(drawn == label)
+        if len(times):
+            taken[times] = pool[len(pool) - 1 - np.arange(len(times)) % len(pool)]
+    slots = np.empty_like(taken)
+    slots[order] = taken
+    offsets = np.arange(clients + 1) * size
+    offsets[1:] += rest
+    return Shards(np.concatenate([slots[:size], slots[clients * size :], slots[size : clients * size]]), offsets)
+
+
+def _cumulative(priors: Array, present: Array) -> Array:
+    """Cumulative prior over the classes that have samples; uniform over these where a client's prior has none."""
+    priors = priors * present
+    priors[priors.sum(axis=1) == 0] = present
+    cumulative = np.cumsum(priors / priors.sum(axis=1, keepdims=True), axis=1)
+    cumulative[:, np.flatnonzero(present)[-1] :] = 1.0  # rounding leaves it a little off
+    return cumulative
+
+
+def _classes(cumulative: Array, uniform: Array) -> Array:
+    """The class of each draw by inverse CDF. cumulative: `(k, classes)`; uniform: `(k, draws)`, as is the result."""
+    drawn = np.zeros(uniform.shape, dtype=np.int16)
+    for label in range(cumulative.shape[1] - 1):
+        drawn += uniform >= cumulative[:, label, None]
+    return drawn
+
+
+def _redraw_where_exhausted(
+    drawn: Array,
+    supply: Array,
+    prior_at: Callable[[int], Array],
+    rng: np.random.Generator,
+) -> None:
+    """Replace, in order of time, the draws that find an empty pool.
+
+    drawn: class drawn at each time, changed in place; supply: samples per class; prior_at: the cumulative prior of the
+    client whose turn it is at a time.
+    """
+    times = [np.flatnonzero(drawn == label) for label in range(len(supply))]
+    empty_at = supply.copy()  # per class: which of its draws in `times` will be the next to find the pool empty
+    while True:
+        failing = [t[k] if k < len(t) else len(drawn) for t, k in zip(times, empty_at, strict=True)]
+        label = int(np.argmin(failing))
+        time = int(failing[label])
+        if time == len(drawn):
+            return
+        empty_at[label] += 1 + supply[label]  # the pool is refilled, and this draw takes nothing from it
+        while True:
+            label = int(np.searchsorted(prior_at(time), rng.random(), side="right"))
+            if empty_at[label] > np.searchsorted(times[label], time, side="right"):
+                break
+            empty_at[label] += supply[label]
+        empty_at[label] -= 1
+        drawn[time] = label
+
+
+def dirichlet_priors(alpha: float, classes: int, clients: int, rng: np.random.Generator) -> Array:
+    """A Dirichlet(α) draw over the classes per client, `(clients, classes)`."""
+    return rng.dirichlet(np.full(classes, alpha), size=clients)
+
+
+def pathological_priors(active: int, classes: int, clients: int, rng: np.random.Generator) -> Array:
+    """Uniform over `active` classes per client, chosen at random, `(clients, classes)`."""
+    if active > classes:
+        raise UserError(f"partition.classes: found {active}; the data have {classes} classes")
+    chosen = np.argsort(rng.random((clients, classes)), axis=1)[:, :active]
+    priors = np.zeros((clients, classes))
+    np.put_along_axis(priors, chosen, 1 / active, axis=1)
+    return priors

@@ -1,0 +1,205 @@
+"""How samples are dealt to clients. Every partitioner is a function of (labels, clients, generator).
+
+Which code base deals how is part of each docstring: "Dirichlet 0.1" names two different problems (D-56).
+"""
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedray.common.errors import UserError
+from fedray.common.rng import generator
+from fedray.datasets.dataset import Dataset
+from fedray.partitions.base import Partition
+from fedray.partitions.priors import deal_by_prior, dirichlet_priors, pathological_priors
+from fedray.partitions.shards import Shards
+from fedray.partitions.test_split import natural_test
+
+
+class IID(Partition):
+    """A random permutation cut into equal parts (sizes differ by at most one); `stratified`: class by class."""
+
+    name = "iid"
+    stratified: bool = Field(False, description="equal numbers of every class, as FL-Simulator's CIFAR-100")
+
+    def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
+        order = rng.permutation(len(labels))
+        if not self.stratified:
+            return Shards.from_lists(np.array_split(order, clients))
+        owner = np.empty(len(labels), dtype=np.int64)
+        owner[order[np.argsort(labels[order], kind="stable")]] = np.arange(len(labels)) % clients
+        return Shards.from_owner(owner, clients)
+
+
+class Dirichlet(Partition):
+    """LDA: for each class a Dirichlet(α) draw over the clients; sizes differ (FedSOL, FedNTD, MOON, FedGELA).
+
+    A client that already holds its fair share n/N gets nothing of the following classes, as in those code bases. They
+    redraw until the smallest client has 10 samples: `min_size: 10` (FedGELA's personal split: `min_size: 0`).
+    """
+
+    name = "dirichlet"
+    paper = "Yurochkin et al., Bayesian nonparametric federated learning, ICML 2019; as in FedSOL's and MOON's code"
+    alpha: float = Field(gt=0, description="α: concentration; small is heterogeneous")
+
+    def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
+        owner = np.full(len(labels), -1, dtype=np.int64)
+        sizes = np.zeros(clients, dtype=np.int64)
+        for label in range(classes):
+            members = rng.permutation(np.flatnonzero(labels == label))
+            is_open = sizes < len(labels) // clients
+            shares = rng.dirichlet(np.full(clients, self.alpha)) * is_open
+            if shares.sum() == 0:  # every open client drew a share of exactly 0: deal this class evenly
+                shares = is_open.astype(float) if is_open.any() else np.ones(clients)
+            upto = np.cumsum(shares)
+            cuts = (upto / upto[-1] * len(members)).astype(np.int64)[:-1]
+            parts = np.diff(cuts, prepend=0, append=len(members))
+            owner[members] = np.repeat(np.arange(clients), parts)
+            sizes += parts
+        return Shards.from_owner(owner, clients)
+
+
+class DirichletClient(Partition):
+    """A Dirichlet(α) prior over the classes per client, equal sizes; samples can repeat (FedDyn, FedTOGA, FedSAM)."""
+
+    name = "dirichlet_client"
+    paper = "Acar et al., FedDyn, ICLR 2021, the authors' code; as in FL-Simulator (FedTOGA, FedSAM)"
+    alpha: float = Field(gt=0, description="α: concentration (u in FedTOGA)")
+
+    def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
+        return deal_by_prior(dirichlet_priors(self.alpha, classes, clients, rng), labels, rng)
+
+
+class Pathological(Partition):
+    """c classes per client, uniform among them, equal sizes; samples can repeat (FL-Simulator, FedTOGA)."""
+
+    name = "pathological"
+    paper = "FL-Simulator's code, as in FedTOGA"
+    classes: int = Field(gt=0, description="c: classes per client")
+
+    def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
+        return deal_by_prior(pathological_priors(self.classes, classes, clients, rng), labels, rng)
+
+
+class PxCy(Partition):
+    """PxCy: x clients (`clients.total`) of y classes each, every class split evenly among its holders (FedGELA).
+
+    In order, each client takes y different classes: the first picks are forced to be 0, 1, 2, ... until every class is
+    held, the later ones are random. So in P10C2 clients 0 to 4 hold (0, 1), (2, 3), ... and the others two at random.
+    """
+
+    name = "pxcy"
+    paper = "FedGELA, NeurIPS 2023, table 5, the authors' code"
+    classes: int = Field(gt=0, description="y: classes per client")
+
+    def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
+        if not self.classes <= classes <= self.classes * clients:
+            raise UserError(
+                f"partition.classes: found {self.classes}; {clients} clients cover the data's {classes} "
+                f"classes with {-(-classes // clients)} to {classes} each"
+            )
+        chosen = np.argsort(rng.random((clients, classes)), axis=1)[:, : self.classes]
+        forced = classes // self.classes  # clients whose picks are all forced; the next one's are partly
+        chosen[:forced] = np.arange(forced * self.classes).reshape(forced, self.classes)
+        if rest := classes - forced * self.classes:
+            last = np.arange(forced * self.classes, classes)
+            others = rng.permutation(np.setdiff1d(np.arange(classes), last))
+            chosen[forced] = np.concatenate([last, others[: self.classes - rest]])
+        owner = np.full(len(labels), -1, dtype=np.int64)
+        for label in range(classes):
+            members = rng.permutation(np.flatnonzero(labels == label))
+            holders = np.flatnonzero((chosen == label).any(axis=1))
+            owner[members] = np.repeat(holders, _even(len(members), len(holders)))
+        return Shards.from_owner(owner, clients)
+
+
+class Sharding(Partition):
+    """Each class is cut into equal shards, s shards are dealt to each client; at most s classes each (FedSOL).
+
+    Classes get equal numbers of shards, up to one more. Fewer shards than classes leave some classes unused.
+    """
+
+    name = "sharding"
+    paper = "McMahan et al., FedAvg, AISTATS 2017; the variant of FedSOL's and FedNTD's code"
+    shards: int = Field(gt=0, description="s: shards per client")
+
+    def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
+        total = self.shards * clients
+        if total > len(labels):
+            raise UserError(
+                f"partition.shards: {clients} clients x {self.shards} shards are more than the "
+                f"{len(labels)} training samples"
+            )
+        per_class = np.full(classes, total // classes)
+        per_class[rng.permutation(classes)[: total % classes]] += 1
+        owners = rng.permutation(np.repeat(np.arange(clients), self.shards))
+        owner = np.full(len(labels), -1, dtype=np.int64)
+        start = 0
+        for label, count in enumerate(per_class):
+            members = rng.permutation(np.flatnonzero(labels == label))
+            if count == 0:
+                continue
+            owner[members] = np.repeat(owners[start : start + count], _even(len(members), count))
+            start += count
+        return Shards.from_owner(owner, clients)
+
+
+class Natural(Partition):
+    """The clients the data come with: LEAF's users, centres, or `client_train` of an npz file, in order of their ids.
+
+    With fewer clients than ids only some of them take part (FedGELA takes 50 of LEAF's writers and does not say which);
+    with `divide`, ids are divided at random so that there are as many clients as asked for, the largest pieces first
+    (FedGELA: 6 centres, 20 clients, and does not say how).
+    """
+
+    name = "natural"
+    pick: Literal["all", "first", "random"] = Field("all", description="which ids, where clients.total is smaller")
+    divide: bool = Field(False, description="divide natural clients where clients.total is larger")
+
+    def split(self, data: Dataset, clients: int, seed: int) -> Shards:
+        if data.client_train is None:
+            raise UserError(f"partition.name: data {data.name} have no natural clients (client_train)")
+        ids, owner = np.unique(data.client_train, return_inverse=True)
+        rng = generator(seed if self.seed is None else self.seed, "partition")
+        if clients == len(ids):
+            return Shards.from_owner(owner, clients)
+        if clients < len(ids) and self.pick != "all":
+            return Shards.from_owner(self._picked(owner, len(ids), clients, rng), clients)
+        if clients > len(ids) and self.divide:
+            return self._divided(owner, len(ids), clients, rng)
+        hint = "set partition.pick: first or random" if clients < len(ids) else "set partition.divide: true"
+        raise UserError(f"clients.total: found {clients}; data {data.name} have {len(ids)} natural clients; {hint}")
+
+    def split_test(self, data: Dataset, shards: Shards, seed: int, how: Literal["share", "disjoint"]) -> Shards:
+        if data.client_train is None or data.client_test is None:
+            return super().split_test(data, shards, seed, how)
+        rng = generator(seed if self.seed is None else self.seed, "partition test")
+        return natural_test(data.client_train, data.client_test, shards, rng)
+
+    def _picked(self, owner: np.ndarray, ids: int, clients: int, rng: np.random.Generator) -> np.ndarray:
+        kept = np.arange(clients) if self.pick == "first" else np.sort(rng.choice(ids, clients, replace=False))
+        number = np.full(ids, -1)
+        number[kept] = np.arange(clients)
+        return number[owner]
+
+    @staticmethod
+    def _divided(owner: np.ndarray, ids: int, clients: int, rng: np.random.Generator) -> Shards:
+        sizes = np.bincount(owner, minlength=ids)
+        if clients > len(owner):
+            raise UserError(f"clients.total: found {clients}; there are only {len(owner)} training samples")
+        pieces = np.ones(ids, dtype=np.int64)
+        for _ in range(clients - ids):
+            pieces[np.argmax(sizes / pieces)] += 1
+        return Shards.from_lists(
+            [
+                part
+                for i in range(ids)
+                for part in np.array_split(rng.permutation(np.flatnonzero(owner == i)), pieces[i])
+            ]
+        )
+
+
+def _even(total: int, parts: int) -> np.ndarray:
+    """Lengths of `total` things cut into equal parts, the first ones longer by one where it does not divide."""
+    return np.full(parts, total // parts) + (np.arange(parts) < total % parts)

@@ -1,0 +1,51 @@
+"""Which test samples are a client's own, for personal evaluation."""
+
+import numpy as np
+
+from fedray.partitions.shards import Shards
+
+SHARE_SIZE = 1000
+
+
+def share_test(counts: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Shards:
+    """FedSOL's: floor(1000 x the class's share of the training shard) test samples of each class, without repetition.
+
+    Every client draws on its own, so test sets overlap. Where a class has fewer test samples, all of them are taken.
+    counts: training samples `(clients, classes)`; labels: of the test set.
+    """
+    members = [np.flatnonzero(labels == label) for label in range(counts.shape[1])]
+    wanted = SHARE_SIZE * counts // np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    return Shards.from_lists(
+        [
+            np.concatenate([rng.choice(m, min(n, len(m)), replace=False) for m, n in zip(members, row, strict=True)])
+            for row in wanted
+        ]
+    )
+
+
+def proportional_test(counts: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Shards:
+    """Each test sample to one client: a class is cut in proportion to the training samples its holders have (FedGELA).
+
+    Cut points are floor(cumulative share x test samples), as in the training split. Classes nobody holds stay unused.
+    """
+    owner = np.full(len(labels), -1, dtype=np.int64)
+    for label, held in enumerate(counts.T):
+        if held.sum() == 0:
+            continue
+        members = rng.permutation(np.flatnonzero(labels == label))
+        cuts = np.cumsum(held) * len(members) // held.sum()
+        owner[members] = np.repeat(np.arange(len(counts)), np.diff(cuts, prepend=0))
+    return Shards.from_owner(owner, len(counts))
+
+
+def natural_test(train: np.ndarray, test: np.ndarray, shards: Shards, rng: np.random.Generator) -> Shards:
+    """The test samples that carry a client's natural id; the pieces of a divided id share them evenly.
+
+    train, test: natural id of each sample; shards: each client's training samples, all of one id (none: no test set).
+    """
+    ids = np.array([train[part[0]] if len(part := shards[i]) else -1 for i in range(len(shards))])
+    owner = np.full(len(test), -1, dtype=np.int64)
+    for natural in np.unique(ids[ids >= 0]):
+        members, holders = rng.permutation(np.flatnonzero(test == natural)), np.flatnonzero(ids == natural)
+        owner[members] = holders[np.arange(len(members)) % len(holders)]
+    return Shards.from_owner(owner, len(shards))

@@ -1,0 +1,154 @@
+"""How long a sweep would take on this machine: gradients are counted, one per model is measured. Needs no data.
+
+Counted are the gradients of a batch that training, evaluation and personal models take (a forward pass is a third of
+one), from the file and the published size of the data, as if clients had equal shards. Left out: augmentation, sending,
+what a method does with whole parameter vectors, and sharing: a trial is taken to have its core or GPU for itself.
+"""
+
+import json
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.nn.functional import cross_entropy
+
+from fedray.algorithms import algorithm
+from fedray.config import RunConfig
+from fedray.engine.cost import Cost, cost, input_shape
+from fedray.models import model_spec
+from fedray.models.network import Network
+from fedray.sweep.grid import Sweep
+
+FORWARD = 1 / 3
+"""Of a gradient: two of its three passes of equal length are backward."""
+PATIENCE = 3.0
+"""Seconds of measuring per model, about; after one gradient that does not count."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """What the length of a gradient depends on. model: a JSON of its options."""
+
+    model: str
+    shape: tuple[int, ...]
+    classes: int
+    batch: int
+
+    def __str__(self) -> str:
+        options = json.loads(self.model)
+        size = "x".join(map(str, self.shape))
+        return f"{options['name']}, {size}, {self.classes} classes, batches of {self.batch}"
+
+
+def gradients(run: RunConfig) -> float | None:
+    """Gradients of a batch that a run takes, forward passes counted as a third; None for data of unknown size."""
+    known = run.data.expected()
+    if known is None or known.train is None or known.test is None:
+        return None
+    training, evaluation, method = run.training, run.evaluation, run.algorithm
+    samples = -(-known.train // run.clients.total)
+    batch, epoch = _batch(run, samples), training.steps_per_epoch(samples)
+    passes = _cost(json.dumps(method.options()))
+    step = passes.gradients + FORWARD * passes.predictions
+    client = training.steps(samples) * step + passes.full_gradients * epoch
+    total = training.rounds * run.clients.cohort_size * client
+    evaluated = [
+        t for t in range(1, training.rounds + 1) if t % evaluation.every == 0 or t > training.rounds - evaluation.last
+    ]
+    testing = FORWARD * known.test / batch * (1 if method.keeps == "none" else run.clients.total)
+    total += len(evaluated) * (testing + evaluation.train * FORWARD * known.train / batch)
+    if evaluation.personal is not None:
+        times = sum(t % evaluation.personal.every == 0 or t == training.rounds for t in evaluated)
+        tuning = {"tuned": evaluation.personal.tuned[-1] * epoch, "trained": client, "kept": 0}[method.personal]
+        total += times * run.clients.total * tuning
+    return total
+
+
+def _batch(run: RunConfig, samples: int) -> int:
+    return samples if run.training.batch_size == "full" else min(run.training.batch_size, samples)
+
+
+@cache
+def _cost(options: str) -> Cost:
+    return cost(algorithm(json.loads(options)))
+
+
+def key(run: RunConfig) -> Key:
+    """Raises UserError where the data's shape is not known."""
+    shape, classes = input_shape(run)
+    known = run.data.expected()
+    samples = -(-known.train // run.clients.total) if known and known.train else 1
+    return Key(json.dumps(run.model.options() | {"init": None}), shape, classes, _batch(run, samples))
+
+
+@cache
+def seconds(key: Key, device: str) -> float:
+    """Of one gradient of the cross-entropy in training mode: the median of several, after a first one.
+
+    On the CPU those of the processor, so that other work on the machine does not count.
+    """
+    clock = time.perf_counter if device == "cuda" else time.process_time
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as a run does
+    try:
+        model = model_spec(json.loads(key.model))
+        network = Network(
+            model.build(key.shape, key.classes), device, channels_last=device == "cpu" and model.channels_last
+        )
+        rng = np.random.default_rng(0)
+        x = torch.from_numpy(rng.normal(size=(key.batch, *key.shape)).astype(np.float32)).to(device)
+        if model.takes_tokens:
+            x = torch.from_numpy(rng.integers(0, key.classes, (key.batch, *key.shape))).to(device)
+        y = torch.arange(key.batch, device=device) % key.classes
+        network.train(True)
+        taken: list[float] = []
+        while len(taken) < 2 or (sum(taken) < PATIENCE and len(taken) < 100):
+            started = clock()
+            torch.autograd.grad(cross_entropy(network(x).logits, y), network.trained)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            taken.append(clock() - started)
+        return float(np.median(taken[1:]))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def show(sweep: Sweep) -> None:
+    """Print gradients, seconds and hours by model. Raises UserError for a file that is none."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    counted: dict[Key, float] = defaultdict(float)
+    cells: dict[Key, int] = defaultdict(int)
+    unknown = 0
+    seen: set[str] = set()
+    for run in (RunConfig.parse(point) for point in sweep.points()):
+        identity = json.dumps([run.resolved() | {"runtime": None}], sort_keys=True)
+        if identity in seen:
+            continue
+        seen.add(identity)
+        if (number := gradients(run)) is None:
+            unknown += 1
+            continue
+        counted[key(run)] += number
+        cells[key(run)] += 1
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    unit = "GPU-hours" if device == "cuda" else "core-hours"
+    table = Table("cells", "model", "gradients", "seconds each", unit, box=None, pad_edge=False)
+    total = 0.0
+    for each, number in counted.items():
+        length = seconds(each, device)
+        total += number * length / 3600
+        table.add_row(str(cells[each]), str(each), f"{number:.3g}", f"{length:.3g}", f"{number * length / 3600:.3g}")
+    console.print(table)
+    where = torch.cuda.get_device_name() if device == "cuda" else "one core of this machine"
+    console.print(
+        f"{sweep.name}: {total:.3g} {unit} on {where}, measured now, each trial alone on it"
+        + ("" if device == "cuda" else "; GPU-hours: not measured, there is no GPU here")
+    )
+    if unknown:
+        console.print(f"without {unknown} cells whose data's size is not known before they are read")

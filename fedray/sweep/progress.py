@@ -1,0 +1,82 @@
+"""What a sweep shows while it runs: a live table on a terminal, plain lines into a pipe."""
+
+import time
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from fedray.common.errors import redacted
+
+STYLE = {"finished": "green", "diverged": "yellow", "failed": "red", "stopped": "cyan", "running": "bold"}
+
+
+class Progress:
+    """Outcome of each cell as it comes in."""
+
+    def __init__(self, total: int) -> None:
+        self.console = Console(highlight=False)
+        self.total = total
+        self.outcomes: dict[str, str] = {}
+        self._running: dict[str, tuple[str, float]] = {}
+        self._rows: dict[str, str] = {}
+        self._began = time.monotonic()
+        self._live = Live(get_renderable=self._table, console=self.console, refresh_per_second=2, transient=True)
+
+    def __enter__(self) -> "Progress":
+        if self.console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.console.is_terminal:
+            self._live.stop()
+
+    def started(self, cell: str, label: str) -> None:
+        """A trial of the cell begins."""
+        self._running[cell] = label, time.monotonic()
+        self._rows[cell] = "starting"
+
+    def row(self, cell: str, row: Mapping[str, float], rounds: int) -> None:
+        """The last evaluated round of a running cell."""
+        self._rows[cell] = f"round {row['round']:.0f}/{rounds}  {row['test_accuracy']:.2f} %"
+
+    def note(self, text: str) -> None:
+        """One line that is not an outcome."""
+        self.console.print(redacted(text), markup=False, soft_wrap=True)
+
+    def ended(self, cell: str, status: str, text: str) -> None:
+        """A cell has an outcome."""
+        label, since = self._running.pop(cell, (cell, time.monotonic()))
+        self._rows.pop(cell, None)
+        self.outcomes[cell] = status
+        mark = f"[{len(self.outcomes)}/{self.total}]".rjust(2 * len(str(self.total)) + 3)
+        took = f"({time.monotonic() - since:.1f} s{self._eta()})"
+        self.console.print(
+            f"{mark} {status:<9} {label}: {redacted(text)} {took}",
+            style=STYLE.get(status),
+            markup=False,
+            soft_wrap=True,
+        )
+
+    def _eta(self) -> str:
+        left = self.total - len(self.outcomes)
+        if not left or not self.outcomes:
+            return ""
+        seconds = (time.monotonic() - self._began) / len(self.outcomes) * left
+        return f"; {left} to go, about {int(seconds // 60)}:{int(seconds % 60):02d}"
+
+    def _table(self) -> Table:
+        counts = {status: list(self.outcomes.values()).count(status) for status in STYLE}
+        summary = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+        table = Table(
+            title=f"{len(self.outcomes)}/{self.total} done{', ' + summary if summary else ''}{self._eta()}",
+            box=None,
+            title_justify="left",
+        )
+        table.add_column("running", no_wrap=True)
+        table.add_column("last evaluation", no_wrap=True)
+        for cell, (name, _) in self._running.items():
+            table.add_row(name, self._rows[cell])
+        return table

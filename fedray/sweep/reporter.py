@@ -1,0 +1,104 @@
+"""Everything Tune reports, handed on to MLflow and to the display."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from ray import tune
+from ray.tune.experiment import Trial
+
+from fedray.sweep.cells import Cell
+from fedray.sweep.plan import Plan
+from fedray.sweep.progress import Progress
+from fedray.tracking.tracker import CellRun, Tracker, picture, tags_of
+
+
+class Sink(tune.Callback):
+    """Everything Tune reports goes to MLflow and to the display, from the driver.
+
+    What goes to MLflow does so in a thread of its own, in order, so that neither Tune nor an actor waits for the store
+    or for a picture to be drawn. Only that thread touches the tracker until `close_rest`.
+    """
+
+    def __init__(
+        self, plan: Plan, tracker: Tracker, progress: Progress, parent: str, release: Callable[[str], None]
+    ) -> None:
+        self.plan, self.tracker, self.progress, self.parent, self.release = plan, tracker, progress, parent, release
+        self._runs: dict[str, CellRun] = {}
+        self._last: dict[str, dict[str, float]] = {}
+        self._pictures: dict[str, bytes] = {}
+        self._writer = ThreadPoolExecutor(1, "mlflow")
+        self._written: deque[Future[None]] = deque()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles its callbacks for Tuner.restore, which is not used: a store and a display cannot be
+
+    def on_trial_start(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        cell = self._cell(trial)
+        if cell.hash not in self._runs:
+            self._runs[cell.hash] = CellRun()
+            self._write(self._open, cell, self._runs[cell.hash])
+        self._write(self._runs[cell.hash].history.clear)  # a trial's first report holds all rows there are
+        self.progress.started(cell.hash, cell.label)
+
+    def on_trial_result(
+        self, iteration: int, trials: Sequence[Trial], trial: Trial, result: dict[str, Any], **_: Any
+    ) -> None:
+        cell = self._cell(trial)
+        rows = result["rows"]
+        if rows:
+            self._write(self.tracker.log_rows, self._runs[cell.hash], rows)
+            self._last[cell.hash] = rows[-1]
+            self.progress.row(cell.hash, rows[-1], cell.run.training.rounds)
+        if result["done"] and result["status"] != "running":
+            self._close(cell, result["status"], result)
+
+    def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        cell = self._cell(trial)
+        if cell.hash not in self.progress.outcomes:  # Tune ended it, not the trial: a scheduler or `stop`
+            self._close(cell, "stopped", {"stopper": self.plan.cells.sweep.stopper})
+
+    def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        self.progress.note(f"the process of {self._cell(trial).label} died; starting it again from its checkpoint")
+
+    def on_trial_error(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        reason = str(trial.get_error() or "the trial's process died").strip()
+        self._close(self._cell(trial), "failed", {"message": reason.splitlines()[-1], "traceback": reason})
+
+    def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
+        while self._written and self._written[0].done():
+            self._written.popleft().result()  # raises what the store refused
+        if not self._written:
+            self._write(self.tracker.flush)
+
+    def close_rest(self) -> None:
+        """Whatever is still open when Tune returns was interrupted. Returns when all has been handed to the tracker."""
+        for cell in self.plan.to_run:
+            if cell.hash in self._runs and cell.hash not in self.progress.outcomes:
+                self._close(cell, "interrupted", {"message": "the sweep was interrupted; call it again to go on"})
+        self._writer.shutdown()
+        for written in self._written:
+            written.result()
+
+    def _write(self, write: Callable[..., None], *arguments: Any) -> None:
+        self._written.append(self._writer.submit(write, *arguments))
+
+    def _open(self, cell: Cell, run: CellRun) -> None:
+        tags = {"fedray.sweep": self.plan.cells.sweep.name, **tags_of(cell.run)}
+        self.tracker.open_cell(run, cell.hash, cell.label, cell.run.resolved(), tags, self.parent)
+        problem = self.plan.cells.problem(cell)
+        digest = problem.shards.digest
+        if digest not in self._pictures:
+            self._pictures[digest] = picture(problem)
+        self.tracker.log_picture(run, self._pictures[digest])
+
+    def _close(self, cell: Cell, status: str, result: dict[str, Any]) -> None:
+        self._write(self.tracker.close_cell, self._runs[cell.hash], status, result, result.get("message", ""))
+        self._write(self.release, cell.hash)
+        last = self._last.get(cell.hash)
+        text = f"{last['test_accuracy']:.2f} %" if last else "no evaluation"
+        self.progress.ended(cell.hash, status, result.get("message", "") or text)
+
+    def _cell(self, trial: Trial) -> Cell:
+        return self.plan.cells.cells[trial.config["cell"]["hash"]]

@@ -1,0 +1,149 @@
+"""One cell of a sweep as Ray Tune runs it: a Trainable that owns the client actors and outlives its trials."""
+
+import contextlib
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.util import get_current_placement_group
+
+from fedray.cluster.ray_backend import RayBackend
+from fedray.cluster.resources import bundle
+from fedray.common.errors import Diverged, UserError
+from fedray.config import RunConfig
+from fedray.datasets.dataset import Dataset
+from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
+from fedray.engine.state import State
+
+REPORT_SECONDS = 1.0
+"""A report is made about this often; rounds evaluated in between travel together. Only then can a trial be stopped."""
+CHECKPOINT_SECONDS = 300.0
+"""A checkpoint is made at least this often, where rounds are not longer than that, whatever `checkpoint_every` says."""
+
+
+class DataRef:
+    """A data set's object reference, wrapped so that Ray hands it on instead of fetching it."""
+
+    def __init__(self, data: Dataset) -> None:
+        self.ref = ray.put(data)
+
+
+class CellTrainable(tune.Trainable):
+    """Runs `config["cell"]`: `run`, a resolved configuration, checkpointing under `directory`; `data` is a key.
+
+    Each report holds `rows`, the newly evaluated rounds; the first one after a start holds all there are, so that
+    nothing is lost when a driver died between a checkpoint and its log. The last one has `status`: finished, diverged
+    or failed.
+    """
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        return resources(config["cell"]["run"])
+
+    def setup(self, config: dict[str, Any], data: Mapping[str, DataRef] | None = None) -> None:
+        if data is not None:
+            self._data = data
+        self._backend: RayBackend | None = None
+        self._begin(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._begin(new_config)
+        return True
+
+    def _begin(self, config: dict[str, Any]) -> None:
+        self._cell = config["cell"]
+        self._simulation: Simulation | None = None
+        self._reported = 0
+        self._ended = False
+
+    def _open(self) -> Simulation:
+        run = RunConfig.parse(self._cell["run"])
+        reference = self._data[self._cell["data"]].ref
+        problem = Problem.build(run, ray.get(reference))
+        if self._backend is None or self._backend.runtime != run.runtime:
+            if self._backend is not None:
+                self._backend.close()
+            self._backend = RayBackend(run.runtime, get_current_placement_group())
+        self._backend.data = reference
+        simulation = Simulation(problem, self._backend)
+        self._checkpoints = Checkpoints(Path(self._cell["directory"]))
+        state = self._checkpoints.load()
+        if state is not None:
+            simulation.restore(state)
+        self._saved = simulation.state().round, time.monotonic()
+        return simulation
+
+    def step(self) -> dict[str, Any]:
+        try:
+            if self._simulation is None:
+                self._simulation = self._open()
+            return self._advance(self._simulation)
+        except Diverged as error:
+            return self._last("diverged", message=str(error), diverged_round=error.round)
+        except UserError as error:
+            return self._last("failed", message=str(error))
+        except ray.exceptions.RayTaskError as error:  # raised by the code that an actor ran, a user's own perhaps
+            return self._last("failed", message=f"{type(error.cause).__name__}: {error.cause}", traceback=str(error))
+        except ray.exceptions.RayError:
+            raise  # the cluster's fault: Tune starts the trial again, and it goes on from its checkpoint
+        except Exception as error:
+            return self._last("failed", message=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+
+    def _advance(self, simulation: Simulation) -> dict[str, Any]:
+        every = simulation.problem.config.runtime.checkpoint_every
+        each_evaluation = self._cell["report_each"]
+        started = time.monotonic()
+        while not simulation.done:
+            simulation.step()
+            state = simulation.state()
+            if state.round % every == 0 or simulation.done or time.monotonic() - self._saved[1] > CHECKPOINT_SECONDS:
+                self._save(state)
+            new = len(state.history) > self._reported
+            if (new and each_evaluation) or time.monotonic() - started > REPORT_SECONDS:
+                break
+        if simulation.done:
+            return self._last("finished", **simulation.result().summary())
+        return {"done": False, "status": "running", **self._rows()}
+
+    def _save(self, state: State) -> None:
+        try:
+            self._checkpoints.save(state)
+        except OSError as error:
+            raise UserError(
+                f"{self._cell['directory']}: the checkpoint of round {state.round} cannot be written: "
+                f"{error.strerror}; that of round {self._saved[0]} stays; make room and call the sweep "
+                "again"
+            ) from None
+        self._saved = state.round, time.monotonic()
+
+    def _rows(self) -> dict[str, Any]:
+        history = self._simulation.state().history if self._simulation is not None else []
+        rows, self._reported = history[self._reported :], len(history)
+        last = rows[-1] if rows else {}
+        return {"rows": rows, "round": int(last.get("round", 0)), **last}
+
+    def _last(self, status: str, **more: Any) -> dict[str, Any]:
+        self._ended = True
+        return {"done": True, **self._rows(), "status": status, **more}
+
+    def cleanup(self) -> None:
+        """The end of the process; of an unfinished cell (the sweep was told to stop) the rounds made are kept."""
+        if self._simulation is not None and not self._ended:
+            state = self._simulation.state()
+            with contextlib.suppress(UserError):  # nobody listens any more, and the checkpoint before is still there
+                if state.round > self._saved[0]:
+                    self._save(state)
+        if self._backend is not None:
+            self._backend.close()
+
+
+def resources(run: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+    """Bundle 0, for the trial, asks nothing; one bundle per actor. So trials cannot deadlock on one another."""
+    runtime = RunConfig.parse(run).runtime
+    return tune.PlacementGroupFactory([{}] + [bundle(runtime)] * runtime.actors)

@@ -1,0 +1,80 @@
+"""Writes that must arrive, in order, at a store that may be away for a while. No MLflow in here."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from fedray.common.errors import UserError, redacted
+
+log = logging.getLogger("fedray")
+FIRST, LONGEST = 1.0, 30.0
+"""Seconds between attempts while the store is away: doubled from the first to the longest."""
+
+
+class Undelivered(UserError):
+    """Some writes never arrived."""
+
+
+class Outbox:
+    """A queue of writes. Sending never waits: what cannot be written now is tried again at a later call.
+
+    away: whether an exception says that the store is away; any other one is the write's own and is raised. A write may
+    be tried again after it has arrived (its answer was lost), so it has to be one that can be repeated.
+    """
+
+    def __init__(
+        self,
+        away: Callable[[Exception], bool],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._away, self._clock, self._sleep = away, clock, sleep
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._pause = 0.0
+        self._next = clock()
+        self._last = ""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def send(self, write: Callable[[], object]) -> None:
+        """Write now, or when all earlier writes have arrived."""
+        self._waiting.append(write)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what is waiting, unless the store is away and the next attempt is not due yet."""
+        while self._waiting and self._clock() >= self._next:
+            try:
+                self._waiting[0]()
+            except Exception as error:
+                if not self._away(error):
+                    self._waiting.popleft()
+                    raise
+                self._last = redacted(str(error).splitlines()[0])[:200] if str(error) else type(error).__name__
+                if not self._pause:
+                    log.warning("the store does not answer (%s); what is written waits until it does", self._last)
+                self._pause = min(2 * self._pause or FIRST, LONGEST)
+                self._next = self._clock() + self._pause
+                return
+            self._waiting.popleft()
+            if self._pause:
+                log.warning("the store answers again; %d writes are waiting", len(self._waiting))
+            self._pause = 0.0
+
+    def drain(self, patience: float) -> None:
+        """Wait until everything is written. Raises Undelivered when the store has been away for `patience` seconds."""
+        since = self._clock()
+        left = len(self._waiting)
+        self.flush()
+        while self._waiting:
+            if len(self._waiting) < left:
+                since, left = self._clock(), len(self._waiting)
+            if self._clock() - since >= patience:
+                raise Undelivered(
+                    f"the store has not answered for {patience:.0f} s ({self._last}); {left} writes have "
+                    "not arrived. Call the same command again when it is back: that completes its log"
+                )
+            self._sleep(min(0.2, max(self._next - self._clock(), 0.0)))
+            self.flush()

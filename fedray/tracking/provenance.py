@@ -1,0 +1,53 @@
+"""What a run was made with, for its tags: versions, processor, GPUs, of the machine that drives it."""
+
+import platform
+import subprocess
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT
+
+PREFIX = "environment."
+PACKAGES = ("torch", "torchvision", "numpy", "ray", "mlflow")
+
+
+@cache
+def environment_tags() -> dict[str, str]:
+    """`environment.KEY` -> value. `cpu` and `gpu` as the kernel names them, each kind once; no GPU, no tag."""
+    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
+    found |= {name: version(name) for name in PACKAGES}
+    for key, label, files in (
+        ("cpu", "model name", ["/proc/cpuinfo"]),
+        ("gpu", "Model:", sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))),
+    ):
+        if models := dict.fromkeys(_values(label, map(Path, files))):
+            found[key] = ", ".join(models)
+    return {PREFIX + key: value for key, value in found.items()}
+
+
+def _values(label: str, files: Iterable[Path]) -> list[str]:
+    """What follows `label` on the lines that begin with it; files that are not there (no Linux) hold none."""
+    lines = [line for path in files if path.exists() for line in path.read_text(encoding="utf-8").splitlines()]
+    return [line.removeprefix(label).lstrip(" \t:").strip() for line in lines if line.startswith(label)]
+
+
+@cache
+def git_tags() -> dict[str, str]:
+    """The commit of fedray's own checkout, `+changes` where it has uncommitted ones; empty outside of a checkout."""
+    root = Path(__file__).parent
+    try:
+        head, changes = (
+            subprocess.run(
+                ["git", "-C", str(root), *command],
+                capture_output=True,
+                text=True,
+                check=True,  # noqa: S603, S607
+                timeout=10,
+            ).stdout.strip()
+            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", "."])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {MLFLOW_GIT_COMMIT: head + ("+changes" if changes else "")}

@@ -1,0 +1,289 @@
+"""The only writer to MLflow: one parent run per sweep, one child per cell, always with a final status.
+
+A cell's runs are found again by the tag `fedray.cell` (its hash), in whatever sweep they were made. `fedray.status` is
+the truth about a run: running, finished, diverged, stopped (early, by a scheduler), failed or interrupted; MLflow's own
+status is FINISHED for finished and stopped, FAILED for the others.
+
+A store that is away for a while costs nothing: writes queue up in order and are repeated until they arrive. Repeating
+one is harmless, since its timestamps are those of the first attempt and MLflow keeps equal values once.
+"""
+
+import hashlib
+import io
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
+
+from fedray.common.errors import redacted
+from fedray.config import RunConfig
+from fedray.engine.problem import Problem
+from fedray.engine.profile import Profile
+from fedray.partitions.heterogeneity import heatmap
+from fedray.tracking.outbox import Outbox
+from fedray.tracking.provenance import environment_tags, git_tags
+from fedray.tracking.store import IS_CELL, RANK, away, open_store, search
+
+LAST = 10
+"""How many evaluated rounds `last10_*` averages."""
+PATIENCE = 300.0
+"""Seconds that the end of a run or sweep waits for a store that is away; $FEDRAY_STORE_PATIENCE sets others."""
+BATCH = 1000
+"""Metrics that MLflow takes in one request."""
+
+
+@dataclass
+class CellRun:
+    """A cell's run in MLflow. `id` is empty until the store has made or found it; `logged` is the last round there."""
+
+    id: str = ""
+    logged: int = 0
+    history: list[Mapping[str, float]] = field(default_factory=list)
+    """The rows reported so far."""
+
+
+class Tracker:
+    """Writes one sweep, or one run, from the driver.
+
+    What is written of cells does not wait for a store that is away; `flush`, called now and then, tries again, and
+    `close` waits until all has arrived. Raises Undelivered there, and MlflowException where the store refuses.
+    """
+
+    def __init__(self) -> None:
+        self.client, self.experiment = open_store(create=True)
+        self._outbox = Outbox(away)
+
+    def supersede(self, cells: Sequence[str]) -> None:
+        """Mark the earlier runs of these cells, so that each cell keeps one that counts."""
+        wanted = set(cells)
+        for run in search(self.client, self.experiment, IS_CELL):
+            if run.data.tags["fedray.cell"] in wanted:
+                self.client.set_tag(run.info.run_id, "fedray.status", "superseded")
+                if run.info.status == "RUNNING":  # its driver was killed
+                    self.client.set_terminated(run.info.run_id, "FAILED")
+
+    def open_sweep(self, name: str, description: str, cells: Sequence[Mapping[str, Any]]) -> str:
+        """The sweep's parent run, made or found again; `cells` (hash, label, configuration) become its artefact."""
+        tags = {"fedray.kind": "sweep", "fedray.sweep": name, "mlflow.note.content": description}
+        run = next(
+            search(self.client, self.experiment, f"tags.`fedray.kind` = 'sweep' AND tags.`fedray.sweep` = '{name}'"),
+            None,
+        )
+        if run is None:
+            run = self.client.create_run(self.experiment, run_name=name, tags=tags | git_tags())
+        run_id: str = run.info.run_id
+        self.client.update_run(run_id, status="RUNNING")
+        self.client.log_dict(run_id, {"cells": list(cells)}, "cells.json")
+        return run_id
+
+    def close_sweep(self, run_id: str, counts: Mapping[str, int]) -> None:
+        """Final status of the parent: FINISHED when every cell has an outcome, else FAILED."""
+        now = _now()
+        whole = not any(counts.get(status) for status in ("failed", "interrupted", "missing"))
+
+        def write() -> None:
+            # Of equal steps MLflow shows the latest by the clock, which may jump: each call of a sweep has a step.
+            step = len(self.client.get_metric_history(run_id, "cells_missing"))
+            metrics = [Metric(f"cells_{k}", counts.get(k, 0), now, step) for k in (*RANK, "missing")]
+            self.client.log_batch(run_id, metrics)
+            self.client.set_terminated(run_id, "FINISHED" if whole else "FAILED")
+
+        self._outbox.send(write)
+
+    def open_cell(
+        self,
+        run: CellRun,
+        cell: str,
+        label: str,
+        config: Mapping[str, Any],
+        tags: Mapping[str, str],
+        parent: str | None,
+        again: bool = True,
+    ) -> None:
+        """The cell's run, made or (with `again`) found by its hash. Without `again` the store has to be there."""
+        if again:
+            self._outbox.send(lambda: self._find_or_make(run, cell, label, config, tags, parent))
+        else:
+            self._make(run, cell, label, config, tags, parent)
+
+    def _find_or_make(
+        self,
+        run: CellRun,
+        cell: str,
+        label: str,
+        config: Mapping[str, Any],
+        tags: Mapping[str, str],
+        parent: str | None,
+    ) -> None:
+        counting = f"tags.`fedray.cell` = '{cell}' AND tags.`fedray.status` != 'superseded'"
+        found = next(search(self.client, self.experiment, counting), None)
+        if found is None:
+            self._make(run, cell, label, config, tags, parent)
+            return
+        run.id = found.info.run_id
+        self.client.update_run(run.id, status="RUNNING")
+        self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in self._tags(cell, config, tags, parent).items()])
+        if not found.data.params:  # they are written last
+            self._describe(run.id, config)
+        logged = self.client.get_metric_history(run.id, "test_accuracy")
+        run.logged = max((metric.step for metric in logged), default=0)
+
+    def _make(
+        self,
+        run: CellRun,
+        cell: str,
+        label: str,
+        config: Mapping[str, Any],
+        tags: Mapping[str, str],
+        parent: str | None,
+    ) -> None:
+        made = self.client.create_run(self.experiment, run_name=label, tags=self._tags(cell, config, tags, parent))
+        run.id = made.info.run_id
+        self._describe(run.id, config)
+
+    def _describe(self, run_id: str, config: Mapping[str, Any]) -> None:
+        self.client.log_dict(run_id, dict(config), "config.yaml")
+        settings = {key: value for key, value in config.items() if key != "runtime"}
+        self.client.log_batch(run_id, params=[Param(k, v) for k, v in flat(settings).items()])
+
+    @staticmethod
+    def _tags(cell: str, config: Mapping[str, Any], tags: Mapping[str, str], parent: str | None) -> dict[str, str]:
+        whole = {
+            "fedray.kind": "cell",
+            "fedray.cell": cell,
+            "fedray.status": "running",
+            **tags,
+            **git_tags(),
+            **environment_tags(),
+        }
+        whole |= {f"runtime.{key}": str(value) for key, value in config["runtime"].items()}
+        return whole | ({MLFLOW_PARENT_RUN_ID: parent} if parent is not None else {})
+
+    def log_picture(self, run: CellRun, png: bytes) -> None:
+        """The client x class heatmap of a cell (`picture`)."""
+
+        def write() -> None:
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "partition.png"
+                file.write_bytes(png)
+                self.client.log_artifact(run.id, str(file))
+
+        self._outbox.send(write)
+
+    def log_rows(self, run: CellRun, rows: Sequence[Mapping[str, float]]) -> None:
+        """Evaluated rounds as metrics with step = round; those that are there already are left out."""
+        run.history += rows
+        now = _now()
+
+        def write() -> None:
+            batch: list[Metric] = []
+            for row in rows:
+                if row["round"] > run.logged:
+                    metrics = [
+                        Metric(name, value, now, int(row["round"])) for name, value in row.items() if name != "round"
+                    ]
+                    if len(batch) + len(metrics) > BATCH:  # a row is written whole or not at all
+                        self.client.log_batch(run.id, batch)
+                        batch = []
+                    batch += metrics
+            if batch:
+                self.client.log_batch(run.id, batch)
+            run.logged = max([run.logged, *(int(row["round"]) for row in rows)])
+
+        self._outbox.send(write)
+
+    def close_cell(self, run: CellRun, status: str, summary: Mapping[str, Any], message: str = "") -> None:
+        """Final metrics, `fedray.status` and MLflow's status of a cell."""
+        metrics = final_metrics(run.history) if status in ("finished", "stopped") else {}
+        if "seconds_per_round" in summary:
+            metrics["seconds_per_round"] = summary["seconds_per_round"]
+        if "diverged_round" in summary:
+            metrics["diverged_round"] = summary["diverged_round"]
+        profile: Profile | None = summary.get("profile")
+        metrics |= {} if profile is None else profile.metrics()
+        tags = {"fedray.status": status, "fedray.message": redacted(message)[:5000]}
+        tags |= {f"fedray.{key}": summary[key] for key in ("theta_sha256", "state_sha256", "stopper") if key in summary}
+        # A cell that was stopped early and goes on later is closed twice: the later round is the one that is shown.
+        now, step = _now(), int(run.history[-1]["round"]) if run.history else 0
+
+        def write() -> None:
+            self.client.log_batch(
+                run.id,
+                [Metric(k, v, now, step) for k, v in metrics.items()],
+                tags=[RunTag(k, v) for k, v in tags.items()],
+            )
+            if profile is not None:
+                self.client.log_dict(run.id, {"rounds": profile.rounds}, "profile.json")
+            if "traceback" in summary:
+                self.client.log_text(run.id, redacted(summary["traceback"]), "traceback.txt")
+            self.client.set_terminated(run.id, "FINISHED" if status in ("finished", "stopped") else "FAILED")
+
+        self._outbox.send(write)
+
+    def flush(self) -> None:
+        """Try again what could not be written, if it is time to."""
+        self._outbox.flush()
+
+    def close(self) -> None:
+        """Wait until everything is written. Raises Undelivered."""
+        self._outbox.drain(float(os.environ.get("FEDRAY_STORE_PATIENCE", PATIENCE)))
+
+
+def final_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """`final_*` (last evaluated round), `last10_*` (mean of the last 10 evaluated rounds), and `best_*` of accuracies.
+
+    `evaluations` says of how many rounds there were values; with fewer than 10 `last10_*` is the mean of those.
+    `best_round` is that of the test accuracy.
+    """
+    if not history:
+        return {}
+    result = {"evaluations": float(len(history))}
+    for name in [key for key in history[-1] if key not in ("round", "lr")]:
+        values = [row[name] for row in history if name in row]
+        result[f"final_{name}"] = values[-1]
+        result[f"last{LAST}_{name}"] = sum(values[-LAST:]) / len(values[-LAST:])
+        if name.endswith("_accuracy"):
+            result[f"best_{name}"] = max(values)
+    best = max(history, key=lambda row: row["test_accuracy"])
+    return result | {"best_round": best["round"]}
+
+
+def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested configuration -> dotted names and strings; long values by digest (MLflow bounds a parameter's length)."""
+    result: dict[str, str] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            result |= flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            text = str(value)
+            result[prefix + key] = text if len(text) <= 500 else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return result
+
+
+def tags_of(config: RunConfig) -> dict[str, str]:
+    """What one groups and filters by in the UI."""
+    return {
+        "algorithm": config.algorithm.label(),
+        "partition": config.partition.label(),
+        "data": config.data.name,
+        "model": config.model.name,
+        "seed": str(config.seed),
+    }
+
+
+def picture(problem: Problem) -> bytes:
+    """The client x class heatmap of a run, as PNG. Takes a quarter of a second."""
+    counts = problem.shards.label_counts(problem.data.y_train, problem.data.num_classes)
+    file = io.BytesIO()
+    heatmap(counts, title=f"{problem.data.name}, {problem.config.partition.label()}").savefig(file, format="png")
+    return file.getvalue()
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,124 @@
+"""`fedray data fetch | check | show`, as a user calls them."""
+
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torchvision.datasets
+from typer.testing import CliRunner
+
+from fedray.cli.data import data_app
+from fedray.common.errors import UserError
+from fedray.datasets import data_source
+from tests.datasets import files
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*arguments: str) -> str:
+    """What is printed; a UserError is raised, as the main program expects it."""
+    result = CliRunner().invoke(data_app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_show_writes_the_picture_and_the_numbers(root: Path) -> None:
+    """1,437 training samples; sharding with one shard: every client has one class, so distances are 0 or 1.
+
+    20 clients, 2 per class: 20 · 18 / 2 = 180 of 190 pairs are of different classes, 180/190 = 0.947.
+    """
+    out = call("show", "digits", "--partition", "sharding", "--shards", "1", "--clients", "20", "--out", "a.png")
+    assert (root / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "1437 samples, 20 clients (0 empty), 1.00 of 10 classes per client" in out
+    assert "total-variation distance 0.947" in out
+    call("show", "digits", "--alpha", "0.1", "--clients", "20", "--set", "partition.min_size=2", "--seed", "1")
+    assert (root / "digits_dirichlet_20.png").exists()
+
+
+def test_check_compares_with_what_is_published(root: Path) -> None:
+    assert "as published" in call("check", "digits")
+    files.mnist(root)
+    with pytest.raises(UserError, match="mnist is not as published: training samples: found 60, published 60000"):
+        call("check", "mnist")
+    files.mnist(root, train_y=files.np.arange(60) % 9, t10k_y=files.np.arange(20) % 9)
+    with pytest.raises(UserError, match="classes: found 9, published 10"):
+        call("check", "mnist")
+
+
+def test_check_knows_what_options_change() -> None:
+    """20 % of EMNIST, MedMNIST with and without val, CINIC-10 with valid: 697,932 / 5, 89,996 + 10,004, 180,000."""
+    for value, train in (
+        ({"name": "emnist", "fraction": 0.2}, 139_586),
+        ("pathmnist", 100_000),
+        ({"name": "pathmnist", "validation": "unused"}, 89_996),
+        ("tissuemnist", 189_106),
+        ("cinic10", 90_000),
+        ({"name": "cinic10", "validation": "train"}, 180_000),
+    ):
+        expected = data_source(value).expected()
+        assert expected is not None
+        assert expected.train == train
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["show", "digit"], ["data.name", "digits"]),
+        (["show", "digits", "--partition", "dirichlett"], ["partition.name", "dirichlet"]),
+        (["show", "digits", "--partition", "sharding"], ["partition.shards", "required"]),
+        (["show", "digits", "--alpha", "1", "--shards", "2"], ["partition", "shards"]),
+        (["show", "digits", "--alpha", "1", "--out", "no/such/folder/a.png"], ["--out", "cannot be written"]),
+        (["show", "digits", "--alpha", "1", "--set", "x"], ["--set"]),
+        (["check", "mnist"], ["mnist is not in", "missing"]),
+        (["fetch", "mnits"], ["data.name", "mnist"]),
+        (["fetch", "npz"], ["data.path"]),
+        (["fetch", "cinic10"], ["cinic10", "cinic-10/{train,valid,test}"]),
+    ],
+)
+def test_errors_name_what_is_wrong(root: Path, arguments: list[str], words: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        call(*arguments)
+    assert all(word in str(error.value) for word in words), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_fetch_goes_through_torchvision(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    class Downloads:
+        def __init__(self, folder: str, download: bool, **arguments: Any) -> None:
+            asked.append((folder, download, arguments))
+
+    monkeypatch.setattr(torchvision.datasets, "SVHN", Downloads)
+    assert f"svhn: in {root}" in call("fetch", "svhn")
+    assert asked == [(str(root), True, {"split": "train"}), (str(root), True, {"split": "test"})]
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "svhn", "pathmnist"])
+def test_fetch_without_network_says_what_to_put_where(
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    def offline(*_: Any, **__: Any) -> None:
+        raise urllib.error.URLError("no network")
+
+    monkeypatch.setattr(urllib.request, "urlopen", offline)
+    monkeypatch.setattr(urllib.request, "urlretrieve", offline)
+    with pytest.raises(UserError, match=rf"data\.name: {name} could not be downloaded .*; put .* in {root}") as error:
+        call("fetch", name)
+    assert "\n" not in str(error.value)
+    assert not list(root.rglob("*.npz*"))
+
+
+def test_a_download_with_a_wrong_checksum_is_not_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(urllib.request, "urlretrieve", lambda url, path: Path(path).write_bytes(b"half"))
+    with pytest.raises(UserError, match="pathmnist: the download has md5"):
+        call("fetch", "pathmnist")
+    assert list(root.iterdir()) == []

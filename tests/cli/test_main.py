@@ -1,0 +1,152 @@
+"""The command line where the call is right; what is wrong with others is in test_bad_input.py."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from fedray.cli import main as cli
+from fedray.sweep.storage import alone
+from tests.bad_input.case import BASE, RUN
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("MLFLOW_TRACKING_URI", "FEDRAY_DATA", "FEDRAY_STORAGE", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr("sys.argv", ["fedray", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    captured = capsys.readouterr()
+    return int(exit_.value.code or 0), captured.out, captured.err
+
+
+def test_dry_run_and_what_does_not_fit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep: dict[str, Any] = {
+        "name": "x",
+        "base": BASE,
+        "grid": {"algorithm": ["fedavg", {"name": "fedsam", "rho": 0.2}], "seed": [0, 1]},
+    }
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    code, out, _ = call(monkeypatch, capsys, "sweep", "sweep.yaml", "--dry-run")
+    assert code == 0
+    assert "x: 4 cells, 0 finished, 0 diverged, 4 to run" in out
+    assert re.search(r"[0-9a-f]{16} +to run +fedsam ρ=0.2 dirichlet\(0.5\) s1", out)
+    assert "4 trials ask for 1 actor(s) of 1 CPU each: fits" in out
+    assert not (folder / "mlflow.db").exists(), "a dry run writes nothing"
+    sweep["base"] = BASE | {"runtime": {"actors": 100_000}}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    code, _, err = call(monkeypatch, capsys, "sweep", "sweep.yaml", "--dry-run")
+    assert code == 2
+    assert "runtime.actors: 100000 actors of 1 CPU and 0 GPU each are asked for" in err
+
+
+def test_the_same_sweep_twice_at_once_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x/y", "base": BASE}))
+    with alone("x/y"):
+        code, _, err = call(monkeypatch, capsys, "sweep", "sweep.yaml")
+    assert code == 2
+    assert "x/y: another process is running this sweep (it holds " in err
+    with alone("x/y"):
+        pass  # free again
+
+
+def test_run_inline_with_json_and_tracking(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "run.yaml").write_text(yaml.safe_dump(RUN))
+    code, out, _ = call(monkeypatch, capsys, "run", "run.yaml", "--json")
+    result = json.loads(out.splitlines()[-1])
+    assert code == 0
+    assert result["rounds"] == 2
+    from fedray.tracking.store import best_runs, open_store
+
+    (run,) = best_runs(*open_store()).values()
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["fedray.theta_sha256"] == result["theta_sha256"]
+    assert run.data.metrics["final_test_accuracy"] == result["test_accuracy"]
+
+
+def test_a_run_shows_personal_and_generic_accuracy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Columns of the rounds that have them, and in the summary; without `evaluation.personal` neither."""
+    (folder / "run.yaml").write_text(yaml.safe_dump(RUN | {"evaluation": {"every": 1}}))
+    asked = ("run", "run.yaml", "--no-track", "--set", "evaluation.personal={epochs: 1}")
+    code, out, _ = call(monkeypatch, capsys, *asked, "--json")
+    assert code == 0
+    found = json.loads(out.splitlines()[-1])
+    assert found["generic_accuracy"] == found["test_accuracy"]
+    assert {"personal_accuracy", "personal_std", "personal_worst10"} < found.keys()
+    _, out, _ = call(monkeypatch, capsys, *asked)
+    lines = out.splitlines()
+    assert re.search(r"train loss +PA % +GA %$", lines[0].rstrip())
+    assert len(lines[1].split()) == 4
+    assert lines[2].split()[4:] == [f"{found['personal_accuracy']:.2f}", f"{found['generic_accuracy']:.2f}"]
+    _, out, _ = call(monkeypatch, capsys, *asked[:3])
+    assert "PA %" not in out
+
+
+def test_a_diverged_run_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "run.yaml").write_text(yaml.safe_dump(RUN))
+    code, _, err = call(monkeypatch, capsys, "run", "run.yaml", "--no-track", "--set", "training.lr=1e20")
+    assert code == 3
+    assert re.match(r"fedray: diverged in round 1, client \d: ", err)
+
+
+def test_more_classes_than_outputs_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "small_model.py").write_text(
+        "import torch\nclass Three(torch.nn.Sequential):\n"
+        "    def __init__(self):\n        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
+    )
+    (folder / "run.yaml").write_text(yaml.safe_dump(RUN | {"model": "small_model:Three"}))
+    code, _, err = call(monkeypatch, capsys, "run", "run.yaml")
+    assert code == 2
+    assert "model.name: small_model:Three gives outputs of shape (3,), the data have 10 classes" in err
+
+
+def test_natural_clients_and_floats_from_an_npz_file(folder: Path) -> None:
+    """`client_train` deals the samples; float32 inputs are used as they are."""
+    from fedray.config import RunConfig
+    from fedray.engine.problem import Problem
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 5)).astype(np.float32)
+    np.savez(
+        "data.npz",
+        x_train=x,
+        y_train=np.arange(12) % 3,
+        x_test=x[:4],
+        y_test=np.arange(4) % 3,
+        client_train=np.repeat([7, 9, 20], 4),
+    )
+    problem = Problem.build(
+        RunConfig.parse(
+            RUN
+            | {
+                "data": {"name": "npz", "path": "data.npz"},
+                "partition": "natural",
+                "clients": {"total": 3, "per_round": 2},
+            }
+        )
+    )
+    assert [problem.shards[i].tolist() for i in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert problem.data.x_train.dtype == np.float32

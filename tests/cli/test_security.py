@@ -1,0 +1,364 @@
+"""What strangers could have written is read, never run; what is secret is neither printed nor logged."""
+
+import io
+import json
+import logging
+import os
+import pickle
+import shutil
+import sqlite3
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision.datasets
+import torchvision.datasets.utils
+import yaml
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from analysis.published import _algorithm
+from fedray.cli import main as cli
+from fedray.common import component
+from fedray.common.errors import UserError, redacted
+from fedray.common.yaml_files import parse_yaml
+from fedray.config import RunConfig
+from fedray.datasets import data_source
+from fedray.datasets import torchvision_sets as pickles
+from fedray.engine.checkpoint import Checkpoints
+from fedray.tracking import tracker as tracking
+from tests.bad_input.case import RUN
+from tests.datasets import files
+
+PASSWORD, TOKEN = "pa55w0rd", "t0ken-in-query"
+URI = f"http://me:{PASSWORD}@127.0.0.1:9/store?token={TOKEN}"
+
+
+class Opens:
+    """Unpickled by pickle itself it creates a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (str(self.path), "w")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "FEDRAY_STORAGE", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path  # type: ignore[misc]
+    logging.setLogRecordFactory(logging.LogRecord)
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["fedray", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    return int(exit_.value.code or 0)
+
+
+# Files of strangers
+
+
+def test_the_malicious_pickle_of_these_tests_is_one(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(Opens(tmp_path / "owned"))).close()  # noqa: S301
+    assert (tmp_path / "owned").exists()
+
+
+def test_a_pickled_batch_runs_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where the checksum is right: the batch is what the pickle says, an object among the arrays."""
+    files.cifar(here / "data", monkeypatch, "CIFAR10")
+    path = here / "data" / "cifar-10-batches-py" / "data_batch_2"
+    path.write_bytes(pickle.dumps({"data": files.pixels(10, 3072), "labels": Opens(here / "owned")}, protocol=2))
+    kind = torchvision.datasets.CIFAR10
+    monkeypatch.setattr(kind, "train_list", [[name, files.md5(path.with_name(name))] for name, _ in kind.train_list])
+    with pytest.raises(UserError, match=r"cannot be read: UnpicklingError: .*open is not allowed in a file of arrays"):
+        data_source("cifar10").load()
+    assert not (here / "owned").exists()
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("name", ["builtins.eval", "os.system", "builtins.getattr", "numpy.load", "codecs.decode"])
+def test_a_batch_names_no_function(here: Path, name: str, protocol: int) -> None:
+    module, _, function = name.rpartition(".")
+    (here / "batch").write_bytes(
+        b"c" + f"{module}\n{function}\n".encode() + b"."
+        if protocol == 0
+        else bytes([0x80, protocol]) + f"c{module}\n{function}\n.".encode()
+    )
+    with pytest.raises(pickle.UnpicklingError, match="is not allowed"):
+        pickles.batch(here / "batch")
+
+
+def test_a_batch_as_python_2_wrote_it_is_read(here: Path) -> None:
+    """Protocol 2, bytes by way of a codec, labels as integers: what the published files hold."""
+    pixels = files.pixels(3, 3072)
+    (here / "batch").write_bytes(pickle.dumps({"data": pixels, "fine_labels": [3, 1, 2], "batch_label": b"x"}, 2))
+    images, labels = pickles.batch(here / "batch")
+    np.testing.assert_array_equal(images, pixels.reshape(3, 3, 32, 32))
+    assert labels == [3, 1, 2]
+
+
+def test_arrays_and_weights_run_nothing(here: Path) -> None:
+    np.savez(here / "data.npz", x_train=np.array([Opens(here / "owned")], dtype=object))
+    torch.save({"weight": Opens(here / "owned")}, here / "init.pt")
+    with pytest.raises(UserError, match="Object arrays cannot be loaded"):
+        data_source({"name": "npz", "path": "data.npz"}).load()
+    spec = RunConfig.parse(RUN | {"model": {"name": "mlp", "init": "init.pt"}}).model
+    with pytest.raises(UserError, match="it is no file of tensors"):
+        spec.load_init(torch.nn.Linear(1, 1))
+    assert not (here / "owned").exists()
+
+
+def test_yaml_runs_nothing(here: Path) -> None:
+    for tag in ("object/apply:builtins.open", "object/new:builtins.open", "name:os.system", "module:os"):
+        with pytest.raises(UserError, match="could not determine a constructor"):
+            parse_yaml(f"!!python/{tag} ['{here / 'owned'}', 'w']", "text")
+    assert not (here / "owned").exists()
+
+
+def tar_of(path: Path, member: tarfile.TarInfo, content: bytes = b"owned") -> None:
+    with tarfile.open(path, "w:gz") as tar:
+        member.size = len(content) if member.isreg() else 0
+        tar.addfile(member, io.BytesIO(content))
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        member("../owned"),
+        member("a/../../owned"),
+        member("link", tarfile.SYMTYPE, "../.."),
+        member("link", tarfile.SYMTYPE, "/etc"),
+        member("hard", tarfile.LNKTYPE, "../owned"),
+        member("device", tarfile.CHRTYPE),
+        member("pipe", tarfile.FIFOTYPE),
+    ],
+    ids=lambda info: f"{info.name} {info.type!r}",
+)
+def test_an_archive_unpacks_nothing_outside(here: Path, monkeypatch: pytest.MonkeyPatch, hostile: Any) -> None:
+    """CIFAR's archive by way of `fetch`: the download is replaced, what unpacks it is the real thing."""
+
+    def download(url: str, root: str, filename: str | None = None, md5: str | None = None) -> None:
+        Path(root).mkdir(parents=True, exist_ok=True)
+        tar_of(Path(root) / (filename or Path(url).name), hostile)
+
+    monkeypatch.setattr(torchvision.datasets.utils, "download_url", download)
+    with pytest.raises(UserError, match="cifar10 could not be downloaded"):
+        data_source("cifar10").fetch()
+    assert {str(path.relative_to(here)) for path in here.rglob("*")} <= {"data", "data/cifar-10-python.tar.gz"}
+
+
+def test_absolute_names_end_up_inside(here: Path) -> None:
+    """Both kinds of archive: the leading slash, and in a zip each `..`, is dropped."""
+    tar_of(here / "a.tar.gz", member(f"{here}/owned"))
+    with zipfile.ZipFile(here / "b.zip", "w") as archive:
+        archive.writestr("../owned", "x")
+        archive.writestr(f"{here}/owned", "x")
+    for name in ("a.tar.gz", "b.zip"):
+        torchvision.datasets.utils.extract_archive(str(here / name), str(here / "in"))
+    assert not (here / "owned").exists()
+    assert [path.name for path in here.iterdir()].count("owned") == 0
+
+
+# Classes of one's own come from the configuration that is launched
+
+
+def test_a_name_in_the_store_is_not_imported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "stranger.py").write_text(f"open({str(here / 'owned')!r}, 'w').close()\nclass X: pass\n")
+    monkeypatch.syspath_prepend(here)
+    import pandas as pd
+
+    cell = pd.Series({"algorithm.name": "stranger:X", "algorithm.rho": 0.1})
+    assert _algorithm(cell) == "stranger:X"
+    assert not (here / "owned").exists()
+    with pytest.raises(UserError, match="is not a fedray"):  # by a configuration it is
+        RunConfig.parse(RUN | {"algorithm": "stranger:X"})
+    assert (here / "owned").exists()
+
+
+def test_a_checkpoint_names_no_class(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest that is right but for the names in it: nothing is imported, nothing else is read."""
+    import hashlib
+
+    monkeypatch.setattr(component.importlib, "import_module", None)
+    body = json.dumps(
+        {
+            "round": 1,
+            "files": {"stranger:X": "0", "../../etc/passwd": "0"},
+            "clients": {},
+            "active": {},
+            "algorithm": "stranger:X",
+            "model": {"name": "stranger:X"},
+        }
+    )
+    document = {"sha256": hashlib.sha256(body.encode()).hexdigest(), "manifest": body}
+    (here / "checkpoint-1.json").write_text(json.dumps(document))
+    assert Checkpoints(here).load() is None
+
+
+# Secrets
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (URI, "http://***@127.0.0.1:9/store?token=***"),
+        ("postgresql://me:a@b/c@host/db", "postgresql://***@b/c@host/db"),
+        ("two http://a:b@c and https://d:e@f/?x=1&y=2!", "two http://***@c and https://***@f/?x=***&y=***"),
+        (f"password authentication failed: {PASSWORD}", "password authentication failed: ***"),
+        ("Max retries exceeded with url: /?token=abc: refused", "Max retries exceeded with url: /?token=***: refused"),
+        ("sqlite:////home/me/mlflow.db and me@host", "sqlite:////home/me/mlflow.db and me@host"),
+    ],
+)
+def test_redacted(text: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
+    assert redacted(text) == shown
+
+
+def test_a_password_with_any_character_is_hidden_by_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    for password in ("p/a@b:c", "p%2Fa%40b", "päß wörd"):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql://me:{password}@host/db")
+        assert redacted(f"cannot use postgresql://me:{password}@host/db") == "cannot use postgresql://***@host/db"
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "bearer-of-good")
+    assert redacted("Authorization: bearer-of-good") == "Authorization: ***"
+
+
+def secret_in(text: str) -> bool:
+    return PASSWORD in text or TOKEN in text
+
+
+@pytest.mark.parametrize(
+    "arguments", [("run", "run.yaml"), ("sweep", "sweep.yaml", "--dry-run"), ("ui",), ("sweep", "sweep.yaml")]
+)
+@pytest.mark.parametrize(
+    "uri",
+    [
+        URI,
+        URI.replace("http:", "postgresql:"),
+        URI.replace("http:", "foo:"),
+        URI.replace(":9/", ":x/"),
+        URI.replace("127.0.0.1:9", "["),
+        f"{PASSWORD}",
+    ],
+)
+def test_no_command_prints_the_address(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], uri: str
+) -> None:
+    base = {key: value for key, value in RUN.items() if key != "runtime"}
+    (here / "run.yaml").write_text(yaml.safe_dump(RUN))
+    (here / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": base}))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("there is no store to show"))
+    assert call(monkeypatch, *arguments) == 2
+    captured = capfd.readouterr()
+    assert captured.err.startswith("fedray: ")
+    assert PASSWORD not in captured.out + captured.err or uri == PASSWORD  # a word alone is no address
+    assert TOKEN not in captured.out + captured.err
+
+
+def test_a_store_that_fails_in_a_run_tells_no_secret(
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    empty_store: Path,
+) -> None:
+    """A write fails with MLflow's own words, which repeat the address; so do the logs of others."""
+    shutil.copy(empty_store, here)
+    (here / "run.yaml").write_text(yaml.safe_dump(RUN | {"training": {"rounds": 1, "local_epochs": 1}}))
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", TOKEN)
+
+    def fails(*_: Any, **__: Any) -> None:
+        logging.getLogger("mlflow.store").warning("retrying %s", URI)
+        try:
+            raise ValueError(URI)
+        except ValueError:
+            logging.getLogger("urllib3").exception("no luck with %s", URI)
+        raise MlflowException(f"API request to {URI} failed", error_code=400)
+
+    monkeypatch.setattr(MlflowClient, "log_artifact", fails)
+    assert call(monkeypatch, "run", "run.yaml") == 1
+    captured = capfd.readouterr()
+    assert "no luck with http://***@127.0.0.1:9/store?token=***" in caplog.text
+    assert "retrying http://***@127.0.0.1:9/store?token=***" in captured.err
+    assert "API request to http://***@" in captured.err
+    assert not secret_in(captured.out + captured.err + caplog.text)
+
+
+def test_what_a_run_logs_holds_no_secret(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], empty_store: Path
+) -> None:
+    """The user's own class raises with the address in its words: tag, artefact and screen have it without."""
+    shutil.copy(empty_store, here)
+    (here / "leaks.py").write_text(
+        "from fedray.algorithms.base import Algorithm\nclass Leaks(Algorithm):\n    name = 'leaks'\n"
+        f"    def direction(self, c):\n        raise ValueError('cannot reach {URI}')\n"
+    )
+    (here / "run.yaml").write_text(yaml.safe_dump(RUN | {"algorithm": "leaks:Leaks"}))
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
+    assert call(monkeypatch, "run", "run.yaml") == 1
+    captured = capfd.readouterr()
+    assert not secret_in((captured.out + captured.err).replace(f"raise ValueError('cannot reach {URI}')", ""))
+    (run,) = tracking.best_runs(*tracking.open_store()).values()
+    assert "http://***@127.0.0.1:9/store?token=***" in run.data.tags["fedray.message"]
+    stored = [path for path in (here / "mlartifacts").rglob("*") if path.is_file()]
+    assert "traceback.txt" in {path.name for path in stored}
+    with sqlite3.connect(here / "mlflow.db") as database:
+        assert not secret_in("\n".join(database.iterdump()))
+    assert not any(secret_in(path.read_text(errors="replace")) for path in stored)
+
+
+def test_the_ui_listens_here_and_has_the_address_from_its_environment(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command line can be read by everybody on the machine."""
+    started: list[tuple[str, list[str], dict[str, str]]] = []
+    monkeypatch.setattr(os, "execve", lambda *words: started.append(words))
+    monkeypatch.setattr(tracking, "open_store", lambda: None)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", URI.replace("http:", "postgresql:"))
+    call(monkeypatch, "ui", "--port", "5999")
+    call(monkeypatch, "ui", "--port", "5999", "--host", "127.0.0.2")
+    (_, words, environment), (_, told, _) = started
+    assert words[words.index("--host") + 1] == "127.0.0.1"
+    assert told[told.index("--host") + 1] == "127.0.0.2"
+    assert not secret_in(" ".join(words))
+    assert environment["MLFLOW_BACKEND_STORE_URI"] == URI.replace("http:", "postgresql:")
+
+
+def test_ray_is_not_told_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray writes a runtime environment into its logs: none is given, and no dashboard is started."""
+    import ray
+
+    from fedray.cluster.connection import cluster
+
+    asked: list[dict[str, Any]] = []
+    init: Callable[..., None] = lambda *_, **options: asked.append(options)  # noqa: E731
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("fedray.cluster._refuse_unreachable", lambda address: None)
+    for address in (None, "ray://127.0.0.1:10001"):
+        with cluster(address):
+            pass
+    assert [options.get("runtime_env") for options in asked] == [None, None]
+    assert asked[0]["include_dashboard"] is False

@@ -1,0 +1,110 @@
+"""`gpus_per_actor: auto`: from one client's memory to actors per GPU. The GPU is logical: memory is the stand-in's."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ray
+
+from fedray.cluster.gpu_sharing import STEPS, Packing, fraction, one_client, shortened
+from fedray.cluster.resources import capacity
+from fedray.common.errors import UserError
+from fedray.config import RunConfig, Runtime
+from fedray.datasets.dataset import Dataset
+from fedray.engine.backend import InlineBackend
+from fedray.engine.device import Peak
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
+
+GIB = 2**30
+RUN: dict[str, Any] = {
+    "data": "digits",
+    "partition": {"name": "dirichlet", "alpha": 0.3},
+    "model": {"name": "mlp", "hidden": [8]},
+    "algorithm": "fedavg",
+    "clients": {"total": 6, "per_round": 2},
+    "runtime": {"gpus_per_actor": "auto"},
+    "training": {"rounds": 50, "batch_size": 20},
+    "evaluation": {"personal": {}},
+}
+
+
+@pytest.mark.parametrize(
+    ("used", "total", "expected", "actors"),
+    [
+        (3.0, 10, 0.3333, 3),  # 9 of 10 GiB are usable: 3 x 3
+        (3.1, 10, 0.5, 2),
+        (0.7, 80, 0.0098, 102),  # 72 / 0.7 = 102.9; 10,000 / 102 = 98.04
+        (9.5, 10, 1.0, 1),
+    ],
+)  # it ran, so one fits
+def test_as_many_as_fit(used: float, total: int, expected: float, actors: int) -> None:
+    measured = Peak(int(used * GIB), total * GIB)
+    assert fraction(measured) == expected
+    assert capacity(Runtime(gpus_per_actor=expected, cpus_per_actor=0.001), {"CPU": 8, "GPU": 1}) >= actors
+    assert actors * expected <= 1
+
+
+@pytest.fixture(scope="module", params=[1, 0], ids=["a GPU", "no GPU"])
+def gpus(request: pytest.FixtureRequest) -> Iterator[int]:
+    ray.init(
+        "local",
+        num_cpus=2,
+        num_gpus=request.param,
+        include_dashboard=False,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+        logging_level="ERROR",
+    )
+    yield request.param
+    ray.shutdown()
+
+
+def by_model(config: dict[str, Any], data: Dataset) -> Peak:
+    """A stand-in that only works with a GPU for itself: a third of one for a hidden layer of 8, else a half."""
+    assert ray.get_gpu_ids() == [0]
+    return Peak(3 * GIB if config["model"]["hidden"] == [8] else 4 * GIB, 10 * GIB)
+
+
+def test_each_kind_of_run_is_measured_once_and_alone(gpus: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "fedray")
+    runs = [
+        RunConfig.parse(RUN | {"seed": seed, "model": {"name": "mlp", "hidden": [hidden]}})
+        for seed in (0, 1)
+        for hidden in (8, 9)
+    ]
+    data, packing = runs[0].data.load(), Packing(by_model)
+    if not gpus:
+        with pytest.raises(UserError, match=r"^runtime\.gpus_per_actor: found auto, and no node of the cluster has"):
+            packing.settled(runs[0], data)
+        return
+    settled = [packing.settled(run, data) for run in runs]
+    assert [run.runtime.gpus_per_actor for run in settled] == [0.3333, 0.5] * 2
+    assert [record.getMessage().rpartition("one client takes ")[2] for record in caplog.records[1::2]] == [
+        "3.00 of 10.00 GiB of a GPU: 0.3333 GPUs per actor",
+        "4.00 of 10.00 GiB of a GPU: 0.5 GPUs per actor",
+    ]
+    assert [run.cell("x") for run in settled] == [run.cell("x") for run in runs], "the cells are what they were"
+    fixed = RunConfig.parse(RUN | {"runtime": {"gpus_per_actor": 0.25}})
+    assert packing.settled(fixed, data) is fixed
+
+
+def test_what_stops_the_measured_client_is_said_in_one_line(gpus: int) -> None:
+    """Here: Ray promises a GPU that CUDA does not find."""
+    run = RunConfig.parse(RUN)
+    if gpus:
+        with pytest.raises(UserError, match=r"^runtime\.device: no CUDA device is visible to PyTorch here"):
+            Packing(one_client).settled(run, run.data.load())
+
+
+def test_the_measured_round_is_the_longest_clients_first_steps() -> None:
+    """The same round, on a CPU."""
+    problem = Problem.build(RunConfig.parse(RUN | {"runtime": {}}))
+    short = shortened(problem)
+    assert short.config.clients.cohorts == ((int(problem.shards.sizes.argmax()),),)
+    assert short.config.training.steps(10**6) == STEPS
+    simulation = Simulation(short, InlineBackend())
+    simulation.step()
+    assert simulation.done
+    assert len(simulation.state().history) == 1, "testing is measured too"

@@ -1,0 +1,221 @@
+"""The Ray backend gives the inline backend's numbers: for any number of actors, killed or resumed, for all methods."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+from ray.exceptions import RayError
+
+from fedray.algorithms import ALGORITHMS
+from fedray.api import make_backend
+from fedray.cluster.ray_backend import RayBackend, longest_first
+from fedray.cluster.resources import cluster_nodes, refuse_infeasible
+from fedray.common.errors import Diverged, UserError
+from fedray.config import RunConfig, Runtime
+from fedray.engine.backend import InlineBackend
+from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation, run
+from tests.evaluation.probed import everything
+
+
+def config(algorithm: object, rounds: int = 3, personal: bool = False, **training: object) -> RunConfig:
+    return RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": {"name": "dirichlet", "alpha": 0.5},
+            "model": {"name": "mlp", "hidden": [16]},
+            "clients": {"total": 12, "per_round": 5},
+            "algorithm": algorithm,
+            "runtime": {"device": "cpu"},
+            "training": {
+                "rounds": rounds,
+                "local_epochs": 1,
+                "batch_size": 32,
+                "weight_decay": 1e-3,
+                "lr_decay": 0.9,
+                "momentum": 0.5,
+                "aggregation": "samples",
+                **training,
+            },
+            "evaluation": {"every": 1, "personal": {"epochs": 1} if personal else None},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    ray.init(
+        "local",
+        num_cpus=8,
+        num_gpus=1,
+        include_dashboard=False,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+        logging_level="ERROR",
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def backends(local_ray: None) -> Iterator[dict[int, RayBackend]]:
+    """Long-lived actors, shared by all tests of this file: 1, 2 and 3 of them."""
+    made = {n: RayBackend(Runtime(actors=n, cpus_per_actor=1)) for n in (1, 2, 3)}
+    yield made
+    for backend in made.values():
+        backend.close()
+
+
+def hashes(simulation: Simulation) -> tuple[str, str, list[dict[str, float]]]:
+    while not simulation.done:
+        simulation.step()
+    result = simulation.result()
+    return result.summary()["theta_sha256"], result.summary()["state_sha256"], result.history
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_same_numbers_inline_and_with_1_2_3_actors_and_resumed(
+    name: str, backends: dict[int, RayBackend], tmp_path: Path
+) -> None:
+    problem = Problem.build(config(name, personal=ALGORITHMS[name].personal != "tuned" or not ALGORITHMS[name].generic))
+    expected = hashes(Simulation(problem, InlineBackend()))
+    for backend in backends.values():
+        assert hashes(Simulation(problem, backend)) == expected
+    first = Simulation(problem, InlineBackend())
+    first.step()
+    Checkpoints(tmp_path).save(first.state())
+    resumed = Simulation(problem, backends[2])
+    state = Checkpoints(tmp_path).load()
+    assert state is not None
+    resumed.restore(state)
+    assert hashes(resumed) == expected
+
+
+def test_probes_give_the_same_inline_and_with_1_2_3_actors(backends: dict[int, RayBackend]) -> None:
+    problem = everything()
+    expected = hashes(Simulation(problem, InlineBackend()))
+    assert {
+        "global_angle_means",
+        "angle_means_existing",
+        "proximal_cosine",
+        "lambda_first.weight",
+        "drift_between",
+        "local_test_accuracy",
+        "accuracy_class_3",
+        "train_accuracy",
+    } <= expected[2][-1].keys()
+    for backend in backends.values():
+        assert hashes(Simulation(problem, backend)) == expected
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedproto", "fedrod"])
+def test_personal_models_give_the_same_inline_and_with_1_2_3_actors(name: str, backends: dict[int, RayBackend]) -> None:
+    """Tuned, kept and trained ones: every metric, for each of the twelve clients that has test samples."""
+    asked = {"every": 1, "personal": {"epochs": [0, 1] if name == "fedavg" else 1, "every": 1}}
+    problem = Problem.build(RunConfig.parse(config(name, rounds=2).resolved() | {"evaluation": asked}))
+    expected = hashes(Simulation(problem, InlineBackend()))
+    assert {"personal_accuracy", "personal_std", "personal_worst10", "generic_accuracy"} <= expected[2][-1].keys()
+    for backend in backends.values():
+        assert hashes(Simulation(problem, backend)) == expected
+
+
+KINDS_OF_STATE = ("fedavg", "fedcm", "fedlesam", "moon", "fedrobust", "scaffold", "fedtoga", "fedgen")
+"""None; the server's; a client's (three shapes); both; both and scratch vectors; uploads that are not summed.
+All others: make test-faults."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in KINDS_OF_STATE else pytest.param(name, marks=pytest.mark.faults) for name in sorted(ALGORITHMS)],
+)
+def test_an_actor_killed_in_the_middle_of_a_round_changes_nothing(
+    name: str, backends: dict[int, RayBackend], tmp_path: Path
+) -> None:
+    """A real SIGKILL.
+
+    In round 2 the first client to finish its training takes its process along; the marker file is gone afterwards.
+    """
+    marker = tmp_path / "marker"
+    problem = Problem.build(config({"name": f"tests.plugins:dying_{name}", "marker": str(marker)}))
+    expected = hashes(Simulation(Problem.build(config(name)), InlineBackend()))
+    simulation = Simulation(problem, backends[2])
+    simulation.step()
+    marker.touch()
+    simulation.step()
+    assert not marker.exists(), "nothing was killed"
+    assert hashes(simulation) == expected
+
+
+def test_an_actor_that_hangs_is_replaced_and_changes_nothing(
+    backends: dict[int, RayBackend], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A real SIGSTOP in round 2. The stopped process does not stay behind, holding memory or a GPU."""
+    monkeypatch.setattr("fedray.cluster.timeouts.FLOOR", 5.0)
+    marker = tmp_path / "marker"
+    simulation = Simulation(Problem.build(config({"name": "tests.plugins:Hangs", "marker": str(marker)})), backends[2])
+    simulation.step()
+    marker.touch()
+    simulation.step()
+    assert "hangs; respawning it" in caplog.text
+    assert hashes(simulation) == hashes(Simulation(Problem.build(config("fedavg")), InlineBackend()))
+    stopped = int((tmp_path / "marker.pid").read_text())
+    for _ in range(100):
+        if not Path(f"/proc/{stopped}").exists():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"process {stopped} is still there")
+
+
+@pytest.mark.faults
+def test_an_actor_that_always_dies_is_given_up_with_a_word_about_memory(backends: dict[int, RayBackend]) -> None:
+    simulation = Simulation(Problem.build(config("tests.plugins:Dies")), backends[1])
+    with pytest.raises(RayError, match=r"actor 0 died \(ActorDiedError\), 5 times in one call of train; if mem"):
+        simulation.step()
+
+
+def test_divergence_names_the_same_client_for_any_number_of_actors(backends: dict[int, RayBackend]) -> None:
+    problem = Problem.build(config("tests.plugins:NotANumber", rounds=6))
+    found = []
+    for backend in (InlineBackend(), *backends.values()):
+        simulation = Simulation(problem, backend)
+        with pytest.raises(Diverged) as caught:
+            hashes(simulation)
+        assert simulation.state().round == caught.value.round - 1, "the state is that of the round before"
+        found.append(str(caught.value))
+    assert len(set(found)) == 1
+    assert "diverged in round 3, client" in found[0]
+
+
+def test_four_actors_share_a_gpu_and_a_fifth_is_refused(local_ray: None) -> None:
+    """The GPU is logical: placement is Ray's, the numbers are made on the CPU (`device: cpu`)."""
+    shared = {"actors": 4, "cpus_per_actor": 0.5, "gpus_per_actor": 0.25, "device": "cpu"}
+    settings = config("fedavg").resolved() | {"runtime": shared}
+    backend = make_backend(Runtime(**shared))
+    try:
+        there = run(Problem.build(RunConfig.parse(settings)), backend).summary()
+        free = ray.available_resources().get("GPU", 0.0)
+    finally:
+        backend.close()
+    here = run(Problem.build(config("fedavg")), InlineBackend()).summary()
+    assert there["state_sha256"] == here["state_sha256"]
+    assert free == pytest.approx(0.0)
+    with pytest.raises(UserError, match=r"runtime\.actors: 5 actors of 0.5 CPU and 0.25 GPU each are asked for, 4 fit"):
+        make_backend(Runtime(**(shared | {"actors": 5})))
+    assert len(cluster_nodes()) == 1
+
+
+def test_a_fraction_never_spans_two_gpus() -> None:
+    """Two GPUs hold one actor of 0.6 each: 1.2 of 2.0 are used, yet a third does not fit on either."""
+    refuse_infeasible(Runtime(actors=2, gpus_per_actor=0.6), [{"CPU": 8, "GPU": 2}])
+    with pytest.raises(UserError, match="2 fit"):
+        refuse_infeasible(Runtime(actors=3, gpus_per_actor=0.6), [{"CPU": 8, "GPU": 2}])
+
+
+def test_longest_first_is_greedy_and_complete() -> None:
+    """Loads 7 5 4 3 1 over two: 7 | 5, then 4 to the 5 (9), 3 to the 7 (10), 1 to the 9 (10)."""
+    assert longest_first([3, 7, 1, 5, 4], 2) == [[1, 0], [3, 4, 2]]
+    assert longest_first([], 3) == [[], [], []]
+    assert longest_first([1], 2) == [[0], []]

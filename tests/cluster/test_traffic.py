@@ -1,0 +1,96 @@
+"""What reaches the driver does not grow with the cohort; work is dealt out within the longest-first bound."""
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedray.cluster.ray_backend import ClientActor, RayBackend, longest_first
+from fedray.config import RunConfig, Runtime
+from fedray.datasets.dataset import Dataset
+from fedray.engine.messages import Broadcast, Job
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
+
+CLIENTS = 100
+
+
+class Weighing(RayBackend):
+    """Two actors in this process: what each call sends and answers is pickled, as for Ray, and weighed."""
+
+    def open(self, problem: Problem) -> None:
+        self._steps = [problem.config.training.steps(int(n)) for n in problem.shards.sizes]
+        self._workers = [ClientActor() for _ in range(2)]
+        for actor in self._workers:
+            actor.open(problem.config.resolved(), problem.data, problem.shards, None)
+        self.received: list[int] = []
+
+    def _call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        answers = [
+            pickle.dumps(getattr(actor, method)(*given), 5)
+            for actor, given in zip(self._workers, arguments, strict=True)
+        ]
+        self.received.append(sum(map(len, answers)))
+        return [pickle.loads(answer) for answer in answers]  # noqa: S301
+
+    def _dealt(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Any:
+        sent = vars(broadcast) | {
+            "theta": broadcast.theta.numpy(),
+            "buffers": broadcast.buffers.numpy(),
+            "message": {name: v.numpy() for name, v in broadcast.message.items()},
+        }
+        return [(sent, [(jobs[k].client, jobs[k].weight, {}) for k in range(slot, len(jobs), 2)]) for slot in (0, 1)]
+
+
+def received(algorithm: str, cohort: int) -> int:
+    """Bytes into the driver in one round of this cohort."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(5 * CLIENTS, 64)).astype(np.float32), np.arange(5 * CLIENTS) % 10
+    data = Dataset("random", x, y, x[:10], y[:10], 10, client_train=np.repeat(np.arange(CLIENTS), 5))
+    config = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": "natural",
+            "clients": {"total": CLIENTS, "per_round": cohort},
+            "model": {"name": "mlp", "hidden": [20]},
+            "algorithm": algorithm,
+            "training": {"rounds": 2, "local_epochs": 1, "batch_size": 5},
+            "evaluation": {"every": 2},
+        }
+    )
+    backend = Weighing(Runtime(actors=2))
+    Simulation(Problem.build(config, data), backend).step()
+    return backend.received[0]
+
+
+@pytest.mark.parametrize(("algorithm", "kept"), [("fedavg", 0), ("fedcm", 0), ("fedtoga", 1)])
+def test_bytes_into_the_driver_do_not_grow_with_the_cohort(algorithm: str, kept: int) -> None:
+    """Ten times the clients: no update of theirs, only what each must keep (`kept` vectors) and its name beside.
+
+    P = 64 x 20 + 20 + 20 x 10 + 10 = 1,510 numbers: an update is 6,040 bytes, the int64 sum of an actor 12,080. A name
+    is below 20 bytes, a kept vector's array below 200 beside its numbers.
+    """
+    few, many = received(algorithm, 10), received(algorithm, 100)
+    assert few > 2 * 12_080
+    assert many - few < 90 * (20 + kept * (6_040 + 200))
+
+
+@pytest.mark.parametrize("parts", [4, 8, 16])
+def test_the_largest_share_keeps_to_grahams_bound(parts: int) -> None:
+    """Longest first is within 4/3 - 1/(3 m) of the best (Graham 1969), here of what the best is at least.
+
+    That is the mean load, the longest client, or the two of the m + 1 longest that must meet. Sizes as Dirichlet(0.1)
+    makes them, 500 cohorts of 10 to 100.
+    """
+    rng = np.random.default_rng(0)
+    sizes = rng.dirichlet(np.full(10, 0.1), 1000).max(1) * 500
+    for _ in range(500):
+        loads = [int(n) for n in 1 + rng.choice(sizes, rng.integers(10, 100))]
+        shares = longest_first(loads, parts)
+        assert sorted(k for share in shares for k in share) == list(range(len(loads)))
+        largest = max(sum(loads[k] for k in share) for share in shares)
+        longest = sorted(loads, reverse=True)
+        pair = sum(longest[parts - 1 : parts + 1]) if len(loads) > parts else 0
+        assert largest <= (4 / 3 - 1 / (3 * parts)) * max(sum(loads) / parts, longest[0], pair)

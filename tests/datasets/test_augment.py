@@ -1,0 +1,218 @@
+"""Augmentation moves pixels exactly as told, in training only, and is the same however a run is scheduled."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import pad
+
+from fedray.common.errors import UserError
+from fedray.common.rng import generator
+from fedray.common.vectors import Vectors
+from fedray.config import RunConfig
+from fedray.datasets.augment import Crop, Cutout, Flip, Rotate, augmented, transforms
+from fedray.datasets.dataset import Dataset, Samples
+from fedray.engine.messages import Broadcast, Job
+from fedray.engine.problem import Problem
+from fedray.engine.worker import Worker
+
+BLACK = torch.tensor([-2.0, -3.0]).view(1, 2, 1, 1)
+
+
+def images(n: int = 400, size: int = 6) -> torch.Tensor:
+    """Pixels that differ from each other, from black and from the mean colour (0)."""
+    return torch.arange(1, n * 2 * size * size + 1, dtype=torch.float32).view(n, 2, size, size)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return generator(seed, "augment")
+
+
+@pytest.mark.parametrize(("fill", "mode"), [("black", "constant"), ("mean", "constant"), ("reflect", "reflect")])
+def test_crop_is_a_window_of_the_padded_image(fill: str, mode: str) -> None:
+    """Every image equals one of the 5 x 5 windows of its padded self (padding 2), and each window occurs.
+
+    With black, the padding is each channel's value of a black pixel; with mean it is 0.
+    """
+    x = images()
+    if mode == "reflect":
+        padded = pad(x, (2, 2, 2, 2), mode="reflect")
+    else:
+        colour = BLACK if fill == "black" else torch.zeros_like(BLACK)
+        padded = pad(x - colour, (2, 2, 2, 2)) + colour
+    found = augmented(x, [Crop(crop=2, fill=fill)], BLACK, rng())
+    windows = {
+        (i, j): (found == padded[:, :, i : i + 6, j : j + 6]).flatten(1).all(1)
+        for i, j in itertools.product(range(5), range(5))
+    }
+    assert torch.stack(list(windows.values())).sum(0).eq(1).all()
+    assert all(hit.any() for hit in windows.values())
+
+
+def test_crop_by_chance() -> None:
+    """With chance 1/2 an image stays with probability 1/2 + 1/2 · 1/25 = 0.52: 1040 of 2000, deviation 22."""
+    x = images(2000)
+    found = augmented(x, [Crop(crop=2, chance=0.5)], BLACK, rng())
+    assert abs(int((found == x).flatten(1).all(1).sum()) - 1040) < 4 * 22
+
+
+def test_flip_mirrors_half_of_the_images_left_to_right() -> None:
+    """Each image is itself or its mirror image; 200 of 400 with deviation 10."""
+    x = images()
+    found = augmented(x, [Flip()], BLACK, rng())
+    same, mirrored = ((found == y).flatten(1).all(1) for y in (x, x.flip(-1)))
+    assert (same ^ mirrored).all()
+    assert abs(int(mirrored.sum()) - 200) < 40
+
+
+class Angle:
+    """A generator that only ever draws one angle."""
+
+    def __init__(self, degrees: float) -> None:
+        self.degrees = degrees
+
+    def uniform(self, low: float, high: float, size: tuple[int, ...]) -> np.ndarray:
+        assert low == -high
+        return np.full(size, self.degrees)
+
+
+@pytest.mark.parametrize(("degrees", "turns"), [(90.0, 1), (-90.0, -1), (180.0, 2), (0.0, 0)])
+def test_rotate_by_quarter_turns_is_rot90(degrees: float, turns: int) -> None:
+    """A positive angle turns counter-clockwise, as torchvision's does; quarter turns lose no pixel."""
+    x = images(3)
+    found = augmented(x, [Rotate(rotate=180)], BLACK, Angle(degrees))  # type: ignore[arg-type]
+    torch.testing.assert_close(found, torch.rot90(x, turns, (2, 3)), rtol=0, atol=0)
+
+
+def test_rotate_agrees_with_torchvision() -> None:
+    """15 degrees, nearest neighbour, zeros outside: the same picture but for ties in rounding (under 2 % of pixels)."""
+    from torchvision.transforms.v2.functional import rotate
+
+    x = images(2, 32)
+    found = augmented(x, [Rotate(rotate=15)], torch.zeros(1, 2, 1, 1), Angle(15.0))  # type: ignore[arg-type]
+    assert (found != rotate(x, 15.0)).float().mean() < 0.02
+
+
+def test_cutout_covers_one_square_with_the_mean_colour() -> None:
+    """Side 4 in 6x6: rows i-2..i+1 about a uniform pixel, cut at the edges, so 2..4 rows and columns are covered.
+
+    About the row 0 two rows remain (0, 1), about 1 three, about 2, 3, 4 four, about 5 three.
+    """
+    x = images(2000)
+    covered = augmented(x, [Cutout(cutout=4)], BLACK, rng()) == 0
+    assert (covered[:, 0] == covered[:, 1]).all()
+    rows, columns = covered[:, 0].any(2).sum(1), covered[:, 0].any(1).sum(1)
+    assert (covered[:, 0].sum((1, 2)) == rows * columns).all()
+    for counts in (rows, columns):
+        shares = torch.bincount(counts, minlength=7) / 2000
+        torch.testing.assert_close(shares, torch.tensor([0, 0, 1, 2, 3, 0, 0]) / 6, rtol=0, atol=0.05)
+    kept = augmented(x, [Cutout(cutout=4)], BLACK, rng())[~covered]
+    assert (kept == x[~covered]).all()
+
+
+def test_transforms_are_applied_in_order() -> None:
+    """What is cut out first can be moved out of the image by the crop; cut out last, it never shows padding."""
+    x = images(300)
+    last = augmented(x, [Crop(crop=2), Cutout(cutout=12)], BLACK, rng())
+    first = augmented(x, [Cutout(cutout=12), Crop(crop=2)], BLACK, rng())
+    assert (last == 0).flatten(1).all(1).any()
+    assert (first == BLACK).any()
+    assert (first == 0).all(1).flatten(1).all(1).sum() < (last == 0).all(1).flatten(1).all(1).sum()
+
+
+def dataset(**options: object) -> Dataset:
+    x = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
+    y = np.arange(40) % 4
+    return Dataset("d", x, y, x, y, 4, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), **options)  # type: ignore[arg-type]
+
+
+def test_without_transforms_a_generator_changes_nothing() -> None:
+    data = dataset()
+    samples = Samples(data.x_train, data.y_train, data, "cpu")
+    plain, keyed = samples.batch(np.arange(40)), samples.batch(np.arange(40), rng())
+    assert torch.equal(plain[0], keyed[0])
+
+
+def test_only_batches_with_a_generator_are_augmented() -> None:
+    """And a black pixel of the padding is what pixel 0 becomes: (0 - mean) / std."""
+    data = dataset(augment=(Crop(crop=8),))
+    samples = Samples(data.x_train, data.y_train, data, "cpu")
+    plain, _ = Samples(data.x_train, data.y_train, dataset(), "cpu").batch(np.arange(40))
+    assert torch.equal(samples.batch(np.arange(40))[0], plain)
+    moved, labels = samples.batch(np.arange(40), rng())
+    assert (moved != plain).flatten(1).any(1).sum() > 35
+    assert torch.equal(labels, torch.from_numpy(data.y_train))
+    black = torch.tensor([-0.5 / 0.2, -0.4 / 0.3, -0.3 / 0.4]).view(1, 3, 1, 1)
+    assert (torch.isclose(moved, black).all(1)).float().mean() > 0.3
+
+
+def test_the_draws_are_keyed() -> None:
+    """The same key gives the same batch, another round, client or seed another one."""
+    data = dataset(augment=(Crop(crop=2), Flip(), Cutout(cutout=4)))
+    samples = Samples(data.x_train, data.y_train, data, "cpu")
+
+    def batch(*key: int) -> torch.Tensor:
+        return samples.batch(np.arange(40), generator(key[0], "augment", key[1], key[2]))[0]
+
+    assert torch.equal(batch(0, 0, 0), batch(0, 0, 0))
+    assert not any(torch.equal(batch(0, 0, 0), batch(*other)) for other in [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
+
+
+def test_augmentation_enters_the_digest_of_the_data() -> None:
+    """A cell is found again by that digest; plain data keep theirs."""
+    digests = {dataset(augment=chain).digest for chain in [(), (Flip(),), (Crop(crop=2),), (Crop(crop=3),)]}
+    assert len(digests) == 4
+
+
+def test_transforms_are_parsed_in_order_and_back() -> None:
+    chain = transforms("data.augment", ["flip", {"crop": 4, "fill": "mean", "chance": 0.5}, {"cutout": 16}])
+    assert chain == (Flip(), Crop(crop=4, fill="mean", chance=0.5), Cutout(cutout=16))
+    assert transforms("data.augment", [t.model_dump() for t in chain]) == chain
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("flip", ["data.augment", "list of transforms"]),
+        (["flop"], ["data.augment", "flop", "flip"]),
+        ([{"crop": 0}], ["data.augment.crop", "0"]),
+        ([{"crop": 4, "colour": 1}], ["data.augment", "colour", "fill"]),
+        ([{"crop": 4, "fill": "white"}], ["data.augment.fill", "white"]),
+    ],
+)
+def test_wrong_transforms_are_refused(value: object, words: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        transforms("data.augment", value)
+    assert all(word in str(error.value) for word in words)
+
+
+def test_augmentation_needs_images() -> None:
+    x, y = np.zeros((4, 5), np.float32), np.zeros(4, np.int64)
+    with pytest.raises(UserError, match="are no images"):
+        Dataset("table", x, y, x, y, 1, augment=(Flip(),))
+
+
+def test_a_round_does_not_depend_on_who_is_trained_when() -> None:
+    """The exact sums of a round are the same for any order of the clients, and others without augmentation."""
+
+    def sums(augment: list[object], order: int) -> dict[str, torch.Tensor]:
+        config = RunConfig.parse(
+            {
+                "data": {"name": "digits", "augment": augment},
+                "partition": "iid",
+                "clients": {"total": 40},
+                "model": "mlp",
+                "algorithm": "fedavg",
+                "training": {"local_epochs": 1, "batch_size": 20},
+            }
+        )
+        worker = Worker(Problem.build(config))
+        theta = worker.network.theta.clone()
+        jobs = [Job(client, 0.25, Vectors()) for client in (3, 5, 7, 9)][::order]
+        return worker.train(Broadcast(0, 0.1, theta, torch.zeros(0), Vectors(), 4), jobs).sums
+
+    chain = ["flip", {"crop": 1}, {"rotate": 5}, {"cutout": 2}]
+    one, other, plain = sums(chain, 1), sums(chain, -1), sums([], 1)
+    assert torch.equal(one["update"], other["update"])
+    assert not torch.equal(one["update"], plain["update"])

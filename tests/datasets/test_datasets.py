@@ -1,0 +1,403 @@
+"""Each loader on small files in exactly the published format, and on what is wrong with such files."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedray.common.errors import UserError
+from fedray.datasets import DATASETS, data_source
+from fedray.datasets.augment import Crop, Cutout, Flip
+from fedray.datasets.dataset import Dataset
+from fedray.datasets.image_folders import CIFAR_CLASSES
+from fedray.datasets.leaf import LETTERS
+from tests.conftest import shared_data
+from tests.datasets import files
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty FEDRAY_DATA."""
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "data"))
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+def load(name: str, **options: Any) -> Dataset:
+    return data_source({"name": name, **options}).load()
+
+
+def cached(root: Path) -> list[str]:
+    return sorted(p.name for p in (root / ".fedray-cache").glob("*")) if (root / ".fedray-cache").exists() else []
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("name", "kind"), [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")])
+def test_idx(root: Path, name: str, kind: str, packed: bool) -> None:
+    arrays = files.mnist(root, kind, packed)
+    data = load(name)
+    np.testing.assert_array_equal(data.x_train, arrays["train"][:, None])
+    np.testing.assert_array_equal(data.x_test, arrays["t10k"][:, None])
+    np.testing.assert_array_equal(data.y_train, arrays["train_y"])
+    assert (data.y_test.dtype, data.num_classes) == (np.int64, 10)
+
+
+def test_emnist_is_upright_and_can_be_subsampled(root: Path) -> None:
+    """Published images are transposed; 20 % of 60 and 20 images are 12 and 4, the same ones every time."""
+    images = {"train": files.pixels(60, 28, 28), "test": files.pixels(20, 28, 28)}
+    for part, x in images.items():
+        raw = root / "EMNIST" / "raw"
+        files.idx(raw / f"emnist-byclass-{part}-images-idx3-ubyte", x)
+        files.idx(raw / f"emnist-byclass-{part}-labels-idx1-ubyte", np.arange(len(x)) % 62)
+    whole = load("emnist")
+    np.testing.assert_array_equal(whole.x_train[:, 0], images["train"].transpose(0, 2, 1))
+    assert whole.num_classes == 62
+    part = load("emnist", fraction=0.2)
+    assert (len(part.y_train), len(part.y_test)) == (12, 4)
+    np.testing.assert_array_equal(part.x_train, whole.x_train[part.y_train])  # label = place in this file
+    assert part.digest == load("emnist", fraction=0.2).digest
+
+
+@pytest.mark.parametrize(("name", "kind", "classes"), [("cifar10", "CIFAR10", 10), ("cifar100", "CIFAR100", 100)])
+def test_cifar(root: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str, classes: int) -> None:
+    """A row is the red plane, then green, then blue, row by row."""
+    rows, labels = files.cifar(root, monkeypatch, kind)
+    data = load(name)
+    np.testing.assert_array_equal(data.x_train, rows.reshape(-1, 3, 32, 32))
+    assert (data.y_train.tolist(), len(data.y_test), data.num_classes) == (labels, 10, classes)
+
+
+def test_svhn(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Label 10 is the digit 0; images come as (height, width, channel, n)."""
+    x, y = files.svhn(root, monkeypatch)
+    data = load("svhn")
+    np.testing.assert_array_equal(data.x_train, x.transpose(3, 2, 0, 1))
+    np.testing.assert_array_equal(data.y_train, y[:, 0] % 10)
+
+
+@pytest.mark.parametrize(("name", "channels", "classes"), [("pathmnist", 3, 9), ("tissuemnist", 1, 8)])
+def test_medmnist(root: Path, name: str, channels: int, classes: int) -> None:
+    """FedSOL trains on train and val (20 + 6), in three channels."""
+    arrays = files.medmnist(root, name)
+    data = load(name)
+    assert data.x_train.shape == (26, channels, 28, 28)
+    first = arrays["val_images"][0]
+    np.testing.assert_array_equal(data.x_train[20], first.transpose(2, 0, 1) if channels == 3 else first[None])
+    assert data.y_train.tolist() == [*arrays["train_labels"][:, 0], *arrays["val_labels"][:, 0]]
+    assert (len(load(name, validation="unused").y_train), data.num_classes) == (20, classes)
+    paper = load(name, preset="fedsol")
+    assert (paper.input_shape, paper.mean, paper.augment) == ((3, 28, 28), (0.5,) * 3, (Flip(),))
+
+
+def test_cinic10(root: Path) -> None:
+    """Classes in CIFAR-10's order; decoded once; `valid` is used only where asked for."""
+    first = files.cinic(root, CIFAR_CLASSES)
+    data = load("cinic10")
+    assert (data.x_train.shape, data.y_train.tolist()) == ((20, 3, 32, 32), [i // 2 for i in range(20)])
+    np.testing.assert_array_equal(data.x_test[4], first["test", 2].transpose(2, 0, 1))
+    assert len(load("cinic10", validation="train").y_train) == 40
+    assert len(cached(root)) == 2
+    assert isinstance(data.x_train, np.memmap)
+    assert load("cinic10").digest == data.digest
+    assert len(cached(root)) == 2
+
+
+def test_a_changed_file_is_decoded_anew(root: Path) -> None:
+    files.cinic(root, CIFAR_CLASSES)
+    before = load("cinic10").x_train[0].copy()
+    path = root / "cinic-10" / "train" / "airplane" / "airplane_0.png"
+    path.write_bytes((root / "cinic-10" / "test" / "truck" / "truck_0.png").read_bytes())
+    os.utime(path, (1, 1))
+    assert not np.array_equal(load("cinic10").x_train[0], before)
+
+
+def femnist(root: Path) -> None:
+    """Writers b (3 samples) and a (2) in training; a and c in test. Pixel k/255 comes back as k."""
+    row = [k % 256 / 255 for k in range(784)]
+    files.leaf(
+        root,
+        "femnist",
+        {
+            "train": {"b": ([row] * 3, [0, 61, 5]), "a": ([row] * 2, [7, 8])},
+            "test": {"a": ([row], [1]), "c": ([row], [2])},
+        },
+    )
+
+
+def test_femnist(root: Path) -> None:
+    femnist(root)
+    data = load("femnist")
+    assert data.x_train.shape == (5, 1, 28, 28)
+    np.testing.assert_array_equal(data.x_train[0].ravel(), np.arange(784) % 256)
+    assert (data.y_train.tolist(), data.num_classes) == ([0, 61, 5, 7, 8], 62)
+    assert data.client_train is not None
+    assert data.client_test is not None
+    assert (data.client_train.tolist(), data.client_test.tolist()) == ([1, 1, 1, 0, 0], [0, 2])
+
+
+def test_shakespeare(root: Path) -> None:
+    """Characters by their place in LEAF's alphabet of 80; the model reads them as token ids."""
+    text = ("To be, or not to be: that is the question:\n" * 2)[:80]
+    files.leaf(
+        root,
+        "shakespeare",
+        {"train": {"HAMLET": ([text, text[1:] + "W"], ["W", "h"])}, "test": {"HAMLET": ([text], ["W"])}},
+    )
+    data = load("shakespeare")
+    assert len(LETTERS) == len(set(LETTERS)) == data.num_classes == 80
+    assert data.x_train.shape == (2, 80)
+    assert "".join(LETTERS[i] for i in data.x_train[0]) == text
+    assert [LETTERS[i] for i in data.y_train] == ["W", "h"]
+    assert data.tokens
+
+
+def test_leaf_folders_may_be_leafs_own(root: Path) -> None:
+    """LEAF writes to data/train and data/test below the data set's folder."""
+    femnist(root)
+    (root / "femnist" / "data").mkdir()
+    for part in ("train", "test"):
+        (root / "femnist" / part).rename(root / "femnist" / "data" / part)
+    assert len(load("femnist").y_train) == 5
+
+
+def test_fed_isic2019(root: Path) -> None:
+    """The central 200x200 pixels of each picture are grey (200), what is around them black."""
+    files.isic(root)
+    data = load("fed_isic2019")
+    assert data.x_train.shape == (3, 3, 200, 200)
+    assert np.abs(data.x_train.astype(int) - 200).max() < 40  # JPEG
+    assert np.abs(data.x_train.astype(int) - 200).mean() < 2
+    assert (data.y_train.tolist(), data.y_test.tolist(), data.num_classes) == ([0, 1, 2], [3], 8)
+    assert data.client_train is not None
+    assert data.client_train.tolist() == [0, 1, 0]
+    assert load("fed_isic2019", size=100).input_shape == (3, 100, 100)
+
+
+def truncate(path: str) -> Callable[[Path], None]:
+    def apply(root: Path) -> None:
+        file = root / path
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+    return apply
+
+
+def write(path: str, content: bytes) -> Callable[[Path], None]:
+    return lambda root: (root / path).write_bytes(content) and None
+
+
+def remove(path: str) -> Callable[[Path], None]:
+    return lambda root: (root / path).unlink()
+
+
+def of_mnist(**arrays: np.ndarray) -> Callable[[Path], None]:
+    return lambda root: files.mnist(root, **arrays) and None
+
+
+def leaf_with(x: list[Any], y: list[Any], count: int | None = None, name: str = "femnist") -> Callable[[Path], None]:
+    def apply(root: Path) -> None:
+        path = next((root / name / "train").glob("*.json"))
+        content = {
+            "users": ["u"],
+            "num_samples": [len(y) if count is None else count],
+            "user_data": {"u": {"x": x, "y": y}},
+        }
+        path.write_text(json.dumps(content))
+
+    return apply
+
+
+def shakespeare(root: Path) -> None:
+    files.leaf(root, "shakespeare", {part: {"A": (["a" * 80], ["b"])} for part in ("train", "test")})
+
+
+MAKE: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
+    "mnist": lambda root, _: files.mnist(root),
+    "cifar10": lambda root, patch: files.cifar(root, patch, "CIFAR10"),
+    "svhn": files.svhn,
+    "pathmnist": lambda root, _: files.medmnist(root, "pathmnist"),
+    "cinic10": lambda root, _: files.cinic(root, CIFAR_CLASSES),
+    "femnist": lambda root, _: femnist(root),
+    "shakespeare": lambda root, _: shakespeare(root),
+    "fed_isic2019": lambda root, _: files.isic(root),
+}
+RAW = "MNIST/raw/train-images-idx3-ubyte"
+WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
+    ("mnist", remove(RAW), [RAW, "missing"]),
+    ("mnist", truncate(RAW), ["mnist", "cannot be read"]),
+    ("mnist", write(RAW, b"no idx file at all"), ["mnist", "cannot be read"]),
+    ("mnist", of_mnist(train=files.pixels(60, 27, 28)), ["(1, 27, 28)", "(1, 28, 28)"]),
+    ("mnist", of_mnist(train_y=np.full(60, 10)), ["10..10", "0..9"]),
+    ("mnist", of_mnist(train_y=np.zeros(59)), ["60 samples", "59 labels"]),
+    ("cifar10", truncate("cifar-10-batches-py/data_batch_3"), ["data_batch_3", "damaged", "md5"]),
+    ("cifar10", remove("cifar-10-batches-py/test_batch"), ["cifar-10-batches-py/test_batch", "missing"]),
+    ("svhn", truncate("test_32x32.mat"), ["test_32x32.mat", "damaged"]),
+    ("pathmnist", truncate("pathmnist.npz"), ["pathmnist.npz", "cannot be read"]),
+    (
+        "pathmnist",
+        lambda root: files.medmnist(root, "pathmnist", train_images=files.pixels(20, 28, 28)) and None,
+        ["train_images", "(20, 28, 28)"],
+    ),
+    (
+        "pathmnist",
+        lambda root: files.medmnist(root, "pathmnist", train_labels=np.full((20, 1), 9)) and None,
+        ["9", "0..8"],
+    ),
+    ("cinic10", truncate("cinic-10/train/cat/cat_1.png"), ["cat_1.png", "cannot be read"]),
+    (
+        "cinic10",
+        lambda root: files.Image.fromarray(files.pixels(31, 32, 3)).save(root / "cinic-10/test/dog/dog_0.png"),
+        ["dog_0.png", "32x31"],
+    ),
+    ("cinic10", lambda root: (root / "cinic-10/train/zebra").mkdir(), ["zebra", "allowed"]),
+    ("femnist", leaf_with([[0.5] * 783], [1]), ["784", "user u"]),
+    ("femnist", leaf_with([[1.5] * 784], [1]), ["784", "[0, 1]"]),
+    ("femnist", leaf_with([[0.5] * 784], [62]), ["62", "0..61"]),
+    ("femnist", leaf_with([[0.5] * 784], [1], count=2), ["num_samples says 2"]),
+    ("femnist", lambda root: truncate(str(next((root / "femnist/test").glob("*.json"))))(root), ["no LEAF json"]),
+    ("shakespeare", leaf_with(["a" * 79], ["b"], name="shakespeare"), ["80 characters"]),
+    ("shakespeare", leaf_with(["a" * 79 + "é"], ["b"], name="shakespeare"), ["é"]),
+    ("fed_isic2019", remove("fed_isic2019/ISIC_2019_Training_Input_preprocessed/ISIC_0000001.jpg"), ["ISIC_0000001"]),
+    (
+        "fed_isic2019",
+        write("fed_isic2019/ISIC_2019_Training_Input_preprocessed/ISIC_0000001.jpg", b"junk"),
+        ["ISIC_0000001.jpg", "cannot be read"],
+    ),
+    ("fed_isic2019", write("fed_isic2019/train_test_split", b"image,target,center,fold\na,1,x,train\n"), ["line 2"]),
+]
+
+
+@pytest.mark.parametrize(("name", "spoil", "words"), WRONG)
+def test_what_is_wrong_with_the_files_is_one_line_and_leaves_nothing(
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    spoil: Callable[[Path], None],
+    words: list[str],
+) -> None:
+    MAKE[name](root, monkeypatch)
+    load(name)
+    for folder in cached(root):
+        for file in (root / ".fedray-cache" / folder).iterdir():
+            file.unlink()
+        (root / ".fedray-cache" / folder).rmdir()
+    spoil(root)
+    with pytest.raises(UserError) as error:
+        load(name)
+    message = str(error.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+    assert cached(root) == []
+
+
+def test_a_small_picture_is_refused(root: Path) -> None:
+    files.isic(root, sizes=((224, 300), (190, 300), (224, 224)))
+    with pytest.raises(UserError, match=r"ISIC_0000001\.jpg has 300x190 pixels, at least 200x200"):
+        load("fed_isic2019")
+    assert cached(root) == []
+
+
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"digits", "npz", "synthetic", "synthetic_text"}))
+def test_without_files_one_line_says_what_is_missing(root: Path, name: str) -> None:
+    """Loading names a file and the command that helps; fetching is tested where the machine has no network."""
+    with pytest.raises(UserError, match=rf"data\.name: {name} is not in .* is missing; `fedray data fetch {name}`"):
+        load(name)
+    kind = DATASETS[name]
+    assert kind.files
+    assert kind.used_by or name == "fashion_mnist"
+    assert kind.published is not None
+    assert kind.published.size
+
+
+def test_the_papers_recipes_by_name() -> None:
+    """What section 5 of the definitions says, by the preset's name; the constants are those of each code base."""
+    recipes = {
+        (name, preset): recipe
+        for name, kind in DATASETS.items()
+        for preset, recipe in getattr(kind, "recipes", {}).items()
+    }
+    crop_flip = (Crop(crop=4), Flip())
+    assert recipes["mnist", "fedsol"].augment == crop_flip
+    assert recipes["mnist", "fedsol"].channels == 3
+    assert recipes["mnist", "fedsol_code"].augment == (*crop_flip, Cutout(cutout=16))
+    assert recipes["cifar10", "fedsol"].augment == (*crop_flip, Cutout(cutout=16))
+    assert recipes["svhn", "fedsol"].augment == crop_flip
+    assert recipes["cinic10", "fedsol"].augment == (Crop(crop=4, fill="reflect"), Flip())
+    assert recipes["cifar100", "fl_simulator"].augment == (Flip(), Crop(crop=4, chance=0.5, fill="mean"))
+    assert recipes["cifar10", "fedgela"].augment == recipes["svhn", "fedgela"].augment == ()
+    assert recipes["cifar100", "fedgela"].augment[2].model_dump() == {"rotate": 15.0}
+    assert recipes["cifar10", "fedacg"].augment[0].model_dump() == {"rotate": 10.0}
+    assert recipes["cifar10", "fedacg"].std == (0.2023, 0.1994, 0.2010)
+    assert all(not recipe.augment for (_, preset), recipe in recipes.items() if preset == "plain")
+
+
+def test_options_beside_a_preset(root: Path) -> None:
+    files.mnist(root)
+    paper = load("mnist", preset="fedsol")
+    assert (paper.input_shape, paper.mean, paper.std) == ((3, 28, 28), (0.1307,) * 3, (0.3081,) * 3)
+    np.testing.assert_array_equal(paper.x_train[:, 2], load("mnist").x_train[:, 0])
+    changed = load("mnist", preset="fedsol", augment=["flip"], mean=[0.5], std=[0.25])
+    assert (changed.augment, changed.mean, changed.std) == ((Flip(),), (0.5,) * 3, (0.25,) * 3)
+    assert load("mnist", preset="fedsol", augment=[]).augment == ()
+    assert len({data.digest for data in (paper, changed, load("mnist"), load("mnist", channels=3))}) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"name": "mnist", "preset": "fedsoll"}, ["preset", "fedsoll", "fedsol"]),
+        ({"name": "mnist", "channels": 2}, ["data.channels", "2"]),
+        ({"name": "mnist", "mean": [0.1, 0.2], "std": [1.0, 1.0]}, ["data.mean", "2 means", "1 channels"]),
+        ({"name": "mnist", "augment": ["flop"]}, ["data.augment", "flop"]),
+        ({"name": "emnist", "fraction": 0}, ["data.fraction", "0"]),
+    ],
+)
+def test_wrong_options_are_refused_by_key(root: Path, options: dict[str, Any], words: list[str]) -> None:
+    files.mnist(root)
+    with pytest.raises(UserError) as error:
+        data_source(options).load()
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_options_survive_a_round_trip() -> None:
+    source = data_source({"name": "cifar10", "preset": "fedsol", "augment": ["flip", {"crop": 2, "fill": "reflect"}]})
+    assert data_source(source.options()) == source
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "file"), [("mnist", "MNIST", "mnist.npz"), ("fashion_mnist", "FashionMNIST", "fashion_mnist.npz")]
+)
+def test_real_data_through_torchvision(root: Path, name: str, kind: str, file: str) -> None:
+    """All 70,000 images, written as idx files and read back by torchvision; the published constants are theirs."""
+    with np.load(shared_data(file)) as real:
+        arrays = {key: real[key] for key in ("x_train", "y_train", "x_test", "y_test")}
+    files.mnist(
+        root, kind, train=arrays["x_train"], train_y=arrays["y_train"], t10k=arrays["x_test"], t10k_y=arrays["y_test"]
+    )
+    data = load(name)
+    for key, array in arrays.items():
+        np.testing.assert_array_equal(getattr(data, key).reshape(array.shape), array)
+    shares = np.bincount(arrays["x_train"].ravel(), minlength=256) / arrays["x_train"].size
+    levels = np.arange(256) / 255
+    mean = (shares * levels).sum()
+    assert mean == pytest.approx(data.mean[0], abs=1e-4)
+    assert np.sqrt((shares * (levels - mean) ** 2).sum()) == pytest.approx(data.std[0], abs=1e-4)
+
+
+@pytest.mark.slow
+def test_real_cifar10_as_npz(tmp_path: Path) -> None:
+    """The JPEG copy of CIFAR-10 decoded by its own script: all images, colours near the published means.
+
+    About a minute: `pytest -m slow tests/data`.
+    """
+    script, file = shared_data("cifar10_npz.py"), tmp_path / "cifar10_jpeg.npz"
+    subprocess.run([sys.executable, str(script), str(file)], check=True, capture_output=True)
+    data = load("npz", path=str(file), mean=[0.491, 0.482, 0.447], std=[0.247, 0.243, 0.262], augment=["flip"])
+    assert (data.x_train.shape, data.x_test.shape) == ((50_000, 3, 32, 32), (10_000, 3, 32, 32))
+    assert np.bincount(data.y_train).tolist() == [5000] * 10
+    np.testing.assert_allclose(data.x_train[::10].mean((0, 2, 3)) / 255, data.mean, atol=0.01)

@@ -1,0 +1,36 @@
+"""What is said of a method: docs/algorithms.md is current, and nothing it needs is missing."""
+
+from pathlib import Path
+
+import pytest
+
+from docs.generate.algorithms import page
+from docs.generate.options import allowed
+from fedray.algorithms import ALGORITHMS
+
+
+def test_the_page_is_current() -> None:
+    """`python -m docs.generate.algorithms > docs/algorithms.md` after any change to a method."""
+    written = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    assert written == page()
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_method_is_described(name: str) -> None:
+    """A paper, a one-line idea, a docstring of its own that begins with the local step, a meaning for every option."""
+    kind = ALGORITHMS[name]
+    assert kind.paper
+    assert kind.idea
+    assert "\n" not in kind.idea
+    formula = (kind.__dict__.get("__doc__") or "").partition("\n\n")[0]
+    assert "q = " in formula
+    assert all(field.description for field in kind.model_fields.values())
+
+
+def test_ranges() -> None:
+    fields = {name: kind.model_fields for name, kind in ALGORITHMS.items()}
+    assert allowed(fields["fedprox"]["mu"]) == "[0, ∞)"
+    assert allowed(fields["fedcm"]["alpha"]) == "(0, 1]"
+    assert allowed(fields["fedavgm"]["beta"]) == "[0, 1)"
+    assert allowed(fields["fedtoga"]["perturbation"]) == "`fusion`, `global`, `neighbour`"
+    assert allowed(fields["fedtoga"]["sam"]) == "`true`, `false`"

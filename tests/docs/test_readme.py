@@ -1,0 +1,157 @@
+"""Every command of the README does what the README says; the quickstart's promises are measured."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.strip().split("   #")[0].strip() for line in README.splitlines() if re.match(r"    (\.venv/bin/|make )", line)
+]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the commands read, without the store and checkpoints of whoever runs the tests."""
+    folder = tmp_path_factory.mktemp("home")
+    for name in ("fedray", "analysis", "sweeps", "Makefile"):
+        (folder / name).symlink_to(REPOSITORY / name)
+    return folder
+
+
+def words(command: str) -> list[str]:
+    program, *arguments = shlex.split(command)
+    name = Path(program).name
+    return [sys.executable, *(["-m", "fedray.cli"] if name == "fedray" else []), *arguments]
+
+
+def environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
+
+
+def execute(home: Path, command: str) -> str:
+    done = subprocess.run(words(command), cwd=home, env=environment(), capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+SWEEP, DRY, UI = (
+    next(c for c in COMMANDS if part in c and c.count("--") == dashes)
+    for part, dashes in (("sweeps/quickstart.yaml", 0), ("--dry-run", 1), ("fedray ui", 1))
+)
+PERSONAL = next(c for c in COMMANDS if "pcdd_smoke.yaml" in c)
+OTHERS = [
+    c for c in COMMANDS if c not in (SWEEP, DRY, UI, PERSONAL) and not c.startswith("make") and "analysis" not in c
+]
+
+
+@pytest.fixture(scope="module")
+def quickstart(home: Path) -> tuple[str, float]:
+    """Output and seconds of the README's sweep."""
+    started = time.monotonic()
+    return execute(home, SWEEP), time.monotonic() - started
+
+
+def test_quickstart_keeps_its_promises(home: Path, quickstart: tuple[str, float]) -> None:
+    out, seconds = quickstart
+    assert "quickstart: 28 finished" in out
+    assert seconds < 180
+    table = execute(home, ".venv/bin/python -m analysis.tables quickstart --format csv")
+    rows = [line.split(",") for line in table.splitlines()[1:]]
+    assert len(rows) == 14
+    values = {(row[0], row[1]): float(row[2]) for row in rows}
+    assert values["fedavg", "dirichlet α=0.5"] > 85, "mild heterogeneity"
+    assert min(values.values()) > 50, "every method learns"
+    again = execute(home, SWEEP)
+    assert "28 finished, 0 diverged, 0 to run" in again
+
+
+def test_the_table_in_the_readme_is_the_one_printed(home: Path, quickstart: tuple[str, float]) -> None:
+    """Same rows and columns; the numbers may differ in the last digits on another kind of CPU."""
+    printed = execute(home, ".venv/bin/python -m analysis.tables quickstart")
+    shown = [line.strip() for line in README.splitlines() if line.startswith("    |")]
+    assert shown, "the README shows the table"
+    for ours, theirs in zip([line for line in printed.splitlines() if line.startswith("|")], shown, strict=True):
+        assert re.sub(r"[\d.*<>/u -]", "", ours) == re.sub(r"[\d.*<>/u -]", "", theirs)
+    assert "tabular" in execute(home, next(c for c in COMMANDS if "--format latex" in c))
+    assert "(1.00×)" in execute(home, next(c for c in COMMANDS if "rounds_to" in c))
+    assert "| fedtoga α=0.01 | dirichlet α=0.1 | 2 |" in execute(home, next(c for c in COMMANDS if "compare" in c))
+    for command in (c for c in COMMANDS if "analysis.figures" in c):
+        drawn = execute(home, command).splitlines()
+        kinds = [Path(name).suffix for name in drawn]
+        assert kinds.count(".png") == kinds.count(".pdf") >= 2, "two levels of heterogeneity at least, PNG and PDF"
+        assert all((home / name).stat().st_size > 1000 for name in drawn)
+    page = execute(home, next(c for c in COMMANDS if "analysis.report" in c)).strip()
+    assert "28 cells: 28 finished" in (home / page).read_text(encoding="utf-8")
+
+
+def test_personal_and_generic_accuracy_side_by_side(home: Path) -> None:
+    assert "16 finished" in execute(home, PERSONAL)
+    table = execute(home, next(c for c in COMMANDS if "personal_accuracy" in c))
+    rows = [line for line in table.splitlines() if line.startswith("| fed")]
+    assert any("fedgela" in row and row.count("|") == 4 for row in rows), "a method, its PA and its GA"
+
+
+def test_make_runs_the_same_commands(home: Path) -> None:
+    out = subprocess.run(
+        ["make", "-n", "quickstart"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    ).stdout
+    assert SWEEP in out
+    assert ".venv/bin/python -m analysis.tables quickstart" in out
+    assert [c for c in COMMANDS if c.startswith("make")] == ["make quickstart", "make test"]
+
+
+@pytest.mark.parametrize("command", OTHERS)
+def test_command(command: str, home: Path) -> None:
+    assert execute(home, command)
+
+
+def test_dry_run(home: Path) -> None:
+    assert "28 cells" in execute(home, DRY)
+
+
+def test_python_example() -> None:
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert code is not None
+    done = subprocess.run([sys.executable, "-c", code[1]], capture_output=True, text=True, timeout=120)
+    assert "test_accuracy" in done.stdout, done.stderr
+
+
+def test_ui_answers_on_loopback_only(home: Path, quickstart: tuple[str, float]) -> None:
+    port = 5123
+    command = words(UI.replace("5000", str(port)))
+    process = subprocess.Popen(
+        command,
+        cwd=home,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        for _ in range(120):
+            time.sleep(0.5)
+            try:
+                page = urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).read()
+                break
+            except OSError:
+                continue
+        assert page == b"OK"
+        listening = {
+            line.split()[1]
+            for name in ("tcp", "tcp6")
+            for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+            if line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"
+        }
+        assert listening == {f"0100007F:{port:04X}"}, "bound to 127.0.0.1 and nothing else"
+    finally:
+        os.killpg(process.pid, 15)
+        process.wait(timeout=30)

@@ -1,0 +1,173 @@
+"""Costs, measured by running the methods, against the papers' accounts of what is sent and kept."""
+
+import pytest
+
+from fedray.algorithms import ALGORITHMS, algorithm
+from fedray.algorithms.base import Algorithm, Client, Server, Sum, Vectors
+from fedray.config import RunConfig
+from fedray.engine.cost import Cost, cost, relative_compute
+
+COSTS = {
+    #            down, up, client, server, gradients
+    "fedavg": (1, 1, 0, 0, 1),
+    "fedprox": (1, 1, 0, 0, 1),
+    "fednova": (1, 1, 0, 0, 1),
+    "fedavgm": (1, 1, 0, 1, 1),
+    "fedadam": (1, 1, 0, 2, 1),
+    "fedyogi": (1, 1, 0, 2, 1),
+    "fedacg": (1, 1, 0, 1, 1),
+    "scaffold": (2, 2, 1, 1, 1),
+    "fedgamma": (2, 2, 1, 1, 2),
+    "fedlesam-s": (2, 2, 2, 1, 1),
+    "feddyn": (1, 1, 1, 1, 1),
+    "fedspeed": (1, 1, 1, 1, 2),
+    "fedlesam-d": (1, 1, 2, 1, 1),
+    "fedlesam": (1, 1, 1, 0, 1),
+    "fedsmoo": (2, 2, 2, 2, 2),
+    "fedtoga": (2, 1, 1, 2, 2),
+    "fedcm": (2, 1, 0, 1, 1),
+    "mofedsam": (2, 1, 0, 1, 2),
+    "mimelite": (2, 2, 0, 1, 1),
+    "feddc": (2, 2, 2, 2, 1),
+    "fedsam": (1, 1, 0, 0, 2),
+    "fedasam": (1, 1, 0, 0, 2),
+    "fedntd": (1, 1, 0, 0, 1),
+    "fedrcl": (1, 1, 0, 0, 1),
+    "moon": (1, 1, 1, 0, 1),
+    "perfedavg": (1, 1, 0, 0, 2),
+    "knnper": (1, 1, 0, 0, 1),
+    "local-only": (0, 0, 1, 0, 1),
+}
+"""As in the papers; FedLESAM-S and -D keep x_old beside SCAFFOLD's and FedDyn's vector."""
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_cost(name: str) -> None:
+    found = cost(algorithm(name))
+    assert (found.down, found.up, found.client, found.server, found.gradients) == COSTS[name]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"name": "fedtoga", "perturbation": "neighbour"}, Cost(2, 1, 1, 2, 1)),  # one backward pass a step
+        ({"name": "fedtoga", "perturbation": "global"}, Cost(2, 1, 1, 2, 2)),
+        ({"name": "fedlesam", "estimate": "server"}, Cost(2, 1, 0, 1, 1)),  # the released code: one more downlink
+        ({"name": "mimelite"}, Cost(2, 2, 0, 1, 1, full_gradients=1)),
+        ({"name": "fedntd"}, Cost(1, 1, 0, 0, 1, predictions=1)),
+        ({"name": "moon"}, Cost(1, 1, 1, 0, 1, predictions=2)),
+        ({"name": "feddc", "scaling": "samples"}, Cost(2, 2, 2, 2, 1)),
+        ({"name": "perfedavg", "hessian_free": True}, Cost(1, 1, 0, 0, 4)),
+    ],
+)
+def test_options_and_other_passes(options: dict[str, object], expected: Cost) -> None:
+    assert cost(algorithm(options)) == expected
+
+
+TABLE_4 = {
+    # storage: the model and the vectors kept by a client; communication: uplink
+    "fedsam": (1, 1),
+    "fedspeed": (2, 1),
+    "fedgamma": (2, 2),
+    "fedsmoo": (3, 2),
+    "fedlesam-d": (3, 1),
+    "fedtoga": (2, 1),
+    "mofedsam": (1, 1),
+}
+"""FedTOGA, Table 4. It also gives FedLESAM-S 3x / 1x; the change of its variate goes up too, so here it is 3 / 2."""
+
+
+@pytest.mark.parametrize("name", TABLE_4)
+def test_fedtoga_table_4(name: str) -> None:
+    found = cost(algorithm(name))
+    assert (1 + found.client, found.up) == TABLE_4[name]
+
+
+def test_every_method_can_be_measured() -> None:
+    """Whatever is not in the table above sends and receives what it shares at least, and differentiates."""
+    for name in ALGORITHMS.keys() - COSTS.keys():
+        found = cost(algorithm(name))
+        least = 1 if ALGORITHMS[name].shares == "all" else 0.01
+        assert found.down >= least
+        assert found.up >= least
+        assert found.gradients >= 1
+
+
+def test_what_is_sent_beside_or_instead_of_a_model() -> None:
+    """The model has 784 x 50 + 50 + 50 x 10 + 10 = 39,760 parameters, 50 features, 10 classes.
+
+    FedProto: 10 prototypes of 50 and who holds which class. FedGen: down a generator, 512 x (64 + 10) + 3 x 512 + 50 x
+    512 + 50 = 65,074, and 2 x 512 statistics; up the head and the class counts; the server also has Adam's moments.
+    """
+    p = 39_760
+    assert cost(algorithm("fedproto")) == Cost(510 / p, 510 / p, 1, 510 / p, 1)
+    assert cost(algorithm("fedgen")) == Cost((p + 65_074 + 1_024) / p, (p + 520) / p, 0, (3 * 65_074 + 1_024) / p, 1)
+
+
+class Wasteful(Algorithm):
+    """Sends its update under another name too, a copy of it, a number, and keeps the same tensor twice."""
+
+    name = "wasteful"
+
+    def server_state(self, theta):  # type: ignore[no-untyped-def]
+        return Vectors(a=theta.clone(), number=theta.new_zeros(1))
+
+    def message(self, server: Server) -> Vectors:
+        return Vectors(x=server.theta, a=server.state.a, half=server.state.a[: len(server.theta) // 2])
+
+    def upload(self, c: Client) -> dict[str, Sum]:
+        c.state.one = c.state.two = c.theta
+        return {"again": Sum(c.update, 3.0), "copy": Sum(c.update.clone()), "norm": Sum(c.update.norm())}
+
+
+def test_what_counts() -> None:
+    """Down: x once, a, half of it (a tensor of its own); up: the update once, its copy; kept: one model, one vector."""
+    found = cost(Wasteful(), shape=(1, 4, 4), classes=2, model={"name": "mlp", "hidden": [2]})
+    assert found == Cost(2.5, 2, 1, 1, 1)
+
+
+FORWARD, STEP = 64 * 50 + 50 * 10, 2 * (64 * 50 + 50 * 10) + 50 * 10
+"""Multiplications of digits -> 50 -> 10 per sample: forward 3700; a gradient repeats them for the weights and sends one
+layer's error back, 7900 in all."""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "multiplications"),
+    [
+        ("fedavg", STEP),
+        ("fedtoga", 2 * STEP),
+        ("fedsam", 2 * STEP),
+        ("fedlesam", STEP),
+        ("fedntd", STEP + FORWARD),  # the global model's predictions, in every step
+        ("moon", STEP + 2 * FORWARD),  # and the previous local model's
+        ({"name": "fedsol", "perturb": "all"}, 2 * STEP + FORWARD),
+        # The head's gradient: forward and the head's own weights. The paper's 1.33x + delta; delta is the predictions'.
+        ({"name": "fedsol", "perturb": "head"}, STEP + FORWARD + 50 * 10 + FORWARD),
+        ("mimelite", STEP + STEP / 4),  # a pass over the shard per round of 4 epochs
+    ],
+)
+def test_relative_compute(algorithm: object, multiplications: float) -> None:
+    config = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": "iid",
+            "model": {"name": "mlp", "hidden": [50]},
+            "algorithm": algorithm,
+            "training": {"local_epochs": 4},
+        }
+    )
+    assert relative_compute(config) == pytest.approx(multiplications / STEP, abs=1e-9)
+
+
+def test_relative_compute_of_text() -> None:
+    """Every method trains the same two LSTM layers: FedSAM twice."""
+    config = RunConfig.parse(
+        {
+            "data": "shakespeare",
+            "partition": "natural",
+            "model": {"name": "char_lstm", "hidden": 4},
+            "algorithm": "fedsam",
+            "training": {"local_steps": 1},
+        }
+    )
+    assert relative_compute(config) == pytest.approx(2)

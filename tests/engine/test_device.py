@@ -1,0 +1,34 @@
+"""glibc keeps freed memory once asked to: counted in page faults, which do not depend on the machine's load."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+COUNT = """
+import resource, torch
+if {tuned}:
+    from fedray.engine.device import keep_memory
+    assert keep_memory()
+torch.set_num_threads(1)
+for _ in range(3):
+    torch.zeros(1 << 20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    torch.zeros(1 << 20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(tuned: bool) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT.format(tuned=tuned)], capture_output=True, text=True, check=True, timeout=100
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library: nothing is tuned")
+def test_freed_megabytes_are_used_again() -> None:
+    """50 vectors of 4 MiB are 1,024 pages of 4 KiB each: untuned they are mapped afresh, tuned they are reused."""
+    assert faults(tuned=True) < 1024

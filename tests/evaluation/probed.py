@@ -1,0 +1,161 @@
+"""Problems whose probes are known or easily disturbed, and what a test asks of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedray.client import Population
+from fedray.common.vectors import Vectors
+from fedray.config import RunConfig
+from fedray.datasets.dataset import Dataset, Samples
+from fedray.engine.backend import InlineBackend
+from fedray.engine.local_training import train_client
+from fedray.engine.messages import Broadcast, Job
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation, run
+from tests.algorithms.digits import data
+
+EVERY_PROBE = ["angles", "classes", "drift", "forgetting", "lambda", "proximal"]
+
+
+class Rows(nn.Module):
+    """A head of given rows and nothing else; the features are the inputs."""
+
+    def __init__(self, rows: Sequence[Sequence[float]]) -> None:
+        super().__init__()
+        self.head = nn.Linear(len(rows[0]), len(rows), bias=False)
+        self.head.weight.data = torch.tensor(rows, dtype=torch.float32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x)
+
+
+class Careful(nn.Module):
+    """Running statistics and dropout: what a careless probe would disturb."""
+
+    def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(math.prod(input_shape), 12)
+        self.norm, self.dropout = nn.BatchNorm1d(12), nn.Dropout(0.2)
+        self.last = nn.Linear(12, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.dropout(torch.relu(self.norm(self.first(x.flatten(1))))))
+
+
+def digits(
+    algorithm: Any,
+    model: Any = "tests.evaluation.probed:Careful",
+    probes: Sequence[str] = (),
+    every: int = 1,
+    train: bool = False,
+    per_round: int = 3,
+    **training: Any,
+) -> Problem:
+    """Six clients with digits of a Dirichlet split."""
+    config = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": {"name": "dirichlet", "alpha": 0.3},
+            "clients": {"total": 6, "per_round": per_round},
+            "model": model,
+            "algorithm": algorithm,
+            "training": {
+                "rounds": 2,
+                "local_epochs": 2,
+                "batch_size": 16,
+                "lr": 0.1,
+                "momentum": 0.5,
+                "weight_decay": 1e-3,
+                "aggregation": "samples",
+                **training,
+            },
+            "evaluation": {"every": every, "probes": probes, "train": train},
+            "runtime": {"device": "cpu"},
+        }
+    )
+    return Problem.build(config, data())
+
+
+def arrays(
+    model: Mapping[str, Any],
+    x: Any,
+    y: Sequence[int],
+    owner: Sequence[int],
+    algorithm: Any = "fedavg",
+    test: tuple[Any, Sequence[int]] | None = None,
+    probes: Sequence[str] = (),
+    classes: int = 2,
+    **training: Any,
+) -> Problem:
+    """A problem of the test's own samples; one local step on the whole shard unless `training` says otherwise."""
+    config = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": "natural",
+            "clients": {"total": max(owner) + 1, "per_round": 1.0},
+            "model": model,
+            "algorithm": algorithm,
+            "evaluation": {"probes": probes},
+            "runtime": {"backend": "inline"},
+            "training": {"rounds": 1, "local_steps": 1, "batch_size": "full", **training},
+        }
+    )
+    x_test, y_test = test or (x, y)
+    held = [np.array(x, dtype=np.float32), np.array(y), np.array(x_test, dtype=np.float32), np.array(y_test)]
+    return Problem.build(config, Dataset("own", *held, classes, client_train=np.array(owner)))
+
+
+def last_row(problem: Problem) -> dict[str, float]:
+    return run(problem, InlineBackend()).history[-1]
+
+
+def trained(problem: Problem) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor]:
+    """Parameters and running statistics of each client of the first round after its training; and x."""
+    config, network = problem.config, problem.network("cpu")
+    samples = Samples(problem.data.x_train, problem.data.y_train, problem.data, "cpu")
+    population = Population(
+        samples, problem.data.num_classes, config.seed, len(problem.shards), int(problem.shards.sizes.sum())
+    )
+    x, buffers = network.theta.clone(), network.buffers.clone()
+    cohort, result = Simulation(problem, InlineBackend()).cohort(0), {}
+    for i in map(int, cohort):
+        broadcast = Broadcast(0, config.training.lr, x, buffers, Vectors(), len(cohort))
+        c, _ = train_client(
+            config.algorithm, network, population, problem.shards[i], config.training, broadcast, Job(i, 1.0, Vectors())
+        )
+        result[i] = c.theta, network.buffers.clone()
+    return result, x
+
+
+def percent_right(problem: Problem, theta: Tensor, buffers: Tensor, split: str) -> float:
+    network, held = problem.network("cpu"), problem.data
+    pixels, y = (held.x_test, held.y_test) if split == "test" else (held.x_train, held.y_train)
+    network.load(theta)
+    network.buffers.copy_(buffers)
+    network.train(False)
+    with torch.no_grad():
+        logits = network((torch.from_numpy(pixels).float() / 255 - held.mean[0]) / held.std[0]).logits
+    return 100 * float((logits.argmax(1) == torch.from_numpy(y)).double().mean())
+
+
+def with_probes(problem: Problem, probes: Sequence[str]) -> Problem:
+    evaluation = problem.config.evaluation.model_copy(update={"probes": tuple(probes)})
+    return Problem(problem.config.model_copy(update={"evaluation": evaluation}), problem.data, problem.shards)
+
+
+def everything() -> Problem:
+    """All probes, on three chunks of test samples (tests/cluster/test_ray_backend.py deals them to actors)."""
+    problem = digits("fedsol", probes=EVERY_PROBE, train=True)
+    held, samples = problem.data, np.arange(1100) % len(problem.data.y_test)
+    return Problem(
+        problem.config,
+        Dataset(
+            "digits", held.x_train, held.y_train, held.x_test[samples], held.y_test[samples], 10, held.mean, held.std
+        ),
+        problem.shards,
+    )

@@ -1,0 +1,314 @@
+"""What `evaluation.probes` and `evaluation.train` measure, against numbers derived by hand or by other means."""
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize, softmax
+
+from fedray.client import Population
+from fedray.common.errors import Diverged
+from fedray.common.vectors import Vectors
+from fedray.datasets.dataset import Samples
+from fedray.engine.backend import InlineBackend
+from fedray.engine.local_training import train_client
+from fedray.engine.messages import Broadcast, Job
+from fedray.engine.simulation import run
+from fedray.evaluation.angles import mean_angle, pairwise
+from fedray.evaluation.probes import drift_between
+from fedray.evaluation.proximal import proximal
+from tests.algorithms import quadratic
+from tests.evaluation.probed import EVERY_PROBE, arrays, digits, last_row, percent_right, trained, with_probes
+
+
+def test_angles_between_known_vectors() -> None:
+    """(1, 0), (0, 2), (-3, 0): 90, 180 and 90 degrees, whatever their lengths; a zero vector has no angle.
+
+    (1, 0) and (1, 1e-6) are 1e-6 radians apart, of which an arccos would keep four digits.
+    """
+    angles = pairwise(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0], [0.0, 0.0]]))
+    assert mean_angle(angles, torch.ones(4, dtype=torch.bool)) == pytest.approx(120)
+    assert mean_angle(angles, torch.tensor([True, True, False, True])) == pytest.approx(90)
+    assert mean_angle(angles, torch.tensor([True, False, False, True])) is None
+    near = pairwise(torch.tensor([[1.0, 0.0], [1.0, 1e-6]], dtype=torch.float64))
+    assert float(near[0, 1]) == pytest.approx(math.degrees(1e-6), rel=1e-9)
+
+
+def test_angles_of_a_simplex() -> None:
+    """C vectors e_c - 1/C have the inner products -1/C and squared lengths 1 - 1/C: the cosine -1/(C - 1)."""
+    for classes in (2, 3, 10, 100):
+        angles = pairwise(torch.eye(classes) - 1 / classes)
+        assert mean_angle(angles, torch.ones(classes, dtype=torch.bool)) == pytest.approx(
+            math.degrees(math.acos(-1 / (classes - 1))), rel=1e-6
+        )
+
+
+def test_angles_of_fedges_classifier() -> None:
+    """A simplex of 10 classes that never moves: arccos(-1/9) = 96.379 degrees on server and clients, every round."""
+    history = run(digits("fedge", {"name": "mlp", "hidden": [16]}, ["angles"]), InlineBackend()).history
+    assert len(history) == 2
+    for row in history:
+        for name in ("global_angle_classifier", "angle_classifier_existing", "angle_classifier_missing"):
+            assert row[name] == pytest.approx(96.37937, rel=1e-5)
+        assert row["angle_classifier_existing_std"] == pytest.approx(0, abs=1e-3)
+
+
+def test_angles_of_clients_and_server() -> None:
+    """The features are the inputs, and nothing moves (η = 1e-12). Client 0 holds classes 0, 1, 2, client 1 holds 2, 3.
+
+    Class means of the test set: directions of 0°, 90°, 180°, and 45° for class 3, whose samples (5, 0) and (0, 3) count
+    alike at length 1. Pairs: 01 90, 02 180, 03 45, 12 90, 13 45, 23 135; all: 585/6. Client 0: existing (90 + 180 +
+    90)/3 = 120, missing: class 3 alone, no pair. Client 1: existing 135, missing (0 and 1) 90.
+    Classifier rows of 0°, 90°, 180°, -45°: 01 90, 02 180, 03 45, 12 90, 13 135, 23 135; all: 675/6. Client 0: existing
+    120; client 1: existing 135, missing 90. 1500 test samples are three chunks of the sums.
+    """
+    x_test = [[1, 0], [0, 1], [-1, 0], [5, 0], [0, 3]]
+    row = last_row(
+        arrays(
+            {"name": "tests.evaluation.probed:Rows", "rows": [[2, 0], [0, 3], [-1, 0], [1, -1]]},
+            [[1, 0], [0, 1], [-1, 0], [-1, 0], [1, 1]],
+            [0, 1, 2, 2, 3],
+            [0, 0, 0, 1, 1],
+            classes=4,
+            lr=1e-12,
+            test=(x_test * 300, [0, 1, 2, 3, 3] * 300),
+            probes=["angles"],
+        )
+    )
+    expected = {
+        "angle_means_existing": 127.5,
+        "angle_means_existing_std": 7.5,
+        "angle_means_missing": 90,
+        "angle_means_missing_std": 0,
+        "angle_classifier_existing": 127.5,
+        "angle_classifier_existing_std": 7.5,
+        "angle_classifier_missing": 90,
+        "angle_classifier_missing_std": 0,
+        "global_angle_means": 97.5,
+        "global_angle_means_existing": 127.5,
+        "global_angle_means_missing": 90,
+        "global_angle_classifier": 112.5,
+        "global_angle_classifier_existing": 127.5,
+        "global_angle_classifier_missing": 90,
+    }
+    assert {name: value for name, value in row.items() if "angle" in name} == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("aggregation", ["uniform", "samples"])
+def test_drift_on_quadratics(aggregation: str) -> None:
+    """Client 0: u = -½ (3, -4) = (-1.5, 2), of length 2.5. Client 1: -½ (-4, 3) = (2, -1.5), then -½ (2 - 3, -1.5 - 1),
+    so u = (2.5, -0.25), of length √6.3125. Between them √(4² + 2.25²) = √21.0625, whatever their weights."""
+    case = quadratic.Case(
+        algorithm={"name": "fedavg"},
+        rounds=[{}],
+        training={"aggregation": aggregation},
+        model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]},
+    )
+    row = last_row(with_probes(quadratic.problem(case), ["drift"]))
+    lengths = 2.5, math.sqrt(6.3125)
+    assert row["drift"] == pytest.approx(sum(lengths) / 2)
+    assert row["drift_std"] == pytest.approx((lengths[1] - lengths[0]) / 2, rel=1e-4)
+    assert row["drift_between"] == pytest.approx(math.sqrt(21.0625))
+
+
+def test_drift_between_is_that_over_all_pairs() -> None:
+    """√(Σ_{i≠j} π_i π_j ||u_i - u_j||² / Σ_{i≠j} π_i π_j); nothing for a cohort of one."""
+    u = torch.randn(5, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pi = dict(enumerate((0.1, 0.15, 0.2, 0.25, 0.3)))
+    pairs = [(i, j) for i in pi for j in pi if i != j]
+    total = sum(pi[i] * pi[j] for i, j in pairs)
+    expected = math.sqrt(sum(pi[i] * pi[j] * float((u[i] - u[j]).square().sum()) for i, j in pairs) / total)
+    lengths = {i: float(u[i].norm()) for i in pi}
+    found = drift_between(lengths, pi, sum(pi[i] * u[i] for i in pi))  # type: ignore[arg-type]
+    assert found["drift_between"] == pytest.approx(expected)
+    assert drift_between({3: 1.0}, {3: 1.0}, u[0]) == {}
+    assert "drift_between" not in last_row(digits("fedavg", probes=["drift"], per_round=1))
+
+
+def test_drift_between_does_not_depend_on_who_answers_first() -> None:
+    """Near 10^16/3 doubles are 0.5 apart: 0.2 and again 0.2 are lost where they come last, their sum 0.4 is not."""
+    weights = dict.fromkeys(range(3), 1 / 3)
+    lengths = {0: 0.6**0.5, 1: 1e8, 2: 0.6**0.5}
+    update = torch.tensor([0.99e8 / 3**0.5], dtype=torch.float64)
+    values = {
+        drift_between({i: lengths[i] for i in order}, weights, update)["drift_between"]
+        for order in itertools.permutations(range(3))
+    }
+    assert len(values) == 1
+
+
+def test_forgetting_is_the_local_models_own_accuracy() -> None:
+    problem = digits("fedavg", probes=["forgetting"], rounds=1)
+    row, (models, _) = last_row(problem), trained(problem)
+    accuracies = [percent_right(problem, *models[i], "test") for i in sorted(models)]
+    assert len(set(accuracies)) == 3
+    assert row["local_test_accuracy"] == pytest.approx(np.mean(accuracies))
+    assert row["local_test_accuracy_std"] == pytest.approx(np.std(accuracies))
+
+
+def test_accuracy_on_the_training_set_and_by_class() -> None:
+    """`evaluation.train` is the global model's accuracy on every training sample, with its running statistics."""
+    problem = digits("fedavg", train=True, probes=["classes"])
+    result = run(problem, InlineBackend())
+    row = result.history[-1]
+    assert row["train_accuracy"] == pytest.approx(percent_right(problem, result.theta, result.state.buffers, "train"))
+    assert row["train_accuracy"] != row["test_accuracy"]
+    counts = np.bincount(problem.data.y_test, minlength=10)
+    right = sum(row[f"accuracy_class_{k}"] * counts[k] for k in range(10)) / counts.sum()
+    assert right == pytest.approx(row["test_accuracy"])
+
+
+def test_proximal_by_hand() -> None:
+    """One sample x = 1 of class 0, logits W x with W = (0, 0), η = 2, so one step of - 2 (-½, ½) gives y = (1, -1).
+
+    The received model says ½, ½; the local logits over τ = 3 are ±1/3: KL = log cosh(1/3). The next gradient of the
+    cross-entropy is along (-1, 1), that of KL along (1, -1): the update forgets as fast as it can, cosine -1.
+    """
+    row = last_row(
+        arrays({"name": "tests.evaluation.probed:Rows", "rows": [[0], [0]]}, [[1]], [0], [0], lr=2, probes=["proximal"])
+    )
+    assert row["proximal_loss"] == pytest.approx(math.log(math.cosh(1 / 3)), rel=1e-5)
+    assert row["proximal_cosine"] == pytest.approx(-1)
+
+
+@pytest.mark.parametrize(
+    ("method", "tau"),
+    [
+        ("fedavg", 3),
+        ({"name": "fedavg-kl", "tau": 2, "weight": 0.5}, 2),
+        ({"name": "fedsol", "rho": 1.0, "proximal": {"name": "kl", "tau": 2}}, 2),
+        ({"name": "fedprox", "mu": 0.1}, 3),
+        ("fedbabu", 3),
+    ],
+)
+def test_proximal_by_other_means(method: Any, tau: float) -> None:
+    """The same by torch's own functions, from the trained models: batches of 16 in order, mean of the cosines.
+
+    FedSOL's q: e = ρ Λ unit(∇_head L_p), Λ = |y - x| with columns of length 1, then the gradient at y + e.
+    FedBABU's is 0 on the head, which does not move.
+    """
+    model = {"name": "mlp", "hidden": [8]}
+    problem = digits(method, model, ["proximal"], rounds=1)
+    name = problem.config.algorithm.name
+    row, (models, x) = last_row(problem), trained(problem)
+    network, losses, cosines = problem.network("cpu"), [], []
+    layout, held = network.layout, problem.data
+
+    def kl_at(theta: Tensor, pixels: Tensor) -> Tensor:
+        with torch.no_grad():
+            target = softmax(_logits(layout.views(x), pixels) / tau, 1)
+        return kl_div(log_softmax(_logits(layout.views(theta), pixels) / tau, 1), target, reduction="batchmean")
+
+    for i, (y, _) in sorted(models.items()):
+        pixels = (torch.from_numpy(held.x_train[problem.shards[i]]).float() / 255 - held.mean[0]) / held.std[0]
+        labels = torch.from_numpy(held.y_train[problem.shards[i]])
+        losses.append(float(kl_at(y, pixels)))
+        own = []
+        for start in range(0, len(labels), 16):
+            batch, target = pixels[start : start + 16], labels[start : start + 16]
+            theta = y.clone().requires_grad_()
+            (g_p,) = torch.autograd.grad(kl_at(theta, batch), theta)
+            at = y
+            if name == "fedsol":
+                head = g_p * layout.head
+                moved = [normalize(v, dim=0) for v in layout.views((y - x).abs()).values()]
+                at = y + torch.cat([v.flatten() for v in moved]) * head / head.norm()
+            theta = at.clone().requires_grad_()
+            (q,) = torch.autograd.grad(cross_entropy(_logits(layout.views(theta), batch), target), theta)
+            q = q + (0.5 * g_p if name == "fedavg-kl" else 0.1 * (y - x) if name == "fedprox" else 0)
+            q = q * (1 - layout.head) if name == "fedbabu" else q
+            own.append(float(q @ g_p / q.norm() / g_p.norm()))
+        cosines.append(np.mean(own))
+    assert row["proximal_loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+    assert row["proximal_loss_std"] == pytest.approx(np.std(losses), rel=1e-3)
+    assert row["proximal_cosine"] == pytest.approx(np.mean(cosines), rel=1e-4)
+    assert row["proximal_cosine_std"] == pytest.approx(np.std(cosines), rel=1e-3)
+
+
+def _logits(views: Mapping[str, Tensor], pixels: Tensor) -> Tensor:
+    w1, b1, w2, b2 = views.values()
+    return torch.relu(pixels.flatten(1) @ w1.T + b1) @ w2.T + b2
+
+
+def test_each_model_has_its_own_running_statistics() -> None:
+    """η = 1e-12 moves no parameter, but the local model's running statistics are its shard's: the loss is not 0."""
+    model = {"name": "tests.models.test_buffers:TinyBatchNorm"}
+    row = last_row(arrays(model, [[0], [2], [6], [8]], [0, 1, 0, 1], [0, 0, 1, 1], lr=1e-12, probes=["proximal"]))
+    assert row["proximal_loss"] > 1e-4
+
+
+def test_every_batch_finds_the_running_statistics_that_training_left() -> None:
+    """Two equal batches have equal cosines, so the mean of both is that of the first alone."""
+    problem = arrays(
+        {"name": "tests.evaluation.probed:Careful"}, 2 * [[0], [2], [5]], 2 * [0, 1, 0], [0] * 6, batch_size=3
+    )
+    config, network = problem.config, problem.network("cpu")
+    network.module.dropout.p = 0.0
+    population = Population(Samples(problem.data.x_train, problem.data.y_train, problem.data, "cpu"), 2, 0, 1, 6)
+    received = network.buffers.clone()
+    broadcast = Broadcast(0, 0.1, network.theta.clone(), received, Vectors(), 1)
+    c, _ = train_client(
+        config.algorithm, network, population, np.arange(6), config.training, broadcast, Job(0, 1.0, Vectors())
+    )
+    c.steps = 2
+    both = proximal(c, config.algorithm, received, 3)
+    c.steps = 1
+    assert proximal(c, config.algorithm, received, 3) == pytest.approx(both, rel=1e-6)
+
+
+def test_no_other_batches_than_in_training() -> None:
+    """Two samples and one, and a single step on the two: BatchNorm would refuse the batch of one."""
+    model = {"name": "tests.models.test_buffers:TinyBatchNorm"}
+    row = last_row(arrays(model, [[0], [2], [6]], [0, 1, 0], [0, 0, 0], batch_size=2, probes=["proximal"]))
+    assert -1 <= row["proximal_cosine"] <= 1
+
+
+def test_a_diverged_run_says_the_same() -> None:
+    found = []
+    for probes in ([], EVERY_PROBE):
+        with pytest.raises(Diverged) as raised:
+            run(digits("fedsol", {"name": "mlp", "hidden": [8]}, probes, lr=1e30), InlineBackend())
+        found.append(str(raised.value))
+    assert found[0] == found[1]
+
+
+def test_a_small_proximal_loss_keeps_its_digits() -> None:
+    """As by hand above with η = 2e-3: y = (1, -1)/1000, KL = log cosh(1/3000) = 5.6e-8, less than float32's 1e-7."""
+    row = last_row(
+        arrays(
+            {"name": "tests.evaluation.probed:Rows", "rows": [[0], [0]]}, [[1]], [0], [0], lr=2e-3, probes=["proximal"]
+        )
+    )
+    assert row["proximal_loss"] == pytest.approx(math.log(math.cosh(1 / 3000)), rel=1e-4)
+
+
+def test_no_cosine_where_nothing_was_learnt() -> None:
+    row = last_row(
+        arrays(
+            {"name": "tests.evaluation.probed:Rows", "rows": [[0], [0]]}, [[1]], [0], [0], lr=1e-12, probes=["proximal"]
+        )
+    )
+    assert row["proximal_loss"] == pytest.approx(0, abs=1e-12)
+    assert "proximal_cosine" not in row
+
+
+def test_radii_by_hand() -> None:
+    """One step, before which nothing is perturbed: u = (-1.5, 2) and (2, -1.5), |u|/2.5 = (0.6, 0.8): mean 0.7.
+
+    Along the first dimension (of size 1) every entry is normalised by itself: 1.
+    """
+    for norm, mean in (("layer", 0.7), ("dim0", 1.0)):
+        case = quadratic.Case(
+            algorithm={"name": "fedsol", "lambda_norm": norm},
+            rounds=[{}],
+            training={"local_epochs": None, "local_steps": 1},
+            model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]},
+        )
+        row = last_row(with_probes(quadratic.problem(case), ["lambda"]))
+        assert row["lambda_point.weight"] == pytest.approx(mean)
+        assert row["lambda_point.weight_std"] == pytest.approx(0, abs=1e-7)

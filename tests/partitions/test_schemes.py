@@ -1,0 +1,365 @@
+"""Who gets what: invariants of every partitioner, the definitions by hand, and digests that may never move."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from fedray.common.errors import UserError
+from fedray.common.rng import generator
+from fedray.datasets.dataset import Dataset
+from fedray.partitions import PARTITIONS, partition
+from fedray.partitions.priors import _redraw_where_exhausted, deal_by_prior, dirichlet_priors, pathological_priors
+from fedray.partitions.shards import Shards
+
+EXACT: dict[str, dict[str, Any]] = {
+    "iid": {},
+    "iid_stratified": {"name": "iid", "stratified": True},
+    "dirichlet": {"alpha": 0.3},
+    "sharding": {"shards": 2},
+    "pxcy": {"classes": 2},
+}
+REUSING: dict[str, dict[str, Any]] = {"dirichlet_client": {"alpha": 0.3}, "pathological": {"classes": 2}}
+
+
+def chosen(name: str, **more: Any) -> Any:
+    return partition({"name": name, **{**EXACT, **REUSING}.get(name, {}), **more})
+
+
+def data(labels: np.ndarray, classes: int, test: np.ndarray | None = None, **clients: np.ndarray) -> Dataset:
+    test = labels if test is None else test
+    return Dataset(
+        "d",
+        np.zeros((len(labels), 1), np.float32),
+        labels.astype(np.int64),
+        np.zeros((len(test), 1), np.float32),
+        test.astype(np.int64),
+        classes,
+        **clients,
+    )  # type: ignore[arg-type]
+
+
+@st.composite
+def problems(draw: Any) -> tuple[np.ndarray, int, int, int]:
+    """Labels in which every class occurs, number of classes, of clients, a seed."""
+    classes = draw(st.integers(2, 6))
+    counts = draw(st.lists(st.integers(1, 40), min_size=classes, max_size=classes))
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(classes), counts))
+    return labels, classes, draw(st.integers(1, min(12, len(labels) // 2))), draw(st.integers(0, 99))
+
+
+@pytest.mark.parametrize("name", EXACT)
+@settings(max_examples=40, deadline=None)
+@given(problem=problems())
+def test_every_sample_goes_to_exactly_one_client(name: str, problem: Any) -> None:
+    labels, classes, clients, seed = problem
+    if name in ("pxcy", "sharding"):  # fewer hands than classes: refused, or classes left over (tested below)
+        assume(classes <= 2 * clients)
+    shards = chosen(name, min_size=0).split(data(labels, classes), clients, seed)
+    assert len(shards) == clients
+    np.testing.assert_array_equal(np.sort(shards.indices), np.arange(len(labels)))
+    assert shards.offsets[0] == 0
+    assert shards.offsets[-1] == len(labels)
+
+
+@pytest.mark.parametrize("name", REUSING)
+@settings(max_examples=40, deadline=None)
+@given(problem=problems())
+def test_dealing_by_prior_fills_every_quota(name: str, problem: Any) -> None:
+    """floor(n/N) samples each, the remainder to the first client; samples exist, they may repeat (the exception)."""
+    labels, classes, clients, seed = problem
+    shards = chosen(name).split(data(labels, classes), clients, seed)
+    size, rest = divmod(len(labels), clients)
+    np.testing.assert_array_equal(shards.sizes, [size + rest] + [size] * (clients - 1))
+    assert shards.indices.min() >= 0
+    assert shards.indices.max() < len(labels)
+    if name == "pathological":
+        assert ((shards.label_counts(labels, classes) > 0).sum(1) <= 2).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems())
+def test_sizes_and_classes(problem: Any) -> None:
+    """IID sizes differ by at most 1, stratified ones also within a class; s shards hold at most s classes."""
+    labels, classes, clients, seed = problem
+    d = data(labels, classes)
+    assert np.ptp(chosen("iid").split(d, clients, seed).sizes) <= 1
+    stratified = chosen("iid_stratified").split(d, clients, seed)
+    assert np.ptp(stratified.label_counts(labels, classes), axis=0).max() <= 1
+    assert np.ptp(stratified.sizes) <= 1
+    sharding = chosen("sharding", min_size=0).split(d, clients, seed)
+    assert ((sharding.label_counts(labels, classes) > 0).sum(1) <= 2).all()
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "dirichlet_client", "pathological", "iid"])
+def test_min_size_is_kept_or_refused(name: str) -> None:
+    labels = np.arange(200) % 4
+    assert chosen(name, min_size=5).split(data(labels, 4), 10, 0).sizes.min() >= 5
+    with pytest.raises(UserError, match=r"partition\.min_size: .*201|partition\.min_size: 10 clients x 21"):
+        chosen(name, min_size=21).split(data(labels, 4), 10, 0)
+
+
+def test_a_seed_is_a_split() -> None:
+    """The run's seed draws the split, unless the partition has a seed of its own."""
+    labels = np.arange(300) % 5
+    for name in (*EXACT, *REUSING):
+        one, same, other = (chosen(name).split(data(labels, 5), 10, seed).digest for seed in (0, 0, 1))
+        assert one == same != other
+        assert chosen(name, seed=1).split(data(labels, 5), 10, 0).digest == other
+
+
+DIGESTS = {
+    ("iid", 0): "fb4b0580f95ec2f4",
+    ("iid", 1): "fe47088c734dea8c",
+    ("iid_stratified", 0): "fdbcba75e45215aa",
+    ("iid_stratified", 1): "6a654905fe2a0706",
+    ("dirichlet", 0): "b028dc40acb04f61",
+    ("dirichlet", 1): "953d3f190bab7ee2",
+    ("sharding", 0): "29e6b667f0fb51a1",
+    ("sharding", 1): "0ad4389da975c3d8",
+    ("pxcy", 0): "37ced785366abe58",
+    ("pxcy", 1): "38f8423e33cfdb9b",
+    ("dirichlet_client", 0): "2c8ead0b9eb6b4c5",
+    ("dirichlet_client", 1): "0dcabcf177716c6e",
+    ("pathological", 0): "a5f7d18eb3f86587",
+    ("pathological", 1): "baaccce2336366fb",
+}
+
+
+@pytest.mark.parametrize(("name", "seed"), list(itertools.product((*EXACT, *REUSING), (0, 1))))
+def test_recorded_digests(name: str, seed: int) -> None:
+    """No change of NumPy or of this code moves a client's data unseen. 1,000 samples of 10 classes, 20 clients.
+
+    A deliberate change of a partitioner records new digests here and raises `fedray.config.NUMERICS`.
+    """
+    labels = np.arange(1000) * 7 % 10
+    assert chosen(name).split(data(labels, 10), 20, seed).digest[:16] == DIGESTS[name, seed]
+
+
+def test_dirichlet_closes_clients_that_hold_their_share() -> None:
+    """A client is open for a class only while it holds less than floor(n/N), whatever it drew.
+
+    Classes are dealt in order, so whoever receives some of class c holds less than that of the classes before it.
+    """
+    labels = np.repeat(np.arange(5), 100)
+    for alpha, seed in itertools.product((1e-3, 0.1, 1.0), range(10)):
+        counts = chosen("dirichlet", alpha=alpha, min_size=0).split(data(labels, 5), 5, seed).label_counts(labels, 5)
+        before = np.cumsum(counts, axis=1) - counts
+        assert (before[counts > 0] < 500 // 5).all()
+
+
+def test_dirichlet_is_more_uneven_for_small_alpha() -> None:
+    labels = np.arange(2000) % 10
+    counts = [
+        chosen("dirichlet", alpha=a, min_size=0).split(data(labels, 10), 20, 0).label_counts(labels, 10)
+        for a in (0.05, 0.5, 1000)
+    ]
+    held = [(c > 0).sum(1).mean() for c in counts]
+    assert held[0] < held[1] < held[2] == 10
+
+
+def literal_redraws(drawn: np.ndarray, supply: np.ndarray, cumulative: np.ndarray, rng: Any) -> np.ndarray:
+    """The loop of FedDyn's code on given first draws: a draw from an empty pool refills it and is repeated."""
+    left, result = supply.copy(), drawn.copy()
+    for t in range(len(drawn)):
+        label = drawn[t]
+        while left[label] == 0:
+            left[label] = supply[label]
+            label = np.searchsorted(cumulative[t], rng.random(), side="right")
+        left[label] -= 1
+        result[t] = label
+    return result
+
+
+@settings(max_examples=150, deadline=None)
+@given(supply=st.lists(st.integers(1, 5), min_size=2, max_size=4), seed=st.integers(0, 10**6))
+def test_redraws_are_those_of_the_literal_loop(supply: list[int], seed: int) -> None:
+    """The shortcut takes the same uniforms at the same times, so the result is the same, refills included."""
+    rng, n = np.random.default_rng(seed), 60
+    cumulative = np.cumsum(rng.dirichlet(np.full(len(supply), 0.5), size=n), axis=1)
+    cumulative[:, -1] = 1.0
+    drawn = rng.integers(0, len(supply), n).astype(np.int16)
+    expected = literal_redraws(drawn, np.array(supply), cumulative, np.random.default_rng(1))
+    _redraw_where_exhausted(drawn, np.array(supply), lambda t: cumulative[t], np.random.default_rng(1))
+    np.testing.assert_array_equal(drawn, expected)
+
+
+def test_pools_are_used_up_before_anything_repeats() -> None:
+    """One class, so every draw takes from one pool of n: N clients with n/N each hold every sample exactly once.
+
+    Two classes of 50 and clients that want only class 0: 100 draws from a pool of 50 take each of its samples twice.
+    """
+    once = deal_by_prior(np.ones((5, 1)), np.zeros(100, np.int64), generator(0, "t"))
+    np.testing.assert_array_equal(np.sort(once.indices), np.arange(100))
+    labels = np.repeat([0, 1], 50)
+    twice = deal_by_prior(np.tile([1.0, 0.0], (5, 1)), labels, generator(0, "t"))
+    np.testing.assert_array_equal(np.bincount(twice.indices, minlength=100), np.repeat([2, 0], 50))
+
+
+def test_clients_follow_their_priors() -> None:
+    """Balanced priors exhaust nothing, so each client's counts are multinomial: |count - n_i p| < 5 sqrt(n_i p (1-p)).
+
+    Priors (0.8, 0.2) and (0.2, 0.8), 2,000 samples each of 4,000: 1,600 ± 90.
+    """
+    labels = np.repeat([0, 1], 2000)
+    counts = deal_by_prior(np.array([[0.8, 0.2], [0.2, 0.8]]), labels, generator(0, "t")).label_counts(labels, 2)
+    assert np.abs(counts - [[1600, 400], [400, 1600]]).max() < 90
+
+
+def test_classes_without_samples_are_never_drawn() -> None:
+    labels = np.full(40, 2)
+    shards = deal_by_prior(dirichlet_priors(0.1, 5, 4, generator(0, "t")), labels, generator(0, "t"))
+    assert set(labels[shards.indices]) == {2}
+
+
+def test_pathological_priors_are_uniform_over_c_classes() -> None:
+    priors = pathological_priors(3, 10, 2000, generator(0, "t"))
+    assert ((priors > 0).sum(1) == 3).all()
+    np.testing.assert_allclose(priors[priors > 0], 1 / 3)
+    # A class is in 3/10 of the priors: 600 of 2,000, deviation 20.
+    assert np.abs((priors > 0).sum(0) - 600).max() < 100
+
+
+def test_sharding_deals_equal_shards() -> None:
+    """100 samples of each of 4 classes, 8 clients x 2 shards: 4 shards per class of 25, so 50 samples each."""
+    labels = np.arange(400) % 4
+    shards = chosen("sharding").split(data(labels, 4), 8, 0)
+    np.testing.assert_array_equal(shards.sizes, [50] * 8)
+    assert set(shards.label_counts(labels, 4).ravel()) <= {0, 25, 50}
+
+
+def test_sharding_with_a_remainder() -> None:
+    """3 clients x 2 shards on 4 classes: one shard per class and one more for two of them, of half the class."""
+    labels = np.arange(400) % 4
+    counts = chosen("sharding").split(data(labels, 4), 3, 0).label_counts(labels, 4)
+    assert counts.sum() == 400
+    assert set(counts.ravel()) <= {0, 50, 100}
+    assert ((counts > 0).sum(1) <= 2).all()
+
+
+def test_sharding_with_fewer_shards_than_classes() -> None:
+    """1 client x 2 shards on 4 classes: two classes whole, the others unused, as in FedSOL's code."""
+    labels = np.arange(400) % 4
+    counts = chosen("sharding").split(data(labels, 4), 1, 0).label_counts(labels, 4)
+    assert sorted(counts[0]) == [0, 0, 100, 100]
+
+
+def test_p10c2() -> None:
+    """Clients 0 to 4 of P10C2 hold classes (0, 1), (2, 3), ...; everyone holds two; a class is shared evenly."""
+    labels = np.arange(1000) % 10
+    counts = chosen("pxcy").split(data(labels, 10), 10, 0).label_counts(labels, 10)
+    for client in range(5):
+        np.testing.assert_array_equal(np.flatnonzero(counts[client]), [2 * client, 2 * client + 1])
+    assert ((counts > 0).sum(1) == 2).all()
+    for column in counts.T:
+        assert np.ptp(column[column > 0]) <= 1
+
+
+def test_pxcy_where_the_forced_picks_end_inside_a_client() -> None:
+    """5 classes, 2 each: clients 0, 1 hold (0, 1), (2, 3); client 2 holds 4 and one other."""
+    labels = np.arange(500) % 5
+    for seed in range(5):
+        counts = chosen("pxcy").split(data(labels, 5), 4, seed).label_counts(labels, 5)
+        np.testing.assert_array_equal(np.flatnonzero(counts[0]), [0, 1])
+        np.testing.assert_array_equal(np.flatnonzero(counts[1]), [2, 3])
+        assert counts[2, 4] > 0
+        assert ((counts > 0).sum(1) == 2).all()
+
+
+NATURAL = np.repeat([3, 7, 9], [10, 20, 60])
+
+
+def natural(clients: int, seed: int = 0, **options: Any) -> tuple[Shards, Dataset]:
+    d = data(np.arange(90) % 3, 3, client_train=NATURAL, client_test=np.resize([3, 7, 9], 90))
+    return partition({"name": "natural", **options}).split(d, clients, seed), d
+
+
+def test_natural_clients() -> None:
+    shards, _ = natural(3)
+    assert [sorted(set(NATURAL[shards[i]])) for i in range(3)] == [[3], [7], [9]]
+    np.testing.assert_array_equal(shards.sizes, [10, 20, 60])
+
+
+def test_fewer_clients_than_natural_ones() -> None:
+    first, _ = natural(2, pick="first")
+    np.testing.assert_array_equal(first.sizes, [10, 20])
+    sizes = {tuple(natural(2, seed, pick="random")[0].sizes) for seed in range(30)}
+    assert sizes == {(10, 20), (10, 60), (20, 60)}
+
+
+def test_more_clients_than_natural_ones() -> None:
+    """Pieces go one by one to the id whose pieces are largest: 60 -> 30+30 -> 20+20+20 -> 15 each, then 20 -> 10+10.
+
+    With 6 clients: 60 is cut when 60 > 20 (2 pieces), 30 > 20 (3 pieces), 20 = 20 (the first, so id 7): 1, 2, 3.
+    """
+    shards, _ = natural(6, divide=True)
+    np.testing.assert_array_equal(shards.sizes, [10, 10, 10, 20, 20, 20])
+    assert [sorted(set(NATURAL[shards[i]])) for i in range(6)] == [[3], [7], [7], [9], [9], [9]]
+    np.testing.assert_array_equal(np.sort(shards.indices), np.arange(90))
+
+
+@pytest.mark.parametrize(("clients", "words"), [(2, "pick"), (4, "divide")])
+def test_the_number_of_natural_clients_is_said(clients: int, words: str) -> None:
+    with pytest.raises(UserError, match=rf"clients\.total: found {clients}.*3 natural clients.*{words}"):
+        natural(clients)
+
+
+def test_natural_test_samples_stay_with_their_client() -> None:
+    """30 test samples per id; id 9 is divided in three pieces of 10, id 7 in two of 15."""
+    shards, d = natural(6, divide=True)
+    tests = partition({"name": "natural", "divide": True}).split_test(d, shards, 0, "disjoint")
+    np.testing.assert_array_equal(tests.sizes, [30, 15, 15, 10, 10, 10])
+    assert len(set(tests.indices)) == 90
+    assert d.client_test is not None
+    assert [sorted(set(d.client_test[tests[i]])) for i in range(6)] == [[3], [7], [7], [9], [9], [9]]
+
+
+def test_personal_test_sets_of_fedsol() -> None:
+    """Training counts (30, 10) and (0, 40), 2,000 test samples per class: floor(1000 · (.75, .25)), then (0, 1000).
+
+    Drawn for each client on its own, so that two clients with the same mix share samples.
+    """
+    labels = np.repeat([0, 1], [30, 50])
+    shards = Shards.from_lists([np.arange(40), np.arange(40, 80)])
+    d = data(labels, 2, np.repeat([0, 1], 2000))
+    tests = chosen("iid").split_test(d, shards, 0, "share")
+    np.testing.assert_array_equal(tests.label_counts(d.y_test, 2), [[750, 250], [0, 1000]])
+    assert all(len(set(tests[i])) == 1000 for i in range(2))
+    assert set(tests[0]) & set(tests[1])
+    few = data(labels, 2, np.repeat([0, 1], 100))
+    assert chosen("iid").split_test(few, shards, 0, "share").sizes.tolist() == [200, 100]
+
+
+def test_disjoint_test_sets() -> None:
+    """Class 0 is held 30 : 0, class 1 10 : 40; of 100 test samples each 100 : 0 and floor(100/5) = 20 : 80."""
+    labels = np.repeat([0, 1], [30, 50])
+    shards = Shards.from_lists([np.arange(40), np.arange(40, 80)])
+    d = data(labels, 2, np.repeat([0, 1], 100))
+    tests = chosen("iid").split_test(d, shards, 0, "disjoint")
+    np.testing.assert_array_equal(tests.label_counts(d.y_test, 2), [[100, 20], [0, 80]])
+    assert len(set(tests.indices)) == 200
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"name": "dirichlet", "alpha": 0}, ["partition.alpha", "0"]),
+        ({"name": "dirichlet_client", "alpha": -1}, ["partition.alpha", "-1"]),
+        ({"name": "pathological", "classes": 5}, ["partition.classes", "5", "4 classes"]),
+        ({"name": "pxcy", "classes": 5}, ["partition.classes", "5"]),
+        ({"name": "sharding", "shards": 100}, ["partition.shards", "100"]),
+        ({"name": "dirichlett", "alpha": 1}, ["partition.name", "dirichlett", "dirichlet"]),
+    ],
+)
+def test_impossible_partitions_are_refused_by_key(options: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        partition(options).split(data(np.arange(40) % 4, 4), 5, 0)
+    assert all(word in str(error.value) for word in words)
+
+
+def test_the_registry_names_every_partition() -> None:
+    assert {name: kind.name for name, kind in PARTITIONS.items()} == {name: name for name in PARTITIONS}
+    assert all(kind.__doc__ for kind in PARTITIONS.values())

@@ -1,0 +1,197 @@
+"""The cluster recipes, as far as a machine without a cluster can try them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).parents[2]
+CLUSTERS = REPOSITORY / "sweeps/clusters"
+POD: dict[str, Any] = {"spec": {"containers": list, "volumes": list}}
+RAYJOB: dict[str, Any] = {
+    "apiVersion": str,
+    "kind": str,
+    "metadata": {"generateName": str},
+    "spec": {
+        "entrypoint": str,
+        "shutdownAfterJobFinishes": bool,
+        "ttlSecondsAfterFinished": int,
+        "backoffLimit": int,
+        "rayClusterSpec": {
+            "rayVersion": str,
+            "authOptions": {"mode": str},
+            "headGroupSpec": {"rayStartParams": dict, "template": POD},
+            "workerGroupSpecs": [
+                {
+                    "groupName": str,
+                    "replicas": int,
+                    "minReplicas": int,
+                    "maxReplicas": int,
+                    "rayStartParams": dict,
+                    "template": POD,
+                }
+            ],
+        },
+    },
+}
+"""The fields of KubeRay's API reference (ray.io/v1, 1.6) that the recipe may use, with their types."""
+
+STUBS = {
+    "hostname": "echo 127.0.0.1\n",
+    # Options up to the command; a worker's address is the head's, as both are this machine.
+    "srun": "while [[ $1 == --* ]]; do shift; done\n"
+    '[[ " $* " == *" --head "* ]] || set -- "$@" --node-ip-address=127.0.0.1\nexec "$@"\n',
+    "scontrol": 'echo "$@" >>"$SCONTROL_CALLS"\n',
+}
+
+
+def load(name: str) -> Any:
+    return yaml.safe_load((CLUSTERS / name).read_text(encoding="utf-8"))
+
+
+def compare(found: Any, expected: Any, path: str = "") -> None:
+    """Every key of `found` is an expected one and has its type."""
+    if isinstance(expected, type):
+        assert isinstance(found, expected), f"{path}: {found!r}"
+    elif isinstance(expected, list):
+        for i, item in enumerate(found):
+            compare(item, expected[0], f"{path}[{i}]")
+    else:
+        for key, value in found.items():
+            assert key in expected, f"{path}.{key} is no field"
+            compare(value, expected[key], f"{path}.{key}")
+
+
+def test_rayjob_has_the_documented_fields() -> None:
+    job = load("kuberay.yaml")
+    compare(job, RAYJOB)
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    cluster = job["spec"]["rayClusterSpec"]
+    assert cluster["authOptions"]["mode"] == "token"
+    assert tuple(map(int, cluster["rayVersion"].split("."))) >= (2, 52), "tokens came with Ray 2.52"
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    for spec in (group["template"]["spec"] for group in groups):
+        volumes = {volume["name"] for volume in spec["volumes"]}
+        for container in spec["containers"]:
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+            assert {"FEDRAY_STORAGE", "MLFLOW_TRACKING_URI"} <= {variable["name"] for variable in container["env"]}
+    assert all(isinstance(value, str) for group in groups for value in group["rayStartParams"].values())
+
+
+def test_ray_up_accepts_its_file() -> None:
+    """The same two steps that `ray up` begins with."""
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    config = prepare_config(load("ray-up.yaml"))
+    validate_config(config)
+    starts = [
+        command
+        for command in config["head_start_ray_commands"] + config["worker_start_ray_commands"]
+        if " start " in command
+    ]
+    assert len(starts) == 2
+    assert all(command.startswith("RAY_AUTH_MODE=token ") for command in starts)
+
+
+def test_slurm_script_is_bash() -> None:
+    subprocess.run(["bash", "-n", CLUSTERS / "slurm.sh"], check=True)
+
+
+@pytest.mark.parametrize("missing", ["FEDRAY_STORAGE", "MLFLOW_TRACKING_URI", "file"])
+def test_slurm_script_says_what_is_missing(missing: str, tmp_path: Path) -> None:
+    env = {
+        "PATH": os.environ["PATH"],
+        "FEDRAY_STORAGE": str(tmp_path),
+        "MLFLOW_TRACKING_URI": "sqlite:///x",
+        "SLURM_JOB_ID": "7",
+    }
+    env.pop(missing, None)
+    arguments = [] if missing == "file" else ["sweeps/quickstart.yaml"]
+    done = subprocess.run(
+        ["bash", CLUSTERS / "slurm.sh", *arguments],
+        env=env,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    assert missing in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_slurm_job_is_stopped_queued_again_and_finishes(tmp_path: Path) -> None:
+    """Two Ray nodes on this machine, with a token; SIGTERM after the first evaluated round, then the job once more."""
+    import mlflow
+
+    binaries, calls, store = tmp_path / "bin", tmp_path / "calls", f"sqlite:///{tmp_path}/mlflow.db"
+    binaries.mkdir()
+    for name, text in STUBS.items():
+        (binaries / name).write_text(f"#!/bin/bash\n{text}", encoding="utf-8")
+        (binaries / name).chmod(0o755)
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(
+        yaml.safe_dump(
+            {
+                "name": "on_slurm",
+                "grid": {"seed": [0, 1]},
+                "base": {
+                    "data": "digits",
+                    "partition": "iid",
+                    "clients": {"total": 4, "per_round": 2},
+                    "model": "mlp",
+                    "algorithm": {"name": "tests.plugins:Slow", "nap": 0.1},
+                    "training": {"rounds": 40, "local_steps": 1},
+                    "evaluation": {"every": 1},
+                    "runtime": {"checkpoint_every": 1},
+                },
+            }
+        ),
+        encoding="utf-8",
+    )
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    env = os.environ | {
+        "PATH": f"{binaries}:{os.environ['PATH']}",
+        "PYTHONPATH": str(REPOSITORY),
+        "MLFLOW_TRACKING_URI": store,
+        "FEDRAY_STORAGE": str(tmp_path / "s"),
+        "SCONTROL_CALLS": str(calls),
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_NNODES": "2",
+        "SLURM_CPUS_PER_TASK": "1",
+    }
+    command = ["bash", str(CLUSTERS / "slurm.sh"), str(sweep)]
+
+    with subprocess.Popen(
+        command, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as job:
+        deadline = time.monotonic() + 120
+        while not list((tmp_path / "s/cells").glob("*/*")) and time.monotonic() < deadline and job.poll() is None:
+            time.sleep(0.2)
+        job.send_signal(signal.SIGTERM)
+        output, _ = job.communicate(timeout=120)
+    assert job.returncode == 130, output
+    assert calls.read_text().split() == ["requeue", str(os.getpid())]
+    client = mlflow.MlflowClient(store)
+
+    def cells() -> list[Any]:
+        runs = client.search_runs([e.experiment_id for e in client.search_experiments()])
+        return [run for run in runs if "fedray.cell" in run.data.tags]
+
+    assert {run.data.tags["fedray.status"] for run in cells()} == {"interrupted"}
+    assert not list((tmp_path / "s/tokens").iterdir()), "the token outlives its job"
+
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "on_slurm: 2 finished" in done.stdout
+    assert {run.data.tags["fedray.status"] for run in cells()} == {"finished"}
+    assert len(cells()) == 2
+    assert calls.read_text().count("requeue") == 1

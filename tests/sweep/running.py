@@ -1,0 +1,102 @@
+"""Sweeps through the command line, for tests: started in a folder of their own, read back from its store."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import yaml
+from mlflow import MlflowClient
+
+from fedray.engine.backend import InlineBackend
+from fedray.engine.simulation import run
+from fedray.sweep.cells import Cells
+from fedray.sweep.grid import Sweep
+
+REPOSITORY = Path(__file__).parents[2]
+
+SWEEP: dict[str, Any] = {
+    "name": "small",
+    "base": {
+        "data": "digits",
+        "clients": {"total": 10, "per_round": 3},
+        "model": {"name": "mlp", "hidden": [8]},
+        "partition": {"name": "dirichlet", "alpha": 0.5},
+        "training": {"rounds": 12, "local_epochs": 1, "batch_size": 50, "lr": 0.1},
+        "evaluation": {"every": 1},
+        "runtime": {"checkpoint_every": 2},
+    },
+    "grid": {"algorithm": [{"name": "tests.plugins:Slow", "nap": 0.05}, {"name": "scaffold"}], "seed": [0, 1]},
+}
+
+
+def fedray(folder: Path, *arguments: str, module: str = "fedray.cli", **variables: str) -> subprocess.Popen[str]:
+    """A command in its own folder and session, so that killing it is like a lost machine, not like Ctrl-C."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
+    environment |= {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"} | variables
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def done(process: subprocess.Popen[str], code: int = 0) -> str:
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == code, f"exit {process.returncode}\n{out}\n{err}"
+    return out if code != 2 else err
+
+
+def write(folder: Path, sweep: dict[str, Any]) -> Path:
+    path = folder / "sweep.yaml"
+    path.write_text(yaml.safe_dump(sweep, allow_unicode=True), encoding="utf-8")
+    return path
+
+
+def runs(folder: Path) -> list[Any]:
+    client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("fedray")
+    return list(client.search_runs([experiment.experiment_id], "tags.`fedray.kind` = 'cell'"))
+
+
+def state_hashes(folder: Path) -> dict[str, str]:
+    """cell hash -> state_sha256 of its run; exactly one run per cell, FINISHED."""
+    found = runs(folder)
+    assert {run.info.status for run in found} == {"FINISHED"}
+    assert max(Counter(run.data.tags["fedray.cell"] for run in found).values()) == 1
+    return {run.data.tags["fedray.cell"]: run.data.tags["fedray.state_sha256"] for run in found}
+
+
+def undisturbed(sweep: dict[str, Any]) -> dict[str, str]:
+    """cell hash -> state_sha256 as one process without Ray and MLflow makes it, without any naps."""
+    cells = Cells(Sweep.model_validate(sweep))
+    with mock.patch("time.sleep"):
+        return {
+            cell.hash: run(cells.problem(cell), InlineBackend()).summary()["state_sha256"]
+            for cell in cells.cells.values()
+        }
+
+
+def logged_once(folder: Path, rounds: int) -> None:
+    """Assert that each run holds every round exactly once, for every metric of a row."""
+    client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
+    for found in runs(folder):
+        for name in ("test_accuracy", "test_loss", "train_loss", "lr"):
+            steps = [metric.step for metric in client.get_metric_history(found.info.run_id, name)]
+            assert sorted(steps) == list(range(1, rounds + 1)), f"{found.info.run_name}: {name}"
+
+
+def outcome(folder: Path) -> dict[str, str]:
+    """label -> fedray.status of each cell's run that is not superseded."""
+    return {
+        run.info.run_name: run.data.tags["fedray.status"]
+        for run in runs(folder)
+        if run.data.tags["fedray.status"] != "superseded"
+    }

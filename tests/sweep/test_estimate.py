@@ -1,0 +1,99 @@
+"""`fedray sweep --dry-run --estimate`: counted by hand, measured in passing."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fedray.common.entry import entry
+from fedray.config import RunConfig
+from fedray.sweep.estimate import Key, gradients, key, seconds
+
+RUN: dict[str, Any] = {
+    "data": "digits",
+    "partition": "iid",
+    "clients": {"total": 10, "per_round": 4},
+    "model": "mlp",
+    "algorithm": "fedavg",
+    "training": {"rounds": 6, "local_epochs": 2, "batch_size": 20},
+    "evaluation": {"every": 6},
+}
+
+
+def run(**sections: Any) -> RunConfig:
+    """1,437 digits over 10 clients: 144 each (one more than for most), 8 batches of 20; 360 test images are 18."""
+    return RunConfig.parse(RUN | sections)
+
+
+TRAINING = 6 * 4 * 2 * 8
+"""Rounds x cohort x epochs x batches."""
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({}, TRAINING + 18 / 3),  # one evaluation, a forward pass is a third
+        ({"algorithm": "fedsam"}, 2 * TRAINING + 6),
+        ({"algorithm": "fedntd"}, TRAINING * (1 + 1 / 3) + 6),  # predictions of the global model
+        ({"algorithm": "mimelite"}, TRAINING + 6 * 4 * 8 + 6),  # a pass over the shard per client and round
+        ({"evaluation": {"every": 2}}, TRAINING + 3 * 6),  # rounds 2, 4, 6
+        ({"evaluation": {"every": 4, "last": 2}}, TRAINING + 3 * 6),  # rounds 4, 5, 6
+        ({"evaluation": {"every": 6, "train": True}}, TRAINING + 6 + 1437 / 20 / 3),
+        (
+            {"evaluation": {"every": 3, "personal": {"epochs": [1, 5], "every": 3}}},
+            TRAINING + 2 * 6 + 2 * 10 * 5 * 8,
+        ),  # twice all clients tune for 5 epochs
+        (
+            {
+                "algorithm": "fedge",
+                "model": {"name": "mlp", "hidden": [16]},
+                "evaluation": {"every": 6, "personal": {}},
+            },
+            TRAINING + 6 + 10 * 2 * 8,
+        ),  # all clients make one round of local training
+        ({"algorithm": "local-only"}, TRAINING + 10 * 6),  # no global model: all clients' are tested
+        ({"data": "femnist"}, None),
+    ],
+)
+def test_gradients_counted_by_hand(sections: dict[str, Any], expected: float | None) -> None:
+    found = gradients(run(**sections))
+    assert found == (expected if expected is None else pytest.approx(expected))
+
+
+def test_a_model_is_measured_as_the_data_shape_it() -> None:
+    """Images are resized for LeNet; a batch is no larger than a shard."""
+    lenet = key(run(model="lenet", training={"batch_size": 500}))
+    assert (lenet.shape, lenet.classes, lenet.batch) == ((1, 32, 32), 10, 144)
+    small = Key('{"name": "mlp", "hidden": [4]}', (1, 8, 8), 10, 2)
+    large = Key('{"name": "mlp", "hidden": [2000]}', (1, 32, 32), 10, 200)
+    assert 0 < seconds(small, "cpu") < seconds(large, "cpu")
+
+
+def test_the_command_needs_no_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweep.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "name": "x",
+                "base": RUN | {"data": "mnist"},
+                "cases": [{}, {"clients.per_round": 4}, {"data": "femnist"}],
+                "grid": {"seed": [0, 1]},
+            }
+        )
+    )
+    monkeypatch.setattr("sys.argv", ["fedray", "sweep", "sweep.yaml", "--dry-run", "--estimate"])
+    from fedray.cli.main import app
+
+    with pytest.raises(SystemExit) as stop:
+        entry(app)
+    out = capsys.readouterr().out
+    assert stop.value.code == 0, out
+    assert re.search(r"^2 +mlp, 1x28x28, 10 classes, batches of 20 ", out, re.MULTILINE), "equal cells are one"
+    assert "x: " in out
+    assert "without 2 cells" in out
+    assert not list(tmp_path.glob("mlflow*"))

@@ -1,0 +1,127 @@
+"""What Tune reports reaches the tracker in order, from a thread that Tune does not wait for."""
+
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedray.sweep.cells import Cell, Cells
+from fedray.sweep.grid import Sweep
+from fedray.sweep.progress import Progress
+from fedray.sweep.reporter import Sink
+
+BASE = {
+    "data": "digits",
+    "partition": "iid",
+    "model": {"name": "mlp", "hidden": [4]},
+    "algorithm": "fedavg",
+    "clients": {"total": 5, "per_round": 2},
+    "training": {"rounds": 2},
+}
+ROW = {"round": 1, "test_accuracy": 50.0, "train_loss": 1.0}
+
+
+class Told:
+    """A tracker that notes what it is told, and by whom; opening a cell takes as long as `gate` is closed."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.calls: list[str] = []
+        self.threads: set[int] = set()
+        self.gate = threading.Event()
+        self.refuses = refuses
+
+    def open_cell(self, *_: Any) -> None:
+        self.gate.wait(10)
+        if self.refuses:
+            raise ValueError("the store refuses")
+        self.note("open")
+
+    def log_picture(self, run: Any, png: bytes) -> None:
+        self.note("picture" if png.startswith(b"\x89PNG") else "no picture")
+
+    def log_rows(self, run: Any, rows: Any) -> None:
+        self.note(f"rows {len(rows)}")
+
+    def close_cell(self, run: Any, status: str, *_: Any) -> None:
+        self.note(f"close {status}")
+
+    def flush(self) -> None:
+        pass
+
+    def note(self, what: str) -> None:
+        self.calls.append(what)
+        self.threads.add(threading.get_ident())
+
+
+def made(told: Told, release: Callable[[str], None]) -> tuple[Sink, list[Any], list[Cell]]:
+    """A sink, and a trial per cell of a sweep of two."""
+    cells = Cells(Sweep.model_validate({"name": "two", "base": BASE, "grid": {"seed": [0, 1]}}))
+    listed = list(cells.cells.values())
+    plan: Any = SimpleNamespace(cells=cells, to_run=listed)
+    sink = Sink(plan, told, Progress(2), "parent", release)  # type: ignore[arg-type]
+    return sink, [SimpleNamespace(config={"cell": {"hash": cell.hash}}) for cell in listed], listed
+
+
+def test_tune_does_not_wait_and_the_order_is_kept() -> None:
+    told, released = Told(), list[str]()
+    sink, (first, second), cells = made(told, lambda cell: (released.append(cell), told.note("release"))[0])
+    began = time.monotonic()
+    sink.on_trial_start(0, [], first)
+    sink.on_trial_start(0, [], second)
+    sink.on_trial_result(1, [], first, {"rows": [ROW], "done": True, "status": "finished"})
+    sink.on_trial_result(1, [], second, {"rows": [ROW], "done": False, "status": "running"})
+    sink.on_step_end(1, [])
+    assert time.monotonic() - began < 5, "the store is still busy with the first cell"
+    assert told.calls == []
+    told.gate.set()
+    sink.close_rest()
+    assert told.calls == [
+        "open",
+        "picture",
+        "open",
+        "picture",
+        "rows 1",
+        "close finished",
+        "release",
+        "rows 1",
+        "close interrupted",
+        "release",
+    ]
+    assert released == [cell.hash for cell in cells], "only once the outcome is written"
+    assert threading.get_ident() not in told.threads
+
+
+def test_what_the_store_refuses_is_raised_in_tunes_loop() -> None:
+    told = Told(refuses=True)
+    sink, (first, _), _ = made(told, lambda cell: None)
+    told.gate.set()
+    sink.on_trial_start(0, [], first)
+    while not sink._written[0].done():
+        time.sleep(0.01)
+    with pytest.raises(ValueError, match="the store refuses"):
+        sink.on_step_end(1, [])
+
+
+def test_runs_with_the_same_partition_share_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+
+    def picture(problem: Any) -> bytes:
+        drawn.append(problem.config.seed)
+        return b"\x89PNG"
+
+    monkeypatch.setattr("fedray.sweep.picture", picture)
+    grid = {"seed": [0, 1], "training.lr": [0.1, 0.2]}
+    cells = Cells(Sweep.model_validate({"name": "four", "base": BASE, "grid": grid}))
+    plan: Any = SimpleNamespace(cells=cells, to_run=list(cells.cells.values()))
+    told = Told()
+    told.gate.set()
+    sink = Sink(plan, told, Progress(4), "parent", lambda cell: None)  # type: ignore[arg-type]
+    for cell in cells.cells.values():
+        trial: Any = SimpleNamespace(config={"cell": {"hash": cell.hash}})
+        sink.on_trial_start(0, [], trial)
+    sink.close_rest()
+    assert told.calls.count("picture") == 4
+    assert len(drawn) == len(set(drawn)) == 2

@@ -1,0 +1,69 @@
+"""Writes to a store that goes away: in order, each once as far as the store can tell, never lost silently."""
+
+import logging
+
+import pytest
+
+from fedray.tracking.outbox import LONGEST, Outbox, Undelivered
+
+
+class Store:
+    """A store that is `up` or not, and a clock that only sleeping moves (one that is injected)."""
+
+    def __init__(self) -> None:
+        self.up, self.now, self.held, self.attempts = True, 1000.0, list[object](), list[float]()
+        self.back = float("inf")
+
+    def write(self, value: object) -> None:
+        self.attempts.append(self.now)
+        if not (self.up or self.now >= self.back):
+            raise ConnectionError("refused")
+        if value == "wrong":
+            raise ValueError("no such thing")
+        self.held.append(value)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def outbox(self) -> Outbox:
+        return Outbox(lambda error: isinstance(error, OSError), lambda: self.now, self.sleep)
+
+
+def test_what_is_sent_while_the_store_is_away_arrives_in_order(caplog: pytest.LogCaptureFixture) -> None:
+    """Away from 1000 s to 1100 s. Attempts after 1, 2, 4, 8, 16, 30, 30 and 30 s more: at 1001, 3, 7, 15, 31, 61, 91
+    and then 1121, and all ten in that one."""
+    store = Store()
+    box = store.outbox()
+    box.send(lambda: store.write(-1))
+    store.up, store.back = False, 1100.0
+    with caplog.at_level(logging.WARNING, "fedray"):
+        for value in range(10):
+            box.send(lambda value=value: store.write(value))
+        assert (store.held, len(box)) == ([-1], 10)
+        box.drain(patience=300)
+    assert store.held == list(range(-1, 10))
+    assert [round(at - 1000) for at in store.attempts[1:]] == [0, 1, 3, 7, 15, 31, 61, 91] + [121] * 10
+    assert LONGEST == 30
+    assert [line.message for line in caplog.records] == [
+        "the store does not answer (refused); what is written waits until it does",
+        "the store answers again; 9 writes are waiting",
+    ]
+
+
+def test_a_store_that_stays_away_is_an_error_at_the_end() -> None:
+    store = Store()
+    box = store.outbox()
+    store.up = False
+    box.send(lambda: store.write(0))
+    with pytest.raises(Undelivered, match=r"has not answered for 60 s \(refused\); 1 writes have not arrived"):
+        box.drain(patience=60)
+    assert 1060 <= store.now <= 1061
+
+
+def test_what_the_store_refuses_is_raised_and_does_not_stop_the_rest() -> None:
+    store = Store()
+    box = store.outbox()
+    with pytest.raises(ValueError, match="no such thing"):
+        box.send(lambda: store.write("wrong"))
+    box.send(lambda: store.write(1))
+    assert (store.held, len(box)) == ([1], 0)
