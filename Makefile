@@ -21,7 +21,9 @@ test-faults: .venv/ready
 
 lint: .venv/ready
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 .venv/ready: requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv

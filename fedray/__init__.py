@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedray.algorithms.base import Algorithm, Client, Each, Sum
+    from fedray.algorithms.base import Algorithm, Client, PerClient, Sum
     from fedray.api import simulate
     from fedray.common.errors import Diverged, UserError
     from fedray.engine.simulation import Result
@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Algorithm": "fedray.algorithms.base",
     "Client": "fedray.algorithms.base",
-    "Each": "fedray.algorithms.base",
+    "PerClient": "fedray.algorithms.base",
     "Sum": "fedray.algorithms.base",
     "simulate": "fedray.api",
     "Diverged": "fedray.common.errors",
@@ -26,7 +26,7 @@ _HOMES = {
     "Result": "fedray.engine.simulation",
 }
 
-__all__ = ["Algorithm", "Client", "Diverged", "Each", "Result", "Sum", "UserError", "__version__", "simulate"]
+__all__ = ["Algorithm", "Client", "Diverged", "PerClient", "Result", "Sum", "UserError", "__version__", "simulate"]
 
 
 def __getattr__(name: str) -> Any:

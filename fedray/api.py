@@ -59,7 +59,7 @@ def run_problem(
             from fedray.cluster.gpu_sharing import Packing
 
             stack.enter_context(cluster())
-            problem = replace(problem, config=Packing().settled(problem.config, problem.data))
+            problem = replace(problem, config=Packing().resolve_auto_gpus(problem.config, problem.data))
             runtime = problem.config.runtime
         return _run(problem, make_backend(runtime), checkpoints, evaluated, profile)
 
@@ -96,7 +96,7 @@ def _run(
 
 def tracked(config: RunConfig, label: str, profile: Profile | None = None) -> Result:
     """Run, and log rows as they come and the outcome. Raises what the run raises, once the run has its status."""
-    from fedray.tracking.tracker import CellRun, Tracker, picture, tags_of
+    from fedray.tracking.tracker import CellRun, Tracker
 
     data = config.data.load()
     problem = Problem.build(config, data)
@@ -111,15 +111,15 @@ def tracked(config: RunConfig, label: str, profile: Profile | None = None) -> Re
             from fedray.cluster.resources import cluster_nodes, refuse_infeasible
 
             stack.enter_context(cluster())
-            config = Packing().settled(config, data)
+            config = Packing().resolve_auto_gpus(config, data)
             problem = replace(problem, config=config)
             refuse_infeasible(config.runtime, cluster_nodes())
         tracker = Tracker()
         log = CellRun()
         tracker.open_cell(
-            log, config.cell(data.digest), label, config.resolved(), tags_of(config), parent=None, again=False
+            log, config.cell(data.digest), label, config.resolved(), config.tags(), parent=None, again=False
         )
-        tracker.log_picture(log, picture(problem))
+        tracker.log_picture(log, problem.picture())
         try:
             result = run_problem(problem, evaluated=lambda row: tracker.log_rows(log, [row]), profile=profile)
         except Diverged as error:
@@ -132,7 +132,9 @@ def tracked(config: RunConfig, label: str, profile: Profile | None = None) -> Re
             tracker.close_cell(log, "failed", {"traceback": traceback.format_exc()}, f"{type(error).__name__}: {error}")
             raise
         else:
-            tracker.close_cell(log, "finished", result.summary() | ({} if profile is None else {"profile": profile}))
+            tracker.close_cell(
+                log, "finished", result.summary() | ({} if profile is None else {"profile": profile.record()})
+            )
         finally:
             tracker.close()
     return result

@@ -15,7 +15,7 @@ from fedray.common.errors import UserError
 from fedray.common.yaml_files import located
 from fedray.datasets import data_source
 from fedray.datasets.base import DataSource
-from fedray.evaluation import registry as asked
+from fedray.evaluation import registry
 from fedray.models import model_spec
 from fedray.models.base import ModelSpec
 from fedray.partitions import partition
@@ -270,7 +270,7 @@ class RunConfig(Section):
         if self.training.precision == "tf32" and self.runtime.torch_device != "cuda":
             raise UserError("training.precision: found tf32, which CPUs do not have; fp32 or bf16")
         self.algorithm.check(self.model)
-        asked.check(self.evaluation.probes, self.evaluation.train, self.algorithm)
+        registry.check(self.evaluation.probes, self.evaluation.train, self.algorithm)
         return self
 
     @property
@@ -289,6 +289,16 @@ class RunConfig(Section):
             return cls.model_validate(dict(value))
         except ValidationError as error:
             raise describe(error, "", cls) from None
+
+    def tags(self) -> dict[str, str]:
+        """What runs are grouped and filtered by in MLflow's UI."""
+        return {
+            "algorithm": self.algorithm.label(),
+            "partition": self.partition.label(),
+            "data": self.data.name,
+            "model": self.model.name,
+            "seed": str(self.seed),
+        }
 
     def resolved(self) -> dict[str, Any]:
         """Every key with its value, defaults filled in, JSON types only; `parse` of it gives an equal run."""

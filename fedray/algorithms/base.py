@@ -26,7 +26,19 @@ from fedray.common.vectors import Vectors, unit
 from fedray.models.base import ModelSpec
 from fedray.models.network import Layout, Output
 
-__all__ = ["Algorithm", "Client", "Each", "Part", "Proximal", "Received", "Server", "Sum", "Uploads", "Vectors", "unit"]
+__all__ = [
+    "Algorithm",
+    "Client",
+    "Part",
+    "PerClient",
+    "Proximal",
+    "Received",
+    "Server",
+    "Sum",
+    "Uploads",
+    "Vectors",
+    "unit",
+]
 
 
 class Forward(Protocol):
@@ -43,7 +55,7 @@ Loss = Callable[[Forward], Tensor]
 """A loss of one batch: given the forward pass at some theta, the scalar to differentiate."""
 Part = Literal["all", "body", "head"]
 """Which parameters: the layout marks head and body."""
-Slice = Literal["all", "body", "head", "unbiased", "none"]
+ParameterGroup = Literal["all", "body", "head", "unbiased", "none"]
 """As `Part`; unbiased: all but the head's bias."""
 
 
@@ -59,7 +71,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Each:
+class PerClient:
     """One upload that reaches the server from every client by itself: stacked `(M, ...)`, by ascending client id.
 
     For what cannot be summed (classifiers that teach as an ensemble). Its traffic grows with the cohort.
@@ -68,7 +80,7 @@ class Each:
     vector: Tensor
 
 
-Uploads = Mapping[str, Sum | Each]
+Uploads = Mapping[str, Sum | PerClient]
 
 
 @dataclass
@@ -177,7 +189,7 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class Received:
-    """The uploads of a round, by name: of a Sum the sum, of an Each all, `(M, ...)`; `update` is U = Σ_i π_i u_i."""
+    """The uploads of a round by name: a Sum's sum, a PerClient's stack `(M, ...)`; `update` is U = Σ_i π_i u_i."""
 
     sums: Vectors = field(default_factory=Vectors)
 
@@ -211,7 +223,7 @@ class Algorithm(Component):
     epochs of `adapt`; trained: the same after the local training of a round; kept: the same as it stands."""
     generic: ClassVar[bool] = True
     """Whether the generic accuracy (GA) is the global model's; else it is the mean of the personal ones'."""
-    adapts: ClassVar[Slice] = "all"
+    finetuned_part: ClassVar[ParameterGroup] = "all"
     """Which parameters fine-tuning moves."""
 
     def initial(self, theta: Tensor, layout: Layout) -> Tensor:
@@ -245,11 +257,11 @@ class Algorithm(Component):
         """q, what this step descends, before clip, weight decay, momentum and learning rate."""
         return self.gradient(c)
 
-    def moves(self, c: Client) -> Slice:
+    def trained_part(self, c: Client) -> ParameterGroup:
         """Which parameters this step moves: gradient, weight decay and momentum stop at the others."""
         return "all"
 
-    def pull(self, c: Client) -> float:
+    def decoupled_weight(self, c: Client) -> float:
         """λ where q holds a λ y that the authors' code adds as weight decay, after clipping (D-12); else 0."""
         return 0.0
 

@@ -32,5 +32,5 @@ class FedProx(Proximal):
     def proximal(self, c: Client, theta: Tensor) -> Tensor:
         return self.mu * (theta - c.theta_0)
 
-    def pull(self, c: Client) -> float:
+    def decoupled_weight(self, c: Client) -> float:
         return self.mu

@@ -35,7 +35,7 @@ class DynamicRegularisation(Proximal):
     def proximal(self, c: Client, theta: Tensor) -> Tensor:
         return self.coefficient(c) * (theta - c.theta_0 + c.state.h)
 
-    def pull(self, c: Client) -> float:
+    def decoupled_weight(self, c: Client) -> float:
         return self.coefficient(c)
 
     def upload(self, c: Client) -> Uploads:
@@ -111,7 +111,7 @@ class FedDC(DynamicRegularisation):
     def coefficient(self, c: Client) -> float:
         return self.alpha / self.size(c)
 
-    def pull(self, c: Client) -> float:
+    def decoupled_weight(self, c: Client) -> float:
         return 0.0  # the authors' code clips all of it
 
     def server_state(self, theta: Tensor) -> Vectors:

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Client, Forward, Slice
+from fedray.algorithms.base import Client, Forward, ParameterGroup
 from fedray.algorithms.linear_head import LinearHead, Q, Unbiased, counts, normalised, phi
 from fedray.common.errors import UserError
 from fedray.models.network import Layout, Output
@@ -40,7 +40,7 @@ class FedGE(LinearHead):
     reads_features = True
     shares = "body"
     personal = "trained"
-    adapts = "body"
+    finetuned_part = "body"
     scale_w: float = Field(
         1e4,
         gt=0,
@@ -63,7 +63,7 @@ class FedGE(LinearHead):
         weight.copy_(self.scale_w**0.5 * simplex_etf(*weight.shape))
         return theta
 
-    def moves(self, c: Client) -> Slice:
+    def trained_part(self, c: Client) -> ParameterGroup:
         return "body"
 
     def adapted(self, z: Tensor, c: Client) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import batch_norm, cross_entropy, linear, one_hot
 
 from fedray.algorithms.auxiliary import kl
-from fedray.algorithms.base import Client, Each, Forward, Received, Server, Uploads, Vectors
+from fedray.algorithms.base import Client, Forward, PerClient, Received, Server, Uploads, Vectors
 from fedray.algorithms.linear_head import LinearHead
 from fedray.models.network import Layout
 
@@ -123,7 +123,7 @@ class FedGen(LinearHead):
 
     def upload(self, c: Client) -> Uploads:
         weight, bias = self.head(c.layout, c.theta)
-        return {"weight": Each(weight), "bias": Each(bias), "counts": Each(c.counts)}
+        return {"weight": PerClient(weight), "bias": PerClient(bias), "counts": PerClient(c.counts)}
 
     def aggregate(self, server: Server, got: Received) -> None:
         super().aggregate(server, got)

@@ -91,8 +91,8 @@ class FedTOGA(DynamicRegularisation):
             r = r + c.local.g_tilde
         return r
 
-    def pull(self, c: Client) -> float:
-        return super().pull(c) if self.dynamic_regularisation else 0.0
+    def decoupled_weight(self, c: Client) -> float:
+        return super().decoupled_weight(c) if self.dynamic_regularisation else 0.0
 
     def gradient(self, c: Client) -> Tensor:
         if not self.sam:

@@ -5,7 +5,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Algorithm, Client, Forward, Slice, Uploads
+from fedray.algorithms.base import Algorithm, Client, Forward, ParameterGroup, Uploads
 from fedray.algorithms.linear_head import LinearHead, counts
 from fedray.models.network import Output
 
@@ -67,7 +67,7 @@ class FedBABU(Algorithm):
     shares = "body"
     generic = False
 
-    def moves(self, c: Client) -> Slice:
+    def trained_part(self, c: Client) -> ParameterGroup:
         return "body"
 
 
@@ -85,7 +85,7 @@ class FedRep(Algorithm):
     shares = "body"
     keeps = "head"
     generic = False
-    adapts = "head"
+    finetuned_part = "head"
     body_epochs: int = Field(
         1,
         ge=1,
@@ -93,5 +93,5 @@ class FedRep(Algorithm):
         json_schema_extra={"paper": {"FedRep's code": 1}},
     )
 
-    def moves(self, c: Client) -> Slice:
+    def trained_part(self, c: Client) -> ParameterGroup:
         return "body" if c.epoch >= c.epochs - self.body_epochs else "head"

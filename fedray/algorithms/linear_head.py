@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedray.algorithms.base import Algorithm, Client, Slice
+from fedray.algorithms.base import Algorithm, Client, ParameterGroup
 from fedray.common.errors import UserError
 from fedray.models.network import Layout, Output
 
@@ -42,12 +42,12 @@ class LinearHead(Algorithm):
 class Unbiased(LinearHead):
     """Base of the methods whose head has no bias: one that is there starts at 0 and stays there."""
 
-    adapts = "unbiased"
+    finetuned_part = "unbiased"
 
     def initial(self, theta: Tensor, layout: Layout) -> Tensor:
         return theta * layout.part("unbiased")
 
-    def moves(self, c: Client) -> Slice:
+    def trained_part(self, c: Client) -> ParameterGroup:
         return "unbiased"
 
 

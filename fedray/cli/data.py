@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from fedray.common.errors import UserError, shown, unknown
+from fedray.common.errors import UserError, truncated_repr, unknown
 from fedray.common.yaml_files import parse_yaml
 from fedray.datasets import DATASETS, data_source
 from fedray.datasets.base import DataSource, data_dir
@@ -134,6 +134,8 @@ def _settings(assignments: list[str] | None) -> dict[str, dict[str, Any]]:
         key, equals, value = assignment.partition("=")
         section, _, option = key.partition(".")
         if not equals or section not in found or not option:
-            raise UserError(f"--set: found {shown(assignment)}; data.KEY=VALUE or partition.KEY=VALUE is required")
+            raise UserError(
+                f"--set: found {truncated_repr(assignment)}; data.KEY=VALUE or partition.KEY=VALUE is required"
+            )
         found[section][option] = parse_yaml(value, f"--set {key}")
     return found

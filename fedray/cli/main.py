@@ -14,7 +14,7 @@ from rich.table import Table
 from fedray.cli.data import data_app
 from fedray.common.component import Component
 from fedray.common.entry import entry
-from fedray.common.errors import UserError, redacted, shown
+from fedray.common.errors import UserError, redacted, truncated_repr
 from fedray.sweep.run import sweep_here
 
 app = typer.Typer(
@@ -46,11 +46,11 @@ def run(
     point: dict[str, Any] = load_yaml(file)
     point = point.get("base", point)
     if not isinstance(point, dict):
-        raise UserError(f"{file}: base: found {shown(point)}; a mapping is required")
+        raise UserError(f"{file}: base: found {truncated_repr(point)}; a mapping is required")
     for assignment in set_ or []:
         key, equals, value = assignment.partition("=")
         if not equals or not key:
-            raise UserError(f"--set: found {shown(assignment)}; KEY=VALUE is required")
+            raise UserError(f"--set: found {truncated_repr(assignment)}; KEY=VALUE is required")
         point = changed(point, key, parse_yaml(value, f"--set {key}"))
     if backend is not None:
         point = changed(point, "runtime.backend", backend)
@@ -165,9 +165,9 @@ def ui(
     except OSError as error:
         raise UserError(f"--port: {host}:{port} cannot be listened at: {error.strerror}; give another --port") from None
     # The address of the store can hold a password: an environment is private, a command line is not.
-    os.execve(
+    os.execve(  # noqa: S606
         sys.executable,
-        [sys.executable, "-m", "mlflow", "ui", "--host", host, "--port", str(port)],  # noqa: S606
+        [sys.executable, "-m", "mlflow", "ui", "--host", host, "--port", str(port)],
         os.environ | {"MLFLOW_BACKEND_STORE_URI": uri},
     )
 

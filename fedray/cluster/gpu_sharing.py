@@ -39,7 +39,7 @@ class Packing:
         self._measure = measure or one_client
         self._fractions: dict[str, float] = {}
 
-    def settled(self, run: RunConfig, data: Dataset | ray.ObjectRef[Dataset]) -> RunConfig:
+    def resolve_auto_gpus(self, run: RunConfig, data: Dataset | ray.ObjectRef[Dataset]) -> RunConfig:
         """The run with a number for `auto`, within a running Ray. Raises UserError where there is no GPU to measure on,
         or where even one client does not fit."""
         if run.runtime.gpus_per_actor != "auto":

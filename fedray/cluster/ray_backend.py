@@ -14,12 +14,12 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
-from fedray.cluster.timeouts import Pace
+from fedray.cluster.timeouts import CallTimeouts
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset, as_tensor
-from fedray.engine.messages import Broadcast, Exam, Job, Partial
+from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.worker import LESS_MEMORY, Worker, number_of_chunks
 from fedray.partitions.shards import Shards
@@ -40,26 +40,26 @@ class ClientActor:
         """Make ready for a run; replaces all of the one before."""
         self._worker = Worker(Problem(RunConfig.parse(config), data, shards, tests))
 
-    def train(self, broadcast: dict[str, Any], jobs: list[tuple[int, float, Arrays]]) -> dict[str, Any]:
+    def train(self, broadcast: dict[str, Any], tasks: list[tuple[int, float, Arrays]]) -> dict[str, Any]:
         """Train clients. The result is returned, not put, so that it outlives this actor."""
-        partial = self._worker.train(_broadcast(broadcast), _jobs(jobs))
+        reply = self._worker.train(_broadcast(broadcast), _tasks(tasks))
         return {
-            "sums": _arrays(partial.sums),
-            "diverged": partial.diverged,
-            "probes": partial.probes,
-            "states": {i: _arrays(state) for i, state in partial.states.items()},
-            "each": {i: _arrays(each) for i, each in partial.each.items()},
+            "sums": _arrays(reply.sums),
+            "diverged": reply.diverged,
+            "probes": reply.probes,
+            "states": {i: _arrays(state) for i, state in reply.states.items()},
+            "each": {i: _arrays(each) for i, each in reply.each.items()},
         }
 
     def evaluate(self, model: dict[str, np.ndarray], chunks: list[int], split: str) -> Arrays:
         """Exact sums over some chunks of the test or training set."""
         return _arrays(self._worker.evaluate(_tensor(model["theta"]), _tensor(model["buffers"]), chunks, split))
 
-    def examine(
-        self, broadcast: dict[str, Any], jobs: list[tuple[int, float, Arrays]], exam: Exam
+    def evaluate_personal(
+        self, broadcast: dict[str, Any], tasks: list[tuple[int, float, Arrays]], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
         """Test the personal models of clients."""
-        return self._worker.examine(_broadcast(broadcast), _jobs(jobs), exam)
+        return self._worker.evaluate_personal(_broadcast(broadcast), _tasks(tasks), request)
 
 
 class RayBackend:
@@ -86,22 +86,22 @@ class RayBackend:
             "test": number_of_chunks(len(problem.data.y_test)),
             "train": number_of_chunks(len(problem.data.y_train)),
         }
-        self._pace = Pace()
+        self._timeouts = CallTimeouts()
         for slot, actor in enumerate(self._actors):
             if actor is None:
                 self._spawn(slot)
         self._call("open", [self._setup] * len(self._actors))
 
-    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> list[Partial]:
+    def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
         return [
-            Partial(
+            Reply(
                 _sums(answer["sums"]),
                 {i: _vectors(each) for i, each in answer["each"].items()},
                 {i: _vectors(state) for i, state in answer["states"].items()},
                 answer["diverged"],
                 answer["probes"],
             )
-            for answer in self._call("train", self._dealt(broadcast, jobs))
+            for answer in self._call("train", self._dealt(broadcast, tasks))
         ]
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
@@ -109,12 +109,16 @@ class RayBackend:
         chunks = [list(range(slot, self._chunks[split], len(self._actors))) for slot in range(len(self._actors))]
         return [_sums(answer) for answer in self._call("evaluate", [(sent, share, split) for share in chunks])]
 
-    def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:
-        calls = [(*call, exam) for call in self._dealt(broadcast, jobs)]
-        return {i: marks for answer in self._call("examine", calls) for i, marks in answer.items()}
+    def evaluate_personal(
+        self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
+    ) -> dict[int, dict[str, float]]:
+        calls = [(*call, request) for call in self._dealt(broadcast, tasks)]
+        return {i: scores for answer in self._call("evaluate_personal", calls) for i, scores in answer.items()}
 
-    def _dealt(self, broadcast: Broadcast, jobs: Sequence[Job]) -> list[tuple[Any, list[tuple[int, float, Arrays]]]]:
-        """The arguments of one call per actor: the broadcast, stored once, and the actor's jobs."""
+    def _dealt(
+        self, broadcast: Broadcast, tasks: Sequence[ClientTask]
+    ) -> list[tuple[Any, list[tuple[int, float, Arrays]]]]:
+        """The arguments of one call per actor: the broadcast, stored once, and the actor's tasks."""
         sent = ray.put(
             vars(broadcast)
             | {
@@ -123,8 +127,10 @@ class RayBackend:
                 "message": _arrays(broadcast.message),
             }
         )
-        shares = longest_first([self._steps[job.client] for job in jobs], len(self._actors))
-        return [(sent, [(jobs[k].client, jobs[k].weight, _arrays(jobs[k].state)) for k in share]) for share in shares]
+        shares = longest_first([self._steps[task.client] for task in tasks], len(self._actors))
+        return [
+            (sent, [(tasks[k].client, tasks[k].weight, _arrays(tasks[k].state)) for k in share]) for share in shares
+        ]
 
     def close(self) -> None:
         for actor in self._actors:
@@ -157,11 +163,11 @@ class RayBackend:
         for slot in busy:
             work = self._work(method, arguments[slot])
             for attempt in range(RESPAWNS + 1):
-                left = began[slot] + self._pace.limit(method, work, attempt) - time.monotonic()
+                left = began[slot] + self._timeouts.limit(method, work, attempt) - time.monotonic()
                 try:
                     answers.append(ray.get(pending[slot], timeout=max(left, 1.0)))
                     if attempt == 0:
-                        self._pace.measured(method, work, time.monotonic() - began[slot])
+                        self._timeouts.measured(method, work, time.monotonic() - began[slot])
                     break
                 except (RayActorError, OutOfMemoryError, GetTimeoutError) as error:
                     why = "hangs" if isinstance(error, GetTimeoutError) else f"died ({type(error).__name__})"
@@ -183,7 +189,7 @@ class RayBackend:
 
     def _work(self, method: str, arguments: tuple[Any, ...]) -> float:
         """What a call's duration goes with: local steps, or chunks of a set of samples."""
-        if method in ("train", "examine"):
+        if method in ("train", "evaluate_personal"):
             return float(sum(self._steps[client] for client, *_ in arguments[1]))
         return float(len(arguments[1])) if method == "evaluate" else 1.0
 
@@ -213,8 +219,8 @@ def _broadcast(sent: dict[str, Any]) -> Broadcast:
     )
 
 
-def _jobs(sent: list[tuple[int, float, Arrays]]) -> list[Job]:
-    return [Job(i, weight, _vectors(state)) for i, weight, state in sent]
+def _tasks(sent: list[tuple[int, float, Arrays]]) -> list[ClientTask]:
+    return [ClientTask(i, weight, _vectors(state)) for i, weight, state in sent]
 
 
 def _vectors(arrays: Arrays) -> Vectors:

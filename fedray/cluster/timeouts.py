@@ -8,7 +8,7 @@ FIRST = 3600.0
 """Seconds for a call of a kind that has not been measured yet."""
 
 
-class Pace:
+class CallTimeouts:
     """The slowest pace of each kind of call, in seconds per unit of work (local steps, chunks, clients)."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
-from fedray.common.errors import UserError, shown, unknown
+from fedray.common.errors import UserError, truncated_repr, unknown
 
 WANTED = {"model_type": "mapping", "dict_type": "mapping", "tuple_type": "list", "list_type": "list"}
 """Kinds of pydantic's complaints whose words are Python's, and what YAML calls the thing that is required."""
@@ -93,9 +93,9 @@ def describe(error: ValidationError, section: str = "", model: type[BaseModel] |
     if first["type"] == "missing":
         return UserError(f"{path}: is required")
     if first["type"] in WANTED:
-        return UserError(f"{path}: found {shown(first['input'])}; a {WANTED[first['type']]} is required")
+        return UserError(f"{path}: found {truncated_repr(first['input'])}; a {WANTED[first['type']]} is required")
     message = first["msg"].removeprefix("Value error, ")
-    return UserError(f"{path}: found {shown(first['input'])}; {message[0].lower()}{message[1:]}")
+    return UserError(f"{path}: found {truncated_repr(first['input'])}; {message[0].lower()}{message[1:]}")
 
 
 def _joined(error: ValidationError) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def choose(section: str, value: Any, registry: Mapping[str, type[C]]) -> C:
         value = {"name": value}
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
         raise UserError(
-            f"{section}: found {shown(value)}; a mapping with a `name` is required, one of: "
+            f"{section}: found {truncated_repr(value)}; a mapping with a `name` is required, one of: "
             f"{', '.join(sorted(registry))}"
         )
     name, options = value["name"], {k: v for k, v in value.items() if k != "name"}

@@ -36,10 +36,10 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
     names = sorted(set(valid))
     near = get_close_matches(name[:LONGEST], names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return UserError(f"{kind}: unknown name {shown(name)}; {hint}valid: {', '.join(names)}")
+    return UserError(f"{kind}: unknown name {truncated_repr(name)}; {hint}valid: {', '.join(names)}")
 
 
-def shown(value: object) -> str:
+def truncated_repr(value: object) -> str:
     """`repr` of a value that a user gave, short enough for one line."""
     try:
         text = repr(value)

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from fedray.common.errors import UserError, shown
+from fedray.common.errors import UserError, truncated_repr
 
 ALIASED = 100_000
 """How many values YAML's aliases may repeat in one file."""
@@ -34,7 +34,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
     for key_node, value in node.value:
         key, line = loader.construct_object(key_node, deep=True), key_node.start_mark.line + 1
         if not isinstance(key, str):
-            raise UserError(f"line {line}: the key {shown(key)} is no text; in quotes it is")
+            raise UserError(f"line {line}: the key {truncated_repr(key)} is no text; in quotes it is")
         if key in found:
             raise UserError(f"line {line}: the key {key!r} stands there twice")
         found[key] = loader.construct_object(value, deep=True)
@@ -84,10 +84,10 @@ def located(key: str, path: str) -> Path:
     """A path as a user wrote it, `~` expanded. Raises UserError naming the key where no file can have it."""
     try:
         if "\0" in path:
-            raise UserError(f"{key}: found {shown(path)}; a path has no zero characters")
+            raise UserError(f"{key}: found {truncated_repr(path)}; a path has no zero characters")
         return Path(path).expanduser()
     except RuntimeError as error:  # ~nobody
-        raise UserError(f"{key}: found {shown(path)}: {error}") from None
+        raise UserError(f"{key}: found {truncated_repr(path)}: {error}") from None
 
 
 def _refuse_bomb(root: yaml.Node) -> None:

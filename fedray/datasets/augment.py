@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from torch import Tensor
 
 from fedray.common.component import Checked, describe
-from fedray.common.errors import UserError, shown, unknown
+from fedray.common.errors import UserError, truncated_repr, unknown
 
 Fill = Literal["black", "mean", "reflect"]
 
@@ -103,7 +103,8 @@ def transforms(key: str, value: Any) -> tuple[Transform, ...]:
     """
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         raise UserError(
-            f"{key}: found {shown(value)}; a list of transforms is required, of: {', '.join(sorted(TRANSFORMS))}"
+            f"{key}: found {truncated_repr(value)}; a list of transforms is required, "
+            f"of: {', '.join(sorted(TRANSFORMS))}"
         )
     return tuple(_transform(key, entry) for entry in value)
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedray.common.errors import UserError, one_line, shown
+from fedray.common.errors import UserError, one_line, truncated_repr
 from fedray.datasets.augment import Crop, Flip
 from fedray.datasets.base import Images, Published, Recipe, data_dir
 from fedray.datasets.cache import cached
@@ -138,7 +138,7 @@ class FedISIC2019(Images):
             except (KeyError, ValueError, TypeError) as error:
                 raise UserError(
                     f"data.name: {self.name}: {table}: line {line} has no image, target (0 to 7), center "
-                    f"and fold (train or test): {shown(error)}"
+                    f"and fold (train or test): {truncated_repr(error)}"
                 ) from None
         if empty := [part for part, found in parts.items() if not found]:
             raise UserError(f"data.name: {self.name}: {table} lists no image of fold {empty[0]}")

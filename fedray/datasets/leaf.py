@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedray.common.errors import UserError, one_line, shown
+from fedray.common.errors import UserError, one_line, truncated_repr
 from fedray.datasets.base import DataSource, Images, Published, Recipe, data_dir
 from fedray.datasets.cache import cached
 from fedray.datasets.dataset import Dataset
@@ -85,10 +85,11 @@ def _users(name: str, path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
         raise UserError(f"data.name: {name}: {path} is no LEAF json: {one_line(error)}") from None
     for user, x, y, count in rows:
         if not (isinstance(user, str) and isinstance(x, list) and isinstance(y, list)):
-            raise UserError(f"data.name: {name}: {path}: user {shown(user)} has no lists x and y")
+            raise UserError(f"data.name: {name}: {path}: user {truncated_repr(user)} has no lists x and y")
         if len(x) != count or len(y) != count:
             raise UserError(
-                f"data.name: {name}: {path}: user {user} has {len(x)} x and {len(y)} y, num_samples says {shown(count)}"
+                f"data.name: {name}: {path}: user {user} has {len(x)} x and {len(y)} y, "
+                f"num_samples says {truncated_repr(count)}"
             )
         if count:
             yield user, x, y
@@ -145,7 +146,7 @@ class Shakespeare(DataSource):
             labels = np.array([numbers[letter] for letter in y], dtype=np.int64)
         except KeyError as error:
             raise UserError(
-                f"data.name: shakespeare: {where}: {shown(error.args[0])} is not one of LEAF's "
+                f"data.name: shakespeare: {where}: {truncated_repr(error.args[0])} is not one of LEAF's "
                 f"{len(LETTERS)} characters"
             ) from None
         except TypeError:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedray.engine.messages import Broadcast, Exam, Job, Partial
+from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.worker import Worker, number_of_chunks
 
@@ -16,14 +16,16 @@ class Backend(Protocol):
     def open(self, problem: Problem) -> None:
         """Make ready for a problem; whatever the one before left is replaced."""
 
-    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> list[Partial]:
-        """Train every job of a round; what each process gives."""
+    def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
+        """Train every task of a round; what each process gives."""
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
         """Exact sums over the whole test or training set, as `Worker.evaluate`, of each process."""
 
-    def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:
-        """Test personal models, as `Worker.examine`."""
+    def evaluate_personal(
+        self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
+    ) -> dict[int, dict[str, float]]:
+        """Test personal models, as `Worker.evaluate_personal`."""
 
     def close(self) -> None:
         """Give everything back."""
@@ -35,15 +37,17 @@ class InlineBackend:
     def open(self, problem: Problem) -> None:
         self._worker = Worker(problem)
 
-    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> list[Partial]:
-        return [self._worker.train(broadcast, jobs)]
+    def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
+        return [self._worker.train(broadcast, tasks)]
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
         samples = self._worker.test_samples if split == "test" else self._worker.train_samples
         return [self._worker.evaluate(theta, buffers, range(number_of_chunks(len(samples))), split)]
 
-    def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:
-        return self._worker.examine(broadcast, jobs, exam)
+    def evaluate_personal(
+        self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
+    ) -> dict[int, dict[str, float]]:
+        return self._worker.evaluate_personal(broadcast, tasks, request)
 
     def close(self) -> None:
         pass

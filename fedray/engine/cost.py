@@ -25,7 +25,7 @@ from fedray.datasets.base import Images
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import train_client
-from fedray.engine.messages import Broadcast, Job, Partial
+from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.partitions.shards import Shards
@@ -65,7 +65,7 @@ class _Meter(InlineBackend):
     def __init__(self, training: Training | None = None, last: int = -1) -> None:
         self.training, self.last = training, last
 
-    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> list[Partial]:
+    def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
         worker, config = self._worker, self._worker.problem.config
         with FlopCounterMode(display=False) if broadcast.round == self.last else contextlib.nullcontext() as counter:
             c, uploads = train_client(
@@ -75,7 +75,7 @@ class _Meter(InlineBackend):
                 worker.problem.shards[0],
                 self.training or config.training,
                 broadcast,
-                jobs[0],
+                tasks[0],
             )
         size, shared = c.layout.size, worker.network.index(config.algorithm.shares)
         self.down = (
@@ -87,7 +87,7 @@ class _Meter(InlineBackend):
         self.gradients, self.predictions = c.passes["gradients"] / c.steps, c.passes["predictions"] / c.steps
         self.full_gradients = c.passes["full_gradients"]
         self.operations = 0 if counter is None else counter.get_total_flops()
-        return super().train(broadcast, jobs)
+        return super().train(broadcast, tasks)
 
 
 def _numbers(tensors: Iterable[Tensor]) -> int:

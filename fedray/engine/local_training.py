@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Each, Slice, Sum
+from fedray.algorithms.base import Algorithm, Client, ParameterGroup, PerClient, Sum
 from fedray.client import LocalClient, Population
 from fedray.common.rng import generator, key
 from fedray.common.vectors import Vectors
 from fedray.config import Training
-from fedray.engine.messages import Broadcast, Job
+from fedray.engine.messages import Broadcast, ClientTask
 from fedray.models.network import Network
 
 OWN, OWN_BUFFERS = "own", "own_buffers"
@@ -42,10 +42,10 @@ def start_client(
     indices: np.ndarray,
     training: Training,
     broadcast: Broadcast,
-    job: Job,
+    task: ClientTask,
 ) -> LocalClient:
     """A client before its first step: at x, but for what it keeps of its own; the network holds its buffers."""
-    state = Vectors(job.state or algorithm.client_state(network.initial))
+    state = Vectors(task.state or algorithm.client_state(network.initial))
     theta, buffers = broadcast.theta, broadcast.buffers
     if algorithm.keeps != "none":
         own = network.index(algorithm.keeps)
@@ -54,7 +54,7 @@ def start_client(
         buffers = state.get(OWN_BUFFERS, buffers)
     network.reset(buffers)
     return LocalClient(
-        job.client,
+        task.client,
         population,
         network,
         indices,
@@ -66,7 +66,7 @@ def start_client(
         training.steps_per_epoch(len(indices)),
         broadcast.lr,
         training.momentum,
-        job.weight,
+        task.weight,
     )
 
 
@@ -75,25 +75,26 @@ def descend(
     training: Training,
     purpose: str,
     direction: Callable[[Client], Tensor],
-    moves: Callable[[Client], Slice],
-    pull: float = 0.0,
+    trained_part: Callable[[Client], ParameterGroup],
+    decoupled_weight: float = 0.0,
 ) -> None:
     """The canonical step on direction q, K_i times: clip, q <- q + wd y, v <- m v + q, y <- y - η_t v.
 
-    purpose: keys the draws. moves: the part to which each step is confined. pull: λ of a term λ y that is not clipped.
+    purpose: keys the draws. trained_part: the part to which each step is confined.
+    decoupled_weight: λ of a term λ y that is not clipped.
     """
     seed, velocity = c.population.seed, None
     augment = generator(seed, f"{purpose}augment", c.round, c.id) if c.population.samples.augment else None
     for k, positions in enumerate(batches(training, c.samples, seed, c.round, c.id, purpose)):
         c.start_step(k, *c.population.samples.batch(c.indices[positions], augment))
-        q, part = direction(c), moves(c)
+        q, part = direction(c), trained_part(c)
         mask = None if part == "all" and not c.layout.frozen else c.network.moving(part)
         moving = c.theta if mask is None else c.theta * mask
         q = q if mask is None else q * mask
         if training.clip_norm is not None:
             q = (
-                clipped(q - pull * moving, training.clip_norm) + pull * moving
-                if pull
+                clipped(q - decoupled_weight * moving, training.clip_norm) + decoupled_weight * moving
+                if decoupled_weight
                 else clipped(q, training.clip_norm)
             )
         if training.weight_decay:
@@ -116,14 +117,14 @@ def train_client(
     indices: np.ndarray,
     training: Training,
     broadcast: Broadcast,
-    job: Job,
-) -> tuple[LocalClient, dict[str, Sum | Each]]:
+    task: ClientTask,
+) -> tuple[LocalClient, dict[str, Sum | PerClient]]:
     """All local steps of one client.
 
     Returns the client (its new state, its update) and every upload, `update` and `buffers` included. The update holds
     the shared parameters alone, in theta's order.
     """
-    c = start_client(algorithm, network, population, indices, training, broadcast, job)
+    c = start_client(algorithm, network, population, indices, training, broadcast, task)
     with _keyed(c, "torch"):  # dropout
         algorithm.begin(c)
         descend(
@@ -131,22 +132,22 @@ def train_client(
             training,
             "",
             algorithm.direction,
-            algorithm.moves,
-            algorithm.pull(c) if training.clip_scope == "code" else 0.0,
+            algorithm.trained_part,
+            algorithm.decoupled_weight(c) if training.clip_scope == "code" else 0.0,
         )
-        uploads: dict[str, Sum | Each] = dict(algorithm.upload(c))
+        uploads: dict[str, Sum | PerClient] = dict(algorithm.upload(c))
     if reserved := uploads.keys() & {"update", "buffers", "train_loss", "sums"}:
         raise ValueError(f"{algorithm.name}: an upload cannot be named {reserved.pop()!r}")
     if algorithm.keeps != "none":
         c.state[OWN] = c.theta[network.index(algorithm.keeps)]
     if algorithm.shares != "none":
         update = c.update if algorithm.shares == "all" else c.update[network.index(algorithm.shares)]
-        uploads["update"] = Sum(update, job.weight)
+        uploads["update"] = Sum(update, task.weight)
     if network.buffers.numel():
         if algorithm.keeps == "all":
             c.state[OWN_BUFFERS] = network.buffers.clone()
         else:
-            uploads["buffers"] = Sum(network.buffers - broadcast.buffers, job.weight)
+            uploads["buffers"] = Sum(network.buffers - broadcast.buffers, task.weight)
     return c, uploads
 
 
@@ -157,7 +158,7 @@ def personal_client(
     indices: np.ndarray,
     training: Training,
     broadcast: Broadcast,
-    job: Job,
+    task: ClientTask,
     epochs: int,
 ) -> LocalClient:
     """A client with its personal model at `theta` (`Algorithm.personal`), prepared; the network holds its buffers.
@@ -166,10 +167,10 @@ def personal_client(
     """
     tuning = training.model_copy(update={"local_epochs": epochs, "local_steps": None})
     tuned = algorithm.personal == "tuned"
-    c = start_client(algorithm, network, population, indices, tuning if tuned else training, broadcast, job)
+    c = start_client(algorithm, network, population, indices, tuning if tuned else training, broadcast, task)
     with _keyed(c, "personal torch"):
         if tuned and epochs:
-            descend(c, tuning, "personal ", algorithm.adapt, lambda c: algorithm.adapts)
+            descend(c, tuning, "personal ", algorithm.adapt, lambda c: algorithm.finetuned_part)
         elif algorithm.personal == "trained":
             algorithm.begin(c)
             descend(
@@ -177,8 +178,8 @@ def personal_client(
                 training,
                 "personal ",
                 algorithm.direction,
-                algorithm.moves,
-                algorithm.pull(c) if training.clip_scope == "code" else 0.0,
+                algorithm.trained_part,
+                algorithm.decoupled_weight(c) if training.clip_scope == "code" else 0.0,
             )
         algorithm.prepare(c)
     return c

@@ -24,7 +24,7 @@ class Broadcast:
 
 
 @dataclass(frozen=True)
-class Job:
+class ClientTask:
     """One client's part of a round: its id, its weight π_i and what it kept (empty before its first activity)."""
 
     client: int
@@ -33,7 +33,7 @@ class Job:
 
 
 @dataclass
-class Partial:
+class Reply:
     """What some clients of a round give.
 
     sums: reduced uploads, int64 in units of 2^-44. each: client -> uploads that are not reduced. states: client -> its
@@ -48,7 +48,7 @@ class Partial:
 
 
 @dataclass(frozen=True)
-class Exam:
+class PersonalEval:
     """Which tests personal models take: on the client's own test samples, on the whole test set (`everyone`).
 
     epochs: of fine-tuning, ascending; the whole test set is for the last alone.

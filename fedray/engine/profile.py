@@ -1,6 +1,7 @@
 """Where a run's time goes: seconds of each part of each round, for `fedray run --profile`."""
 
 import time
+from typing import Any
 
 PARTS = ("broadcast", "local", "reduce", "evaluate", "report", "checkpoint")
 """broadcast: cohort, message, what each client receives. local: the backend's training, transport and waiting included.
@@ -30,6 +31,10 @@ class Profile:
         """`profile_PART_seconds`: mean seconds of a round."""
         count = max(len(self.rounds), 1)
         return {f"profile_{part}_seconds": sum(row[part] for row in self.rounds) / count for part in PARTS}
+
+    def record(self) -> dict[str, Any]:
+        """What a run's log holds of it: `metrics` and every round's seconds, `rounds`."""
+        return {"metrics": self.metrics(), "rounds": self.rounds}
 
     def table(self) -> str:
         """Mean seconds of a round and share of each part, a line each."""

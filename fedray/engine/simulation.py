@@ -16,7 +16,7 @@ from fedray.common.rng import generator, key
 from fedray.common.vectors import Vectors
 from fedray.engine.backend import Backend
 from fedray.engine.exact_sum import finite, total
-from fedray.engine.messages import Broadcast, Exam, Job, Partial
+from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
 from fedray.engine.state import State, theta_sha256
@@ -92,24 +92,24 @@ class Simulation:
             server = self._server(t, len(cohort))
             weights = {int(i): float(w) for i, w in zip(cohort, self.weights(cohort), strict=True)}
             broadcast = self._broadcast(server, tuple(name for name in probes if name != "classes"))
-            jobs = [Job(i, w, s.clients.get(i, Vectors())) for i, w in weights.items()]
+            tasks = [ClientTask(i, w, s.clients.get(i, Vectors())) for i, w in weights.items()]
             self._lap("broadcast")
 
-            parts = self.backend.train(broadcast, jobs)
+            parts = self.backend.train(broadcast, tasks)
 
             self._lap("local")
-            partial = joined(parts)
-            if not partial.diverged:
+            reply = joined(parts)
+            if not reply.diverged:
                 break
-            cohort = self._without(t, cohort, partial)  # and the round is made again, as if they had not been drawn
+            cohort = self._without(t, cohort, reply)  # and the round is made again, as if they had not been drawn
         sums = total([part.sums for part in parts])
         train_loss, buffers, update = float(sums.pop("train_loss")), sums.pop("buffers", None), sums.get("update")
-        measured = over_cohort(partial.probes)
+        measured = over_cohort(reply.probes)
         if "drift" in broadcast.probes and update is not None:
-            lengths = {i: probed["drift"] for i, probed in partial.probes.items()}
+            lengths = {i: probed["drift"] for i, probed in reply.probes.items()}
             measured |= drift_between(lengths, weights, update)
         sums["update"] = self._whole(update)
-        sums |= _stacked(partial.each)
+        sums |= _stacked(reply.each)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(self.problem.config.seed, "server", t))
             algorithm.aggregate(server, Received(Vectors(sums)))
@@ -119,8 +119,8 @@ class Simulation:
         # Only now is anything committed: whatever failed above has left the state as it was.
         s.theta, s.server = server.theta, server.state
         s.buffers = s.buffers if buffers is None else s.buffers + buffers
-        s.clients |= {i: state for i, state in partial.states.items() if state}
-        s.active |= dict.fromkeys((i for i, state in partial.states.items() if state), t + 1)
+        s.clients |= {i: state for i, state in reply.states.items() if state}
+        s.active |= dict.fromkeys((i for i, state in reply.states.items() if state), t + 1)
         s.round = t + 1
         s.dropped += drawn - len(cohort)
         s.seconds += time.perf_counter() - started
@@ -235,14 +235,14 @@ class Simulation:
                 held = [self._holds(int(i)) for i in (() if cohort is None else cohort)]
                 row |= angles.of_server(s.theta, self.layout, sums["features"], held)
         else:
-            row |= personal.everyone(self._examine(Exam((0,), own=False, everyone=True)))
+            row |= personal.everyone(self._evaluate_personal(PersonalEval((0,), own=False, everyone=True)))
         if asked.train:
             count = len(self.problem.data.y_train)
             row["train_accuracy"] = 100 * float(self._sums("train")["correct"].sum()) / count
         if asked.personal is not None and (s.round % asked.personal.every == 0 or self.done):
             epochs = asked.personal.tuned if algorithm.personal == "tuned" else (0,)
-            marks = self._examine(Exam(epochs, own=True, everyone=not algorithm.generic))
-            row |= personal.summary(marks, epochs, row["test_accuracy"] if algorithm.generic else None)
+            scores = self._evaluate_personal(PersonalEval(epochs, own=True, everyone=not algorithm.generic))
+            row |= personal.summary(scores, epochs, row["test_accuracy"] if algorithm.generic else None)
         return row
 
     def _holds(self, client: int) -> Tensor:
@@ -257,19 +257,19 @@ class Simulation:
             raise Diverged(self._state.round, None, f"the {split} loss is not finite or above {MAX_TEST_LOSS:g}")
         return sums
 
-    def _examine(self, exam: Exam) -> dict[int, dict[str, float]]:
+    def _evaluate_personal(self, request: PersonalEval) -> dict[int, dict[str, float]]:
         """Every client that has samples (and test samples, where these are asked for) takes the tests."""
         s, tests, tested = self._state, self.problem.tests, self.problem.shards.sizes > 0
-        if exam.own and tests is not None:
+        if request.own and tests is not None:
             tested &= tests.sizes > 0
         ids = [int(i) for i in np.flatnonzero(tested)]
         server = self._server(s.round - 1, len(ids))  # the learning rate is that of the round just made
-        jobs = [Job(i, 1 / len(ids), s.clients.get(i, Vectors())) for i in ids]
-        marks = self.backend.examine(self._broadcast(server), jobs, exam)
+        tasks = [ClientTask(i, 1 / len(ids), s.clients.get(i, Vectors())) for i in ids]
+        scores = self.backend.evaluate_personal(self._broadcast(server), tasks, request)
         for i in ids:
-            if any(np.isnan(value) for value in marks[i].values()):
+            if any(np.isnan(value) for value in scores[i].values()):
                 raise Diverged(s.round, i, "the personal model's outputs are not numbers")
-        return marks
+        return scores
 
     def state(self) -> State:
         """The run as it is after the last whole round; the tensors are never modified in place."""
@@ -295,21 +295,21 @@ class Simulation:
         """What the run has given so far."""
         return Result(list(self._state.history), self._state.theta, self.layout, self.state())
 
-    def _without(self, t: int, cohort: np.ndarray, partial: Partial) -> np.ndarray:
+    def _without(self, t: int, cohort: np.ndarray, reply: Reply) -> np.ndarray:
         """The cohort less the clients whose numbers went wrong. Raises Diverged: see `training.on_divergence`."""
-        first = min(partial.diverged)  # the same client, however many actors reported
-        error = Diverged(t + 1, first, partial.diverged[first])
-        left = cohort[~np.isin(cohort, list(partial.diverged))]
+        first = min(reply.diverged)  # the same client, however many actors reported
+        error = Diverged(t + 1, first, reply.diverged[first])
+        left = cohort[~np.isin(cohort, list(reply.diverged))]
         if not (self._drops and len(left)):
             raise error
-        for client, what in sorted(partial.diverged.items()):
+        for client, what in sorted(reply.diverged.items()):
             log.warning("round %d: client %d is dropped: %s", t + 1, client, what)
         return left
 
 
-def joined(parts: Sequence[Partial]) -> Partial:
+def joined(parts: Sequence[Reply]) -> Reply:
     """What is kept per client, of all processes; their sums stay apart."""
-    whole = Partial()
+    whole = Reply()
     for part in parts:
         whole.states |= part.states
         whole.each |= part.each

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Each, Sum
+from fedray.algorithms.base import PerClient, Sum
 from fedray.client import CHUNK, LocalClient, Population
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
@@ -19,7 +19,7 @@ from fedray.engine import device as devices
 from fedray.engine.device import keep_memory
 from fedray.engine.exact_sum import Accumulator, NotSummable, finite
 from fedray.engine.local_training import OWN_BUFFERS, personal_client, train_client
-from fedray.engine.messages import Broadcast, Exam, Job, Partial
+from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.evaluation.angles import class_sums
 from fedray.evaluation.probes import probe_client
@@ -52,24 +52,30 @@ class Worker:
             self.train_samples, data.num_classes, config.seed, len(problem.shards), int(problem.shards.sizes.sum())
         )
 
-    def train(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Partial:
-        """Train the clients of `jobs` one after another and reduce their uploads."""
-        config, there = self.problem.config, self._there(broadcast)
-        sums, partial = Accumulator(), Partial()
-        for job in jobs:
-            indices = self.problem.shards[job.client]
-            with _explained(f"client {job.client} ({len(indices)} samples)"):
+    def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Reply:
+        """Train the clients of `tasks` one after another and reduce their uploads."""
+        config, there = self.problem.config, self._to_device(broadcast)
+        sums, reply = Accumulator(), Reply()
+        for task in tasks:
+            indices = self.problem.shards[task.client]
+            with _explained(f"client {task.client} ({len(indices)} samples)"):
                 c, uploads = train_client(
-                    config.algorithm, self.network, self.population, indices, config.training, there, self._here(job)
+                    config.algorithm,
+                    self.network,
+                    self.population,
+                    indices,
+                    config.training,
+                    there,
+                    self._task_to_device(task),
                 )
-            each = {name: upload.vector for name, upload in uploads.items() if isinstance(upload, Each)}
+            each = {name: upload.vector for name, upload in uploads.items() if isinstance(upload, PerClient)}
             try:
                 if not math.isfinite(float(c.loss)):
                     raise NotSummable("the training loss is not finite")
                 for name, vector in each.items():
                     if not finite(vector):
                         raise NotSummable(f"{name} is not finite")
-                sums.add("train_loss", c.loss / c.steps, job.weight, broadcast.cohort)
+                sums.add("train_loss", c.loss / c.steps, task.weight, broadcast.cohort)
                 for name, upload in uploads.items():
                     if isinstance(upload, Sum):
                         sums.add(name, upload.vector, upload.weight, broadcast.cohort)
@@ -77,17 +83,17 @@ class Worker:
                     if not finite(vector):
                         raise NotSummable(f"its state {name} is not finite")
             except NotSummable as reason:
-                partial.diverged[job.client] = str(reason)
+                reply.diverged[task.client] = str(reason)
             if each:
-                partial.each[job.client] = _kept(each)
-            if broadcast.probes and job.client not in partial.diverged:
-                received = job.state.get(OWN_BUFFERS, broadcast.buffers).to(self.device)
-                partial.probes[job.client] = probe_client(
+                reply.each[task.client] = _kept(each)
+            if broadcast.probes and task.client not in reply.diverged:
+                received = task.state.get(OWN_BUFFERS, broadcast.buffers).to(self.device)
+                reply.probes[task.client] = probe_client(
                     broadcast.probes, c, config.algorithm, self.test_samples, received, config.training.batch_size
                 )
-            partial.states[job.client] = _kept(c.state)
-        partial.sums = sums.sums
-        return partial
+            reply.states[task.client] = _kept(c.state)
+        reply.sums = sums.sums
+        return reply
 
     def evaluate(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int], split: str = "test") -> dict[str, Tensor]:
         """Chunks of 500 consecutive samples of the test set, or of the training set (not augmented).
@@ -118,19 +124,21 @@ class Worker:
                 sums.add("features", class_sums(output.features, y, classes), 1 / CHUNK, terms)
         return sums.sums
 
-    def examine(self, broadcast: Broadcast, jobs: Sequence[Job], exam: Exam) -> dict[int, dict[str, float]]:
-        """Test the personal models of the clients of `jobs`: client -> test -> value.
+    def evaluate_personal(
+        self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
+    ) -> dict[int, dict[str, float]]:
+        """Test the personal models of the clients of `tasks`: client -> test -> value.
 
         `own_E` after E epochs: accuracy on the client's own test samples, percent; `everyone`, `everyone_loss`:
         accuracy and mean loss on the whole test set. What cannot be a number any more is NaN.
         """
-        config, there, tests = self.problem.config, self._there(broadcast), self.problem.tests
+        config, there, tests = self.problem.config, self._to_device(broadcast), self.problem.tests
         result: dict[int, dict[str, float]] = {}
-        for job in jobs:
-            marks = result[job.client] = {}
-            for epochs in exam.epochs:
-                indices = self.problem.shards[job.client]
-                with _explained(f"the personal model of client {job.client} ({len(indices)} samples)"):
+        for task in tasks:
+            scores = result[task.client] = {}
+            for epochs in request.epochs:
+                indices = self.problem.shards[task.client]
+                with _explained(f"the personal model of client {task.client} ({len(indices)} samples)"):
                     c = personal_client(
                         config.algorithm,
                         self.network,
@@ -138,16 +146,16 @@ class Worker:
                         indices,
                         config.training,
                         there,
-                        self._here(job),
+                        self._task_to_device(task),
                         epochs,
                     )
-                if exam.own and tests is not None:
-                    marks[f"own_{epochs}"], _ = self._marks(c, tests[job.client])
-            if exam.everyone:
-                marks["everyone"], marks["everyone_loss"] = self._marks(c, np.arange(len(self.test_samples)))
+                if request.own and tests is not None:
+                    scores[f"own_{epochs}"], _ = self._score(c, tests[task.client])
+            if request.everyone:
+                scores["everyone"], scores["everyone_loss"] = self._score(c, np.arange(len(self.test_samples)))
         return result
 
-    def _marks(self, c: LocalClient, indices: np.ndarray) -> tuple[float, float]:
+    def _score(self, c: LocalClient, indices: np.ndarray) -> tuple[float, float]:
         """Accuracy in percent and mean loss of a personal model on some test samples."""
         self.network.load(c.theta)
         self.network.train(False)
@@ -162,7 +170,7 @@ class Worker:
             loss += float(cross_entropy(logits, y, reduction="sum"))
         return 100 * correct / len(indices), loss / len(indices)
 
-    def _there(self, broadcast: Broadcast) -> Broadcast:
+    def _to_device(self, broadcast: Broadcast) -> Broadcast:
         return replace(
             broadcast,
             theta=broadcast.theta.to(self.device),
@@ -170,8 +178,8 @@ class Worker:
             message=self._moved(broadcast.message),
         )
 
-    def _here(self, job: Job) -> Job:
-        return replace(job, state=self._moved(job.state))
+    def _task_to_device(self, task: ClientTask) -> ClientTask:
+        return replace(task, state=self._moved(task.state))
 
     def _moved(self, vectors: Vectors) -> Vectors:
         return Vectors({name: v.to(self.device) for name, v in vectors.items()})

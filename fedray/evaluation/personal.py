@@ -9,11 +9,12 @@ WORST = 0.1
 
 
 def summary(
-    marks: Mapping[int, Mapping[str, float]], epochs: Sequence[int], test_accuracy: float | None
+    scores: Mapping[int, Mapping[str, float]], epochs: Sequence[int], test_accuracy: float | None
 ) -> dict[str, float]:
     """The metrics of a personal evaluation; accuracies in percent.
 
-    marks: client -> test -> value (`Worker.examine`). epochs: of fine-tuning, ascending. test_accuracy: the global
+    scores: client -> test -> value (`Worker.evaluate_personal`). epochs: of fine-tuning, ascending.
+    test_accuracy: the global
     model's, where it is the generic model; None where the generic accuracy is the mean of the personal models'.
 
     `personal_accuracy`: mean over clients. `personal_std`: standard deviation over clients (population).
@@ -22,7 +23,7 @@ def summary(
     """
     result: dict[str, float] = {}
     for e in epochs:
-        own = np.array([marks[i][f"own_{e}"] for i in sorted(marks)])
+        own = np.array([scores[i][f"own_{e}"] for i in sorted(scores)])
         values = {
             "personal_accuracy": float(own.mean()),
             "personal_std": float(own.std()),
@@ -31,13 +32,13 @@ def summary(
         result |= values
         if len(epochs) > 1:
             result |= {f"{name}_e{e}": value for name, value in values.items()}
-    generic = test_accuracy if test_accuracy is not None else everyone(marks)["test_accuracy"]
+    generic = test_accuracy if test_accuracy is not None else everyone(scores)["test_accuracy"]
     return result | {"generic_accuracy": generic}
 
 
-def everyone(marks: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+def everyone(scores: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
     """Mean over clients of accuracy (percent) and loss on the whole test set."""
     return {
-        "test_accuracy": float(np.mean([marks[i]["everyone"] for i in sorted(marks)])),
-        "test_loss": float(np.mean([marks[i]["everyone_loss"] for i in sorted(marks)])),
+        "test_accuracy": float(np.mean([scores[i]["everyone"] for i in sorted(scores)])),
+        "test_loss": float(np.mean([scores[i]["everyone_loss"] for i in sorted(scores)])),
     }

@@ -68,7 +68,7 @@ def _cosines(twin: LocalClient, algorithm: Algorithm, tau: float, size: int) -> 
             return kl(target, algorithm.logits(forward(twin.x)) / tau)
 
         g_p, q = twin.grad(twin.theta, loss), algorithm.direction(twin)
-        if (part := algorithm.moves(twin)) != "all":
+        if (part := algorithm.trained_part(twin)) != "all":
             q = q * twin.network.moving(part)
         lengths = [float(torch.linalg.vector_norm(v)) for v in (q, g_p)]
         if min(lengths) >= NOTHING:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedray.common.errors import UserError, one_line
 
-MOST = 8
+MAX_RECORDINGS = 8
 """Recordings of one run. Each keeps buffers of its inputs and outputs; what would be the ninth runs eagerly."""
 WARM = 2
 """A function is recorded when it meets the same shapes for this many times and one; libraries are set up by then."""
@@ -45,7 +45,7 @@ class Recorder:
         key = name, *((tuple(x.shape), x.dtype) for x in inputs)
         if key not in self._recorded:
             self._met[key] = self._met.get(key, 0) + 1
-            if self._met[key] <= WARM or len(self._recorded) == MOST:
+            if self._met[key] <= WARM or len(self._recorded) == MAX_RECORDINGS:
                 return function(*inputs)
             static = [x.clone() for x in inputs]
             try:

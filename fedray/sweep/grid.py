@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from fedray.common.component import as_written, describe
-from fedray.common.errors import UserError, shown, unknown
+from fedray.common.errors import UserError, truncated_repr, unknown
 from fedray.common.rng import generator
 from fedray.common.yaml_files import load_yaml
 from fedray.config import Section
@@ -93,7 +93,7 @@ class Sweep(Section):
                 DISTRIBUTIONS[kind](np.random.default_rng(0), *arguments)
             except (TypeError, ValueError, ArithmeticError):
                 raise UserError(
-                    f"search.{key}: {kind} does not take {shown(arguments)}; {ARGUMENTS[kind]} is required"
+                    f"search.{key}: {kind} does not take {truncated_repr(arguments)}; {ARGUMENTS[kind]} is required"
                 ) from None
         return search
 
@@ -116,7 +116,7 @@ class Sweep(Section):
                 raise UserError(f"{name}: found []; at least one value is required")
             if len(set(written)) < len(values):
                 twice = next(value for value in values if written.count(repr(value)) > 1)
-                raise UserError(f"{name}: lists {shown(twice)} more than once")
+                raise UserError(f"{name}: lists {truncated_repr(twice)} more than once")
         if "samples" in self.model_fields_set and not self.search:
             raise UserError(f"samples: found {self.samples}; without `search` there is nothing to draw")
         count = self.samples * math.prod(map(len, [*self.cases.values(), *self.grid.values()]))
@@ -214,7 +214,7 @@ def changed(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
         if isinstance(found, str) and head in COMPONENTS:
             found = {"name": found}
         if found is not None and not isinstance(found, Mapping):
-            raise UserError(f"{key}: {head} holds {shown(found)}, which has no keys")
+            raise UserError(f"{key}: {head} holds {truncated_repr(found)}, which has no keys")
         return {**config, head: changed(found or {}, rest, value)}
     if isinstance(value, Mapping) and isinstance(found, Mapping) and head not in COMPONENTS:
         for name, inner in value.items():

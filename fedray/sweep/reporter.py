@@ -11,10 +11,10 @@ from ray.tune.experiment import Trial
 from fedray.sweep.cells import Cell
 from fedray.sweep.plan import Plan
 from fedray.sweep.progress import Progress
-from fedray.tracking.tracker import CellRun, Tracker, picture, tags_of
+from fedray.tracking.tracker import CellRun, Tracker
 
 
-class Sink(tune.Callback):
+class TuneReporter(tune.Callback):
     """Everything Tune reports goes to MLflow and to the display, from the driver.
 
     What goes to MLflow does so in a thread of its own, in order, so that neither Tune nor an actor waits for the store
@@ -85,12 +85,12 @@ class Sink(tune.Callback):
         self._written.append(self._writer.submit(write, *arguments))
 
     def _open(self, cell: Cell, run: CellRun) -> None:
-        tags = {"fedray.sweep": self.plan.cells.sweep.name, **tags_of(cell.run)}
+        tags = {"fedray.sweep": self.plan.cells.sweep.name, **cell.run.tags()}
         self.tracker.open_cell(run, cell.hash, cell.label, cell.run.resolved(), tags, self.parent)
         problem = self.plan.cells.problem(cell)
         digest = problem.shards.digest
         if digest not in self._pictures:
-            self._pictures[digest] = picture(problem)
+            self._pictures[digest] = problem.picture()
         self.tracker.log_picture(run, self._pictures[digest])
 
     def _close(self, cell: Cell, status: str, result: dict[str, Any]) -> None:

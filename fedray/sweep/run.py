@@ -10,7 +10,7 @@ from fedray.common.errors import UserError
 from fedray.common.signals import sigterm_as_interrupt
 from fedray.sweep.grid import Sweep
 from fedray.sweep.plan import Plan, plan
-from fedray.sweep.storage import Claims, alone, storage
+from fedray.sweep.storage import Claims, storage, sweep_lock
 from fedray.tracking.store import outcomes
 from fedray.tracking.tracker import Tracker
 
@@ -27,11 +27,11 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
     sweep, cells = plan.cells.sweep, plan.cells.cells
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_as_interrupt())
-        stack.enter_context(alone(sweep.name))
+        stack.enter_context(sweep_lock(sweep.name))
         if plan.to_run:
-            from fedray.sweep.tune import placed
+            from fedray.sweep.tune import prepared_cluster
 
-            stack.enter_context(placed(plan, address))
+            stack.enter_context(prepared_cluster(plan, address))
         claims = stack.enter_context(Claims(storage() / "locks" / "cells"))
         tracker = Tracker()
         parent = tracker.open_sweep(

@@ -64,7 +64,7 @@ def directory(cell: Cell) -> Path:
 
 
 @contextlib.contextmanager
-def alone(name: str) -> Iterator[None]:
+def sweep_lock(name: str) -> Iterator[None]:
     """One process per sweep and storage; the lock goes with its holder, however that ends. Raises UserError."""
     path = storage() / "locks" / name.replace("/", "_")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from fedray.cluster.resources import cluster_nodes, refuse_infeasible
 from fedray.sweep.grid import Sweep
 from fedray.sweep.plan import Plan
 from fedray.sweep.progress import Progress
-from fedray.sweep.reporter import Sink
+from fedray.sweep.reporter import TuneReporter
 from fedray.sweep.storage import directory, storage
 from fedray.sweep.trainable import CellTrainable, DataRef
 from fedray.tracking.tracker import Tracker
@@ -26,7 +26,7 @@ RETRIES = 3
 
 
 @contextlib.contextmanager
-def placed(plan: Plan, address: str | None) -> Iterator[None]:
+def prepared_cluster(plan: Plan, address: str | None) -> Iterator[None]:
     """A Ray on which every trial fits, for the duration of a block. Raises UserError where one never fits.
 
     The plan's cells get numbers for `gpus_per_actor: auto`.
@@ -34,7 +34,7 @@ def placed(plan: Plan, address: str | None) -> Iterator[None]:
     with cluster(address):
         packing = Packing()
         for cell in plan.to_run:
-            run = packing.settled(cell.run, plan.cells.data[cell.data])
+            run = packing.resolve_auto_gpus(cell.run, plan.cells.data[cell.data])
             plan.cells.cells[cell.hash] = replace(cell, run=run)
         for runtime in plan.requests:
             refuse_infeasible(runtime, cluster_nodes())
@@ -49,13 +49,16 @@ def run_cells(
     release: Callable[[str], None],
     statuses: dict[str, str],
 ) -> None:
-    """Run what is to run, within `placed`; `statuses` gets each cell's, and `release` is told when it has one."""
+    """Run what is to run, within `prepared_cluster`.
+
+    statuses: gets each cell's status. release: is told when a cell has one.
+    """
     if plan.force:
         tracker.supersede([cell.hash for cell in plan.to_run])
         for cell in plan.to_run:
             shutil.rmtree(directory(cell), ignore_errors=True)
     with Progress(len(plan.to_run)) as progress:
-        sink = Sink(plan, tracker, progress, parent, release)
+        sink = TuneReporter(plan, tracker, progress, parent, release)
         try:
             _tune(plan, sink, max_concurrent)
         finally:
@@ -63,7 +66,7 @@ def run_cells(
             statuses |= progress.outcomes
 
 
-def _tune(plan: Plan, sink: Sink, max_concurrent: int | None) -> None:
+def _tune(plan: Plan, sink: TuneReporter, max_concurrent: int | None) -> None:
     sweep = plan.cells.sweep
     cells = [
         {
@@ -83,7 +86,7 @@ def _tune(plan: Plan, sink: Sink, max_concurrent: int | None) -> None:
         "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
         "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     }  # a cell may end before it was ever evaluated
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what fails is told by the Sink
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what fails is told by the TuneReporter
     scratch = storage() / "tune" / str(os.getpid())
     tuner = tune.Tuner(
         tune.with_parameters(CellTrainable, data=data),

@@ -36,14 +36,14 @@ def _values(label: str, files: Iterable[Path]) -> list[str]:
 @cache
 def git_tags() -> dict[str, str]:
     """The commit of fedray's own checkout, `+changes` where it has uncommitted ones; empty outside of a checkout."""
-    root = Path(__file__).parent
+    root = Path(__file__).parents[1]
     try:
         head, changes = (
-            subprocess.run(
-                ["git", "-C", str(root), *command],
+            subprocess.run(  # noqa: S603
+                ["git", "-C", str(root), *command],  # noqa: S607
                 capture_output=True,
                 text=True,
-                check=True,  # noqa: S603, S607
+                check=True,
                 timeout=10,
             ).stdout.strip()
             for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", "."])

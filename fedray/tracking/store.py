@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
-from fedray.common.errors import UserError, one_line, redacted, shown
+from fedray.common.errors import UserError, one_line, redacted, truncated_repr
 
 PATIENCE = 5.0
 """Seconds to wait for a server's port to answer."""
@@ -34,15 +34,15 @@ def refuse_unusable(uri: str) -> None:
     if path is not None:
         return _refuse_file(path)
     if ("://" not in uri and not uri.startswith("databricks")) or uri.startswith(("file:", "sqlite:")):
-        raise UserError(f"MLFLOW_TRACKING_URI: found {shown(redacted(uri))}; {FORMS}")
+        raise UserError(f"MLFLOW_TRACKING_URI: found {truncated_repr(redacted(uri))}; {FORMS}")
     try:
         parts = urllib.parse.urlsplit(uri)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise UserError(f"MLFLOW_TRACKING_URI: found {shown(redacted(uri))}, {error}; {FORMS}") from None
+        raise UserError(f"MLFLOW_TRACKING_URI: found {truncated_repr(redacted(uri))}, {error}; {FORMS}") from None
     scheme = parts.scheme.partition("+")[0]
     if scheme in ("http", "https") and not host:
-        raise UserError(f"MLFLOW_TRACKING_URI: found {shown(redacted(uri))}; {FORMS}")
+        raise UserError(f"MLFLOW_TRACKING_URI: found {truncated_repr(redacted(uri))}; {FORMS}")
     if (
         not host
         or scheme not in PORTS
@@ -74,7 +74,7 @@ RANK = ("finished", "diverged", "stopped", "failed", "interrupted", "running")
 """Where a cell has several runs, the one whose status comes first counts."""
 
 
-class NoStore(UserError):
+class StoreNotFound(UserError):
     """There is no store, or no experiment in it, yet."""
 
 
@@ -86,7 +86,7 @@ def store_uri() -> str:
 def open_store(create: bool = False) -> tuple[MlflowClient, str]:
     """The client and the id of the experiment.
 
-    Raises UserError where the store cannot be used, NoStore where there is none and `create` does not ask for one.
+    Raises UserError where the store cannot be used, StoreNotFound where there is none and `create` is false.
     """
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # the outbox repeats, and does not block meanwhile
@@ -97,7 +97,7 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
     local = local_file(uri)
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
     if local is not None and not create and not (local.exists() and local.stat().st_size):
-        raise NoStore(f"MLFLOW_TRACKING_URI: there is no store at {local}; run a sweep first, or name its store")
+        raise StoreNotFound(f"MLFLOW_TRACKING_URI: there is no store at {local}; run a sweep first, or name its store")
     refuse_unusable(uri)
     try:
         with _one_at_a_time(local):
@@ -106,7 +106,7 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
             if found is not None:
                 return client, found.experiment_id
             if not create:
-                raise NoStore(f"MLflow has no experiment named {name!r} in this store; run a sweep first")
+                raise StoreNotFound(f"MLflow has no experiment named {name!r} in this store; run a sweep first")
             root = (local.resolve().parent / "mlartifacts").as_uri() if local is not None else None
             return client, client.create_experiment(name, artifact_location=root)
     except UserError:
@@ -170,7 +170,7 @@ def outcomes() -> dict[str, Outcome]:
     """Cell hash -> outcome; empty where there is no store yet. Nothing is created."""
     try:
         client, experiment = open_store()
-    except NoStore:
+    except StoreNotFound:
         return {}
     return {
         cell: Outcome(status(run), run.data.tags.get("fedray.stopper", ""))
@@ -178,7 +178,7 @@ def outcomes() -> dict[str, Outcome]:
     }
 
 
-def away(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
     """Whether an exception says that the store cannot be reached, is overloaded or locked: worth another attempt."""
     if isinstance(error, MlflowException):
         return bool(error.get_http_status_code() >= 500 or error.get_http_status_code() == 429)

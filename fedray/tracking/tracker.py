@@ -9,7 +9,6 @@ one is harmless, since its timestamps are those of the first attempt and MLflow 
 """
 
 import hashlib
-import io
 import os
 import tempfile
 import time
@@ -22,13 +21,9 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from fedray.common.errors import redacted
-from fedray.config import RunConfig
-from fedray.engine.problem import Problem
-from fedray.engine.profile import Profile
-from fedray.partitions.heterogeneity import heatmap
 from fedray.tracking.outbox import Outbox
 from fedray.tracking.provenance import environment_tags, git_tags
-from fedray.tracking.store import IS_CELL, RANK, away, open_store, search
+from fedray.tracking.store import IS_CELL, RANK, is_transient, open_store, search
 
 LAST = 10
 """How many evaluated rounds `last10_*` averages."""
@@ -57,7 +52,7 @@ class Tracker:
 
     def __init__(self) -> None:
         self.client, self.experiment = open_store(create=True)
-        self._outbox = Outbox(away)
+        self._outbox = Outbox(is_transient)
 
     def supersede(self, cells: Sequence[str]) -> None:
         """Mark the earlier runs of these cells, so that each cell keeps one that counts."""
@@ -205,8 +200,8 @@ class Tracker:
             metrics["seconds_per_round"] = summary["seconds_per_round"]
         if "diverged_round" in summary:
             metrics["diverged_round"] = summary["diverged_round"]
-        profile: Profile | None = summary.get("profile")
-        metrics |= {} if profile is None else profile.metrics()
+        profile: Mapping[str, Any] = summary.get("profile", {})
+        metrics |= profile.get("metrics", {})
         tags = {"fedray.status": status, "fedray.message": redacted(message)[:5000]}
         tags |= {f"fedray.{key}": summary[key] for key in ("theta_sha256", "state_sha256", "stopper") if key in summary}
         # A cell that was stopped early and goes on later is closed twice: the later round is the one that is shown.
@@ -218,8 +213,8 @@ class Tracker:
                 [Metric(k, v, now, step) for k, v in metrics.items()],
                 tags=[RunTag(k, v) for k, v in tags.items()],
             )
-            if profile is not None:
-                self.client.log_dict(run.id, {"rounds": profile.rounds}, "profile.json")
+            if profile:
+                self.client.log_dict(run.id, {"rounds": profile["rounds"]}, "profile.json")
             if "traceback" in summary:
                 self.client.log_text(run.id, redacted(summary["traceback"]), "traceback.txt")
             self.client.set_terminated(run.id, "FINISHED" if status in ("finished", "stopped") else "FAILED")
@@ -264,25 +259,6 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             text = str(value)
             result[prefix + key] = text if len(text) <= 500 else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
     return result
-
-
-def tags_of(config: RunConfig) -> dict[str, str]:
-    """What one groups and filters by in the UI."""
-    return {
-        "algorithm": config.algorithm.label(),
-        "partition": config.partition.label(),
-        "data": config.data.name,
-        "model": config.model.name,
-        "seed": str(config.seed),
-    }
-
-
-def picture(problem: Problem) -> bytes:
-    """The client x class heatmap of a run, as PNG. Takes a quarter of a second."""
-    counts = problem.shards.label_counts(problem.data.y_train, problem.data.num_classes)
-    file = io.BytesIO()
-    heatmap(counts, title=f"{problem.data.name}, {problem.config.partition.label()}").savefig(file, format="png")
-    return file.getvalue()
 
 
 def _now() -> int:

@@ -17,7 +17,7 @@ from fedray.config import Training
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import batches, train_client
-from fedray.engine.messages import Broadcast, Job
+from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.models.network import Network
@@ -294,7 +294,7 @@ def trained(algorithm: Algorithm, **training: Any) -> tuple[LocalClient, dict[st
         np.arange(4),
         Training(batch_size="full", **training),
         Broadcast(0, 0.1, network.theta.clone(), start, Vectors(), 1),
-        Job(0, 0.25, Vectors()),
+        ClientTask(0, 0.25, Vectors()),
     )
     return c, uploads, network
 
@@ -328,9 +328,9 @@ def test_a_client_does_not_depend_on_who_trained_before() -> None:
     built = small("fedavg", model={"name": "test_canonical_step:Peculiar"})
     network = built.network("cpu")
     broadcast = Broadcast(0, 0.1, network.theta.clone(), network.buffers.clone(), Vectors(), 2)
-    jobs = [Job(0, 0.5, Vectors()), Job(1, 0.5, Vectors())]
-    together = Worker(built).train(broadcast, jobs).sums
-    apart = [Worker(built).train(broadcast, [job]).sums for job in jobs]
+    tasks = [ClientTask(0, 0.5, Vectors()), ClientTask(1, 0.5, Vectors())]
+    together = Worker(built).train(broadcast, tasks).sums
+    apart = [Worker(built).train(broadcast, [task]).sums for task in tasks]
     assert all(torch.equal(together[name], apart[0][name] + apart[1][name]) for name in together)
     worker = Worker(built)
     first, second = (worker.evaluate(broadcast.theta, broadcast.buffers, [0]) for _ in range(2))
@@ -373,7 +373,7 @@ def test_a_method_modifies_nothing_it_was_given(name: str) -> None:
         built.shards[client],
         built.config.training,
         Broadcast(1, 0.1, theta, before.buffers, message, 3),
-        Job(int(client), 0.5, state),
+        ClientTask(int(client), 0.5, state),
     )
     assert all(torch.equal(v, copies[key]) for key, v in given.items())
     assert not torch.equal(c.theta, theta)

@@ -22,7 +22,7 @@ from fedray.datasets.arrays import Digits
 from fedray.engine.backend import InlineBackend
 from fedray.engine.cost import cost
 from fedray.engine.local_training import train_client
-from fedray.engine.messages import Broadcast, Job
+from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation, run
 from fedray.engine.state import State
@@ -328,7 +328,7 @@ def test_a_personal_part_that_is_no_number_stays_out_of_every_upload(kind: str) 
         built.shards[2],
         built.config.training,
         Broadcast(0, 0.1, worker.network.initial, torch.zeros(0), Vectors(), 1),
-        Job(2, 1.0, Vectors()),
+        ClientTask(2, 1.0, Vectors()),
     )
     assert kind == "PoisonedGELA" or all(vector.isnan().all() for vector in c.state.values())
     assert bool(c.state) == (kind != "PoisonedGELA")
@@ -383,7 +383,7 @@ def by_hand(name: Any, logits: Any, trained: bool) -> None:
                 built.shards[i],
                 config.training,
                 there,
-                Job(i, 1 / 6, kept),
+                ClientTask(i, 1 / 6, kept),
             )
             theta, kept = c.theta, c.state
         elif "own" in kept:

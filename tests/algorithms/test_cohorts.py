@@ -10,7 +10,7 @@ from fedray.common.errors import Diverged
 from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.exact_sum import NotSummable
-from fedray.engine.messages import Broadcast, Job, Partial
+from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.partitions.shards import Shards
@@ -106,8 +106,8 @@ class Failing(InlineBackend):
     def __init__(self, error: Exception | None) -> None:
         self.error = error
 
-    def train(self, broadcast: Broadcast, jobs: list[Job]) -> list[Partial]:  # type: ignore[override]
-        parts = super().train(broadcast, jobs)
+    def train(self, broadcast: Broadcast, tasks: list[ClientTask]) -> list[Reply]:  # type: ignore[override]
+        parts = super().train(broadcast, tasks)
         if broadcast.round == 2:
             if self.error:
                 raise self.error

@@ -17,7 +17,7 @@ from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.checkpoint import Checkpoints
 from fedray.engine.local_training import start_client
-from fedray.engine.messages import Broadcast, Job
+from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation, run
 from fedray.engine.worker import Worker
@@ -108,7 +108,7 @@ def test_a_client_starts_with_what_it_kept(algorithm: str) -> None:
             built.shards[0],
             built.config.training,
             sent,
-            Job(0, 1.0, state),
+            ClientTask(0, 1.0, state),
         )
         assert torch.equal(c.theta, torch.where(own > 0, value, 2.0))
         assert (worker.network.buffers == (3.0 if state and keeps == "all" else 2.0)).all()

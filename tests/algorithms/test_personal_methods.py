@@ -20,7 +20,7 @@ from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import personal_client
-from fedray.engine.messages import Broadcast, Job
+from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation, run
 from fedray.models.network import Output
@@ -184,7 +184,7 @@ def trained_client(options: Any, client: int = 2, epochs: int = 0) -> LocalClien
         built.shards[client],
         built.config.training,
         replace(running._broadcast(running._server(3, 1)), theta=state.theta),
-        Job(client, 1.0, state.clients.get(client, Vectors())),
+        ClientTask(client, 1.0, state.clients.get(client, Vectors())),
         epochs,
     )
     network.load(c.theta)
@@ -281,7 +281,7 @@ def test_perfedavg_is_tested_after_plain_steps_of_the_inner_length() -> None:
             built.shards[1],
             built.config.training,
             Broadcast(3, 0.05, state.theta, network.buffers, Vectors(), 1),
-            Job(1, 1.0, Vectors()),
+            ClientTask(1, 1.0, Vectors()),
             2,
         ).theta
         for options in (

@@ -14,7 +14,7 @@ import typer
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 
 
-def shown(measured: Any) -> str:
+def truncated_repr(measured: Any) -> str:
     """A ratio with its interval, or what was found."""
     if isinstance(measured, dict):
         return f"{measured['median']:.3g} [{measured['low']:.3g}, {measured['high']:.3g}]"
@@ -28,7 +28,7 @@ def tables(folder: Path) -> str:
         found = json.loads(file.read_text())
         machine = ", ".join(f"{key} {value}" for key, value in found["machine"].items())
         rows = [
-            f"| {line['figure']} | {line['goal']} | {shown(line['measured'])} | "
+            f"| {line['figure']} | {line['goal']} | {truncated_repr(line['measured'])} | "
             + "; ".join(
                 f"{key.replace('_', ' ')} {value}"
                 for key, value in line.items()

@@ -77,17 +77,19 @@ def test_each_kind_of_run_is_measured_once_and_alone(gpus: int, caplog: pytest.L
     data, packing = runs[0].data.load(), Packing(by_model)
     if not gpus:
         with pytest.raises(UserError, match=r"^runtime\.gpus_per_actor: found auto, and no node of the cluster has"):
-            packing.settled(runs[0], data)
+            packing.resolve_auto_gpus(runs[0], data)
         return
-    settled = [packing.settled(run, data) for run in runs]
-    assert [run.runtime.gpus_per_actor for run in settled] == [0.3333, 0.5] * 2
+    resolve_auto_gpus = [packing.resolve_auto_gpus(run, data) for run in runs]
+    assert [run.runtime.gpus_per_actor for run in resolve_auto_gpus] == [0.3333, 0.5] * 2
     assert [record.getMessage().rpartition("one client takes ")[2] for record in caplog.records[1::2]] == [
         "3.00 of 10.00 GiB of a GPU: 0.3333 GPUs per actor",
         "4.00 of 10.00 GiB of a GPU: 0.5 GPUs per actor",
     ]
-    assert [run.cell("x") for run in settled] == [run.cell("x") for run in runs], "the cells are what they were"
+    assert [run.cell("x") for run in resolve_auto_gpus] == [run.cell("x") for run in runs], (
+        "the cells are what they were"
+    )
     fixed = RunConfig.parse(RUN | {"runtime": {"gpus_per_actor": 0.25}})
-    assert packing.settled(fixed, data) is fixed
+    assert packing.resolve_auto_gpus(fixed, data) is fixed
 
 
 def test_what_stops_the_measured_client_is_said_in_one_line(gpus: int) -> None:
@@ -95,7 +97,7 @@ def test_what_stops_the_measured_client_is_said_in_one_line(gpus: int) -> None:
     run = RunConfig.parse(RUN)
     if gpus:
         with pytest.raises(UserError, match=r"^runtime\.device: no CUDA device is visible to PyTorch here"):
-            Packing(one_client).settled(run, run.data.load())
+            Packing(one_client).resolve_auto_gpus(run, run.data.load())
 
 
 def test_the_measured_round_is_the_longest_clients_first_steps() -> None:

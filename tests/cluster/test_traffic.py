@@ -10,7 +10,7 @@ import pytest
 from fedray.cluster.ray_backend import ClientActor, RayBackend, longest_first
 from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset
-from fedray.engine.messages import Broadcast, Job
+from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 
@@ -35,13 +35,13 @@ class Weighing(RayBackend):
         self.received.append(sum(map(len, answers)))
         return [pickle.loads(answer) for answer in answers]  # noqa: S301
 
-    def _dealt(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Any:
+    def _dealt(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Any:
         sent = vars(broadcast) | {
             "theta": broadcast.theta.numpy(),
             "buffers": broadcast.buffers.numpy(),
             "message": {name: v.numpy() for name, v in broadcast.message.items()},
         }
-        return [(sent, [(jobs[k].client, jobs[k].weight, {}) for k in range(slot, len(jobs), 2)]) for slot in (0, 1)]
+        return [(sent, [(tasks[k].client, tasks[k].weight, {}) for k in range(slot, len(tasks), 2)]) for slot in (0, 1)]
 
 
 def received(algorithm: str, cohort: int) -> int:

@@ -13,7 +13,7 @@ from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate, augmented, transforms
 from fedray.datasets.dataset import Dataset, Samples
-from fedray.engine.messages import Broadcast, Job
+from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.worker import Worker
 
@@ -209,8 +209,8 @@ def test_a_round_does_not_depend_on_who_is_trained_when() -> None:
         )
         worker = Worker(Problem.build(config))
         theta = worker.network.theta.clone()
-        jobs = [Job(client, 0.25, Vectors()) for client in (3, 5, 7, 9)][::order]
-        return worker.train(Broadcast(0, 0.1, theta, torch.zeros(0), Vectors(), 4), jobs).sums
+        tasks = [ClientTask(client, 0.25, Vectors()) for client in (3, 5, 7, 9)][::order]
+        return worker.train(Broadcast(0, 0.1, theta, torch.zeros(0), Vectors(), 4), tasks).sums
 
     chain = ["flip", {"crop": 1}, {"rotate": 5}, {"cutout": 2}]
     one, other, plain = sums(chain, 1), sums(chain, -1), sums([], 1)

@@ -14,7 +14,7 @@ from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import train_client
-from fedray.engine.messages import Broadcast, Job
+from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation, run
 from tests.algorithms.digits import data
@@ -126,7 +126,13 @@ def trained(problem: Problem) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor]
     for i in map(int, cohort):
         broadcast = Broadcast(0, config.training.lr, x, buffers, Vectors(), len(cohort))
         c, _ = train_client(
-            config.algorithm, network, population, problem.shards[i], config.training, broadcast, Job(i, 1.0, Vectors())
+            config.algorithm,
+            network,
+            population,
+            problem.shards[i],
+            config.training,
+            broadcast,
+            ClientTask(i, 1.0, Vectors()),
         )
         result[i] = c.theta, network.buffers.clone()
     return result, x

@@ -21,7 +21,7 @@ from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import personal_client
-from fedray.engine.messages import Exam, Job
+from fedray.engine.messages import ClientTask, PersonalEval
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Result, Simulation, run
 from fedray.engine.state import State
@@ -248,7 +248,7 @@ def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs:
         for x, y in ((built.data.x_train, built.data.y_train), (built.data.x_test, built.data.y_test))
     )
     assert built.tests is not None
-    marks = running._examine(Exam((epochs,), own=True, everyone=False))
+    marks = running._evaluate_personal(PersonalEval((epochs,), own=True, everyone=False))
     for i in range(6):
         c = personal_client(
             built.config.algorithm,
@@ -257,7 +257,7 @@ def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs:
             built.shards[i],
             built.config.training,
             running._broadcast(running._server(1, 6)),
-            Job(i, 1 / 6, state.clients.get(i, Vectors())),
+            ClientTask(i, 1 / 6, state.clients.get(i, Vectors())),
             epochs,
         )
         expected = state.theta if epochs == 0 else another_round(state, i, same_as, epochs)
@@ -328,7 +328,7 @@ def test_clients_that_never_took_part_are_tested_too() -> None:
     start = result("fedavg", {"epochs": 0}, rounds=1, lr=1e-30).history[-1]
     running = Simulation(problem("local-only", {}), InlineBackend())
     running.step()
-    marks = running._examine(Exam((0,), own=True, everyone=True))
+    marks = running._evaluate_personal(PersonalEval((0,), own=True, everyone=True))
     assert sorted(marks) == list(range(6))
     for i in range(6):
         untrained = i not in running.state().clients

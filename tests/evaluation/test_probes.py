@@ -17,7 +17,7 @@ from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import train_client
-from fedray.engine.messages import Broadcast, Job
+from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.simulation import run
 from fedray.evaluation.angles import mean_angle, pairwise
 from fedray.evaluation.probes import drift_between
@@ -253,7 +253,7 @@ def test_every_batch_finds_the_running_statistics_that_training_left() -> None:
     received = network.buffers.clone()
     broadcast = Broadcast(0, 0.1, network.theta.clone(), received, Vectors(), 1)
     c, _ = train_client(
-        config.algorithm, network, population, np.arange(6), config.training, broadcast, Job(0, 1.0, Vectors())
+        config.algorithm, network, population, np.arange(6), config.training, broadcast, ClientTask(0, 1.0, Vectors())
     )
     c.steps = 2
     both = proximal(c, config.algorithm, received, 3)

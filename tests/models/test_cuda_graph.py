@@ -20,7 +20,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker, _explained
 from fedray.models import cuda_graph as cuda
-from fedray.models.cuda_graph import MOST, WARM, Recorder
+from fedray.models.cuda_graph import MAX_RECORDINGS, WARM, Recorder
 
 
 def stand_in(function: cuda.Function, inputs: Sequence[Tensor]) -> tuple[Callable[[], Any], Sequence[Tensor]]:
@@ -61,11 +61,13 @@ def test_each_shape_and_name_has_its_recording_and_there_are_so_many() -> None:
         return stand_in(function, inputs)
 
     recorder = Recorder(capture)
-    for size in range(1, MOST + 4):
+    for size in range(1, MAX_RECORDINGS + 4):
         for _ in range(WARM + 2):
             x = torch.rand(size)
             assert torch.equal(recorder("double", lambda x: (x * 2,), x)[0], x * 2)
-    assert recorded == [(size,) for size in range(1, MOST + 1)], "one each, after the warm-up; no more than MOST"
+    assert recorded == [(size,) for size in range(1, MAX_RECORDINGS + 1)], (
+        "one each, after the warm-up; no more than MAX_RECORDINGS"
+    )
 
     recorder = Recorder(capture)
     for _ in range(WARM + 2):

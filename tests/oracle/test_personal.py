@@ -18,7 +18,7 @@ from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import personal_client
-from fedray.engine.messages import Broadcast, Job
+from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.simulation import run
 from fedray.engine.state import State
 from fedray.models.network import Layout
@@ -134,7 +134,7 @@ def knn_pieces() -> tuple[Callable[..., torch.Tensor], np.ndarray, np.ndarray, n
             built.shards[3],
             built.config.training,
             Broadcast(4, 0.1, theta, network.buffers, Vectors(), 1),
-            Job(3, 1.0, Vectors()),
+            ClientTask(3, 1.0, Vectors()),
             0,
         )
         network.load(c.theta)

@@ -11,7 +11,7 @@ import pytest
 from fedray.sweep.cells import Cell, Cells
 from fedray.sweep.grid import Sweep
 from fedray.sweep.progress import Progress
-from fedray.sweep.reporter import Sink
+from fedray.sweep.reporter import TuneReporter
 
 BASE = {
     "data": "digits",
@@ -56,12 +56,12 @@ class Told:
         self.threads.add(threading.get_ident())
 
 
-def made(told: Told, release: Callable[[str], None]) -> tuple[Sink, list[Any], list[Cell]]:
+def made(told: Told, release: Callable[[str], None]) -> tuple[TuneReporter, list[Any], list[Cell]]:
     """A sink, and a trial per cell of a sweep of two."""
     cells = Cells(Sweep.model_validate({"name": "two", "base": BASE, "grid": {"seed": [0, 1]}}))
     listed = list(cells.cells.values())
     plan: Any = SimpleNamespace(cells=cells, to_run=listed)
-    sink = Sink(plan, told, Progress(2), "parent", release)  # type: ignore[arg-type]
+    sink = TuneReporter(plan, told, Progress(2), "parent", release)  # type: ignore[arg-type]
     return sink, [SimpleNamespace(config={"cell": {"hash": cell.hash}}) for cell in listed], listed
 
 
@@ -112,13 +112,13 @@ def test_runs_with_the_same_partition_share_its_picture(monkeypatch: pytest.Monk
         drawn.append(problem.config.seed)
         return b"\x89PNG"
 
-    monkeypatch.setattr("fedray.sweep.picture", picture)
+    monkeypatch.setattr("fedray.engine.problem.Problem.picture", picture)
     grid = {"seed": [0, 1], "training.lr": [0.1, 0.2]}
     cells = Cells(Sweep.model_validate({"name": "four", "base": BASE, "grid": grid}))
     plan: Any = SimpleNamespace(cells=cells, to_run=list(cells.cells.values()))
     told = Told()
     told.gate.set()
-    sink = Sink(plan, told, Progress(4), "parent", lambda cell: None)  # type: ignore[arg-type]
+    sink = TuneReporter(plan, told, Progress(4), "parent", lambda cell: None)  # type: ignore[arg-type]
     for cell in cells.cells.values():
         trial: Any = SimpleNamespace(config={"cell": {"hash": cell.hash}})
         sink.on_trial_start(0, [], trial)
