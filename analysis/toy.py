@@ -24,7 +24,8 @@ CURVATURE = np.array([1.0, DELTA])
 
 def local_gradient(w: np.ndarray) -> np.ndarray:
     """Of ½ (w1² + δ w2²)."""
-    return CURVATURE * w
+    result: np.ndarray = CURVATURE * w
+    return result
 
 
 def path(direction: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

@@ -23,6 +23,8 @@ from fedray.algorithms.server_optimizers import FedACG, FedAdam, FedAvgM, FedYog
 from fedray.common.component import choose, load_class
 from fedray.common.errors import UserError
 
+__all__ = ["ALGORITHMS", "Algorithm", "algorithm"]
+
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.name: kind
     for kind in (

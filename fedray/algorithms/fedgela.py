@@ -22,7 +22,8 @@ def simplex_etf(classes: int, width: int) -> Tensor:
     """
     basis = torch.linalg.qr(torch.rand(width, classes, dtype=torch.float64)).Q
     centred = torch.eye(classes, dtype=torch.float64) - 1 / classes
-    return (classes / (classes - 1)) ** 0.5 * centred @ basis.T
+    result: Tensor = (classes / (classes - 1)) ** 0.5 * centred @ basis.T
+    return result
 
 
 class FedGE(LinearHead):

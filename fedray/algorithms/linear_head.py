@@ -65,4 +65,5 @@ def phi(c: Client, classes: int, q: Q = "x") -> Tensor:
 
 def normalised(output: Output) -> Tensor:
     """W h/||h||, `(n, C)`: the logits of features of length 1, under a head without bias."""
-    return output.logits / torch.linalg.vector_norm(output.features, dim=1, keepdim=True).clamp(min=1e-12)
+    result: Tensor = output.logits / torch.linalg.vector_norm(output.features, dim=1, keepdim=True).clamp(min=1e-12)
+    return result

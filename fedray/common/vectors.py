@@ -24,4 +24,5 @@ class Vectors(dict[str, Tensor]):
 
 def unit(v: Tensor, eps: float = 1e-7) -> Tensor:
     """`v / (||v||_2 + eps)` over the last axis: one global norm. The zero vector stays zero."""
-    return v / (torch.linalg.vector_norm(v, dim=-1, keepdim=True) + eps)
+    result: Tensor = v / (torch.linalg.vector_norm(v, dim=-1, keepdim=True) + eps)
+    return result

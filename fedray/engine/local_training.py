@@ -107,7 +107,8 @@ def descend(
 
 def clipped(q: Tensor, norm: float) -> Tensor:
     """q, scaled down to `norm` where it is longer."""
-    return q * (norm / torch.linalg.vector_norm(q)).clamp(max=1.0)
+    result: Tensor = q * (norm / torch.linalg.vector_norm(q)).clamp(max=1.0)
+    return result
 
 
 def train_client(

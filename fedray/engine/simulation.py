@@ -216,7 +216,8 @@ class Simulation:
         if self.problem.config.training.aggregation == "uniform":
             return np.full(len(cohort), 1 / len(cohort))
         sizes = self.problem.shards.sizes[cohort]
-        return sizes / sizes.sum()
+        result: np.ndarray = sizes / sizes.sum()
+        return result
 
     def evaluate(self, cohort: np.ndarray | None = None) -> dict[str, float]:
         """What the configuration asks for, after the last whole round; accuracies in percent. Raises Diverged.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import Field
 from torch import nn
@@ -48,7 +48,7 @@ class ResNet(ModelSpec):
             module.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
         head = classifier(module.fc.in_features, self.projection, num_classes)
         module.fc = nn.Sequential(*head) if len(head) > 1 else head[0]
-        return module
+        return cast(nn.Module, module)
 
 
 class ResNet18(ResNet):
@@ -93,4 +93,4 @@ class EfficientNetB0(ModelSpec):
         if channels != 3:
             module.features[0][0] = nn.Conv2d(channels, 32, 3, stride=2, padding=1, bias=False)
         module.classifier = nn.Sequential(module.classifier[0], *classifier(1280, self.projection, num_classes))
-        return module
+        return cast(nn.Module, module)

@@ -18,7 +18,8 @@ class CharLSTMNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         states, _ = self.lstm(self.embed(x.long()))
-        return self.output(states[:, -1])
+        output: Tensor = self.output(states[:, -1])
+        return output
 
 
 class CharLSTM(ModelSpec):

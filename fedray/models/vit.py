@@ -25,7 +25,8 @@ class ShiftedPatches(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.cat([x, *(pad(x, shift) for shift in SHIFTS)], dim=1)
-        return self.project(unfold(x, self.patch, stride=self.patch).transpose(1, 2))
+        output: Tensor = self.project(unfold(x, self.patch, stride=self.patch).transpose(1, 2))
+        return output
 
 
 class LocalitySelfAttention(nn.Module):
@@ -44,7 +45,8 @@ class LocalitySelfAttention(nn.Module):
         q, k, v = self.qkv(self.norm(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         others = ~torch.eye(t, dtype=torch.bool, device=x.device)
         mixed = scaled_dot_product_attention(q * self.temperature.exp(), k, v, attn_mask=others, scale=1.0)
-        return self.out(mixed.transpose(1, 2).reshape(b, t, -1))
+        output: Tensor = self.out(mixed.transpose(1, 2).reshape(b, t, -1))
+        return output
 
 
 class Block(nn.Module):
@@ -57,7 +59,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(x)
-        return x + self.mlp(x)
+        output: Tensor = x + self.mlp(x)
+        return output
 
 
 class SLViTNetwork(nn.Module):
@@ -76,7 +79,8 @@ class SLViTNetwork(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.tokens(x)
         x = torch.cat([self.class_token.expand(len(tokens), -1, -1), tokens], dim=1) + self.positions
-        return self.mlp_head(self.blocks(x)[:, 0])
+        output: Tensor = self.mlp_head(self.blocks(x)[:, 0])
+        return output
 
 
 class SLViT(ModelSpec):

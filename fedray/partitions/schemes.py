@@ -181,7 +181,8 @@ class Natural(Partition):
         kept = np.arange(clients) if self.pick == "first" else np.sort(rng.choice(ids, clients, replace=False))
         number = np.full(ids, -1)
         number[kept] = np.arange(clients)
-        return number[owner]
+        result: np.ndarray = number[owner]
+        return result
 
     @staticmethod
     def _divided(owner: np.ndarray, ids: int, clients: int, rng: np.random.Generator) -> Shards:
