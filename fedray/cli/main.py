@@ -15,7 +15,6 @@ from fedray.cli.data import data_app
 from fedray.common.component import Component
 from fedray.common.entry import entry
 from fedray.common.errors import UserError, redacted, truncated_repr
-from fedray.sweep.run import sweep_here
 
 app = typer.Typer(
     add_completion=False,
@@ -59,12 +58,7 @@ def run(
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
     profile = Profile() if profiled else None
-    if track:
-        from fedray.api import tracked
-
-        result = tracked(config, label(point, config), profile)
-    else:
-        result = simulate(config, profile=profile)
+    result = simulate(config, track=label(point, config) if track else None, profile=profile)
     summary = result.summary()
     if as_json:
         print(json.dumps(summary if profile is None else summary | {"profile": profile.metrics()}))
@@ -118,7 +112,15 @@ def sweep(
         from fedray.sweep.remote import sweep_in_cluster
 
         raise typer.Exit(sweep_in_cluster(loaded, address, force, max_concurrent))
-    raise typer.Exit(sweep_here(loaded, str(file), address, force, max_concurrent, dry_run))
+    from fedray.sweep.run import drive, planned
+
+    plan = planned(loaded, str(file), force)
+    if dry_run:
+        from fedray.sweep.dry_run import show as show_plan
+
+        show_plan(plan, address)
+    else:
+        raise typer.Exit(drive(plan, max_concurrent, address))
 
 
 @app.command("list")

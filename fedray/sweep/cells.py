@@ -1,6 +1,7 @@
 """The cells of a sweep: one configuration and one seed each, with their data."""
 
 import json
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,9 @@ from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem, fitted
 from fedray.sweep.grid import SYMBOLS, Sweep, found
 
+KEPT_PROBLEMS = 8
+"""Dealt data sets that are kept: cells that share one follow each other."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -21,55 +25,93 @@ class Cell:
     label: str
     run: RunConfig
     data: str
-    """Key of its data set in `Cells.data`."""
+    """Key of its data set in `Problems.data`."""
 
 
-class Cells:
-    """The cells of a sweep, checked as far as that is possible without training, with their data.
+class Problems:
+    """The data sets of a sweep, each loaded once, and its cells' problems.
 
-    cells: hash -> Cell, in the sweep's order; equal configurations are one cell. data: key -> data set, fitted.
+    Attributes:
+        data: key -> data set, fitted to the model's image size.
     """
 
-    def __init__(self, sweep: Sweep) -> None:
-        self.sweep = sweep
+    def __init__(self) -> None:
         self.data: dict[str, Dataset] = {}
-        self.cells: dict[str, Cell] = {}
         self._loaded: dict[str, tuple[Dataset, str]] = {}
-        self._problems: dict[str, Problem] = {}
-        varied = sweep.varied
-        for point in sweep.points():
-            run = RunConfig.parse(point)
-            source = json.dumps(run.data.options())
-            if source not in self._loaded:
-                data = run.data.load()
-                self._loaded[source] = data, data.digest
-            data, digest = self._loaded[source]
-            key = f"{digest}/{run.model.image_size}"
-            self.data.setdefault(key, fitted(data, run))
-            if run.runtime.backend != "ray":
-                raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
-            cell = Cell(run.cell(digest), label(point, run, varied), run, key)
-            self.problem(cell)
-            self.cells.setdefault(cell.hash, cell)
+        self._problems: OrderedDict[str, Problem] = OrderedDict()
+        self._checked: set[str] = set()
+
+    def cell(self, run: RunConfig, label: str) -> Cell:
+        """The cell of a configuration; its data are loaded unless they are there. Raises UserError."""
+        source = json.dumps(run.data.options())
+        if source not in self._loaded:
+            data = run.data.load()
+            self._loaded[source] = data, data.digest
+        data, digest = self._loaded[source]
+        key = f"{digest}/{run.model.image_size}"
+        if key not in self.data:
+            self.data[key] = fitted(data, run)
+        return Cell(run.cell(digest), label, run, key)
+
+    def check(self, cell: Cell) -> None:
+        """Deal the data out and try the model, once per setting. Raises UserError where either is impossible."""
+        run = cell.run
+        model = [cell.data, run.model.options(), run.algorithm.options(), run.training.precision, run.evaluation.probes]
+        if _new(self._checked, self._setting(cell), model):
+            self.problem(cell).network("cpu")
 
     def problem(self, cell: Cell) -> Problem:
-        """The cell's data dealt out; dealt, and the model tried, once per distinct setting. Raises UserError."""
-        run = cell.run
-        setting = json.dumps(
-            [
-                cell.data,
-                run.model.options(),
-                run.algorithm.options(),
-                run.partition.options(),
-                run.clients.model_dump(mode="json"),
-                run.seed,
-            ]
-        )
+        """The cell's data dealt out; only the latest few are kept."""
+        setting = json.dumps(self._setting(cell))
         if setting not in self._problems:
-            problem = Problem.build(run, self.data[cell.data])
-            problem.network("cpu")
-            self._problems[setting] = problem
-        return Problem(run, self._problems[setting].data, self._problems[setting].shards)
+            self._problems[setting] = Problem.build(cell.run, self.data[cell.data])
+            if len(self._problems) > KEPT_PROBLEMS:
+                self._problems.popitem(last=False)
+        self._problems.move_to_end(setting)
+        dealt = self._problems[setting]
+        return Problem(cell.run, dealt.data, dealt.shards, dealt.tests)
+
+    @staticmethod
+    def _setting(cell: Cell) -> list[Any]:
+        """What decides who holds which samples."""
+        run = cell.run
+        personal = run.evaluation.personal
+        return [
+            cell.data,
+            run.partition.options(),
+            run.clients.model_dump(mode="json"),
+            None if personal is None else personal.split,
+            run.seed,
+        ]
+
+
+def _new(seen: set[str], *setting: Any) -> bool:
+    key = json.dumps(setting)
+    known = key in seen
+    seen.add(key)
+    return not known
+
+
+def cells(sweep: Sweep, problems: Problems) -> dict[str, Cell]:
+    """The cells of a sweep, checked as far as that is possible without training.
+
+    Returns:
+        Hash -> cell, in the sweep's order; equal configurations are one cell.
+
+    Raises:
+        UserError: a configuration is wrong, its data or its model cannot be used.
+    """
+    found: dict[str, Cell] = {}
+    varied = sweep.varied
+    for point in sweep.points():
+        run = RunConfig.parse(point)
+        if run.runtime.backend != "ray":
+            raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
+        cell = problems.cell(run, label(point, run, varied))
+        if cell.hash not in found:
+            problems.check(cell)
+            found[cell.hash] = cell
+    return found
 
 
 def label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] = ()) -> str:

@@ -23,7 +23,7 @@ def show(plan: Plan, address: str | None) -> None:
     console = Console(highlight=False)
     table = Table("cell", "status", "run", box=None, pad_edge=False)
     known = plan.known
-    for cell in plan.cells.cells.values():
+    for cell in plan.cells.values():
         table.add_row(cell.hash, known[cell.hash].status if cell.hash in known else "to run", cell.label)
     console.print(table)
     address = address or os.environ.get("RAY_ADDRESS")

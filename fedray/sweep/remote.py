@@ -13,6 +13,7 @@ import ray
 from fedray.cluster.connection import cluster
 from fedray.common.errors import UserError
 from fedray.sweep.grid import Sweep
+from fedray.sweep.run import drive, planned
 
 REQUIRED = ("MLFLOW_TRACKING_URI", "FEDRAY_STORAGE")
 PASSED = (
@@ -47,11 +48,9 @@ def sweep_in_cluster(sweep: Sweep, address: str, force: bool, max_concurrent: in
 
 
 def _drive(sweep: dict[str, object], force: bool, max_concurrent: int | None, env: dict[str, str]) -> tuple[int, str]:
-    from fedray.sweep.run import sweep_here
-
     os.environ |= env
     loaded = Sweep.model_validate(sweep)
     try:
-        return sweep_here(loaded, loaded.name, "auto", force, max_concurrent), ""
+        return drive(planned(loaded, loaded.name, force), max_concurrent, "auto"), ""
     except UserError as error:
         return 2, str(error)

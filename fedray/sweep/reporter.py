@@ -9,9 +9,9 @@ from ray import tune
 from ray.tune.experiment import Trial
 
 from fedray.sweep.cells import Cell
-from fedray.sweep.plan import Plan
 from fedray.sweep.progress import Progress
-from fedray.tracking.tracker import CellRun, Tracker
+from fedray.sweep.session import Session
+from fedray.tracking.tracker import CellRun
 
 
 class TuneReporter(tune.Callback):
@@ -21,10 +21,9 @@ class TuneReporter(tune.Callback):
     or for a picture to be drawn. Only that thread touches the tracker until `close_rest`.
     """
 
-    def __init__(
-        self, plan: Plan, tracker: Tracker, progress: Progress, parent: str, release: Callable[[str], None]
-    ) -> None:
-        self.plan, self.tracker, self.progress, self.parent, self.release = plan, tracker, progress, parent, release
+    def __init__(self, session: Session, cells: Sequence[Cell], progress: Progress) -> None:
+        self.session, self.tracker, self.progress = session, session.tracker, progress
+        self._cells = {cell.hash: cell for cell in cells}
         self._runs: dict[str, CellRun] = {}
         self._last: dict[str, dict[str, float]] = {}
         self._pictures: dict[str, bytes] = {}
@@ -57,7 +56,7 @@ class TuneReporter(tune.Callback):
     def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         cell = self._cell(trial)
         if cell.hash not in self.progress.outcomes:  # Tune ended it, not the trial: a scheduler or `stop`
-            self._close(cell, "stopped", {"stopper": self.plan.cells.sweep.stopper})
+            self._close(cell, "stopped", {"stopper": self.session.plan.sweep.stopper})
 
     def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         self.progress.note(f"the process of {self._cell(trial).label} died; starting it again from its checkpoint")
@@ -74,9 +73,11 @@ class TuneReporter(tune.Callback):
 
     def close_rest(self) -> None:
         """Whatever is still open when Tune returns was interrupted. Returns when all has been handed to the tracker."""
-        for cell in self.plan.to_run:
+        for cell in self._cells.values():
             if cell.hash in self._runs and cell.hash not in self.progress.outcomes:
-                self._close(cell, "interrupted", {"message": "the sweep was interrupted; call it again to go on"})
+                self._close(
+                    cell, "interrupted", {"message": "the sweep was interrupted; run the same command again to resume"}
+                )
         self._writer.shutdown()
         for written in self._written:
             written.result()
@@ -85,9 +86,9 @@ class TuneReporter(tune.Callback):
         self._written.append(self._writer.submit(write, *arguments))
 
     def _open(self, cell: Cell, run: CellRun) -> None:
-        tags = {"fedray.sweep": self.plan.cells.sweep.name, **cell.run.tags()}
-        self.tracker.open_cell(run, cell.hash, cell.label, cell.run.resolved(), tags, self.parent)
-        problem = self.plan.cells.problem(cell)
+        tags = {"fedray.sweep": self.session.plan.sweep.name, **cell.run.tags()}
+        self.tracker.open_cell(run, cell.hash, cell.label, cell.run.resolved(), tags, self.session.parent)
+        problem = self.session.plan.problems.problem(cell)
         digest = problem.shards.digest
         if digest not in self._pictures:
             self._pictures[digest] = problem.picture()
@@ -95,10 +96,11 @@ class TuneReporter(tune.Callback):
 
     def _close(self, cell: Cell, status: str, result: dict[str, Any]) -> None:
         self._write(self.tracker.close_cell, self._runs[cell.hash], status, result, result.get("message", ""))
-        self._write(self.release, cell.hash)
+        self._write(self.session.claims.release, cell.hash)
         last = self._last.get(cell.hash)
         text = f"{last['test_accuracy']:.2f} %" if last else "no evaluation"
+        self.session.statuses[cell.hash] = status
         self.progress.ended(cell.hash, status, result.get("message", "") or text)
 
     def _cell(self, trial: Trial) -> Cell:
-        return self.plan.cells.cells[trial.config["cell"]["hash"]]
+        return self._cells[trial.config["cell"]["hash"]]

@@ -1,16 +1,22 @@
-"""A sweep's driver: runs what is left to run, in this process or as a task of a cluster."""
+"""The driver of a sweep: runs what is left to run, called by the command line and by a task of a cluster alike."""
 
 import contextlib
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
+from fedray.cluster.prepare import prepared
 from fedray.common.errors import UserError
 from fedray.common.signals import sigterm_as_interrupt
+from fedray.sweep import plan as planning
+from fedray.sweep.cells import Cell
 from fedray.sweep.grid import Sweep
-from fedray.sweep.plan import Plan, plan
+from fedray.sweep.plan import Plan
+from fedray.sweep.session import Session
 from fedray.sweep.storage import Claims, storage, sweep_lock
+from fedray.sweep.tune import run_cells
 from fedray.tracking.store import outcomes
 from fedray.tracking.tracker import Tracker
 
@@ -18,92 +24,102 @@ POLL = 2.0
 """Seconds between looks at cells that another sweep runs."""
 
 
-def execute(plan: Plan, max_concurrent: int | None = None, address: str | None = None) -> Counter[str]:
-    """Run a sweep; how many of its cells have which outcome now (`missing`: none yet).
+def planned(sweep: Sweep, file: str, force: bool = False) -> Plan:
+    """Plan a sweep and print what is to be done. Raises UserError that names the file."""
+    try:
+        made = planning.plan(sweep, force)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+    print(made.summary(), flush=True)
+    return made
 
-    Raises UserError, before anything starts or is written to the store, where a trial can never be placed or another
-    process runs this sweep.
+
+def drive(plan: Plan, max_concurrent: int | None = None, address: str | None = None) -> int:
+    """Run a planned sweep with this process as its driver, and print its counts.
+
+    Returns:
+        The exit code: 0, 1 where cells failed or are missing, 130 where the sweep was interrupted.
+
+    Raises:
+        UserError: as `execute`.
     """
-    sweep, cells = plan.cells.sweep, plan.cells.cells
+    counts = execute(plan, max_concurrent, address)
+    print(f"{plan.sweep.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
+    if counts["interrupted"]:
+        print("interrupted: run the same command again to resume", file=sys.stderr)
+        return 130
+    return 1 if counts["failed"] or counts["missing"] else 0
+
+
+def execute(plan: Plan, max_concurrent: int | None = None, address: str | None = None) -> Counter[str]:
+    """Run a planned sweep.
+
+    Returns:
+        How many of its cells have which outcome now (`missing`: none yet).
+
+    Raises:
+        UserError: before anything starts or is written to the store, where a trial can never be placed or another
+            process runs this sweep.
+    """
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_as_interrupt())
-        stack.enter_context(sweep_lock(sweep.name))
+        stack.enter_context(sweep_lock(plan.sweep.name))
         if plan.to_run:
-            from fedray.sweep.tune import prepared_cluster
-
-            stack.enter_context(prepared_cluster(plan, address))
+            plan = stack.enter_context(_ready(plan, address))
         claims = stack.enter_context(Claims(storage() / "locks" / "cells"))
         tracker = Tracker()
         parent = tracker.open_sweep(
-            sweep.name,
-            sweep.description,
-            [{"hash": cell.hash, "label": cell.label, "config": cell.run.resolved()} for cell in cells.values()],
+            plan.sweep.name,
+            plan.sweep.description,
+            [{"hash": cell.hash, "label": cell.label, "config": cell.run.resolved()} for cell in plan.cells.values()],
         )
-        statuses = {cell: outcome.status for cell, outcome in plan.known.items()}
-        counts = Counter[str]()
+        session = Session(plan, claims, tracker, parent, {cell: known.status for cell, known in plan.known.items()})
         try:
-            _run(plan, claims, tracker, parent, max_concurrent, statuses)
+            _run(session, max_concurrent)
         finally:
-            counts.update(statuses.get(cell, "missing") for cell in cells)
-            tracker.close_sweep(parent, counts)
+            tracker.close_sweep(parent, session.counts)
             tracker.close()
-    return counts
+    return session.counts
 
 
-def _run(
-    plan: Plan, claims: Claims, tracker: Tracker, parent: str, max_concurrent: int | None, statuses: dict[str, str]
-) -> None:
-    """Run what is to run and no other sweep runs; wait for what another one does. `statuses` is kept up to date."""
-    left = {cell.hash for cell in plan.to_run}
+@contextlib.contextmanager
+def _ready(plan: Plan, address: str | None) -> Iterator[Plan]:
+    """A Ray on which every trial fits, for the duration of a block; the plan with numbers for `auto` GPUs."""
+    cells = plan.to_run
+    with prepared([(cell.run, plan.problems.data[cell.data]) for cell in cells], address) as runs:
+        resolved = {cell.hash: replace(cell, run=run) for cell, run in zip(cells, runs, strict=True)}
+        yield replace(plan, cells={**plan.cells, **resolved})
+
+
+def _run(session: Session, max_concurrent: int | None) -> None:
+    """Run what is to run and no other sweep runs; wait for what another one does."""
+    left = {cell.hash for cell in session.plan.to_run}
     told = False
     while left:
-        mine = claims.take(left)
+        mine = session.claims.take(left)
         if left - mine and not told:
             told = True
             print(
-                f"{plan.cells.sweep.name}: {len(left - mine)} cells are being run by another sweep; waiting for them",
+                f"{session.plan.sweep.name}: {len(left - mine)} cells are being run by another sweep; waiting for them",
                 flush=True,
             )
         if mine:
-            tracker.close()
-            # Read again now that nobody else can run them: the sweep that did may just have finished them.
-            known = {cell: outcome for cell, outcome in outcomes().items() if cell in plan.cells.cells}
-            part = replace(plan, known=known, chosen=frozenset(mine))
-            statuses.update((cell, known[cell].status) for cell in mine & known.keys())
-            for cell in mine - {cell.hash for cell in part.to_run}:
-                claims.release(cell)
-            if part.to_run:
-                from fedray.sweep.tune import run_cells
-
-                run_cells(part, tracker, parent, max_concurrent, claims.release, statuses)
-                if any(statuses.get(cell.hash) in (None, "running", "interrupted") for cell in part.to_run):
+            cells = _still_to_run(session, mine)
+            if cells:
+                run_cells(session, cells, max_concurrent)
+                if any(session.statuses.get(cell.hash) in (None, "running", "interrupted") for cell in cells):
                     return  # told to stop
             left -= mine
         if left:
             time.sleep(POLL)
 
 
-def sweep_here(
-    loaded: Sweep, file: str, address: str | None, force: bool, max_concurrent: int | None, dry_run: bool = False
-) -> int:
-    """A sweep with this process as its driver; the exit code."""
-    try:
-        planned = plan(loaded, force)
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from None
-    known = [outcome.status for outcome in planned.known.values()]
-    print(
-        f"{loaded.name}: {len(planned.cells.cells)} cells, {known.count('finished')} finished, "
-        f"{known.count('diverged')} diverged, {len(planned.to_run)} to run"
-    )
-    if dry_run:
-        from fedray.sweep.dry_run import show
-
-        show(planned, address)
-        return 0
-    counts = execute(planned, max_concurrent, address)
-    print(f"{loaded.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
-    if counts["interrupted"]:
-        print("interrupted: call the same command again to go on from the checkpoints", file=sys.stderr)
-        return 130
-    return 1 if counts["failed"] or counts["missing"] else 0
+def _still_to_run(session: Session, claimed: set[str]) -> list[Cell]:
+    """Those of the claimed cells that another sweep has not just finished; the others are given up."""
+    session.tracker.close()
+    known = {cell: outcome for cell, outcome in outcomes().items() if cell in claimed}
+    session.statuses |= {cell: outcome.status for cell, outcome in known.items()}
+    cells = [cell for cell in replace(session.plan, known=known).to_run if cell.hash in claimed]
+    for cell in claimed - {cell.hash for cell in cells}:
+        session.claims.release(cell)
+    return cells

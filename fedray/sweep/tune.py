@@ -1,74 +1,42 @@
-"""A sweep: cells -> Tune trials -> MLflow. Skips what is finished, resumes what is not."""
+"""Cells as trials of Ray Tune."""
 
-import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Sequence
 
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 
-from fedray.cluster.connection import cluster
-from fedray.cluster.gpu_sharing import Packing
-from fedray.cluster.resources import cluster_nodes, refuse_infeasible
+from fedray.sweep.cells import Cell
 from fedray.sweep.grid import Sweep
-from fedray.sweep.plan import Plan
 from fedray.sweep.progress import Progress
 from fedray.sweep.reporter import TuneReporter
+from fedray.sweep.session import Session
 from fedray.sweep.storage import directory, storage
 from fedray.sweep.trainable import CellTrainable, DataRef
-from fedray.tracking.tracker import Tracker
 
 RETRIES = 3
 """How often a trial whose process died is started again (from its checkpoint)."""
 
 
-@contextlib.contextmanager
-def prepared_cluster(plan: Plan, address: str | None) -> Iterator[None]:
-    """A Ray on which every trial fits, for the duration of a block. Raises UserError where one never fits.
-
-    The plan's cells get numbers for `gpus_per_actor: auto`.
-    """
-    with cluster(address):
-        packing = Packing()
-        for cell in plan.to_run:
-            run = packing.resolve_auto_gpus(cell.run, plan.cells.data[cell.data])
-            plan.cells.cells[cell.hash] = replace(cell, run=run)
-        for runtime in plan.requests:
-            refuse_infeasible(runtime, cluster_nodes())
-        yield
-
-
-def run_cells(
-    plan: Plan,
-    tracker: Tracker,
-    parent: str,
-    max_concurrent: int | None,
-    release: Callable[[str], None],
-    statuses: dict[str, str],
-) -> None:
-    """Run what is to run, within `prepared_cluster`.
-
-    statuses: gets each cell's status. release: is told when a cell has one.
-    """
-    if plan.force:
-        tracker.supersede([cell.hash for cell in plan.to_run])
-        for cell in plan.to_run:
+def run_cells(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
+    """Run cells as trials of Tune on the Ray that is running. Their outcomes go into `session.statuses`."""
+    if session.plan.force:
+        session.tracker.supersede([cell.hash for cell in cells])
+        for cell in cells:
             shutil.rmtree(directory(cell), ignore_errors=True)
-    with Progress(len(plan.to_run)) as progress:
-        sink = TuneReporter(plan, tracker, progress, parent, release)
+    with Progress(len(cells)) as progress:
+        reporter = TuneReporter(session, cells, progress)
         try:
-            _tune(plan, sink, max_concurrent)
+            _tune(session, cells, reporter, max_concurrent)
         finally:
-            sink.close_rest()
-            statuses |= progress.outcomes
+            reporter.close_rest()
 
 
-def _tune(plan: Plan, sink: TuneReporter, max_concurrent: int | None) -> None:
-    sweep = plan.cells.sweep
-    cells = [
+def _tune(session: Session, cells: Sequence[Cell], reporter: TuneReporter, max_concurrent: int | None) -> None:
+    sweep = session.plan.sweep
+    configs = [
         {
             "hash": cell.hash,
             "run": cell.run.resolved(),
@@ -76,9 +44,9 @@ def _tune(plan: Plan, sink: TuneReporter, max_concurrent: int | None) -> None:
             "directory": str(directory(cell)),
             "report_each": bool(sweep.scheduler or sweep.stop),
         }
-        for cell in plan.to_run
+        for cell in cells
     ]
-    data = {key: DataRef(plan.cells.data[key]) for key in {cell.data for cell in plan.to_run}}
+    data = {key: DataRef(session.plan.problems.data[key]) for key in {cell.data for cell in cells}}
     os.environ |= {
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
         "RAY_AIR_NEW_OUTPUT": "0",
@@ -86,19 +54,19 @@ def _tune(plan: Plan, sink: TuneReporter, max_concurrent: int | None) -> None:
         "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
         "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     }  # a cell may end before it was ever evaluated
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what fails is told by the TuneReporter
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the TuneReporter says what failed
     scratch = storage() / "tune" / str(os.getpid())
     tuner = tune.Tuner(
         tune.with_parameters(CellTrainable, data=data),
-        param_space={"cell": tune.grid_search(cells)},
+        param_space={"cell": tune.grid_search(configs)},
         tune_config=tune.TuneConfig(
-            scheduler=_scheduler(sweep, plan), max_concurrent_trials=max_concurrent, reuse_actors=True
+            scheduler=_scheduler(sweep, cells), max_concurrent_trials=max_concurrent, reuse_actors=True
         ),
         run_config=tune.RunConfig(
             name="sweep",
             storage_path=str(scratch),
             verbose=0,
-            callbacks=[sink],
+            callbacks=[reporter],
             stop=sweep.stop or None,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             failure_config=tune.FailureConfig(max_failures=RETRIES),
@@ -110,8 +78,8 @@ def _tune(plan: Plan, sink: TuneReporter, max_concurrent: int | None) -> None:
         shutil.rmtree(scratch, ignore_errors=True)  # Tune's own state: a sweep resumes from MLflow and checkpoints
 
 
-def _scheduler(sweep: Sweep, plan: Plan) -> TrialScheduler:
-    rounds = max((cell.run.training.rounds for cell in plan.to_run), default=1)
+def _scheduler(sweep: Sweep, cells: Sequence[Cell]) -> TrialScheduler:
+    rounds = max((cell.run.training.rounds for cell in cells), default=1)
     if sweep.scheduler == "asha":
         return ASHAScheduler(
             time_attr="round",

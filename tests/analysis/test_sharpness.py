@@ -48,7 +48,7 @@ def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.Ca
     a linear model; a ReLU's kinks, which have no Hessian, would add to them).
     """
     config = RunConfig.parse(RUN)
-    fedray.simulate(config, storage() / "cells" / "abc")
+    fedray.simulate(config, checkpoints=storage() / "cells" / "abc")
     run = logged(store, config.resolved())
     main([run], "eigen", samples=300, points=3, reach=0.1)
     found = json.loads(Path(f"sharpness/{run}.json").read_text())
@@ -97,7 +97,7 @@ def test_refusals(store: Tracker) -> None:
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1, 2]", b"not JSON", b'{"sha256": 1, "manifest": 2}', b"\xff\x00"])
 def test_a_checkpoint_that_is_not_whole_is_one_line(store: Tracker, damage: bytes) -> None:
     config = RunConfig.parse(RUN)
-    fedray.simulate(config, storage() / "cells" / "abc")
+    fedray.simulate(config, checkpoints=storage() / "cells" / "abc")
     for manifest in (storage() / "cells" / "abc").glob("checkpoint-*.json"):
         manifest.write_bytes(damage)
     with pytest.raises(UserError, match=r"--run: none of its checkpoints in .* is whole \(rounds 2\)"):
@@ -107,7 +107,7 @@ def test_a_checkpoint_that_is_not_whole_is_one_line(store: Tracker, damage: byte
 def test_another_model_or_data_is_noticed(store: Tracker) -> None:
     """The checkpoint's own record says which test loss it had; here the test set's labels read another way."""
     config = RunConfig.parse(RUN | {"data": {"name": "digits", "mean": [0.5], "std": [1.0]}})
-    fedray.simulate(RUN, storage() / "cells" / "abc")
+    fedray.simulate(RUN, checkpoints=storage() / "cells" / "abc")
     with pytest.raises(UserError, match="other data, or another version of the model"):
         main([logged(store, config.resolved())])
     assert not Path("sharpness").exists()

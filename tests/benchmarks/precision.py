@@ -8,6 +8,7 @@ LeNet, FedAvg, Dirichlet(0.5) over 20 clients of 300 samples in the mean, 5 a ro
 rounds; accuracy is the mean of the last 10 of them.
 """
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -18,7 +19,8 @@ import torch
 import typer
 from torch.nn.functional import cross_entropy
 
-from fedray.api import run_problem
+from fedray.cluster.prepare import prepared
+from fedray.cluster.ray_backend import RayBackend
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
@@ -110,7 +112,8 @@ def _few(config: RunConfig, actors: int) -> list[dict[str, float]]:
     problem_ = Problem.build(config, data)
     if actors == 1:
         return run_all(problem_, InlineBackend()).history
-    return run_problem(problem_).history
+    with prepared([(config, data)]) as (resolved,), contextlib.closing(RayBackend(resolved.runtime)) as backend:
+        return run_all(replace(problem_, config=resolved), backend).history
 
 
 def main(

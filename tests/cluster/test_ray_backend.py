@@ -9,7 +9,6 @@ import ray
 from ray.exceptions import RayError
 
 from fedray.algorithms import ALGORITHMS
-from fedray.api import make_backend
 from fedray.cluster.ray_backend import RayBackend, longest_first
 from fedray.cluster.resources import cluster_nodes, refuse_infeasible
 from fedray.common.errors import Diverged, UserError
@@ -193,7 +192,7 @@ def test_four_actors_share_a_gpu_and_a_fifth_is_refused(local_ray: None) -> None
     """The GPU is logical: placement is Ray's, the numbers are made on the CPU (`device: cpu`)."""
     shared = {"actors": 4, "cpus_per_actor": 0.5, "gpus_per_actor": 0.25, "device": "cpu"}
     settings = config("fedavg").resolved() | {"runtime": shared}
-    backend = make_backend(Runtime(**shared))
+    backend = RayBackend(Runtime(**shared))
     try:
         there = run(Problem.build(RunConfig.parse(settings)), backend).summary()
         free = ray.available_resources().get("GPU", 0.0)
@@ -203,7 +202,7 @@ def test_four_actors_share_a_gpu_and_a_fifth_is_refused(local_ray: None) -> None
     assert there["state_sha256"] == here["state_sha256"]
     assert free == pytest.approx(0.0)
     with pytest.raises(UserError, match=r"runtime\.actors: 5 actors of 0.5 CPU and 0.25 GPU each are asked for, 4 fit"):
-        make_backend(Runtime(**(shared | {"actors": 5})))
+        refuse_infeasible(Runtime(**(shared | {"actors": 5})), cluster_nodes())
     assert len(cluster_nodes()) == 1
 
 

@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 
 from fedray.engine.backend import InlineBackend
 from fedray.engine.simulation import run
-from fedray.sweep.cells import Cells
+from fedray.sweep.cells import Problems, cells
 from fedray.sweep.grid import Sweep
 
 REPOSITORY = Path(__file__).parents[2]
@@ -76,11 +76,11 @@ def state_hashes(folder: Path) -> dict[str, str]:
 
 def undisturbed(sweep: dict[str, Any]) -> dict[str, str]:
     """cell hash -> state_sha256 as one process without Ray and MLflow makes it, without any naps."""
-    cells = Cells(Sweep.model_validate(sweep))
+    problems = Problems()
     with mock.patch("time.sleep"):
         return {
-            cell.hash: run(cells.problem(cell), InlineBackend()).summary()["state_sha256"]
-            for cell in cells.cells.values()
+            cell.hash: run(problems.problem(cell), InlineBackend()).summary()["state_sha256"]
+            for cell in cells(Sweep.model_validate(sweep), problems).values()
         }
 
 

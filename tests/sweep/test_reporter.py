@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedray.sweep.cells import Cell, Cells
+from fedray.sweep.cells import Cell, Problems, cells
 from fedray.sweep.grid import Sweep
 from fedray.sweep.progress import Progress
 from fedray.sweep.reporter import TuneReporter
@@ -56,18 +56,27 @@ class Told:
         self.threads.add(threading.get_ident())
 
 
-def made(told: Told, release: Callable[[str], None]) -> tuple[TuneReporter, list[Any], list[Cell]]:
-    """A sink, and a trial per cell of a sweep of two."""
-    cells = Cells(Sweep.model_validate({"name": "two", "base": BASE, "grid": {"seed": [0, 1]}}))
-    listed = list(cells.cells.values())
-    plan: Any = SimpleNamespace(cells=cells, to_run=listed)
-    sink = TuneReporter(plan, told, Progress(2), "parent", release)  # type: ignore[arg-type]
-    return sink, [SimpleNamespace(config={"cell": {"hash": cell.hash}}) for cell in listed], listed
+def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple[TuneReporter, list[Any], list[Cell]]:
+    """A reporter, and a trial per cell of a sweep."""
+    sweep, problems = (
+        Sweep.model_validate({"name": "small", "base": BASE, "grid": grid or {"seed": [0, 1]}}),
+        Problems(),
+    )
+    listed = list(cells(sweep, problems).values())
+    session: Any = SimpleNamespace(
+        plan=SimpleNamespace(sweep=sweep, problems=problems),
+        tracker=told,
+        parent="parent",
+        claims=SimpleNamespace(release=release),
+        statuses={},
+    )
+    reporter = TuneReporter(session, listed, Progress(len(listed)))
+    return reporter, [SimpleNamespace(config={"cell": {"hash": cell.hash}}) for cell in listed], listed
 
 
 def test_tune_does_not_wait_and_the_order_is_kept() -> None:
     told, released = Told(), list[str]()
-    sink, (first, second), cells = made(told, lambda cell: (released.append(cell), told.note("release"))[0])
+    sink, (first, second), listed = made(told, lambda cell: (released.append(cell), told.note("release"))[0])
     began = time.monotonic()
     sink.on_trial_start(0, [], first)
     sink.on_trial_start(0, [], second)
@@ -90,7 +99,7 @@ def test_tune_does_not_wait_and_the_order_is_kept() -> None:
         "close interrupted",
         "release",
     ]
-    assert released == [cell.hash for cell in cells], "only once the outcome is written"
+    assert released == [cell.hash for cell in listed], "only once the outcome is written"
     assert threading.get_ident() not in told.threads
 
 
@@ -113,14 +122,10 @@ def test_runs_with_the_same_partition_share_its_picture(monkeypatch: pytest.Monk
         return b"\x89PNG"
 
     monkeypatch.setattr("fedray.engine.problem.Problem.picture", picture)
-    grid = {"seed": [0, 1], "training.lr": [0.1, 0.2]}
-    cells = Cells(Sweep.model_validate({"name": "four", "base": BASE, "grid": grid}))
-    plan: Any = SimpleNamespace(cells=cells, to_run=list(cells.cells.values()))
     told = Told()
     told.gate.set()
-    sink = TuneReporter(plan, told, Progress(4), "parent", lambda cell: None)  # type: ignore[arg-type]
-    for cell in cells.cells.values():
-        trial: Any = SimpleNamespace(config={"cell": {"hash": cell.hash}})
+    sink, trials, _ = made(told, lambda cell: None, **{"seed": [0, 1], "training.lr": [0.1, 0.2]})
+    for trial in trials:
         sink.on_trial_start(0, [], trial)
     sink.close_rest()
     assert told.calls.count("picture") == 4
