@@ -1,9 +1,7 @@
 """What a run is: typed, validated, hashable. Unknown or conflicting keys are refused by name before anything starts."""
 
 import hashlib
-import inspect
 import json
-import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -12,6 +10,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_serializer, field
 from fedray.algorithms import Algorithm, algorithm
 from fedray.common.component import Checked, Component, describe
 from fedray.common.errors import UserError
+from fedray.common.identity import EXCLUDED, Later
 from fedray.common.yaml_files import located
 from fedray.datasets import data_source
 from fedray.datasets.base import DataSource
@@ -94,12 +93,12 @@ class Training(Section):
         "(`dropped_clients` counts them)",
     )
 
-    precision: Literal["fp32", "tf32", "bf16"] = Field(
+    precision: Annotated[Literal["fp32", "tf32", "bf16"], Later()] = Field(
         "fp32",
         description="of matrix products and convolutions; parameters, gradients and sums are float32 always. "
         "tf32: CUDA's",
     )
-    channels_last: bool | None = Field(
+    channels_last: Annotated[bool | None, EXCLUDED] = Field(
         None,
         description="images with the channels innermost, for convolutional models; default: on a CPU for models "
         "that this was measured to speed up (docs/performance.md), on a GPU with tf32 and bf16",
@@ -112,6 +111,9 @@ class Training(Section):
         if isinstance(self.batch_size, int) and self.batch_size < 1:
             raise UserError(f"training.batch_size: found {self.batch_size}; a positive number or `full` is required")
         return self
+
+    def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
+        return super().identity_entries(written) | {"local_epochs": None if self.local_steps else self.epochs}
 
     @property
     def epochs(self) -> int:
@@ -175,10 +177,10 @@ class Runtime(Section):
     """Where it runs. Of these only `device`, `threads`, and on a GPU `deterministic` and `cuda_graph`, can change a
     number's last bits, so only they identify a cell."""
 
-    backend: Literal["inline", "ray"] = "ray"
-    actors: int = Field(1, gt=0, description="processes that train clients, per run")
-    cpus_per_actor: float = Field(1, ge=0)
-    gpus_per_actor: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
+    backend: Annotated[Literal["inline", "ray"], EXCLUDED] = "ray"
+    actors: Annotated[int, EXCLUDED] = Field(1, gt=0, description="processes that train clients, per run")
+    cpus_per_actor: Annotated[float, EXCLUDED] = Field(1, ge=0)
+    gpus_per_actor: Annotated[Annotated[float, Field(ge=0)] | Literal["auto"], EXCLUDED] = Field(
         0.0, description="fractions share a GPU; auto: as many actors a GPU as the measured memory of one allows"
     )
     threads: int = Field(1, gt=0, description="threads of each process that computes")
@@ -191,7 +193,7 @@ class Runtime(Section):
         description="on a GPU, gradients of the cross-entropy are recorded and replayed as CUDA graphs: small "
         "models wait less for Python",
     )
-    checkpoint_every: int = Field(50, gt=0, description="rounds between checkpoints")
+    checkpoint_every: Annotated[int, EXCLUDED] = Field(50, gt=0, description="rounds between checkpoints")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -209,6 +211,11 @@ class Runtime(Section):
         if self.cuda_graph and self.torch_device == "cpu":
             raise UserError("runtime.cuda_graph: found true on a CPU, which has no CUDA graphs")
         return self
+
+    def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
+        found = super().identity_entries(written) | {"device": self.torch_device}
+        on_gpu = ("deterministic", "cuda_graph")
+        return {key: value for key, value in found.items() if self.torch_device == "cuda" or key not in on_gpu}
 
     @property
     def gpus(self) -> float:
@@ -305,29 +312,18 @@ class RunConfig(Section):
         return self.model_dump(mode="json")
 
     def identity(self, data_digest: str) -> dict[str, Any]:
-        """What can change a number, and nothing else.
+        """What can change a number, and nothing else (`fedray.common.identity`).
 
-        Scheduling, backend, number of actors, checkpointing and paths are left out; data, an initial state_dict and
-        classes of the user's own enter by digest.
+        Scheduling, backend, number of actors, checkpointing and paths are left out. The data, an initial state_dict
+        and the source of plug-ins enter by digest.
         """
-        whole = self.resolved()
-        whole["runtime"] = {"device": self.runtime.torch_device, "threads": self.runtime.threads}
-        if self.runtime.torch_device == "cuda":
-            whole["runtime"] |= {"deterministic": self.runtime.deterministic, "cuda_graph": self.runtime.cuda_graph}
-        whole["data"] = {"name": self.data.name, "digest": data_digest}
-        whole["training"] |= {"local_epochs": None if self.training.local_steps else self.training.epochs}
-        # Keys that came later: at their first value a cell is the one it was before there was the key.
-        for name, value, first in (
-            ("precision", self.training.precision, "fp32"),
-            ("channels_last", self.channels_last, False),
-        ):
-            whole["training"].pop(name)
-            whole["training"] |= {} if value == first else {name: value}
+        whole = super().identity_entries(self.resolved())
+        whole["data"] = {key: whole["data"][key] for key in ("name", "source", "revision") if key in whole["data"]}
+        whole["data"]["digest"] = data_digest
+        if self.channels_last:  # a key that came later, whose default depends on model and device
+            whole["training"]["channels_last"] = True
         if self.model.init is not None:
             whole["model"]["init"] = _file_digest("model.init", self.model.init)
-        for name in ("model", "algorithm"):
-            if ":" in whole[name]["name"]:
-                whole[name]["source"] = _source_digest(whole[name]["name"])
         return {"numerics": NUMERICS, **whole}
 
     def cell(self, data_digest: str) -> str:
@@ -341,11 +337,3 @@ def _file_digest(key: str, path: str) -> str:
         return hashlib.sha256(located(key, path).read_bytes()).hexdigest()
     except OSError as error:
         raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from None
-
-
-def _source_digest(path: str) -> str:
-    module = sys.modules.get(path.partition(":")[0])
-    try:
-        return hashlib.sha256(inspect.getsource(module).encode()).hexdigest() if module else ""
-    except OSError:
-        return ""

@@ -205,6 +205,7 @@ class Algorithm(Component):
 
     model_config = ConfigDict(allow_inf_nan=False)
 
+    section = "algorithm"
     idea: ClassVar[str] = ""
     """One line for lists: what the method adds."""
     reads_taps: ClassVar[bool] = False

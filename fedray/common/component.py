@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from fedray.common.errors import UserError, truncated_repr, unknown
+from fedray.common.identity import enters, nested, source_digest
 
 WANTED = {"model_type": "mapping", "dict_type": "mapping", "tuple_type": "list", "list_type": "list"}
 """Kinds of pydantic's complaints whose words are Python's, and what YAML calls the thing that is required."""
@@ -21,6 +22,22 @@ class Checked(BaseModel):
     """Base of whatever a user writes: frozen, no unknown keys, no infinities, and `true` is not the number 1."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    revision: ClassVar[int] = 0
+    """Raised by one where the numbers of this class were wrong and are corrected; see `fedray.common.identity`."""
+
+    def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
+        """What of this section enters the identity of a cell (`fedray.common.identity`).
+
+        Args:
+            written: The section as a configuration holds it, every default filled in, JSON types only.
+        """
+        found = dict(written)
+        for name, field in type(self).model_fields.items():
+            if name in found:
+                value, as_json = getattr(self, name), found.pop(name)
+                found |= {name: nested(value, as_json)} if enters(field, value) else {}
+        return found | ({"revision": self.revision} if self.revision else {})
 
     @field_validator("*", mode="before")
     @classmethod
@@ -45,8 +62,14 @@ class Component(Checked):
 
     name: ClassVar[str]
     """The name in a configuration."""
+    section: ClassVar[str] = ""
+    """The section of a configuration that chooses it."""
     paper: ClassVar[str] = ""
     """Authors, title, venue: where the definition comes from."""
+
+    def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
+        found = super().identity_entries(written)
+        return found | ({"source": source_digest(self.section, self.name)} if ":" in self.name else {})
 
     def options(self) -> dict[str, Any]:
         """The section as a configuration holds it: `name` and every option, defaults filled in, JSON types only."""

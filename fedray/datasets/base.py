@@ -39,6 +39,7 @@ class Published:
 class DataSource(Component):
     """Base of the data sets: `load()` returns the arrays or raises UserError saying which file belongs where."""
 
+    section = "data"
     files: ClassVar[str] = ""
     """The files wanted, relative to `data_dir()`."""
     used_by: ClassVar[str] = ""

@@ -18,6 +18,7 @@ class ModelSpec(Component):
     The head is the last linear layer, or what the module's class attribute `head` names; the rest is the body.
     """
 
+    section = "model"
     image_size: ClassVar[int | None] = None
     published: ClassVar[tuple[tuple[int, ...], int, int] | None] = None
     """Input shape, classes and the number of parameters with the default options there, as published."""

@@ -18,6 +18,7 @@ REDRAWS = 100
 class Partition(Component):
     """Base of the partitioners. `min_size` is the smallest shard that is accepted (0: clients may be empty)."""
 
+    section = "partition"
     min_size: int = Field(1, ge=0, description="smallest shard accepted; 0 allows empty clients, never trained")
     seed: int | None = Field(None, ge=0, lt=2**32, description="seed of the split; default: the run's seed")
 
