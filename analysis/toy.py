@@ -1,8 +1,9 @@
 """FedSOL's toy example (arXiv 2308.12532 v4, figure 12): `python -m analysis.toy [--rho 0.5] [--mu 0.1] [--out DIR]`.
 
-Local training in the plane: from the global model x = (1, 1), 4000 steps of lr 0.01 on a quadratic with δ = 0.1, as
-the paper says. Ours, where it says nothing we know of: the local loss ½ (w1² + δ w2²), the proximal loss ½ ||w - x||²,
-μ, ρ, and a perturbation of fixed radius ρ. Writes the picture (PNG, PDF), the paths (CSV) and the caption.
+Local training in the plane, as in appendix H: the server's model x is at (0, 0), the minimum of the local loss at
+(1, 1), δ = 0.1, and a client makes 4000 steps of lr 0.01 from x. The local loss is ½ ((w1 - 1)² + δ (w2 - 1)²), the
+proximal loss ½ ||w - x||². Our choice: μ, ρ, and a perturbation of fixed radius ρ. Writes the picture (PNG, PDF), the
+paths (CSV) and the caption.
 """
 
 import csv
@@ -18,19 +19,19 @@ from matplotlib.figure import Figure
 from analysis.style import axes, save, styled, styles
 
 DELTA, LR, STEPS = 0.1, 0.01, 4000
-START = np.array([1.0, 1.0])
+SERVER, MINIMUM = np.zeros(2), np.ones(2)
 CURVATURE = np.array([1.0, DELTA])
 
 
 def local_gradient(w: np.ndarray) -> np.ndarray:
-    """Of ½ (w1² + δ w2²)."""
-    result: np.ndarray = CURVATURE * w
+    """Of ½ ((w1 - 1)² + δ (w2 - 1)²)."""
+    result: np.ndarray = CURVATURE * (w - MINIMUM)
     return result
 
 
 def path(direction: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """float64 `(4001, 2)`: the iterates of w <- w - lr q(w) from the global model."""
-    points = [START]
+    """float64 `(4001, 2)`: the iterates of w <- w - lr q(w) from the server's model."""
+    points = [SERVER]
     for _ in range(STEPS):
         points.append(points[-1] - LR * direction(points[-1]))
     return np.array(points)
@@ -43,12 +44,12 @@ def paths(mu: float, rho: float) -> dict[str, np.ndarray]:
     """
 
     def fedsol(w: np.ndarray) -> np.ndarray:
-        away = w - START
+        away = w - SERVER
         return local_gradient(w + rho * away / (np.linalg.norm(away) + 1e-12))
 
     return {
         "fedavg": path(local_gradient),
-        f"fedprox μ={mu:g}": path(lambda w: local_gradient(w) + mu * (w - START)),
+        f"fedprox μ={mu:g}": path(lambda w: local_gradient(w) + mu * (w - SERVER)),
         f"fedsol ρ={rho:g}": path(fedsol),
     }
 
@@ -59,27 +60,27 @@ def draw(found: dict[str, np.ndarray]) -> Figure:
     figure, panel = axes("$w_1$", "$w_2$", "", 0.85)
     grid = np.linspace(-0.15, 1.15, 200)
     first, second = np.meshgrid(grid, grid)
-    panel.contour(first, second, 0.5 * (first**2 + DELTA * second**2), 12, colors="0.8", linewidths=0.5)
+    panel.contour(first, second, 0.5 * ((first - 1) ** 2 + DELTA * (second - 1) ** 2), 12, colors="0.8", linewidths=0.5)
     for style, (name, points) in zip(styles(), found.items(), strict=False):
         panel.plot(*points.T, label=name, markevery=[*range(0, 400, 60), *range(400, STEPS, 600), STEPS], **style)
-    panel.plot(*START, marker="s", color="black", markersize=5, linestyle="", label="global model")
-    panel.plot(0, 0, marker="+", color="black", markersize=7, linestyle="", label="local minimum")
+    panel.plot(*SERVER, marker="s", color="black", markersize=5, linestyle="", label="server's model")
+    panel.plot(*MINIMUM, marker="+", color="black", markersize=7, linestyle="", label="local minimum")
     panel.grid(visible=False)
-    panel.legend(loc="lower right")
+    panel.legend(loc="upper left")
     return figure
 
 
 def caption(found: dict[str, np.ndarray]) -> str:
     """What the picture shows, whose choice it is, and where the paths end."""
     ends = "; ".join(
-        f"{name} at ({end[0]:.3f}, {end[1]:.3f}), local loss {0.5 * CURVATURE @ end**2:.4f}, distance to "
-        f"the global model {np.linalg.norm(end - START):.3f}"
+        f"{name} at ({end[0]:.3f}, {end[1]:.3f}), local loss {0.5 * CURVATURE @ (end - MINIMUM) ** 2:.4f}, "
+        f"distance to the server's model {np.linalg.norm(end - SERVER):.3f}"
         for name, end in ((name, points[-1]) for name, points in found.items())
     )
     return (
-        f"FedSOL's toy example: {STEPS} local steps of lr {LR:g} from the global model (1, 1), δ = {DELTA:g}. The "
-        "local loss ½ (w1² + δ w2²), the proximal loss ½ ||w - (1, 1)||², the fixed radius ρ, and the values of μ "
-        f"and ρ are our choice. Ends: {ends}.\n"
+        f"FedSOL's toy example: {STEPS} local steps of lr {LR:g} from the server's model (0, 0), δ = {DELTA:g}, "
+        "local loss ½ ((w1 - 1)² + δ (w2 - 1)²), proximal loss ½ ||w||². The fixed radius ρ and the values of μ and ρ "
+        f"are our choice. Ends: {ends}.\n"
     )
 
 

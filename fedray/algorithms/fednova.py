@@ -24,7 +24,7 @@ class FedNova(Proximal):
 
     a_i counts the steps as the local optimiser weighs them, momentum and proximal term included. Readings: the proximal
     term is part of the direction, so it passes through the momentum; τ is Σ π_i a_i for μ > 0 too, where the authors'
-    code takes Σ π_i K_i.
+    code takes Σ π_i K_i and, with momentum, counts each step twice (D-105).
     """
 
     name = "fednova"

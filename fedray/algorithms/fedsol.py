@@ -110,8 +110,8 @@ class FedSOL(WithProximalLoss):
     (`training.aggregation: samples`, D-26).
 
     Strategies of table 10, e_c from ∇L + ∇L_p: A0 ∇L(y), A1 ∇L(y + e), A2 ∇L(y) + ∇L_p(y + e), A3 ∇L(y + e) +
-    ∇L_p(y + e), A4 as A3 at y + e_c, A5 ∇L(y) + ∇L_p(y), A6 ∇L(y + e) + ∇L_p(y). Their weight β of ∇L_p is L_p's own
-    (kl: `weight`, fedprox: `mu`).
+    ∇L_p(y + e), A4 as A3 at y + e_c (with Λ, D-107), A5 ∇L(y) + ∇L_p(y), A6 ∇L(y + e) + ∇L_p(y). Their
+    weight β of ∇L_p is L_p's own (kl: `weight`, fedprox: `mu`).
     """
 
     name = "fedsol"

@@ -74,8 +74,9 @@ class FedBABU(Algorithm):
 class FedRep(Algorithm):
     """q = g(y) on the head in the first epochs of a round, then on the body.
 
-    Each client keeps its own head, only the body is sent. A round of no more than `body_epochs` epochs moves the body
-    alone. The personal model is a client's head on the present body, after epochs of fine-tuning for the head.
+    Each client keeps its own head, only the body is sent; a newcomer has the initial one (D-106). A round of
+    no more than `body_epochs` epochs moves the body alone. The personal model is a client's head on the present body,
+    after epochs of fine-tuning for the head.
     """
 
     name = "fedrep"

@@ -48,6 +48,7 @@ class MoFedSAM(ClientMomentum):
     """q = β g(y + ρ unit(g(y))) + (1 - β) Δ; β = 1 is FedSAM, ρ = 0 is FedCM.
 
     Readings: the Δ of the round just finished is the one used (D-21); the server adds η_g times the mean update (D-20).
+    The step is FL-Simulator's; FedLESAM's repository leaves β out of it (D-11d).
     """
 
     name = "mofedsam"

@@ -106,7 +106,8 @@ class FedACG(Proximal):
     """Start at x~ = x + λ b; q = g(y) + β (y - x~); b <- λ b + η_g mean(y_K - x~), x <- x + b.
 
     With η_g = 1 that is x <- mean y_K, and b is always the last change of x. β is the coefficient in the gradient, the
-    paper's (β/2)||y - x~||²; the authors' code has no ½, so its 1e-3 is 2e-3 here (D-13).
+    paper's (β/2)||y - x~||²; the authors' code has no ½, so its 1e-3 is 2e-3 here (D-13); that
+    code also decays the learning rate within a round (D-104).
     """
 
     name = "fedacg"
