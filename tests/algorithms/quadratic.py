@@ -100,7 +100,7 @@ def problem(case: Case) -> Problem:
             "data": "digits",
             "partition": "natural",
             "clients": {"total": len(case.samples), "per_round": len(case.samples), "cohorts": case.cohorts},
-            "model": case.model or {"name": "quadratic:Quadratic", "start": list(case.start)},
+            "model": case.model or {"name": "tests.algorithms.quadratic:Quadratic", "start": list(case.start)},
             "algorithm": dict(case.algorithm),
             "training": {**TRAINING, "rounds": len(case.rounds), **case.training},
             "evaluation": {"every": 100},

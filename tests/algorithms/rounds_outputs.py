@@ -14,7 +14,7 @@ from tests.algorithms.outputs import LN2, times_ln2
 from tests.algorithms.quadratic import Case, derived
 
 SOFTMAX: dict[str, Any] = {
-    "model": "outputs:Softmax",
+    "model": "tests.algorithms.outputs:Softmax",
     "samples": [[(-1,)], [(1,), (1,)]],
     "labels": [[2], [1, 0]],
     "classes": 3,
@@ -75,7 +75,7 @@ def moon() -> Case:
             }
         ],
         clients={0: {"previous": (0, 3, 0, 0, 0, 0)}},
-        model={"name": "outputs:TwoLayers", "body": [[2], [0]]},
+        model={"name": "tests.algorithms.outputs:TwoLayers", "body": [[2], [0]]},
         samples=[[(1,)], [(-1,), (1,)]],
         labels=[[0], [1, 0]],
     )
@@ -104,7 +104,7 @@ def fedrcl() -> Case:
         {"name": "fedrcl", "tau": 0.2 / LN2, "threshold": 0.5},
         [{"theta": (*a, *h, -h[0], -h[1])}],
         training={"batch_size": "full"},
-        model={"name": "outputs:TwoLayers", "body": [[1, 0], [0, 1]]},
+        model={"name": "tests.algorithms.outputs:TwoLayers", "body": [[1, 0], [0, 1]]},
         samples=[[(1, 0), (0.6, 0.8), (0, 1)], [(2, -1)]],
         labels=[[0, 0, 1], [1]],
     )

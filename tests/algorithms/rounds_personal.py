@@ -14,7 +14,7 @@ from tests.algorithms.rounds_outputs import SOFTMAX
 ONE_EACH = [((1, 2, -3, 2),), ((2, 1, 2, -3),)]
 
 FEATURES: dict[str, Any] = {
-    "model": {"name": "outputs:TwoLayers", "body": [[2], [0]]},
+    "model": {"name": "tests.algorithms.outputs:TwoLayers", "body": [[2], [0]]},
     "training": {"batch_size": "full"},
     "samples": [[(1,), (1,)], [(-1,), (1,)]],
     "labels": [[0, 0], [1, 0]],

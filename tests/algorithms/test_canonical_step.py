@@ -325,7 +325,7 @@ class Peculiar(nn.Module):
 
 def test_a_client_does_not_depend_on_who_trained_before() -> None:
     """In one process or two: the same uploads, whatever the module counts; and testing twice gives the same loss."""
-    built = small("fedavg", model={"name": "test_canonical_step:Peculiar"})
+    built = small("fedavg", model={"name": "tests.algorithms.test_canonical_step:Peculiar"})
     network = built.network("cpu")
     broadcast = Broadcast(0, 0.1, network.theta.clone(), network.buffers.clone(), Vectors(), 2)
     tasks = [ClientTask(0, 0.5, Vectors()), ClientTask(1, 0.5, Vectors())]

@@ -140,12 +140,16 @@ class SharedHead(FedRep):
 
 PLAIN = {"momentum": 0, "weight_decay": 0}
 REDUCTIONS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
-    "fedrs_alpha1": ({"name": "fedrs", "alpha": 1}, {"name": "test_classifiers:NoBias"}, {}),
-    "fedrs_soft_alpha1": ({"name": "fedrs", "alpha": 1, "soft": True}, {"name": "test_classifiers:NoBias"}, {}),
+    "fedrs_alpha1": ({"name": "fedrs", "alpha": 1}, {"name": "tests.algorithms.test_classifiers:NoBias"}, {}),
+    "fedrs_soft_alpha1": (
+        {"name": "fedrs", "alpha": 1, "soft": True},
+        {"name": "tests.algorithms.test_classifiers:NoBias"},
+        {},
+    ),
     "fedlc_tau0": ({"name": "fedlc", "tau": 0}, {"name": "fedavg"}, {}),
     "fedrep_shared_head": (
-        {"name": "test_classifiers:SharedHead"},
-        {"name": "test_classifiers:Alternating"},
+        {"name": "tests.algorithms.test_classifiers:SharedHead"},
+        {"name": "tests.algorithms.test_classifiers:Alternating"},
         {**PLAIN, "local_epochs": 3},
     ),
     "fedrep_without_head_epochs": ({"name": "fedrep", "body_epochs": 2}, {"name": "fedbabu"}, {}),
@@ -161,7 +165,12 @@ def test_reduction(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "same"),
-    [("fedlc", "fedavg"), ("fedrod", "fedavg"), ("fedgela", "fedge"), ("fedavg-la", "test_classifiers:NoBias")],
+    [
+        ("fedlc", "fedavg"),
+        ("fedrod", "fedavg"),
+        ("fedgela", "fedge"),
+        ("fedavg-la", "tests.algorithms.test_classifiers:NoBias"),
+    ],
 )
 def test_equal_counts(name: str, same: str) -> None:
     """Where every client has as much of each class, margins and priors cancel in the softmax and Φ is 1."""
@@ -175,7 +184,7 @@ GELA = {"name": "fedgela", "scale_w": 9.0}
 @pytest.mark.parametrize(
     ("left", "right"),
     [
-        ({"name": "fedrs"}, {"name": "test_classifiers:NoBias"}),
+        ({"name": "fedrs"}, {"name": "tests.algorithms.test_classifiers:NoBias"}),
         ({"name": "fedrs", "soft": True}, {"name": "fedrs"}),
         ({"name": "fedlc"}, {"name": "fedavg"}),
         ({"name": "fedrod"}, {"name": "fedavg"}),
@@ -184,10 +193,10 @@ GELA = {"name": "fedgela", "scale_w": 9.0}
         ({**GELA, "phi": "exp"}, GELA),
         ({**GELA, "phi": "sqrt"}, GELA),
         ({**GELA, "softmax": "present"}, GELA),
-        ({"name": "fedavg-la"}, {"name": "test_classifiers:NoBias"}),
+        ({"name": "fedavg-la"}, {"name": "tests.algorithms.test_classifiers:NoBias"}),
         ({"name": "fedrep"}, {"name": "fedbabu"}),
         ({"name": "fedbabu"}, {"name": "fedavg"}),
-        ({"name": "test_classifiers:NoBias"}, {"name": "fedavg"}),
+        ({"name": "tests.algorithms.test_classifiers:NoBias"}, {"name": "fedavg"}),
     ],
 )
 def test_a_method_switched_on_differs(left: Mapping[str, Any], right: Mapping[str, Any]) -> None:
@@ -301,7 +310,7 @@ COHORTS = {"rounds": 3, "clients": {"cohorts": [[0, 2, 4], [1, 3, 5], [0, 1, 4]]
 @pytest.mark.parametrize(("kind", "same"), POISONED)
 def test_what_is_personal_never_leaves(kind: str, same: str) -> None:
     """A client's own part is a thousand after round 1: the global model is the one without it, bit for bit."""
-    spoilt, whole = final(f"test_classifiers:{kind}", **COHORTS), final(same, **COHORTS)
+    spoilt, whole = final(f"tests.algorithms.test_classifiers:{kind}", **COHORTS), final(same, **COHORTS)
     assert torch.equal(spoilt.theta, whole.theta)
     assert len(spoilt.clients) == (0 if same == "fedgela" else 6)
     for i, kept in spoilt.clients.items():
@@ -311,14 +320,14 @@ def test_what_is_personal_never_leaves(kind: str, same: str) -> None:
 
 def test_a_leak_would_be_seen() -> None:
     """The same with the head among what is sent."""
-    leaked = final("test_classifiers:Leaking", **COHORTS).theta
+    leaked = final("tests.algorithms.test_classifiers:Leaking", **COHORTS).theta
     assert bool((leaked[HEAD].abs() > POISON / 10).all())
 
 
 @pytest.mark.parametrize("kind", ["PoisonedRep", "PoisonedRod", "PoisonedGELA", "Leaking"])
 def test_a_personal_part_that_is_no_number_stays_out_of_every_upload(kind: str) -> None:
     """0 x NaN would be NaN: what is personal is cut off, not masked."""
-    built = problem(f"test_classifiers:{kind}")
+    built = problem(f"tests.algorithms.test_classifiers:{kind}")
     method = built.config.algorithm.model_copy(update={"poison": torch.nan})
     worker = Worker(built)
     c, uploads = train_client(
@@ -494,13 +503,17 @@ class Normed(nn.Module):
             for name in ("fedgela", "fedge", "fedrod", "fedbabu", "fedrep")
         ],
         *[
-            (name, "test_refusals:Headless", f"every parameter belongs to the head; {name} needs a feature layer")
+            (
+                name,
+                "tests.algorithms.test_refusals:Headless",
+                f"every parameter belongs to the head; {name} needs a feature layer",
+            )
             for name in ("fedgela", "fedrod", "fedbabu", "fedrep")
         ],
         *[
             (
                 name,
-                "test_classifiers:Normed",
+                "tests.algorithms.test_classifiers:Normed",
                 f"classifier.0.weight, classifier.1.bias, classifier.1.weight; {name} needs one linear layer",
             )
             for name in ("fedgela", "fedge", "fedrod", "fedrs", "fedavg-la")
@@ -508,7 +521,7 @@ class Normed(nn.Module):
         *[
             (
                 name,
-                {"name": "test_parts_and_taps:Projected", "own": True},
+                {"name": "tests.algorithms.test_parts_and_taps:Projected", "own": True},
                 f"features() of its own; {name} needs the input",
             )
             for name in ("fedgela", "fedrod")
@@ -525,7 +538,7 @@ def test_a_model_that_cannot_serve_is_refused(method: str, model: Any, message: 
 
 @pytest.mark.parametrize("name", ["fedlc", "fedbabu", "fedrep"])
 def test_any_head_will_do(name: str) -> None:
-    assert final(name, model="test_classifiers:Normed", rounds=1).theta.isfinite().all()
+    assert final(name, model="tests.algorithms.test_classifiers:Normed", rounds=1).theta.isfinite().all()
 
 
 def test_a_head_without_a_bias_of_its_own() -> None:

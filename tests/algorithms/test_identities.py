@@ -114,7 +114,9 @@ REDUCTIONS = {
     "fedsol_scaffold_rho0": Reduction({"name": "fedsol", "rho": 0, "proximal": "scaffold"}, "fedavg"),
     "fedsol_moon_round0": Reduction({"name": "fedsol", "proximal": "moon"}, "fedavg", options={"rounds": 1}),
     "fedsol_of_the_local_loss": Reduction(
-        {"name": "test_identities:LocalSOL", "rho": 0.2, "perturb": "all", "radius": "fixed"}, SAM, 1e-6
+        {"name": "tests.algorithms.test_identities:LocalSOL", "rho": 0.2, "perturb": "all", "radius": "fixed"},
+        SAM,
+        1e-6,
     ),
     "projection_on_nothing": Reduction({"name": "projection", "proximal": {"name": "kl", "weight": 0}}, "fedavg"),
 }

@@ -44,7 +44,7 @@ class Projected(nn.Module):
         return self.classifier(self.body(x))
 
 
-MODELS: dict[str, Any] = dict.fromkeys(("fedge", "fedgela"), "test_learns:Projected")
+MODELS: dict[str, Any] = dict.fromkeys(("fedge", "fedgela"), "tests.algorithms.test_learns:Projected")
 
 
 @cache

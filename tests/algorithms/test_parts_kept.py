@@ -44,7 +44,9 @@ class Partly(nn.Module):
 
 def simulation(algorithm: str, per_round: int) -> Simulation:
     """Six clients, of whom client 2 has no samples; its 50 are client 1's."""
-    base = problem(algorithm, model="test_parts_kept:Partly", per_round=per_round, batch_size=18, rounds=4).config
+    base = problem(
+        algorithm, model="tests.algorithms.test_parts_kept:Partly", per_round=per_round, batch_size=18, rounds=4
+    ).config
     settings = base.resolved() | {"evaluation": {"every": 2, "personal": {"epochs": [0, 1], "split": "share"}}}
     config, owner = RunConfig.parse(settings), np.array(data().client_train)
     owner[owner == 2] = 1
@@ -123,7 +125,7 @@ def test_a_client_without_test_samples_takes_no_personal_test() -> None:
 
 
 def test_running_statistics_of_an_own_head_would_be_averaged_and_are_refused() -> None:
-    model = {"name": "test_parts_kept:Partly", "statistics": True}
+    model = {"name": "tests.algorithms.test_parts_kept:Partly", "statistics": True}
     with pytest.raises(UserError, match=r"model\.name: its head has running statistics, which are averaged; fedrep"):
         problem("fedrep", model=model).network("cpu")
     problem("fedbabu", model=model).network("cpu")
@@ -134,7 +136,7 @@ def test_running_statistics_of_an_own_head_would_be_averaged_and_are_refused() -
     [
         ("body", {"name": "mlp", "hidden": []}, True),
         ("head", {"name": "mlp", "hidden": []}, False),
-        ("body", "test_parts_kept:Partly", False),
+        ("body", "tests.algorithms.test_parts_kept:Partly", False),
     ],
 )
 def test_perturbing_nothing_is_refused(perturb: str, model: Any, refused: bool) -> None:
@@ -148,6 +150,6 @@ def test_perturbing_nothing_is_refused(perturb: str, model: Any, refused: bool) 
 
 def test_a_batch_of_one_under_batchnorm_names_the_batch_size() -> None:
     """65 = 4 x 16 + 1 samples of client 3, whose turn comes when it comes."""
-    built = problem("fedavg", model="test_parts_kept:Partly", clients={"cohorts": [[3]] * 4})
+    built = problem("fedavg", model="tests.algorithms.test_parts_kept:Partly", clients={"cohorts": [[3]] * 4})
     with pytest.raises(UserError, match=r"training\.batch_size: client 3 has 65 samples, the last batch one alone"):
         run(built, InlineBackend())

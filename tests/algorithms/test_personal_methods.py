@@ -86,7 +86,12 @@ class Normalised(nn.Module):
 
 def test_running_statistics_are_a_clients_own() -> None:
     """They follow client 2's samples alone, over its rounds; the server's stay as the model was made: 0 and 1."""
-    options = {"model": "test_personal_methods:Normalised", "lr_decay": 1.0, "shuffle": False, "batch_size": 10}
+    options = {
+        "model": "tests.algorithms.test_personal_methods:Normalised",
+        "lr_decay": 1.0,
+        "shuffle": False,
+        "batch_size": 10,
+    }
     alone = final("fedavg", rounds=2, clients={"cohorts": [[2]] * 2}, **options)
     among = final("local-only", rounds=3, clients={"cohorts": [[1, 2], [1], [0, 2]]}, **options)
     assert torch.allclose(among.clients[2]["own_buffers"], alone.buffers, rtol=0, atol=1e-5)
@@ -327,10 +332,10 @@ def test_models_that_cannot_serve() -> None:
         with pytest.raises(UserError, match=f"all of it head; {name} needs a feature layer"):
             problem(name, model=bare)
     with pytest.raises(UserError, match=r"top\.0\.bias.*fedgen needs one linear layer"):
-        problem("fedgen", model="test_personal_methods:TwoLayerHead").network("cpu")
+        problem("fedgen", model="tests.algorithms.test_personal_methods:TwoLayerHead").network("cpu")
 
 
-@pytest.mark.parametrize("model", ["test_personal_methods:NoBias", {"name": "mlp", "hidden": []}])
+@pytest.mark.parametrize("model", ["tests.algorithms.test_personal_methods:NoBias", {"name": "mlp", "hidden": []}])
 def test_fedgen_with_a_head_without_bias_or_body(model: Any) -> None:
     """A missing bias is 0; where everything is head the generated features are inputs."""
     state = final({**FEDGEN, "alpha": 1, "beta": 1}, model=model, rounds=2)

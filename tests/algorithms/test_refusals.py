@@ -36,12 +36,16 @@ BARE = {"name": "mlp", "hidden": []}
     [
         ("moon", BARE, "model.name: found mlp, all of it head; moon needs a feature layer"),
         ({"name": "fedsol", "proximal": "moon"}, BARE, "moon needs a feature layer"),
-        ("moon", "test_refusals:Headless", "model.name: every parameter belongs to the head; moon needs a feature"),
-        ("fedrcl", "test_refusals:Headless", "which names no taps; fedrcl reads inner layers"),
+        (
+            "moon",
+            "tests.algorithms.test_refusals:Headless",
+            "model.name: every parameter belongs to the head; moon needs a feature",
+        ),
+        ("fedrcl", "tests.algorithms.test_refusals:Headless", "which names no taps; fedrcl reads inner layers"),
         ("fedrcl", BARE, "model.name: found mlp, which names no taps"),
         ("fedrcl", "char_lstm", "model.name: found char_lstm, which names no taps"),
         ("fedrobust", "char_lstm", "model.name: found char_lstm, whose inputs are tokens"),
-        ("fedrobust", "test_refusals:Tokens", "whose inputs are tokens; fedrobust needs real numbers"),
+        ("fedrobust", "tests.algorithms.test_refusals:Tokens", "whose inputs are tokens; fedrobust needs real numbers"),
     ],
 )
 def test_a_model_that_cannot_serve_is_refused(method: Any, model: Any, message: str) -> None:
@@ -53,7 +57,12 @@ def test_a_model_that_cannot_serve_is_refused(method: Any, model: Any, message: 
 
 def test_a_model_of_ones_own_may_serve() -> None:
     """What is unknown before it is built is not refused: this one has a body."""
-    config = {"data": "digits", "partition": "iid", "algorithm": "moon", "model": "test_refusals:Headless"}
+    config = {
+        "data": "digits",
+        "partition": "iid",
+        "algorithm": "moon",
+        "model": "tests.algorithms.test_refusals:Headless",
+    }
     assert RunConfig.parse(config).algorithm.name == "moon"
 
 

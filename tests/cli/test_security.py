@@ -32,7 +32,7 @@ from fedray.config import RunConfig
 from fedray.datasets import data_source
 from fedray.datasets import torchvision_sets as pickles
 from fedray.engine.checkpoint import Checkpoints
-from fedray.tracking import tracker as tracking
+from fedray.tracking import store
 from tests.bad_input.case import RUN
 from tests.datasets import files
 
@@ -318,7 +318,7 @@ def test_what_a_run_logs_holds_no_secret(
     assert call(monkeypatch, "run", "run.yaml") == 1
     captured = capfd.readouterr()
     assert not secret_in((captured.out + captured.err).replace(f"raise ValueError('cannot reach {URI}')", ""))
-    (run,) = tracking.best_runs(*tracking.open_store()).values()
+    (run,) = store.best_runs(*store.open_store()).values()
     assert "http://***@127.0.0.1:9/store?token=***" in run.data.tags["fedray.message"]
     stored = [path for path in (here / "mlartifacts").rglob("*") if path.is_file()]
     assert "traceback.txt" in {path.name for path in stored}
@@ -333,7 +333,7 @@ def test_the_ui_listens_here_and_has_the_address_from_its_environment(
     """A command line can be read by everybody on the machine."""
     started: list[tuple[str, list[str], dict[str, str]]] = []
     monkeypatch.setattr(os, "execve", lambda *words: started.append(words))
-    monkeypatch.setattr(tracking, "open_store", lambda: None)
+    monkeypatch.setattr(store, "open_store", lambda: None)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", URI.replace("http:", "postgresql:"))
     call(monkeypatch, "ui", "--port", "5999")
     call(monkeypatch, "ui", "--port", "5999", "--host", "127.0.0.2")

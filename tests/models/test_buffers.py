@@ -52,7 +52,7 @@ def test_buffers_are_averaged_like_the_update(
             "data": "digits",
             "partition": "natural",
             "clients": {"total": 2, "per_round": 2},
-            "model": "test_buffers:TinyBatchNorm",
+            "model": "tests.models.test_buffers:TinyBatchNorm",
             "algorithm": algorithm,
             "runtime": {"backend": "inline"},
             "training": {"rounds": 1, "local_steps": 1, "batch_size": "full", "aggregation": aggregation},
