@@ -30,5 +30,8 @@ def faults(tuned: bool) -> int:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library: nothing is tuned")
 def test_freed_megabytes_are_used_again() -> None:
-    """Ten times 8 vectors of 4 MiB, 8 x 1,024 pages of 4 KiB: untuned they are given back and faulted in each time."""
-    assert faults(tuned=True) < 1024 < 10 * 1024 < faults(tuned=False)
+    """Ten times 8 vectors of 4 MiB are 81,920 pages of 4 KiB: untuned they are given back and faulted in each time.
+
+    Tuned, a vector's 1,024 pages may still be met for the first time.
+    """
+    assert faults(tuned=True) <= 2 * 1024 < 40 * 1024 < faults(tuned=False)
