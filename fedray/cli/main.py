@@ -1,4 +1,4 @@
-"""The command line: `fedray run | sweep | list | ui | data`."""
+"""The command line: `fedray run | sweep | list | ui | data`, and the scripts in analysis/."""
 
 import json
 import os
@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedray.cli.analysis import add_scripts
 from fedray.cli.data import data_app
 from fedray.common.component import Component
 from fedray.common.entry import entry
@@ -175,6 +176,7 @@ def ui(
 
 
 app.add_typer(data_app, name="data")
+add_scripts(app)
 
 
 def main() -> None:
