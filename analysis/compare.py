@@ -1,132 +1,301 @@
-"""Is the difference more than the seeds'? `python -m analysis.compare SWEEP --to fedavg [--metric ...]`.
+"""Is the difference more than the seeds'? `fedray compare SWEEP --to fedavg [--metric ...]`.
 
 For every method and setting the differences to the reference in the same setting and with the same seed (same data,
-same partition, same cohorts), their mean, and Student's t confidence interval of it with n - 1 degrees of freedom.
+same partition, same cohorts), their mean, its intervals, and whether it is more than chance: the paired t-test's p,
+adjusted by Holm's method for the methods of a setting. Over all settings: how probable it is that a method beats the
+reference, and the methods' mean ranks.
 """
 
 import math
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated
 
+import numpy as np
 import pandas as pd
 import typer
-from scipy.stats import t
 
 from analysis.axes import labels, separating
 from analysis.collect import Collected, collect
 from analysis.metrics import DEFAULT, NEVER, lower_is_better, title, values
+from analysis.statistics.intervals import BOOTSTRAP_SEEDS, Interval, bootstrap, proportion, student
+from analysis.statistics.ranks import Ranks, ranks
+from analysis.statistics.significance import MOST_SEEDS, POWER, holm, seeds_needed, sign_flip_p, student_p
 from fedray.common.errors import UserError, unknown
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Method minus reference over n paired seeds; low and high bound the mean, and are None for fewer than two.
+    """Method minus reference over paired seeds of one setting.
 
-    unpaired: seeds of the method or of the reference whose partner has no value.
+    gaps: a difference per seed that both have. unpaired: seeds of the method or of the reference whose partner has no
+    value. p: of the paired t-test. adjusted: p by Holm's method among the `family` methods of the setting.
     """
 
     row: str
     column: str
-    n: int
-    mean: float | None
-    low: float | None
-    high: float | None
+    gaps: tuple[float, ...]
     unpaired: int
+    confidence: float
+    p: float | None = None
+    adjusted: float | None = None
+    family: int = 1
+
+    @property
+    def n(self) -> int:
+        return len(self.gaps)
+
+    @property
+    def mean(self) -> float | None:
+        return float(np.mean(self.gaps)) if self.gaps else None
+
+    @property
+    def interval(self) -> Interval | None:
+        return student(self.gaps, self.confidence)
+
+    @property
+    def spread(self) -> float:
+        """Sample standard deviation of the differences."""
+        return float(np.std(self.gaps, ddof=1))
+
+    def seeds(self) -> int | None:
+        """Seeds that tell a difference of this size and spread apart, whatever Holm does; None for more than 1000."""
+        return seeds_needed(float(np.mean(self.gaps)), self.spread, (1 - self.confidence) / self.family)
 
     def verdict(self, lower: bool) -> str:
-        """`better` or `worse` where the interval excludes 0, `not told apart` where it does not."""
-        if self.low is None or self.high is None:
+        """`better` or `worse` where the adjusted p is at most 1 - confidence, `not told apart` where it is not."""
+        if self.adjusted is None or self.mean is None:
             return "too few seeds"
-        if self.low <= 0 <= self.high:
+        if self.adjusted > 1 - self.confidence + 1e-12:
             return "not told apart"
-        return "better" if (self.high < 0) == lower else "worse"
+        return "better" if (self.mean < 0) == lower else "worse"
 
 
-def paired(
+@dataclass(frozen=True)
+class Improvement:
+    """How often a method beats the reference over all settings and seeds; ties count half."""
+
+    row: str
+    wins: float
+    pairs: int
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All methods of a sweep against one, setting by setting and over all settings; ranks: None for one setting."""
+
+    sweep: str
+    to: str
+    metric: str
+    confidence: float
+    differences: list[Difference]
+    improvements: list[Improvement]
+    ranks: Ranks | None
+
+
+def compared(
     sweep: Collected,
     to: str,
     metric: str = DEFAULT,
     confidence: float = 0.95,
     rows: str = "algorithm",
     columns: str = "",
-) -> list[Difference]:
-    """Every method against the reference row `to`, setting by setting.
+) -> Comparison:
+    """Every method against the reference row `to`.
 
-    Raises UserError for an unknown row, metric or key, a confidence outside (0, 1), or runs that cannot be paired.
+    Raises:
+        UserError: for an unknown row, metric or key, a confidence outside (0, 1), or runs that cannot be paired.
+    """
+    cells = one_per_seed(sweep, metric, rows, columns)
+    differences, lower = paired(cells, to, confidence), lower_is_better(metric)
+    means = cells.groupby(["_column", "_row"])["_value"].mean().unstack()
+    return Comparison(
+        sweep.name,
+        to,
+        metric,
+        confidence,
+        differences,
+        improvements(differences, lower),
+        ranks(means, lower, 1 - confidence),
+    )
+
+
+def one_per_seed(sweep: Collected, metric: str, rows: str = "algorithm", columns: str = "") -> pd.DataFrame:
+    """The cells with `_row`, `_column` and `_value` (NaN for what has not finished, or never reached the target).
+
+    Raises:
+        UserError: for an unknown metric or key, or where several runs share method, setting and seed.
+    """
+    cells = sweep.cells.assign(_value=values(sweep, metric), _row=labels(sweep.cells, rows))
+    columns = columns or separating(cells, "partition", cells["_row"])
+    cells = cells.assign(_column=labels(cells, columns), _value=cells["_value"].replace(NEVER, math.nan))
+    if cells.duplicated(["_row", "_column", "seed"]).any():
+        raise UserError(f"--cols: with {columns!r} several runs share method, setting and seed; name what differs")
+    return cells
+
+
+def paired(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list[Difference]:
+    """Of the cells of `one_per_seed`: every method and setting against the reference row `to`.
+
+    Raises:
+        UserError: for an unknown row, or a confidence outside (0, 1).
     """
     if not 0 < confidence < 1:
-        raise UserError(f"--confidence: found {confidence}; a number between 0 and 1 is required")
-    cells = sweep.cells.assign(_value=values(sweep, metric), _row=labels(sweep.cells, rows))
+        raise UserError(f"--confidence: expected a number between 0 and 1, got {confidence}")
     if to not in set(cells["_row"]):
         raise unknown("--to", to, cells["_row"])
-    columns = columns or separating(cells, "partition", cells["_row"])
-    cells = cells.assign(_column=labels(cells, columns))
-    if cells.duplicated(["_row", "_column", "seed"]).any():
-        raise UserError(
-            f"--cols: with {columns!r} several runs share method, setting and seed; name what they differ by"
-        )
-    cells = cells.assign(_value=cells["_value"].replace(NEVER, math.nan))
-    reference = {
-        str(column): group.set_index("seed")["_value"]
-        for column, group in cells[cells["_row"] == to].groupby("_column")
-    }
-    others = cells[cells["_row"] != to]
-    return [
-        _difference(
-            str(row),
-            str(column),
-            group.set_index("seed")["_value"],
-            reference.get(str(column), pd.Series(dtype=float)),
-            confidence,
-        )
-        for (row, column), group in others.groupby(["_row", "_column"], sort=False)
+    by_seed = {key: group.set_index("seed")["_value"] for key, group in cells.groupby(["_row", "_column"], sort=False)}
+    nothing = pd.Series(dtype=float)
+    found = [
+        _difference(str(row), str(column), ours, by_seed.get((to, column), nothing), confidence)
+        for (row, column), ours in by_seed.items()
+        if row != to
     ]
+    return adjusted(found)
 
 
 def _difference(row: str, column: str, ours: pd.Series, theirs: pd.Series, confidence: float) -> Difference:
     both = pd.concat([ours.rename("ours"), theirs.rename("theirs")], axis=1)
-    gap = (both["ours"] - both["theirs"]).dropna()
-    n = len(gap)
-    mean = float(gap.mean()) if n else None
-    if n < 2 or mean is None:
-        return Difference(row, column, n, mean, None, None, len(both) - n)
-    half = float(t.ppf((1 + confidence) / 2, n - 1) * gap.std() / math.sqrt(n))
-    return Difference(row, column, n, mean, mean - half, mean + half, len(both) - n)
+    gaps = tuple((both["ours"] - both["theirs"]).dropna().astype(float))
+    return Difference(row, column, gaps, len(both) - len(gaps), confidence, student_p(gaps))
 
 
-def report(differences: list[Difference], sweep: str, to: str, metric: str, confidence: float) -> str:
+def adjusted(differences: Sequence[Difference]) -> list[Difference]:
+    """The differences with Holm's p of their setting."""
+    families: dict[str, list[int]] = {}
+    for index, one in enumerate(differences):
+        if one.p is not None:
+            families.setdefault(one.column, []).append(index)
+    result = list(differences)
+    for family in families.values():
+        p_values = holm([p for index in family if (p := differences[index].p) is not None])
+        for index, p in zip(family, p_values, strict=True):
+            result[index] = replace(result[index], adjusted=p, family=len(family))
+    return result
+
+
+def improvements(differences: Sequence[Difference], lower: bool) -> list[Improvement]:
+    """For every method the probability that it beats the reference, over all settings and seeds."""
+    found = []
+    for row in dict.fromkeys(one.row for one in differences):
+        gaps = np.array([gap for one in differences if one.row == row for gap in one.gaps])
+        if len(gaps):
+            wins = float(((gaps < 0) if lower else (gaps > 0)).sum() + (gaps == 0).sum() / 2)
+            confidence = differences[0].confidence
+            found.append(Improvement(row, wins, len(gaps), proportion(wins, len(gaps), confidence)))
+    return found
+
+
+DIFFERENCE_HEADER = ("method", "setting", "n", "difference")
+
+
+def header(confidence: float) -> list[str]:
+    """The columns of `lines`."""
+    return [
+        *DIFFERENCE_HEADER,
+        f"{100 * confidence:g} % interval (t)",
+        "bootstrap interval",
+        "p (sign flips)",
+        "adjusted p (Holm)",
+        "seeds needed",
+        "",
+    ]
+
+
+def lines(found: Comparison) -> list[list[str]]:
+    """A line per method and setting, as text."""
+    return [
+        [
+            one.row,
+            one.column,
+            f"{one.n}" + (f" (unpaired: {one.unpaired})" if one.unpaired else ""),
+            "-" if one.mean is None else f"{one.mean:+.2f}",
+            str(one.interval or "-"),
+            str(bootstrap(one.gaps, found.confidence) or "too few seeds"),
+            _p(sign_flip_p(one.gaps)),
+            _p(one.adjusted),
+            _needed(one),
+            one.verdict(lower_is_better(found.metric)),
+        ]
+        for one in found.differences
+    ]
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
+
+
+def _needed(one: Difference) -> str:
+    if one.adjusted is None or one.spread == 0:
+        return "-"
+    return str(one.seeds() or f"> {MOST_SEEDS}")
+
+
+def notes(found: Comparison) -> list[str]:
+    """How the numbers are meant."""
+    level = 100 * (1 - found.confidence)
+    return [
+        f"paired by seed; better or worse where the adjusted p is at most {level:.2g} %: the paired t-test's p, "
+        f"corrected by Holm's method for the methods of a setting, so at most {level:.2g} % of settings without any "
+        "difference show one; settings are not corrected for each other",
+        "an interval stands for itself and is not corrected; the t interval takes differences for normal, the "
+        f"bootstrap does not but is too short for fewer than {BOOTSTRAP_SEEDS} seeds",
+        "p (sign flips): exact, takes nothing for normal, never below 2^(1 - n): six seeds at least for 5 %",
+        f"seeds needed: for a chance of {100 * POWER:g} % to tell a difference of this size and spread apart",
+    ]
+
+
+def across(found: Comparison) -> list[str]:
+    """What holds over all settings, a line per method."""
+    text = [
+        f"{one.row} beats {found.to} in {one.wins:g} of {one.pairs} pairs of runs: probability of improvement "
+        f"{one.wins / one.pairs:.2f} ({one.interval.low:.2f} .. {one.interval.high:.2f})"
+        for one in found.improvements
+    ]
+    if found.ranks is not None:
+        order = ", ".join(f"{name} {rank:.2f}" for name, rank in found.ranks.mean.items())
+        text.append(
+            f"mean rank over {found.ranks.settings} settings: {order}; critical difference {found.ranks.critical:.2f} "
+            f"(Nemenyi, {100 * found.ranks.level:.2g} %)"
+        )
+    return text
+
+
+def report(found: Comparison) -> str:
     """Markdown."""
-    lines = [
-        f"**{sweep}: difference to {to}: {title(metric)}**",
-        "",
-        f"| method | setting | n | difference | {100 * confidence:g} % interval | |",
-        "|---|---|---|---|---|---|",
+    grid = [header(found.confidence), *lines(found)]
+    widths = [max(len(line[k]) for line in grid) for k in range(len(grid[0]))]
+    written = [
+        "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |" for line in grid
     ]
-    lower = lower_is_better(metric)
-    for one in differences:
-        interval = "-" if one.low is None or one.high is None else f"{one.low:+.2f} .. {one.high:+.2f}"
-        mean = "-" if one.mean is None else f"{one.mean:+.2f}"
-        unpaired = f" (unpaired: {one.unpaired})" if one.unpaired else ""
-        lines.append(f"| {one.row} | {one.column} | {one.n}{unpaired} | {mean} | {interval} | {one.verdict(lower)} |")
-    lines += [
-        "",
-        f"- paired by seed; Student's t with n - 1 degrees of freedom; each interval on its own, so of many "
-        f"rows about {100 * (1 - confidence):g} % are told apart by chance",
-    ]
-    return "\n".join(lines) + "\n"
+    written.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(
+        [
+            f"**{found.sweep}: difference to {found.to}: {title(found.metric)}**",
+            "",
+            *written,
+            "",
+            *(f"- {line}" for line in across(found)),
+            *(f"- {note}" for note in notes(found)),
+            "",
+        ]
+    )
 
 
 def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
     to: Annotated[str, typer.Option(help="the reference: a row of the table")],
     metric: Annotated[str, typer.Option(help="a metric of the runs, or rounds_to:PERCENT")] = DEFAULT,
-    confidence: Annotated[float, typer.Option(help="of the interval")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="of the intervals; 1 - confidence is the tests' level")] = 0.95,
     rows: Annotated[str, typer.Option(help="sections or dotted keys, with commas")] = "algorithm",
     cols: Annotated[str, typer.Option(help="the same; default partition and whatever would mix")] = "",
 ) -> None:
-    """Print every method's paired difference to a reference."""
-    sys.stdout.write(report(paired(collect(name), to, metric, confidence, rows, cols), name, to, metric, confidence))
+    """Print every method's paired difference to a reference, and who wins over all settings."""
+    sys.stdout.write(report(compared(collect(name), to, metric, confidence, rows, cols)))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A sweep as one HTML page: `python -m analysis.report SWEEP [--metric ...] [--published] [--out FILE]`.
+"""A sweep as one HTML page: `fedray report SWEEP [--metric ...] [--to fedavg] [--published] [--out FILE]`.
 
-Result tables, learning curves, partition heatmaps, settings, commits, environment, every cell; what is missing comes
-first, by name. Pictures are in the page itself, which asks the network for nothing: its content security policy forbids
-it to.
+Result tables, comparisons, learning curves, partition heatmaps, settings, commits, environment, every cell; what is
+missing comes first, by name. Pictures are in the page itself, which asks the network for nothing: its content security
+policy forbids it to.
 """
 
 import base64
@@ -23,9 +23,11 @@ from mlflow.exceptions import MlflowException
 
 from analysis.axes import labels
 from analysis.collect import Collected, collect
+from analysis.compare import Comparison, across, compared, header, lines, notes
+from analysis.drawing.comparison import forests, rank_diagram
 from analysis.figures import curves
 from analysis.formats import in_html
-from analysis.metrics import DEFAULT
+from analysis.metrics import DEFAULT, title
 from analysis.result_table import ResultTable
 from analysis.style import styled
 from analysis.tables import build
@@ -38,8 +40,18 @@ Pictures = list[tuple[str, str]]
 """Caption and data URI."""
 
 
-def page(sweep: Collected, metrics: list[str], paper: str = "") -> str:
-    """The HTML. paper: the published table to put beside. Raises UserError as `tables.build` does."""
+def page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "") -> str:
+    """The HTML.
+
+    Args:
+        sweep: what MLflow knows of it.
+        metrics: of the tables; the first one is compared.
+        paper: the published table to put beside.
+        to: the row that the others are compared to; default fedavg, where it is a row.
+
+    Raises:
+        UserError: as `tables.build` and `compare.compared` do.
+    """
     templates = Environment(
         loader=PackageLoader("analysis"),
         autoescape=select_autoescape(),
@@ -60,6 +72,7 @@ def page(sweep: Collected, metrics: list[str], paper: str = "") -> str:
         absent=[cell for cell in cells if cell["status"] != "finished"],
         tables=tables,
         filled=_filled,
+        comparisons=_comparisons(sweep, tables[0].rows, metrics[0], to),
         pictures=[
             ("Learning curves", _curves(sweep), "No finished run to draw."),
             ("Partitions", _partitions(sweep), "No run yet that holds a picture of its partition."),
@@ -110,6 +123,31 @@ def _made_with(sweep: Collected) -> list[tuple[str, str, int]]:
     return [(name, value, n) for (name, value), n in sorted(found.items())]
 
 
+def _comparisons(sweep: Collected, rows: list[str], metric: str, to: str) -> list[dict[str, Any]]:
+    """What the page says of the comparison to one row; nothing without a reference, or with it alone."""
+    to = to or ("fedavg" if "fedavg" in rows else "")
+    if not to or len(rows) < 2 or not (sweep.cells["status"] == "finished").any():
+        return []
+    found = compared(sweep, to, metric)
+    return [
+        {
+            "to": found.to,
+            "title": title(found.metric),
+            "header": header(found.confidence),
+            "lines": lines(found),
+            "notes": [*across(found), *notes(found)],
+            "pictures": _drawn(found),
+        }
+    ]
+
+
+def _drawn(found: Comparison) -> Pictures:
+    pictures = [(f"Difference to {found.to}: {setting}", _uri(figure)) for setting, figure in forests(found).items()]
+    if found.ranks is not None:
+        pictures.append(("Mean ranks over all settings", _uri(rank_diagram(found.ranks))))
+    return pictures
+
+
 def _curves(sweep: Collected) -> Pictures:
     if not (sweep.cells["status"] == "finished").any():
         return []
@@ -153,11 +191,12 @@ def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
     metric: Annotated[str, typer.Option(help="of the tables, several with commas")] = DEFAULT,
     published: Annotated[bool, typer.Option("--published", help="the paper's values beside ours")] = False,
+    to: Annotated[str, typer.Option(help="the row to compare the others to; default fedavg, where it is a row")] = "",
     out: Annotated[Path | None, typer.Option(help="default: NAME.html here, / as -")] = None,
 ) -> None:
     """Write a sweep's page."""
     path = out or Path(f"{name.replace('/', '-')}.html")
-    text = page(collect(name), metric.split(","), name if published else "")
+    text = page(collect(name), metric.split(","), name if published else "", to)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     sys.stdout.write(f"{path}\n")

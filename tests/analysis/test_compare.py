@@ -1,11 +1,12 @@
 """Paired differences and their intervals against numbers from a t table."""
 
 import math
+import re
 
 import pytest
 
 from analysis.collect import collect
-from analysis.compare import paired, report
+from analysis.compare import compared, report
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
@@ -14,33 +15,55 @@ from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
 def test_interval_of_paired_seeds(store: Tracker) -> None:
     """Seeds 0, 1, 2: fedavg 80, 60, 70. ρ=0.1 81, 62, 73: differences 1, 2, 3, mean 2, s = 1, and t(0.975, 2) = 4.303,
     so 2 ± 4.303/sqrt(3) = 2 ± 2.484: not told apart, though unpaired noise is tenfold. ρ=0.5 is 5, 5.1, 5.2 above:
-    5.1 ± 4.303 * 0.1/sqrt(3) = 5.1 ± 0.248: better. At α = 0.1 fedavg lacks seed 1: one pair, and no interval.
+    5.1 ± 4.303 * 0.1/sqrt(3) = 5.1 ± 0.248. Their p by t: 1 - sqrt(12/14) = 0.0742 and, t = 51 sqrt(3) = 88.33,
+    1 - t / sqrt(t^2 + 2) = 0.000128; Holm doubles the smaller: 0.000256: better. At α = 0.1 fedavg lacks seed 1: one
+    pair, and no interval. All 7 pairs: ρ=0.1 wins 3 of 4, ρ=0.5 3 of 3.
     """
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1, 2)]
     cells += [cell(a, 0.1, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
     numbers = (80, 60, 70, 81, 62, 73, 85, 65.1, 75.2, 50, None, 40, 41)
     write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, numbers, strict=True) if v})
-    found = paired(collect("sweep"), "fedavg")
-    small, large, lone = found
+    found = compared(collect("sweep"), "fedavg")
+    small, large, lone = found.differences
     assert (small.row, small.column, small.n, small.unpaired) == ("fedsam ρ=0.1", "dirichlet α=0.5", 3, 0)
     half = 4.302653 / math.sqrt(3)
-    assert (small.mean, small.low, small.high) == pytest.approx((2, 2 - half, 2 + half), abs=1e-5)
-    assert (large.mean, large.low, large.high) == pytest.approx((5.1, 5.1 - half / 10, 5.1 + half / 10), abs=1e-5)
-    assert [one.verdict(lower=False) for one in found] == ["not told apart", "better", "too few seeds"]
-    assert [one.verdict(lower=True) for one in found] == ["not told apart", "worse", "too few seeds"]
-    assert (lone.n, lone.mean, lone.low, lone.unpaired) == (1, -10, None, 1)
-    text = report(found, "sweep", "fedavg", "last10_test_accuracy", 0.95)
-    assert "| fedsam ρ=0.5 | dirichlet α=0.5 | 3 | +5.10 | +4.85 .. +5.35 | better |" in text
-    assert "| 1 (unpaired: 1) | -10.00 | - | too few seeds |" in text
-    narrow, *_ = paired(collect("sweep"), "fedavg", confidence=0.5)
+    assert small.interval is not None
+    assert (small.mean, small.interval.low, small.interval.high) == pytest.approx((2, 2 - half, 2 + half), abs=1e-5)
+    assert large.interval is not None
+    assert (large.interval.low, large.interval.high) == pytest.approx((5.1 - half / 10, 5.1 + half / 10), abs=1e-5)
+    assert (small.adjusted, large.adjusted) == pytest.approx((0.074180, 2 * 0.000128), abs=1e-6)
+    assert [one.verdict(lower=False) for one in found.differences] == ["not told apart", "better", "too few seeds"]
+    assert [one.verdict(lower=True) for one in found.differences] == ["not told apart", "worse", "too few seeds"]
+    assert (lone.n, lone.mean, lone.interval, lone.unpaired) == (1, -10, None, 1)
+    assert [(one.row, one.wins, one.pairs) for one in found.improvements] == [
+        ("fedsam ρ=0.1", 3, 4),
+        ("fedsam ρ=0.5", 3, 3),
+    ]
+    assert found.ranks is None  # of the two settings one lacks ρ=0.5
+    text = report(found)
+    assert re.search(r"fedsam ρ=0.5 \| dirichlet α=0.5 +\| 3 +\| \+5.10 +\| \+4.85 .. \+5.35 +\| too few seeds", text)
+    assert re.search(r"0.250 +\| < 0.001 +\| \d+ +\| better +\|", text)
+    assert re.search(r"\| 1 \(unpaired: 1\) +\| -10.00 +\| - ", text)
+    assert "fedsam ρ=0.5 beats fedavg in 3 of 3 pairs of runs: probability of improvement 1.00 (0.29 .. 1.00)" in text
+    narrow = compared(collect("sweep"), "fedavg", confidence=0.5).differences[0].interval
+    assert narrow is not None
     assert narrow.high == pytest.approx(2 + 0.816497 / math.sqrt(3), abs=1e-5)  # t(0.75, 2) = 0.8165
+
+
+def test_ranks_over_settings(store: Tracker) -> None:
+    """ρ=0.1 first in both settings, fedavg 2 and 3: ranks 1, 2.5, 2.5."""
+    cells = [cell(a, alpha, 0) for alpha in (0.1, 0.5) for a in (FEDAVG, SMALL, LARGE)]
+    numbers = (70, 80, 60, 60, 80, 70)
+    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, numbers, strict=True)})
+    text = report(compared(collect("sweep"), "fedavg"))
+    assert "mean rank over 2 settings: fedsam ρ=0.1 1.00, fedavg 2.50, fedsam ρ=0.5 2.50; critical difference" in text
 
 
 @pytest.mark.parametrize(
     ("to", "confidence", "columns", "message"),
     [
         ("fedavgg", 0.95, "", "--to: unknown name 'fedavgg'; did you mean 'fedavg'?"),
-        ("fedavg", 95, "", "--confidence: found 95; a number between 0 and 1"),
+        ("fedavg", 95, "", "--confidence: expected a number between 0 and 1, got 95"),
         ("fedavg", 0.95, "data", "--rows/--cols: unknown name 'data'"),
         ("fedavg", 0.95, "algorithm", "--cols: with 'algorithm' several runs share method, setting and seed"),
     ],
@@ -49,5 +72,5 @@ def test_refusals(store: Tracker, to: str, confidence: float, columns: str, mess
     cells = [cell(FEDAVG, alpha, 0) for alpha in (0.1, 0.5)]
     write(store, cells, {one["hash"]: ("finished", history(70)) for one in cells})
     with pytest.raises(UserError) as error:
-        paired(collect("sweep"), to, confidence=confidence, columns=columns)
+        compared(collect("sweep"), to, confidence=confidence, columns=columns)
     assert message in str(error.value)

@@ -53,6 +53,10 @@ def test_what_is_missing_comes_first_by_name_and_text_is_escaped(store: Tracker)
     assert "- (1 diverged, 1 missing)" in text
     assert text.count('alt="dirichlet') == 2, "learning curves, a picture per setting"
     assert "No run yet that holds a picture of its partition." in text
+    # fedsam - fedavg at α = 0.5: 2 for both seeds, so the p of two sign flips, 0.5; at α = 0.1 no pair
+    assert "<td>+2.00</td><td>-</td><td>too few seeds</td><td>0.500</td><td>0.500</td>" in text
+    assert text.count('alt="Difference to fedavg: dirichlet α=0.5') == 1
+    assert "mean rank" not in text, "of one setting whole"
 
 
 def test_pictures_settings_environment(store: Tracker) -> None:

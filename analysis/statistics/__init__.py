@@ -1,0 +1,1 @@
+"""Intervals, tests and ranks of plain numbers, without MLflow. Tests simulate their coverage and errors."""

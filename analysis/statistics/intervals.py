@@ -1,0 +1,73 @@
+"""Confidence intervals of a mean difference and of a probability."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import beta, t
+
+from fedray.common.rng import generator
+
+BOOTSTRAP_SEEDS = 20
+"""Fewest differences with a bootstrap interval: from here its simulated coverage is at least 92 % (tests/analysis)."""
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The bounds of a confidence interval, in the unit of what was measured."""
+
+    low: float
+    high: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return f"{self.low:+.2f} .. {self.high:+.2f}"
+
+
+def student(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:
+    """Student's t interval of the mean of n paired differences, n - 1 degrees of freedom.
+
+    Exact for normal differences. None for fewer than two, and for equal ones, whose spread says nothing.
+    """
+    n = len(differences)
+    if n < 2 or np.ptp(differences) <= 1e-9 * np.abs(differences).max():
+        return None
+    mean, std = float(np.mean(differences)), float(np.std(differences, ddof=1))
+    half = float(t.ppf((1 + confidence) / 2, n - 1)) * std / math.sqrt(n)
+    return Interval(mean - half, mean + half)
+
+
+def bootstrap(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:
+    """Percentile bootstrap interval of the mean: no normality assumed, but too short for few differences.
+
+    Resampling is keyed, so equal differences have equal intervals. None for fewer than BOOTSTRAP_SEEDS.
+
+    Source: Efron and Tibshirani, An Introduction to the Bootstrap, section 13.3.
+    """
+    if len(differences) < BOOTSTRAP_SEEDS:
+        return None
+    return Interval(*percentile_bootstrap(np.asarray(differences, dtype=float), confidence))
+
+
+def percentile_bootstrap(differences: np.ndarray, confidence: float) -> tuple[float, float]:
+    """The interval of `bootstrap` for any number of differences: what the tests simulate."""
+    rng = generator(0, "bootstrap", len(differences))
+    means = rng.choice(differences, (RESAMPLES, len(differences))).mean(axis=1)
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def proportion(successes: float, trials: int, confidence: float = 0.95) -> Interval:
+    """Clopper and Pearson's interval of a probability; ties count half.
+
+    It holds its level for any number of trials. Where the probabilities of the trials differ (settings), their mean is
+    meant and the interval is wider than it need be, since the sum varies less than a binomial (Hoeffding 1956).
+    """
+    tail = (1 - confidence) / 2
+    low = 0.0 if successes <= 0 else float(beta.ppf(tail, successes, trials - successes + 1))
+    high = 1.0 if successes >= trials else float(beta.ppf(1 - tail, successes + 1, trials - successes))
+    return Interval(low, high)
