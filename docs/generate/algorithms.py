@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from docs.generate.options import allowed
 from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.base import Algorithm
 from fedray.common.component import as_written
+from fedray.common.options import allowed
 from fedray.engine.cost import Cost, cost
 
 INTRODUCTION = """\

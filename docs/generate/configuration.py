@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel
 
-from docs.generate.options import allowed
 from fedray.common.component import Component, as_written
+from fedray.common.options import allowed
 from fedray.config import Personal, RunConfig
 from fedray.datasets import DATASETS
 from fedray.models import MODELS

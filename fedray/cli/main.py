@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from fedray.cli.analysis import add_scripts
 from fedray.cli.data import data_app
-from fedray.common.component import Component
+from fedray.cli.listing import list_
 from fedray.common.entry import entry
 from fedray.common.errors import UserError, redacted, truncated_repr
 
@@ -25,11 +26,29 @@ app = typer.Typer(
     help="Federated-learning sweeps on Ray, tracked in MLflow.",
 )
 
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a dotted key; repeatable")]
+
+
+def assignments(given: list[str] | None) -> dict[str, Any]:
+    """Dotted key -> value of every `--set`. Raises UserError."""
+    from fedray.common.yaml_files import parse_yaml
+
+    found = {}
+    for assignment in given or []:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key:
+            raise UserError(f"--set: found {truncated_repr(assignment)}; KEY=VALUE is required")
+        found[key] = parse_yaml(value, f"--set {key}")
+    return found
+
 
 @app.command()
 def run(
-    file: Annotated[Path, typer.Argument(help="a run's YAML file, or a sweep's (its base, at its defaults)")],
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a dotted key")] = None,
+    file: Annotated[Path, typer.Argument(help="a run's YAML file, or a sweep's (its first cell)")],
+    cell: Annotated[
+        str | None, typer.Option(metavar="N|HASH", help="of a sweep: this cell, as --dry-run shows")
+    ] = None,
+    set_: Set = None,
     backend: Annotated[str | None, typer.Option(help="inline | ray")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False,
     track: Annotated[bool, typer.Option(help="log to MLflow")] = True,
@@ -37,21 +56,21 @@ def run(
 ) -> None:
     """One run."""
     from fedray.api import simulate
-    from fedray.common.yaml_files import load_yaml, parse_yaml
+    from fedray.common.yaml_files import load_yaml
     from fedray.config import RunConfig
     from fedray.engine.profile import Profile
-    from fedray.sweep.cells import label
-    from fedray.sweep.grid import changed
+    from fedray.sweep.cells import cell_point, label
+    from fedray.sweep.grid import Sweep, changed
+    from fedray.sweep.shipped import located
 
-    point: dict[str, Any] = load_yaml(file)
-    point = point.get("base", point)
-    if not isinstance(point, dict):
-        raise UserError(f"{file}: base: found {truncated_repr(point)}; a mapping is required")
-    for assignment in set_ or []:
-        key, equals, value = assignment.partition("=")
-        if not equals or not key:
-            raise UserError(f"--set: found {truncated_repr(assignment)}; KEY=VALUE is required")
-        point = changed(point, key, parse_yaml(value, f"--set {key}"))
+    file = located(file)
+    point = load_yaml(file)
+    if "base" in point:
+        point = cell_point(Sweep.load(file), cell)
+    elif cell is not None:
+        raise UserError(f"--cell: {file} is one run, not a sweep")
+    for key, value in assignments(set_).items():
+        point = changed(point, key, value)
     if backend is not None:
         point = changed(point, "runtime.backend", backend)
     try:
@@ -84,7 +103,12 @@ def run(
 
 @app.command()
 def sweep(
-    file: Annotated[Path, typer.Argument(help="a sweep's YAML file")],
+    file: Annotated[Path, typer.Argument(help="a sweep's YAML file, or a name of `fedray list sweeps`")],
+    set_: Set = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="CELL", help="a cell's number, hash, or a pattern of labels: 'fedtoga*'"),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would run, and whether it fits")] = False,
     estimate: Annotated[
         bool,
@@ -93,15 +117,18 @@ def sweep(
             help="with --dry-run: hours on this machine's GPU, or on a core where it has none; needs no data",
         ),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="run finished cells again")] = False,
+    force: Annotated[bool, typer.Option("--force", help="run finished cells again, with --only just those")] = False,
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="trials at a time; default: as many as fit")] = None,
     address: Annotated[str | None, typer.Option(help="auto | HOST:PORT | ray://HOST:PORT; else local")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="the file's own small version")] = False,
 ) -> None:
     """A grid of runs. Called again it resumes what is unfinished and skips what is finished."""
     from fedray.sweep.grid import Sweep
+    from fedray.sweep.shipped import located
 
-    loaded = Sweep.load(file, smoke)
+    loaded = Sweep.load(located(file), smoke)
+    if set_:
+        loaded = loaded.altered(assignments(set_))
     if estimate:
         from fedray.sweep.estimate import show
 
@@ -112,42 +139,16 @@ def sweep(
     if address is not None and address.startswith("ray://") and not dry_run:
         from fedray.sweep.remote import sweep_in_cluster
 
-        raise typer.Exit(sweep_in_cluster(loaded, address, force, max_concurrent))
+        raise typer.Exit(sweep_in_cluster(loaded, address, force, max_concurrent, only or ()))
     from fedray.sweep.run import drive, planned
 
-    plan = planned(loaded, str(file), force)
+    plan = planned(loaded, str(file), force, only or ())
     if dry_run:
         from fedray.sweep.dry_run import show as show_plan
 
         show_plan(plan, address)
     else:
         raise typer.Exit(drive(plan, max_concurrent, address))
-
-
-@app.command("list")
-def list_(what: Annotated[str, typer.Argument(metavar="algorithms|models|datasets|partitions")]) -> None:
-    """Names, options with defaults, papers; what algorithms cost, in multiples of the model (docs/algorithms.md)."""
-    from fedray.algorithms import ALGORITHMS
-    from fedray.common.errors import unknown
-    from fedray.datasets import DATASETS
-    from fedray.engine.cost import cost
-    from fedray.models import MODELS
-    from fedray.partitions import PARTITIONS
-
-    registries: dict[str, Any] = {
-        "algorithms": ALGORITHMS,
-        "models": MODELS,
-        "datasets": DATASETS,
-        "partitions": PARTITIONS,
-    }
-    if what not in registries:
-        raise unknown("list", what, registries)
-    costs = {name: str(cost(kind())) for name, kind in ALGORITHMS.items()} if what == "algorithms" else {}
-    table = Table("name", "options", "what", "paper", *["cost"] * bool(costs), box=None, pad_edge=False)
-    kinds: dict[str, type[Component]] = registries[what]
-    for name, kind in sorted(kinds.items()):
-        table.add_row(name, *kind.row(), *([costs[name]] if costs else []))
-    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
 
 
 @app.command()
@@ -175,10 +176,28 @@ def ui(
     )
 
 
+app.command("list")(list_)
 app.add_typer(data_app, name="data")
 add_scripts(app)
 
 
 def main() -> None:
     """`fedray`."""
+    _prefer_own_analysis()
     entry(app)
+
+
+def _prefer_own_analysis() -> None:
+    """Let `import analysis` find fedray's, although the working directory may hold a package of that name.
+
+    The modules of the other package can still be imported where fedray's has none of their names.
+    """
+    import fedray
+
+    if "analysis" in sys.modules:
+        return
+    own, here = Path(fedray.__file__).parents[1] / "analysis", Path.cwd() / "analysis"
+    spec = spec_from_file_location("analysis", own / "__init__.py", submodule_search_locations=[str(own), str(here)])
+    if spec is not None and spec.loader is not None:
+        sys.modules["analysis"] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["analysis"])

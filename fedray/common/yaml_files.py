@@ -1,4 +1,4 @@
-"""YAML as users write it: safely loaded, `1e-3` is a number, a repeated key is refused."""
+"""YAML as users write it: safely loaded, `1e-3` is a number, a repeated key is refused, `<<` merges."""
 
 import re
 from pathlib import Path
@@ -8,6 +8,7 @@ import yaml
 
 from fedray.common.errors import UserError, truncated_repr
 
+MERGE = "tag:yaml.org,2002:merge"
 ALIASED = 100_000
 """How many values YAML's aliases may repeat in one file."""
 
@@ -30,15 +31,31 @@ _Loader.add_implicit_resolver(
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
+    """A mapping; what `<<:` merges into it stands first and gives way to the mapping's own keys."""
     found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for key_node, value in node.value:
+        if key_node.tag == MERGE:
+            merged = _merged(loader, value) | merged
+            continue
         key, line = loader.construct_object(key_node, deep=True), key_node.start_mark.line + 1
         if not isinstance(key, str):
             raise UserError(f"line {line}: the key {truncated_repr(key)} is no text; in quotes it is")
         if key in found:
             raise UserError(f"line {line}: the key {key!r} stands there twice")
         found[key] = loader.construct_object(value, deep=True)
-    return found
+    return merged | found
+
+
+def _merged(loader: _Loader, node: yaml.Node) -> dict[str, Any]:
+    """The keys that `<<: *one` or `<<: [*one, *other]` brings; of a list the first mapping wins."""
+    sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    result: dict[str, Any] = {}
+    for source in sources:
+        if not isinstance(source, yaml.MappingNode):
+            raise UserError(f"line {source.start_mark.line + 1}: `<<` merges mappings only")
+        result = loader.construct_object(source, deep=True) | result
+    return result
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)

@@ -114,6 +114,31 @@ def cells(sweep: Sweep, problems: Problems) -> dict[str, Cell]:
     return found
 
 
+def cell_point(sweep: Sweep, which: str | None = None) -> dict[str, Any]:
+    """One cell's configuration as the file writes it.
+
+    Args:
+        sweep: the file.
+        which: the cell's number (from 1, as `--dry-run` shows it) or the beginning of its hash; None: the first.
+
+    Raises:
+        UserError: there is no such cell.
+    """
+    if which is None:
+        return next(sweep.points())
+    problems, points = Problems(), dict[str, dict[str, Any]]()
+    for point in sweep.points():
+        points.setdefault(problems.cell(RunConfig.parse(point), "").hash, point)
+    if which.isdecimal() and 1 <= int(which) <= len(points):
+        return list(points.values())[int(which) - 1]
+    found = [point for hash, point in points.items() if len(which) >= 4 and hash.startswith(which)]
+    if len(found) != 1:
+        raise UserError(
+            f"--cell: {which!r} names {len(found)} cells; a number from 1 to {len(points)} or a hash is required"
+        )
+    return found[0]
+
+
 def label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] = ()) -> str:
     """A readable name: `fedtoga ρ=0.1 α=0.1 dirichlet(0.1) lr=0.1 s0`.
 

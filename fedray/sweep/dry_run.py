@@ -21,10 +21,12 @@ def nodes_here() -> list[dict[str, float]]:
 def show(plan: Plan, address: str | None) -> None:
     """Print the plan. Raises UserError where a trial can never be placed."""
     console = Console(highlight=False)
-    table = Table("cell", "status", "run", box=None, pad_edge=False)
+    table = Table("", "cell", "status", "run", box=None, pad_edge=False)
     known = plan.known
-    for cell in plan.cells.values():
-        table.add_row(cell.hash, known[cell.hash].status if cell.hash in known else "to run", cell.label)
+    for number, cell in enumerate(plan.cells.values(), 1):
+        if plan.is_chosen(cell):
+            status = known[cell.hash].status if cell.hash in known else "to run"
+            table.add_row(str(number), cell.hash, status, cell.label)
     console.print(table)
     address = address or os.environ.get("RAY_ADDRESS")
     if address is None:

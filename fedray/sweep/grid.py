@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -184,6 +185,38 @@ class Sweep(Section):
             raise UserError(f"{path}: {describe(error, '', cls)}") from None
         except UserError as error:
             raise UserError(str(error) if str(error).startswith(f"{path}: ") else f"{path}: {error}") from None
+
+    def altered(self, changes: Mapping[str, Any]) -> "Sweep":
+        """A copy with other values, as `fedray sweep --set` gives them.
+
+        Args:
+            changes: dotted key -> value. A key of a run (`training.rounds`) changes the base, a key of the file
+                (`name`, `grid.training.lr`, `samples`) the file.
+
+        Returns:
+            The sweep under a name of its own, `NAME-KEY-VALUE...`, unless `name` is among the changes: its results
+            must not be taken for those of the file as it is.
+
+        Raises:
+            UserError: a key that the grid, the cases or the search would set again, or a value that is not allowed.
+        """
+        document = {key: getattr(self, key) for key in self.model_fields_set}
+        words = [self.name]
+        for key, value in changes.items():
+            head, _, rest = key.partition(".")
+            if head in type(self).model_fields:
+                document[head] = {**(document.get(head) or {}), rest: value} if rest else value
+            elif key in self.keys:
+                raise UserError(f"--set {key}: an axis of the sweep sets it too; try --set 'grid.{key}=[VALUE]'")
+            else:
+                document["base"] = changed(document["base"], key, value)
+            words += [key, as_written(value)]
+        if "name" not in changes:
+            document["name"] = re.sub(r"[^\w./]+", "-", "-".join(words)).strip("-")[:120]
+        try:
+            return type(self).model_validate(document)
+        except ValidationError as error:
+            raise UserError(f"--set: {describe(error, '', type(self))}") from None
 
     def points(self) -> Iterator[dict[str, Any]]:
         """Every configuration, as written (defaults not filled in): cases x grid x samples, in the file's order."""

@@ -1,9 +1,11 @@
 """What a call of a sweep will do: which cells there are, and which of them are done."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
+from fedray.common.errors import UserError, truncated_repr
 from fedray.config import Runtime
 from fedray.sweep.cells import Cell, Problems, cells
 from fedray.sweep.grid import Sweep
@@ -19,6 +21,7 @@ class Plan:
         problems: their data.
         known: hash -> outcome in MLflow, of those that have one.
         force: finished cells are run again.
+        chosen: hashes of the cells that this call may run; None: all.
     """
 
     sweep: Sweep
@@ -26,11 +29,16 @@ class Plan:
     problems: Problems
     known: Mapping[str, Outcome]
     force: bool = False
+    chosen: frozenset[str] | None = None
 
     @property
     def to_run(self) -> list[Cell]:
         """The cells that this call has to run."""
-        return [cell for cell in self.cells.values() if self.force or not self._done(cell)]
+        return [cell for cell in self.cells.values() if self.is_chosen(cell) and (self.force or not self._done(cell))]
+
+    def is_chosen(self, cell: Cell) -> bool:
+        """Whether this call may run the cell."""
+        return self.chosen is None or cell.hash in self.chosen
 
     @property
     def requests(self) -> Counter[Runtime]:
@@ -54,9 +62,43 @@ class Plan:
         return outcome.status in ("finished", "diverged") or stopped_alike
 
 
-def plan(sweep: Sweep, force: bool = False) -> Plan:
-    """Expand and check a sweep, and look its cells up; nothing is written. Raises UserError before anything starts."""
+def plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Plan:
+    """Expand and check a sweep, and look its cells up; nothing is written.
+
+    Args:
+        sweep: the file.
+        force: run finished cells again.
+        only: the cells to run, as `selected` takes them; empty: all.
+
+    Raises:
+        UserError: a cell cannot run, or `only` names none; before anything starts.
+    """
     problems = Problems()
     found = cells(sweep, problems)
+    chosen = frozenset(hash for text in only for hash in selected(found, text)) if only else None
     known = outcomes()
-    return Plan(sweep, found, problems, {cell: known[cell] for cell in found if cell in known}, force)
+    return Plan(sweep, found, problems, {cell: known[cell] for cell in found if cell in known}, force, chosen)
+
+
+def selected(cells: Mapping[str, Cell], text: str) -> list[str]:
+    """The hashes of the cells that a text names.
+
+    Args:
+        cells: hash -> cell, in the sweep's order.
+        text: a cell's number in that order (from 1, as `--dry-run` shows it), the beginning of its hash (4 digits at
+            least), or a pattern of labels with `*` and `?`.
+
+    Raises:
+        UserError: the text names no cell.
+    """
+    hashes = list(cells)
+    if text.isdecimal() and 1 <= int(text) <= len(hashes):
+        return [hashes[int(text) - 1]]
+    found = [hash for hash in hashes if len(text) >= 4 and hash.startswith(text)]
+    found = found or [hash for hash, cell in cells.items() if fnmatchcase(cell.label, text)]
+    if not found:
+        raise UserError(
+            f"{truncated_repr(text)} names no cell; give a number from 1 to {len(hashes)}, the beginning of a hash or "
+            f"a pattern of labels such as '{next(iter(cells.values())).run.algorithm.name}*'"
+        )
+    return found

@@ -7,6 +7,7 @@ runtime environment, with the store's password in it, into its logs and its dash
 
 import os
 import sys
+from collections.abc import Sequence
 
 import ray
 
@@ -26,7 +27,9 @@ PASSED = (
 )
 
 
-def sweep_in_cluster(sweep: Sweep, address: str, force: bool, max_concurrent: int | None) -> int:
+def sweep_in_cluster(
+    sweep: Sweep, address: str, force: bool, max_concurrent: int | None, only: Sequence[str] = ()
+) -> int:
     """Run a sweep's driver as a task of the cluster and print what it prints; its exit code."""
     for name in REQUIRED:
         if not os.environ.get(name):
@@ -34,7 +37,7 @@ def sweep_in_cluster(sweep: Sweep, address: str, force: bool, max_concurrent: in
     env = {name: os.environ[name] for name in PASSED if name in os.environ}
     with cluster(address):
         reference = ray.remote(num_cpus=0, max_retries=0)(_drive).remote(
-            sweep.model_dump(mode="json"), force, max_concurrent, env
+            sweep.model_dump(mode="json"), force, max_concurrent, env, list(only)
         )
         try:
             code, message = ray.get(reference)
@@ -47,10 +50,12 @@ def sweep_in_cluster(sweep: Sweep, address: str, force: bool, max_concurrent: in
     return int(code)
 
 
-def _drive(sweep: dict[str, object], force: bool, max_concurrent: int | None, env: dict[str, str]) -> tuple[int, str]:
+def _drive(
+    sweep: dict[str, object], force: bool, max_concurrent: int | None, env: dict[str, str], only: list[str]
+) -> tuple[int, str]:
     os.environ |= env
     loaded = Sweep.model_validate(sweep)
     try:
-        return drive(planned(loaded, loaded.name, force), max_concurrent, "auto"), ""
+        return drive(planned(loaded, loaded.name, force, only), max_concurrent, "auto"), ""
     except UserError as error:
         return 2, str(error)

@@ -1,16 +1,20 @@
 """Everything Tune reports, handed on to MLflow and to the display."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
 
+from fedray.common.errors import redacted
 from fedray.sweep.cells import Cell
 from fedray.sweep.progress import Progress
 from fedray.sweep.session import Session
+from fedray.sweep.storage import directory
 from fedray.tracking.tracker import CellRun
 
 
@@ -100,7 +104,19 @@ class TuneReporter(tune.Callback):
         last = self._last.get(cell.hash)
         text = f"{last['test_accuracy']:.2f} %" if last else "no evaluation"
         self.session.statuses[cell.hash] = status
-        self.progress.ended(cell.hash, status, result.get("message", "") or text)
+        if "traceback" in result:
+            text = f"{result['message']} (traceback: {self._keep(cell, result['traceback'])})"
+        elif result.get("message"):
+            text = result["message"]
+        self.progress.ended(cell.hash, status, text)
+
+    @staticmethod
+    def _keep(cell: Cell, traceback: str) -> str:
+        """Write a traceback beside the cell's checkpoints. Returns the file's path, relative where it is below here."""
+        path = directory(cell) / "traceback.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(redacted(traceback), encoding="utf-8")
+        return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
     def _cell(self, trial: Trial) -> Cell:
         return self._cells[trial.config["cell"]["hash"]]

@@ -4,7 +4,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fedray.cluster.prepare import prepared
@@ -24,10 +24,10 @@ POLL = 2.0
 """Seconds between looks at cells that another sweep runs."""
 
 
-def planned(sweep: Sweep, file: str, force: bool = False) -> Plan:
+def planned(sweep: Sweep, file: str, force: bool = False, only: Sequence[str] = ()) -> Plan:
     """Plan a sweep and print what is to be done. Raises UserError that names the file."""
     try:
-        made = planning.plan(sweep, force)
+        made = planning.plan(sweep, force, only)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
     print(made.summary(), flush=True)
@@ -48,7 +48,7 @@ def drive(plan: Plan, max_concurrent: int | None = None, address: str | None = N
     if counts["interrupted"]:
         print("interrupted: run the same command again to resume", file=sys.stderr)
         return 130
-    return 1 if counts["failed"] or counts["missing"] else 0
+    return 1 if counts["failed"] or (counts["missing"] and plan.chosen is None) else 0
 
 
 def execute(plan: Plan, max_concurrent: int | None = None, address: str | None = None) -> Counter[str]:

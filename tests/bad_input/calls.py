@@ -9,7 +9,8 @@ CASES: dict[str, Case] = {
     "no option": Case(["run", "x.yaml", "--bakend", "ray"], "No such option: --bakend (Possible options…"),
     "list what": Case(
         ["list", "algoritms"],
-        "list: unknown name 'algoritms'; did you mean 'algorithms'? valid: algorithms, datasets, models, partitions",
+        "list: unknown name 'algoritms'; did you mean 'algorithms'? valid: algorithms, datasets, metrics, models, "
+        "partitions, sweeps",
     ),
     "two files": Case(["run", "a.yaml", "b.yaml"], "Got unexpected extra argument(s) (b.yaml)"),
     "concurrent": Case(

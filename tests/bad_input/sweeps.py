@@ -29,10 +29,8 @@ CASES: dict[str, Case] = {
     "number as key": text("file.yaml: line 1: the key 1 is no text; in quotes it is", "1: 2\n"),
     "list as key": text("file.yaml: line 1: the key [1] is no text; in quotes it is", "? [1]\n: 2\n"),
     "on as key": text("file.yaml: line 1: the key True is no text; in quotes it is", "on: 2\n"),
-    "merge key": text(
-        "file.yaml: line 1: is not YAML: could not determine a constructor for the tag 'tag:yaml.org,2002:merge'",
-        "<<: {a: 1}\n",
-    ),
+    "merge key": text("file.yaml: line 1: `<<` merges mappings only", "<<: 3\n"),
+    "merge a list": text("file.yaml: line 1: `<<` merges mappings only", "<<: [{a: 1}, b]\n"),
     "billion laughs": text("file.yaml: its aliases repeat more than 100000 values", LAUGHS),
     "contains itself": text("file.yaml: line 1: the anchor contains itself", "seed: &a [*a]\n"),
     "too deep": text("file.yaml: is not YAML: it is nested too deeply", "a: " + "[" * 1200),
@@ -46,7 +44,7 @@ CASES: dict[str, Case] = {
         "file.yaml: line 1: is not YAML: could not determine a constructor for the tag '!x'", "seed: !x 1\n"
     ),
     "undefined alias": text("file.yaml: line 1: is not YAML: found undefined alias 'a'", "seed: *a\n"),
-    "base a list": text("file.yaml: base: found [1]; a mapping is required", "base: [1]\n"),
+    "base a list": text("file.yaml: base: found [1]; a mapping is required", "name: x\nbase: [1]\n"),
     "nothing in it": text("file.yaml: data: is required", "{}"),
     "surrogate": text(
         "file.yaml: seed: found '\\ud800'; input should be a valid string, unable to parse raw data as a unicode "

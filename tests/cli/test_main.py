@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from fedray.cli import main as cli
-from fedray.sweep.storage import alone
+from fedray.sweep.storage import sweep_lock
 from tests.bad_input.case import BASE, RUN
 
 
@@ -57,11 +57,11 @@ def test_the_same_sweep_twice_at_once_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x/y", "base": BASE}))
-    with alone("x/y"):
+    with sweep_lock("x/y"):
         code, _, err = call(monkeypatch, capsys, "sweep", "sweep.yaml")
     assert code == 2
     assert "x/y: another process is running this sweep (it holds " in err
-    with alone("x/y"):
+    with sweep_lock("x/y"):
         pass  # free again
 
 

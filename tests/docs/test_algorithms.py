@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from docs.generate.algorithms import page
-from docs.generate.options import allowed
 from fedray.algorithms import ALGORITHMS
+from fedray.common.options import allowed
 
 
 def test_the_page_is_current() -> None:

@@ -1,0 +1,36 @@
+"""The sweep files that come with fedray, named without a path: `quickstart`, `fedtoga/table1`."""
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from fedray.common.errors import UserError, truncated_repr
+
+
+def folder() -> Path:
+    """Where they are: inside the package in an installed wheel, beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    inside = package / "sweeps"
+    return inside if inside.is_dir() else package.parent / "sweeps"
+
+
+def names() -> list[str]:
+    """`quickstart`, `fedtoga/table1`, ..., sorted. Cluster templates are not sweeps."""
+    root = folder()
+    found = (path.relative_to(root) for path in root.rglob("*.yaml"))
+    return sorted(path.with_suffix("").as_posix() for path in found if path.parts[0] != "clusters")
+
+
+def located(file: Path) -> Path:
+    """The file itself where it exists, else the shipped sweep of that name.
+
+    Raises:
+        UserError: there is neither; it names the nearest shipped sweep.
+    """
+    if file.exists() or file.suffix in (".yaml", ".yml"):
+        return file
+    known = names()
+    if file.as_posix() in known:
+        return folder() / f"{file}.yaml"
+    near = get_close_matches(file.as_posix(), known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "`fedray list sweeps` names those that come with fedray"
+    raise UserError(f"{truncated_repr(str(file))}: there is no such file and no shipped sweep of that name; {hint}")

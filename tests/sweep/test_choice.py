@@ -1,0 +1,81 @@
+"""Sweeps by name, cells by number, hash or label, and what `--set` makes of a file."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedray.common.errors import UserError
+from fedray.sweep.cells import Problems, cell_point
+from fedray.sweep.cells import cells as expanded
+from fedray.sweep.grid import Sweep
+from fedray.sweep.plan import selected
+from fedray.sweep.shipped import folder, located, names
+
+BASE: dict[str, Any] = {
+    "data": "digits",
+    "partition": "iid",
+    "model": {"name": "mlp", "hidden": [4]},
+    "clients": {"total": 5, "per_round": 2},
+    "training": {"rounds": 2},
+}
+
+
+def sweep(**changes: Any) -> Sweep:
+    grid = {"algorithm": ["fedavg", {"name": "fedsam", "rho": 0.1}], "seed": [0, 1]}
+    return Sweep.model_validate({"name": "x", "base": BASE, "grid": grid} | changes)
+
+
+def test_shipped_sweeps_go_by_name() -> None:
+    assert {"quickstart", "fedtoga/table1"} <= set(names())
+    assert not any(name.startswith("clusters") for name in names())
+    assert located(Path("quickstart")) == folder() / "quickstart.yaml"
+    assert located(Path("mine.yaml")) == Path("mine.yaml"), "a path is left alone, whether it exists or not"
+    with pytest.raises(UserError, match="did you mean quickstart"):
+        located(Path("quickstrat"))
+
+
+def test_a_file_of_ones_own_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("quickstart").write_text("name: mine\n")
+    assert located(Path("quickstart")) == Path("quickstart")
+
+
+def test_cells_by_number_hash_and_label() -> None:
+    cells = expanded(sweep(), Problems())
+    hashes = list(cells)
+    assert selected(cells, "3") == [hashes[2]]
+    assert selected(cells, hashes[1][:6]) == [hashes[1]]
+    assert selected(cells, "fedsam*") == hashes[2:]
+    assert selected(cells, "*s1") == [hashes[1], hashes[3]]
+    for wrong in ("0", "5", "moon*", "zz"):
+        with pytest.raises(UserError, match="names no cell; give a number from 1 to 4"):
+            selected(cells, wrong)
+
+
+def test_the_configuration_of_one_cell() -> None:
+    loaded = sweep()
+    hashes = list(expanded(loaded, Problems()))
+    first = {**BASE, "algorithm": "fedavg", "seed": 0}
+    last = {**BASE, "algorithm": {"name": "fedsam", "rho": 0.1}, "seed": 1}
+    assert cell_point(loaded) == first
+    assert cell_point(loaded, "1") == first
+    assert cell_point(loaded, "4") == cell_point(loaded, hashes[3]) == last
+    with pytest.raises(UserError, match="names 0 cells"):
+        cell_point(loaded, "5")
+
+
+def test_set_changes_the_base_or_the_file_and_the_name() -> None:
+    changed = sweep().altered({"training.rounds": 1, "grid.seed": [7]})
+    assert changed.base["training"] == {"rounds": 1}
+    assert changed.grid["seed"] == [7]
+    assert changed.name == "x-training.rounds-1-grid.seed-7", "its results are not taken for the file's"
+    assert sweep().altered({"training.rounds": 1, "name": "mine"}).name == "mine"
+    assert sweep().altered({"grid.training.lr": [0.1, 0.2]}).grid["training.lr"] == [0.1, 0.2]
+
+
+def test_set_refuses_what_an_axis_would_undo() -> None:
+    with pytest.raises(UserError, match=r"--set seed: an axis of the sweep sets it too; try"):
+        sweep().altered({"seed": 3})
+    with pytest.raises(UserError, match="samples: found 3"):
+        sweep().altered({"samples": 3})

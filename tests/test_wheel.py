@@ -1,0 +1,70 @@
+"""What `pip wheel` makes holds all that a user needs, and works outside of the repository."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel's contents: a build from a copy, so that nothing is left in the repository."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    tracked = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    for name in tracked.splitlines():
+        if not name.startswith("tests/") and (REPOSITORY / name).exists():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((REPOSITORY / name).read_bytes())
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(out)]
+    subprocess.run([*command, str(source)], check=True, timeout=280)
+    (wheel,) = out.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(out / "site")
+    return out / "site"
+
+
+def fedray(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command line as the console script starts it: the working directory is not on the path."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
+    code = f"import sys; sys.path.insert(0, {str(installed)!r}); from fedray.cli.main import main; main()"
+    command = [sys.executable, "-P", "-c", code, *arguments]
+    return subprocess.run(
+        command, cwd=folder, env=environment | {"PYTHONPATH": ""}, capture_output=True, text=True, timeout=280
+    )
+
+
+def test_every_file_is_in_the_wheel(installed: Path) -> None:
+    for ours, theirs in (("fedray", "fedray"), ("analysis", "analysis"), ("sweeps", "fedray/sweeps")):
+        expected = {
+            path.relative_to(REPOSITORY / ours).as_posix()
+            for path in (REPOSITORY / ours).rglob("*")
+            if path.suffix in (".py", ".yaml", ".csv", ".html", ".typed")
+        }
+        found = {path.relative_to(installed / theirs).as_posix() for path in (installed / theirs).rglob("*.*")}
+        assert expected <= found
+
+
+def test_a_shipped_sweep_goes_by_name(installed: Path, tmp_path: Path) -> None:
+    done = fedray(installed, tmp_path, "sweep", "quickstart", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "quickstart: 28 cells" in done.stdout
+
+
+def test_a_folder_with_an_analysis_package_of_its_own(installed: Path, tmp_path: Path) -> None:
+    """fedray's `analysis` is used, and the user's own modules in theirs can still be imported."""
+    (tmp_path / "analysis").mkdir()
+    (tmp_path / "analysis" / "__init__.py").write_text("raise SystemExit('the wrong analysis')\n")
+    (tmp_path / "analysis" / "mine.py").write_text(
+        "from fedray.algorithms.fedavg import FedAvg\nclass Mine(FedAvg):\n    '''Mine.'''\n"
+    )
+    done = fedray(installed, tmp_path, "list", "metrics")
+    assert done.returncode == 0, done.stderr
+    assert "test_accuracy" in done.stdout
+    run = ("run", "example", "--backend", "inline", "--no-track", "--set", "algorithm=analysis.mine:Mine")
+    done = fedray(installed, tmp_path, *run, "--set", "training.rounds=1")
+    assert done.returncode == 0, done.stderr
+    assert "analysis.mine:Mine" in done.stdout
