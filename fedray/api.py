@@ -13,6 +13,7 @@ from fedray.config import RunConfig
 from fedray.engine.backend import Backend, InlineBackend
 from fedray.engine.checkpoint import Checkpoints
 from fedray.engine.device import refuse_missing
+from fedray.engine.loop import rounds
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
 from fedray.engine.simulation import Result, Simulation
@@ -78,22 +79,14 @@ def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend]]:
 
 
 def _run(simulation: Simulation, store: Checkpoints | None, evaluated: Evaluated) -> None:
-    state = store.load() if store is not None else None
-    if state is not None:
-        simulation.restore(state)
-    profile, every = simulation.profile, simulation.problem.config.runtime.checkpoint_every
-    while not simulation.done:
-        seen = len(simulation.state().history)
-        simulation.step()
-        state = simulation.state()
-        for row in state.history[seen:]:
-            evaluated(row)
-        if profile is not None:
-            profile.lap("report")
-        if store is not None and (state.round % every == 0 or simulation.done):
-            store.save(state)
-        if profile is not None:
-            profile.lap("checkpoint")
+    every = simulation.problem.config.runtime.checkpoint_every
+    with contextlib.closing(rounds(simulation, store, every)) as states:
+        told = len(next(states).history)
+        for state in states:
+            for row in state.history[told:]:
+                evaluated(row)
+            told = len(state.history)
+            simulation.lap("report")
 
 
 def _run_tracked(simulation: Simulation, store: Checkpoints | None, evaluated: Evaluated, name: str, cell: str) -> None:

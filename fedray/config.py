@@ -160,9 +160,6 @@ class Personal(Section):
         return (self.epochs,) if isinstance(self.epochs, int) else tuple(sorted(self.epochs))
 
 
-Probe = Literal["angles", "classes", "drift", "forgetting", "lambda", "proximal"]
-
-
 class Evaluation(Section):
     """When the global model is tested, and what else is looked at. The last round always is."""
 
@@ -170,7 +167,11 @@ class Evaluation(Section):
     last: int = Field(1, gt=0, description="that many rounds at the end are all evaluated")
     train: bool = Field(False, description="also the accuracy on the whole training set")
     personal: Personal | None = Field(None, description="also personal models: `{}`, or its keys")
-    probes: tuple[Probe, ...] = Field((), description="what else is measured in evaluated rounds (docs/probes.md)")
+    probes: tuple[str, ...] = Field(
+        (),
+        description=f"what else is measured in evaluated rounds (docs/probes.md): {', '.join(registry.PROBES)}, or "
+        "your own as `package.module:Class`",
+    )
 
 
 class Runtime(Section):
@@ -277,7 +278,12 @@ class RunConfig(Section):
         if self.training.precision == "tf32" and self.runtime.torch_device != "cuda":
             raise UserError("training.precision: found tf32, which CPUs do not have; fp32 or bf16")
         self.algorithm.check(self.model)
-        registry.check(self.evaluation.probes, self.evaluation.train, self.algorithm)
+        if self.evaluation.train and self.algorithm.keeps != "none":
+            raise UserError(
+                f"evaluation.train: tests the global model; {self.algorithm.name} has none that could be tested"
+            )
+        for probe in registry.probes(self.evaluation.probes):
+            probe.check(self.algorithm)
         return self
 
     @property

@@ -250,6 +250,15 @@ class Algorithm(Component):
     def begin(self, c: Client) -> None:
         """Before a client's first step: prepare `c.local`."""
 
+    @property
+    def adapts_radii(self) -> bool:
+        """Whether `radii` differ between parameters; then the probe `lambda` can measure them."""
+        return False
+
+    def radii(self, c: Client) -> Tensor | float:
+        """By how much each parameter is perturbed, `(..., P)`, in multiples of the method's own radius; 1 for all."""
+        return 1.0
+
     def gradient(self, c: Client) -> Tensor:
         """The descent gradient within q; sharpness-aware methods take it at a perturbed point."""
         return c.grad(c.theta)

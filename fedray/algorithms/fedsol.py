@@ -157,6 +157,10 @@ class FedSOL(WithProximalLoss):
         super().begin(c)
         c.local.perturbed = c.layout.part(self.perturb).to(c.theta.device)
 
+    @property
+    def adapts_radii(self) -> bool:
+        return self.radius == "adaptive"
+
     def radii(self, c: Client) -> Tensor | float:
         """Λ: float32 `(..., P)`, or 1."""
         if self.radius == "fixed":

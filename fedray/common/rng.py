@@ -4,9 +4,14 @@ Nothing draws from a shared stream, so a draw depends neither on the order in wh
 many processes train them, nor on a resume: there is no generator state to save.
 """
 
+import contextlib
 import hashlib
+from collections.abc import Iterator
 
 import numpy as np
+import torch
+
+CPU = torch.device("cpu")
 
 
 def key(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
@@ -18,3 +23,26 @@ def key(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
 def generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
     """NumPy generator for one use of randomness."""
     return np.random.Generator(np.random.PCG64(key(seed, purpose, round, client)))
+
+
+@contextlib.contextmanager
+def torch_draws(seed: int, purpose: str, round: int = 0, client: int = 0, device: torch.device = CPU) -> Iterator[None]:
+    """Within, torch draws from one keyed stream (the CPU's generator, and that of a CUDA `device`).
+
+    The global generators are afterwards what they were. torch.random.fork_rng and torch.manual_seed would do the same,
+    but on a machine without a GPU they note a traceback at each call, for the day that CUDA starts, which costs a small
+    client more than its training.
+    """
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(
+            torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+        )
+    kept = [used.get_state() for used in generators]
+    for used in generators:
+        used.manual_seed(key(seed, purpose, round, client))
+    try:
+        yield
+    finally:
+        for used, state in zip(generators, kept, strict=True):
+            used.set_state(state)

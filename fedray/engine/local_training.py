@@ -1,6 +1,5 @@
 """Local training: batches, learning rate, clipping, weight decay, momentum; and personal models. No Ray in here."""
 
-import contextlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, ParameterGroup, PerClient, Sum
 from fedray.client import LocalClient, Population
-from fedray.common.rng import generator, key
+from fedray.common.rng import generator, torch_draws
 from fedray.common.vectors import Vectors
 from fedray.config import Training
 from fedray.engine.messages import Broadcast, ClientTask
@@ -126,7 +125,7 @@ def train_client(
     the shared parameters alone, in theta's order.
     """
     c = start_client(algorithm, network, population, indices, training, broadcast, task)
-    with _keyed(c, "torch"):  # dropout
+    with torch_draws(c.population.seed, "torch", c.round, c.id, c.theta.device):  # dropout
         algorithm.begin(c)
         descend(
             c,
@@ -169,7 +168,7 @@ def personal_client(
     tuning = training.model_copy(update={"local_epochs": epochs, "local_steps": None})
     tuned = algorithm.personal == "tuned"
     c = start_client(algorithm, network, population, indices, tuning if tuned else training, broadcast, task)
-    with _keyed(c, "personal torch"):
+    with torch_draws(c.population.seed, "personal torch", c.round, c.id, c.theta.device):
         if tuned and epochs:
             descend(c, tuning, "personal ", algorithm.adapt, lambda c: algorithm.finetuned_part)
         elif algorithm.personal == "trained":
@@ -184,26 +183,3 @@ def personal_client(
             )
         algorithm.prepare(c)
     return c
-
-
-@contextlib.contextmanager
-def _keyed(c: LocalClient, purpose: str) -> Iterator[None]:
-    """torch's own draws (dropout) come from (seed, purpose, round, client), and leave the global generators alone.
-
-    Not by torch.random.fork_rng and torch.manual_seed: on a machine without a GPU these note a traceback at each call,
-    for the day that CUDA starts, which costs a small client more than its training.
-    """
-    device = c.theta.device
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        generators.append(
-            torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
-        )
-    kept = [used.get_state() for used in generators]
-    for used in generators:
-        used.manual_seed(key(c.population.seed, purpose, c.round, c.id))
-    try:
-        yield
-    finally:
-        for used, state in zip(generators, kept, strict=True):
-            used.set_state(state)

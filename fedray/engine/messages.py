@@ -11,7 +11,7 @@ from fedray.common.vectors import Vectors
 class Broadcast:
     """What every client of a round receives. round: t from 0; lr: η_t; theta (P,), buffers (B,) float32.
 
-    probes: what is measured of each client after its training.
+    measured: whether the probes look at each client after its training.
     """
 
     round: int
@@ -20,7 +20,7 @@ class Broadcast:
     buffers: Tensor
     message: Vectors
     cohort: int
-    probes: tuple[str, ...] = ()
+    measured: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedray.common.errors import UserError, one_line
-from fedray.common.rng import key
+from fedray.common.rng import torch_draws
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.evaluation import registry
@@ -58,8 +58,7 @@ class Problem:
 
     def module(self) -> nn.Module:
         """The freshly initialised model of this seed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(self.config.seed, "init"))
+        with torch_draws(self.config.seed, "init"):
             try:
                 module = self.config.model.build(self.data.input_shape, self.data.num_classes)
             except (RuntimeError, MemoryError) as error:  # of torch: too large, or no size of a tensor
@@ -82,7 +81,8 @@ class Problem:
             channels_last=self.config.channels_last,
         )
         algorithm.check_built(network.layout, tokens=self.data.tokens)
-        registry.check_built(self.config.evaluation.probes, network.layout, self.data.num_classes)
+        for probe in registry.probes(self.config.evaluation.probes):
+            probe.check_built(network.layout, self.data.num_classes)
         if algorithm.keeps == "head" and any(b.is_floating_point() for b in network.head.buffers()):
             raise UserError(
                 f"model.name: its head has running statistics, which are averaged; {algorithm.name} keeps "
@@ -104,8 +104,7 @@ class Problem:
                 f"the data have {self.data.num_classes} classes"
             )
         network.module.train()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(self.config.seed, "initial"))
+        with torch_draws(self.config.seed, "initial"):
             network.start_at(algorithm.initial(network.initial.cpu(), network.layout))
         return network
 

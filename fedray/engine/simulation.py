@@ -1,9 +1,9 @@
-"""The round loop: draw a cohort, train it, aggregate, commit, test. `state()` and `restore()` are complete."""
+"""One round: draw a cohort, train it, reduce, aggregate, commit, record. `state()` and `restore()` are complete."""
 
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,19 @@ from torch import Tensor
 
 from fedray.algorithms.base import Received, Server
 from fedray.common.errors import Diverged
-from fedray.common.rng import generator, key
+from fedray.common.rng import torch_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.backend import Backend
 from fedray.engine.exact_sum import finite, total
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
+from fedray.engine.sampling import cohort_weights, draw_cohort
 from fedray.engine.state import State, theta_sha256
 from fedray.engine.worker import MAX_TEST_LOSS
-from fedray.evaluation import angles, personal
-from fedray.evaluation.probes import by_class, drift_between, over_cohort
+from fedray.evaluation import personal, registry
+from fedray.evaluation.probe import EvaluatedRound
+from fedray.evaluation.probes import over_cohort
 from fedray.models.network import Layout
 
 log = logging.getLogger("fedray")
@@ -58,6 +60,21 @@ class Result:
         }
 
 
+@dataclass(frozen=True)
+class Trained:
+    """A round's local training.
+
+    server: what the server is in this round, to be aggregated into. weights: client -> π_i, of those that took part.
+    parts: what each process gave. reply: what of it is kept per client. dropped: clients whose numbers went wrong.
+    """
+
+    server: Server
+    weights: dict[int, float]
+    parts: Sequence[Reply]
+    reply: Reply
+    dropped: int
+
+
 class Simulation:
     """One run on a backend. The server's vectors stay on the CPU."""
 
@@ -65,12 +82,12 @@ class Simulation:
         self.problem, self.backend, self.profile = problem, backend, profile
         config = problem.config
         torch.set_num_threads(config.runtime.threads)
+        self.probes = registry.probes(config.evaluation.probes)
         network = problem.network("cpu")
         self.layout = network.layout
         backend.open(problem)
         theta = network.theta.clone()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(config.seed, "server state"))
+        with torch_draws(config.seed, "server state"):
             server = config.algorithm.server_state(theta)
         self._state = State(0, theta, network.buffers.clone(), server)
 
@@ -80,66 +97,108 @@ class Simulation:
         return self._state.round >= self.problem.config.training.rounds
 
     def step(self) -> None:
-        """One round. Raises Diverged: of training, with the state of the round before; of testing, after the round."""
+        """Make one round.
+
+        Raises:
+            Diverged: numbers went wrong. In training the state is that of the round before; in testing that after the
+                round.
+        """
         started = time.perf_counter()
         if self.profile is not None:
             self.profile.begin()
-        s, algorithm = self._state, self.problem.config.algorithm
-        t, looked_at = s.round, self._is_evaluated(s.round + 1)
-        cohort, probes = self.cohort(t), self.problem.config.evaluation.probes if looked_at else ()
-        drawn = len(cohort)
+        cohort = self.cohort(self._state.round)
+        trained = self._train(cohort)
+        sums = self._reduce(trained)
+        self._aggregate(trained, sums)
+        self._commit(trained, sums, started)
+        self.lap("reduce")
+        if self._is_evaluated(self._state.round):
+            self._record(trained, sums)
+        self.lap("evaluate")
+
+    def cohort(self, t: int) -> np.ndarray:
+        """The clients of round t (from 0), ascending."""
+        return draw_cohort(self.problem.config, self.problem.shards.sizes, t)
+
+    def _train(self, cohort: np.ndarray) -> Trained:
+        """Train the cohort; where `training.on_divergence` is `drop`, again without those whose numbers went wrong."""
+        s, drawn = self._state, len(cohort)
         while True:
-            server = self._server(t, len(cohort))
-            weights = {int(i): float(w) for i, w in zip(cohort, self.weights(cohort), strict=True)}
-            broadcast = self._broadcast(server, tuple(name for name in probes if name != "classes"))
+            server = self._server(s.round, len(cohort))
+            weights = cohort_weights(self.problem.config, self.problem.shards.sizes, cohort)
+            broadcast = self._broadcast(server, bool(self.probes) and self._is_evaluated(s.round + 1))
             tasks = [ClientTask(i, w, s.clients.get(i, Vectors())) for i, w in weights.items()]
-            self._lap("broadcast")
-
+            self.lap("broadcast")
             parts = self.backend.train(broadcast, tasks)
-
-            self._lap("local")
+            self.lap("local")
             reply = joined(parts)
             if not reply.diverged:
-                break
-            cohort = self._without(t, cohort, reply)  # and the round is made again, as if they had not been drawn
-        sums = total([part.sums for part in parts])
-        train_loss, buffers, update = float(sums.pop("train_loss")), sums.pop("buffers", None), sums.get("update")
-        measured = over_cohort(reply.probes)
-        if "drift" in broadcast.probes and update is not None:
-            lengths = {i: probed["drift"] for i, probed in reply.probes.items()}
-            measured |= drift_between(lengths, weights, update)
-        sums["update"] = self._whole(update)
-        sums |= _stacked(reply.each)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(self.problem.config.seed, "server", t))
-            algorithm.aggregate(server, Received(Vectors(sums)))
+                return Trained(server, weights, parts, reply, drawn - len(cohort))
+            cohort = self._without(s.round, cohort, reply)  # the round is made again, as if they had not been drawn
+
+    def _reduce(self, trained: Trained) -> dict[str, Tensor]:
+        """The uploads of the round by name: exact sums over the cohort, and stacks of what is not summed."""
+        return total([part.sums for part in trained.parts]) | _stacked(trained.reply.each)
+
+    def _aggregate(self, trained: Trained, sums: Mapping[str, Tensor]) -> None:
+        """Let the algorithm make the new server of `trained.server`."""
+        server, t = trained.server, self._state.round
+        got = {name: v for name, v in sums.items() if name not in ("train_loss", "buffers")}
+        got["update"] = self._whole(sums.get("update"))
+        with torch_draws(self.problem.config.seed, "server", t):
+            self.problem.config.algorithm.aggregate(server, Received(Vectors(got)))
         for name, vector in (("theta", server.theta), *server.state.items()):
             if not finite(vector):
                 raise Diverged(t + 1, None, f"{name} is not finite after aggregation")
-        # Only now is anything committed: whatever failed above has left the state as it was.
-        s.theta, s.server = server.theta, server.state
-        s.buffers = s.buffers if buffers is None else s.buffers + buffers
-        s.clients |= {i: state for i, state in reply.states.items() if state}
-        s.active |= dict.fromkeys((i for i, state in reply.states.items() if state), t + 1)
-        s.round = t + 1
-        s.dropped += drawn - len(cohort)
-        s.seconds += time.perf_counter() - started
-        self._lap("reduce")
-        if looked_at:
-            dropped = {"dropped_clients": float(s.dropped)} if self._drops else {}
-            s.history.append(
-                {
-                    "round": s.round,
-                    **self.evaluate(cohort),
-                    "train_loss": train_loss,
-                    **measured,
-                    "lr": server.lr,
-                    **dropped,
-                }
-            )
-        self._lap("evaluate")
 
-    def _lap(self, part: str) -> None:
+    def _commit(self, trained: Trained, sums: Mapping[str, Tensor], started: float) -> None:
+        """Go on to the next state, in one assignment: whatever failed above has left the state as it was."""
+        s, server = self._state, trained.server
+        changed = {i: state for i, state in trained.reply.states.items() if state}
+        self._state = replace(
+            s,
+            round=s.round + 1,
+            theta=server.theta,
+            buffers=s.buffers + sums["buffers"] if "buffers" in sums else s.buffers,
+            server=server.state,
+            clients=s.clients | changed if changed else s.clients,
+            active=s.active | dict.fromkeys(changed, s.round + 1) if changed else s.active,
+            seconds=s.seconds + time.perf_counter() - started,
+            dropped=s.dropped + trained.dropped,
+        )
+
+    def _record(self, trained: Trained, sums: Mapping[str, Tensor]) -> None:
+        """Test the new state, and add a row to the history."""
+        tests, tested = self._test()
+        row = {"round": self._state.round, **tests, "train_loss": float(sums["train_loss"])}
+        if self.probes:
+            row |= self._probed(trained, sums.get("update"), tested)
+        row["lr"] = trained.server.lr
+        if self._drops:
+            row["dropped_clients"] = float(self._state.dropped)
+        self._state = replace(self._state, history=[*self._state.history, row])
+
+    def _probed(self, trained: Trained, update: Tensor | None, tested: Mapping[str, Tensor]) -> dict[str, float]:
+        """What the probes find: means over the cohort, and values of the round."""
+        data, measured = self.problem.data, trained.reply.probes
+        seen = EvaluatedRound(
+            trained.weights,
+            measured,
+            update,
+            self._state.theta,
+            self.layout,
+            tested.get("correct", torch.zeros(0)),
+            tested,
+            torch.from_numpy(np.bincount(data.y_test, minlength=data.num_classes)),
+            self._holds,
+        )
+        found = over_cohort(measured)
+        for probe in self.probes:
+            found |= probe.of_round(seen)
+        return found
+
+    def lap(self, part: str) -> None:
+        """Where a profile is kept: what has passed since the last call was this part's."""
         if self.profile is not None:
             self.profile.lap(part)
 
@@ -169,7 +228,7 @@ class Simulation:
             training.server_lr,
         )
 
-    def _broadcast(self, server: Server, probes: tuple[str, ...] = ()) -> Broadcast:
+    def _broadcast(self, server: Server, measured: bool = False) -> Broadcast:
         algorithm = self.problem.config.algorithm
         return Broadcast(
             server.round,
@@ -178,7 +237,7 @@ class Simulation:
             self._state.buffers,
             algorithm.message(server),
             server.cohort,
-            probes,
+            measured,
         )
 
     def _whole(self, update: Tensor | None) -> Tensor:
@@ -190,51 +249,19 @@ class Simulation:
             return update
         return torch.zeros(self.layout.size).index_copy_(0, self.layout.part(shares).nonzero().flatten(), update)
 
-    def cohort(self, t: int) -> np.ndarray:
-        """Clients of round t (from 0), ascending. Those without samples take no part; an empty draw is repeated."""
-        clients, sizes = self.problem.config.clients, self.problem.shards.sizes
-        if clients.cohorts is not None:
-            drawn = np.array(clients.cohorts[t])
-            if len(drawn := np.sort(drawn[sizes[drawn] > 0])) == 0:
-                raise Diverged(t + 1, None, "every client of clients.cohorts in this round is empty")
-            return drawn
-        attempt = 0
-        while True:
-            rng = generator(self.problem.config.seed, "cohort", t, attempt)
-            count = clients.cohort_size
-            if clients.sampling == "bernoulli":  # the number of successes first, then who: no draw per client
-                rate = clients.per_round if isinstance(clients.per_round, float) else count / clients.total
-                count = int(rng.binomial(clients.total, rate))
-            drawn = rng.choice(clients.total, size=count, replace=False, shuffle=False)
-            drawn = np.sort(drawn[sizes[drawn] > 0])
-            if len(drawn):
-                return drawn
-            attempt += 1
+    def evaluate(self) -> dict[str, float]:
+        """Test the state as the configuration asks, probes aside; accuracies in percent. Raises Diverged."""
+        return self._test()[0]
 
-    def weights(self, cohort: np.ndarray) -> np.ndarray:
-        """π of the cohort, summing to 1: uniform, or proportional to n_i."""
-        if self.problem.config.training.aggregation == "uniform":
-            return np.full(len(cohort), 1 / len(cohort))
-        sizes = self.problem.shards.sizes[cohort]
-        result: np.ndarray = sizes / sizes.sum()
-        return result
-
-    def evaluate(self, cohort: np.ndarray | None = None) -> dict[str, float]:
-        """What the configuration asks for, after the last whole round; accuracies in percent. Raises Diverged.
-
-        cohort: the clients of that round, for whose classes the global model's angles are averaged.
-        """
+    def _test(self) -> tuple[dict[str, float], dict[str, Tensor]]:
+        """The metrics, and the sums over the test set that they come from (empty without a global model)."""
         asked, algorithm, s = self.problem.config.evaluation, self.problem.config.algorithm, self._state
         row: dict[str, float] = {}
+        sums: dict[str, Tensor] = {}
         if algorithm.keeps == "none":
             sums = self._sums("test")
             count = len(self.problem.data.y_test)
             row |= {"test_accuracy": 100 * float(sums["correct"].sum()) / count, "test_loss": float(sums["loss"])}
-            if "classes" in asked.probes:
-                row |= by_class(sums["correct"], self.problem.data.y_test)
-            if "angles" in asked.probes:
-                held = [self._holds(int(i)) for i in (() if cohort is None else cohort)]
-                row |= angles.of_server(s.theta, self.layout, sums["features"], held)
         else:
             row |= personal.everyone(self._evaluate_personal(PersonalEval((0,), own=False, everyone=True)))
         if asked.train:
@@ -244,7 +271,7 @@ class Simulation:
             epochs = asked.personal.tuned if algorithm.personal == "tuned" else (0,)
             scores = self._evaluate_personal(PersonalEval(epochs, own=True, everyone=not algorithm.generic))
             row |= personal.summary(scores, epochs, row["test_accuracy"] if algorithm.generic else None)
-        return row
+        return row, sums
 
     def _holds(self, client: int) -> Tensor:
         """Which classes a client has training samples of, bool `(C,)`."""
@@ -273,28 +300,16 @@ class Simulation:
         return scores
 
     def state(self) -> State:
-        """The run as it is after the last whole round; the tensors are never modified in place."""
-        s = self._state
-        return State(
-            s.round,
-            s.theta,
-            s.buffers,
-            Vectors(s.server),
-            dict(s.clients),
-            dict(s.active),
-            list(s.history),
-            s.seconds,
-            s.dropped,
-        )
+        """The run as it is after the last whole round. Neither it nor its tensors are ever modified in place."""
+        return self._state
 
     def restore(self, state: State) -> None:
         """Go on from a state of the same configuration."""
         self._state = state
-        self._state = self.state()  # a copy: the caller's own stays as it is
 
     def result(self) -> Result:
         """What the run has given so far."""
-        return Result(list(self._state.history), self._state.theta, self.layout, self.state())
+        return Result(self._state.history, self._state.theta, self.layout, self._state)
 
     def _without(self, t: int, cohort: np.ndarray, reply: Reply) -> np.ndarray:
         """The cohort less the clients whose numbers went wrong. Raises Diverged: see `training.on_divergence`."""
@@ -323,13 +338,3 @@ def _stacked(each: dict[int, Vectors]) -> dict[str, Tensor]:
     """Per-client uploads, `(M, ...)` by ascending client id."""
     names = {name for vectors in each.values() for name in vectors}
     return {name: torch.stack([each[i][name] for i in sorted(each)]) for name in sorted(names)}
-
-
-def run(problem: Problem, backend: Backend, state: State | None = None) -> Result:
-    """All rounds of a problem, from the start or from a state."""
-    simulation = Simulation(problem, backend)
-    if state is not None:
-        simulation.restore(state)
-    while not simulation.done:
-        simulation.step()
-    return simulation.result()

@@ -8,9 +8,9 @@ from torch import Tensor
 from fedray.common.vectors import Vectors
 
 
-@dataclass
+@dataclass(frozen=True)
 class State:
-    """All that a run is after `round` rounds. There is no generator state: every draw is keyed."""
+    """All that a run is after `round` rounds, never modified. There is no generator state: every draw is keyed."""
 
     round: int
     theta: Tensor

@@ -21,7 +21,7 @@ from fedray.engine.exact_sum import Accumulator, NotSummable, finite
 from fedray.engine.local_training import OWN_BUFFERS, personal_client, train_client
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
-from fedray.evaluation.angles import class_sums
+from fedray.evaluation import registry
 from fedray.evaluation.probes import probe_client
 from fedray.models.cuda_graph import Recorder
 
@@ -42,6 +42,7 @@ class Worker:
             devices.prepare(tf32=config.training.precision == "tf32", deterministic=config.runtime.deterministic)
         data = problem.data
         self.problem = problem
+        self.probes = registry.probes(config.evaluation.probes)
         self.network = problem.network(device)
         if config.runtime.cuda_graph:
             self.network.recorder = Recorder()
@@ -86,10 +87,10 @@ class Worker:
                 reply.diverged[task.client] = str(reason)
             if each:
                 reply.each[task.client] = _kept(each)
-            if broadcast.probes and task.client not in reply.diverged:
+            if broadcast.measured and task.client not in reply.diverged:
                 received = task.state.get(OWN_BUFFERS, broadcast.buffers).to(self.device)
                 reply.probes[task.client] = probe_client(
-                    broadcast.probes, c, config.algorithm, self.test_samples, received, config.training.batch_size
+                    self.probes, c, config.algorithm, self.test_samples, received, config.training.batch_size
                 )
             reply.states[task.client] = _kept(c.state)
         reply.sums = sums.sums
@@ -99,8 +100,8 @@ class Worker:
         """Chunks of 500 consecutive samples of the test set, or of the training set (not augmented).
 
         Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of
-        chunks whose mean loss is not finite or above 1e5 (then `loss` lacks them). Of the test set, where angles are
-        asked for, also `features`: `class_sums`, divided by 500.
+        chunks whose mean loss is not finite or above 1e5 (then `loss` lacks them). Of the test set also, by the name
+        of the probe, what probes sum over it (`Probe.test_sums`), divided by 500.
         """
         self.network.load(theta.to(self.device))
         self.network.buffers.copy_(buffers)
@@ -108,7 +109,8 @@ class Worker:
         sums = Accumulator()
         samples = self.test_samples if split == "test" else self.train_samples
         classes, n = self.problem.data.num_classes, len(samples)
-        terms, angles = number_of_chunks(n), split == "test" and "angles" in self.problem.config.evaluation.probes
+        terms = number_of_chunks(n)
+        probes = [probe for probe in self.probes if split == "test" and "global" in probe.tested_models]
         for chunk in chunks:
             x, y = samples.batch(np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, n)))
             with torch.no_grad():
@@ -120,8 +122,9 @@ class Worker:
             sums.add("loss", torch.where(bounded, loss, 0.0), 1 / n, terms)
             correct = torch.bincount(y[logits.argmax(1) == y], minlength=classes)
             sums.add("correct", correct.float(), 1.0, terms)
-            if angles:
-                sums.add("features", class_sums(output.features, y, classes), 1 / CHUNK, terms)
+            for probe in probes:
+                if (found := probe.test_sums(output, y, classes)) is not None:
+                    sums.add(probe.name, found, 1 / CHUNK, terms)
         return sums.sums
 
     def evaluate_personal(

@@ -1,11 +1,11 @@
-"""What is measured in a run beside accuracy, in rounds that are evaluated, where `evaluation.probes` asks for it.
+"""The probes that come with fedray, and what a round makes of its clients' measurements.
 
 A client's probes look at it right after its local training; a round gives their mean over the cohort and, as
 `NAME_std`, their standard deviation over it (population). What is undefined for a client is left out of both.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,15 +13,145 @@ import torch
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm
-from fedray.algorithms.fedsol import FedSOL
 from fedray.client import CHUNK, LocalClient
+from fedray.common.errors import UserError
 from fedray.datasets.dataset import Samples
 from fedray.evaluation import angles
-from fedray.evaluation.proximal import proximal, radii
+from fedray.evaluation.probe import EvaluatedRound, Probe, TrainedClient
+from fedray.evaluation.proximal import proximal
+from fedray.models.network import Layout, Output
+
+
+class Angles(Probe):
+    """Angles between classifier vectors and between class means (FedGELA, figures 2, 3, 5)."""
+
+    name = "angles"
+    metrics = {
+        "angle_classifier_existing": "angle between local classifier vectors, classes held (degrees)",
+        "angle_classifier_missing": "angle between local classifier vectors, classes lacked (degrees)",
+        "angle_means_existing": "angle between local class means, classes held (degrees)",
+        "angle_means_missing": "angle between local class means, classes lacked (degrees)",
+        "global_angle_classifier": "angle between global classifier vectors (degrees)",
+        "global_angle_means": "angle between global class means (degrees)",
+        "global_angle_classifier_existing": "angle between global classifier vectors, classes held (degrees)",
+        "global_angle_classifier_missing": "angle between global classifier vectors, classes lacked (degrees)",
+        "global_angle_means_existing": "angle between global class means, classes held (degrees)",
+        "global_angle_means_missing": "angle between global class means, classes lacked (degrees)",
+    }
+    tested_models = frozenset({"local", "global"})
+
+    def check_built(self, layout: Layout, classes: int) -> None:
+        if angles.head_weight(layout, classes) is None:
+            raise UserError(
+                f"evaluation.probes: angles need a head whose weight has a row for each of {classes} classes; "
+                f"the model's has {', '.join(sorted(layout.heads))}"
+            )
+
+    def test_sums(self, output: Output, y: Tensor, classes: int) -> Tensor:
+        return angles.class_sums(output.features, y, classes)
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        return angles.of_client(seen.c.theta, seen.c.layout, seen.sums[self.name], seen.c.counts > 0)
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        if self.name not in seen.sums:
+            return {}
+        return angles.of_server(seen.theta, seen.layout, seen.sums[self.name], [seen.holds(i) for i in seen.weights])
+
+
+class Classes(Probe):
+    """`accuracy_class_CLASS`: percent of each class's test samples that the global model gets right (FedSOL, fig. 7b).
+
+    A class without test samples has none.
+    """
+
+    name = "classes"
+    metrics = {"accuracy_class_*": "accuracy of the class (%)"}
+
+    def check(self, algorithm: Algorithm) -> None:
+        if algorithm.keeps != "none":
+            raise UserError(
+                f"evaluation.probes: classes tests the global model; {algorithm.name} has none that could be tested"
+            )
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        counted = enumerate(seen.test_counts.tolist())
+        return {f"accuracy_class_{k}": 100 * float(seen.correct[k]) / int(n) for k, n in counted if n}
+
+
+class Drift(Probe):
+    """`drift`: ||y_i - x||, over the shared parameters (FedSOL, figure 6a); `drift_between` (figure 6b)."""
+
+    name = "drift"
+    metrics = {"drift": "drift ‖y_i - x‖", "drift_between": "distance between local models"}
+
+    def check(self, algorithm: Algorithm) -> None:
+        _refuse_without_global_model(self.name, algorithm)
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        c = seen.c
+        u = c.update if seen.algorithm.shares != "body" else c.update[c.network.index("body")]
+        return {"drift": float(torch.linalg.vector_norm(u))}
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        if seen.update is None:
+            return {}
+        return drift_between({i: found["drift"] for i, found in seen.measured.items()}, seen.weights, seen.update)
+
+
+class Forgetting(Probe):
+    """`local_test_accuracy`: percent of the whole test set that the local model gets right (FedSOL, figure 7a)."""
+
+    name = "forgetting"
+    metrics = {"local_test_accuracy": "test accuracy of local models (%)"}
+    tested_models = frozenset({"local"})
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        return {"local_test_accuracy": 100 * int(seen.correct.sum()) / seen.test_samples}
+
+
+class Lambda(Probe):
+    """`lambda_PARAMETER`: mean over each parameter tensor of the method's adaptive radii at y_K (FedSOL, figure 5b)."""
+
+    name = "lambda"
+    metrics = {"lambda_*": "mean radius Λ of the parameter"}
+
+    def check(self, algorithm: Algorithm) -> None:
+        if not algorithm.adapts_radii:
+            raise UserError(
+                "evaluation.probes: lambda needs a method whose radius adapts to each parameter (fedsol with "
+                f"algorithm.radius: adaptive); {algorithm.label()} has no such radius as configured"
+            )
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        layout = seen.c.layout
+        values = torch.as_tensor(seen.algorithm.radii(seen.c)).double().split(list(layout.sizes))
+        return {f"lambda_{name}": float(value.mean()) for name, value in zip(layout.names, values, strict=True)}
+
+
+class Proximal(Probe):
+    """`proximal_loss`, `proximal_cosine`: how far the local model forgets the global one's view (FedSOL, figure 3)."""
+
+    name = "proximal"
+    metrics = {
+        "proximal_loss": "proximal loss KL(global ‖ local)",
+        "proximal_cosine": "cosine of update and proximal gradient",
+    }
+
+    def check(self, algorithm: Algorithm) -> None:
+        _refuse_without_global_model(self.name, algorithm)
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        return proximal(seen.c, seen.algorithm, seen.received, seen.batch_size)
+
+
+def _refuse_without_global_model(probe: str, algorithm: Algorithm) -> None:
+    if algorithm.shares == "none":
+        raise UserError(f"evaluation.probes: {probe} compares with the global model; {algorithm.name} has none")
 
 
 def probe_client(
-    probes: Collection[str],
+    probes: Sequence[Probe],
     c: LocalClient,
     algorithm: Algorithm,
     test: Samples,
@@ -32,26 +162,30 @@ def probe_client(
 
     received: the running statistics (B,) that it began with.
     """
-    found: dict[str, float] = {}
-    if "drift" in probes:
-        found |= drift(c, algorithm)
-    if "lambda" in probes and isinstance(algorithm, FedSOL):
-        found |= radii(c, algorithm)
-    if "proximal" in probes:
-        found |= proximal(c, algorithm, received, batch_size)
-    if "forgetting" in probes or "angles" in probes:  # one pass over the test set for both
-        accuracy, sums = tested(c, algorithm, test)
-        if "forgetting" in probes:
-            found["local_test_accuracy"] = accuracy
-        if "angles" in probes:
-            found |= angles.of_client(c.theta, c.layout, sums, c.counts > 0)
-    return found
+    correct, sums = _tested(c, algorithm, [probe for probe in probes if "local" in probe.tested_models], test)
+    seen = TrainedClient(c, algorithm, received, batch_size, correct, sums, len(test))
+    return {name: value for probe in probes for name, value in probe.of_client(seen).items()}
 
 
-def drift(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
-    """`drift`: ||y_i - x||, over the shared parameters (FedSOL, figure 6a)."""
-    u = c.update if algorithm.shares != "body" else c.update[c.network.index("body")]
-    return {"drift": float(torch.linalg.vector_norm(u))}
+def _tested(
+    c: LocalClient, algorithm: Algorithm, probes: Sequence[Probe], test: Samples
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The local model on the whole test set, in evaluation mode, by its generic logits: one pass for all probes."""
+    classes = c.population.classes
+    correct, sums = torch.zeros(classes, dtype=torch.int64), dict[str, Tensor]()
+    if not probes:
+        return correct, sums
+    c.network.load(c.theta)
+    c.network.train(False)
+    for start in range(0, len(test), CHUNK):
+        x, y = test.batch(np.arange(start, min(start + CHUNK, len(test))))
+        with torch.no_grad():
+            output = c.network(x)
+            correct += torch.bincount(y[algorithm.logits(output).argmax(1) == y], minlength=classes).cpu()
+        for probe in probes:
+            if (found := probe.test_sums(output, y, classes)) is not None:
+                sums[probe.name] = found + sums[probe.name] if probe.name in sums else found
+    return correct, sums
 
 
 def drift_between(lengths: Mapping[int, float], weights: Mapping[int, float], update: torch.Tensor) -> dict[str, float]:
@@ -67,23 +201,6 @@ def drift_between(lengths: Mapping[int, float], weights: Mapping[int, float], up
     return {"drift_between": float(np.sqrt(max(2 * square / pairs, 0.0)))}
 
 
-def tested(c: LocalClient, algorithm: Algorithm, test: Samples) -> tuple[float, Tensor]:
-    """The local model on the whole test set, in evaluation mode, by its generic logits.
-
-    Percent that it gets right (`local_test_accuracy`: FedSOL, figure 7a), and `angles.class_sums`.
-    """
-    c.network.load(c.theta)
-    c.network.train(False)
-    correct, sums = 0, torch.zeros(())
-    for start in range(0, len(test), CHUNK):
-        x, y = test.batch(np.arange(start, min(start + CHUNK, len(test))))
-        with torch.no_grad():
-            output = c.network(x)
-            correct += int((algorithm.logits(output).argmax(1) == y).sum())
-        sums = angles.class_sums(output.features, y, c.population.classes) + sums
-    return 100 * correct / len(test), sums
-
-
 def over_cohort(measured: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
     """Mean and standard deviation over the clients, in ascending order of their ids, of each thing measured."""
     names = dict.fromkeys(name for i in sorted(measured) for name in measured[i])
@@ -92,9 +209,3 @@ def over_cohort(measured: Mapping[int, Mapping[str, float]]) -> dict[str, float]
         values = np.array([measured[i][name] for i in sorted(measured) if name in measured[i]])
         result |= {name: float(values.mean()), f"{name}_std": float(values.std())}
     return result
-
-
-def by_class(correct: torch.Tensor, labels: np.ndarray) -> dict[str, float]:
-    """`accuracy_class_C`: percent of each class's test samples that the global model gets right (FedSOL, figure 7b)."""
-    counts = np.bincount(labels, minlength=len(correct))
-    return {f"accuracy_class_{k}": 100 * float(correct[k]) / int(n) for k, n in enumerate(counts) if n}

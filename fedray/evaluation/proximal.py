@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fedray.algorithms.auxiliary import FedAvgKL, kl
 from fedray.algorithms.base import Algorithm, Forward
-from fedray.algorithms.fedsol import FedSOL, WithProximalLoss
+from fedray.algorithms.fedsol import WithProximalLoss
 from fedray.client import LocalClient
-from fedray.common.rng import key
+from fedray.common.rng import torch_draws
 from fedray.common.vectors import Vectors
 
 NOTHING = 1e-8
@@ -48,8 +48,7 @@ def proximal(
         target = algorithm.logits(twin.shard(c.theta_0)[0]).double()
         c.network.buffers.copy_(buffers)
         loss = kl(target / tau, algorithm.logits(twin.shard(c.theta)[0]).double() / tau)
-        with torch.random.fork_rng(devices=[c.theta.device] if c.theta.is_cuda else []):
-            torch.manual_seed(key(c.population.seed, "probes", c.round, c.id))
+        with torch_draws(c.population.seed, "probes", c.round, c.id, c.theta.device):
             cosines = _cosines(twin, algorithm, tau, c.samples if batch_size == "full" else batch_size)
     finally:
         c.network.buffers.copy_(buffers)
@@ -81,9 +80,3 @@ def _twin(c: LocalClient) -> LocalClient:
     twin = copy.copy(c)
     twin.local, twin.state, twin.passes = Vectors(c.local), Vectors(c.state), Counter(c.passes)
     return twin
-
-
-def radii(c: LocalClient, algorithm: FedSOL) -> dict[str, float]:
-    """`lambda_PARAMETER`: mean over each parameter tensor of FedSOL's Λ at y_K (figure 5b)."""
-    values = torch.as_tensor(algorithm.radii(c)).double().split(list(c.layout.sizes))
-    return {f"lambda_{name}": float(value.mean()) for name, value in zip(c.layout.names, values, strict=True)}

@@ -1,35 +1,45 @@
-"""What of `evaluation` a method or a model cannot give is refused before anything starts."""
+"""The probes by name."""
 
 from collections.abc import Sequence
+from functools import cache
 
-from fedray.algorithms.base import Algorithm
-from fedray.algorithms.fedsol import FedSOL
-from fedray.common.errors import UserError
-from fedray.evaluation.angles import head_weight
-from fedray.models.network import Layout
+from fedray.common.component import load_class
+from fedray.common.errors import UserError, unknown
+from fedray.evaluation.probe import Probe
+from fedray.evaluation.probes import Angles, Classes, Drift, Forgetting, Lambda, Proximal
 
-
-def check(probes: Sequence[str], train: bool, algorithm: Algorithm) -> None:
-    """Called when the configuration is read. Raises UserError."""
-    name, found = algorithm.name, set(probes)
-    if len(found) < len(probes):
-        raise UserError(f"evaluation.probes: found {', '.join(probes)}; each once")
-    if train and algorithm.keeps != "none":
-        raise UserError(f"evaluation.train: tests the global model; {name} has none that could be tested")
-    if "classes" in found and algorithm.keeps != "none":
-        raise UserError(f"evaluation.probes: classes tests the global model; {name} has none that could be tested")
-    for probe in ("drift", "proximal"):
-        if probe in found and algorithm.shares == "none":
-            raise UserError(f"evaluation.probes: {probe} compares with the global model; {name} has none")
-    if "lambda" in found and not (isinstance(algorithm, FedSOL) and algorithm.radius == "adaptive"):
-        other = "algorithm.radius is fixed" if isinstance(algorithm, FedSOL) else f"algorithm.name is {name}"
-        raise UserError(f"evaluation.probes: lambda is the adaptive radius of fedsol; {other}")
+PROBES: dict[str, type[Probe]] = {kind.name: kind for kind in (Angles, Classes, Drift, Forgetting, Lambda, Proximal)}
 
 
-def check_built(probes: Sequence[str], layout: Layout, classes: int) -> None:
-    """The same once the model is there. Raises UserError."""
-    if "angles" in probes and head_weight(layout, classes) is None:
-        raise UserError(
-            f"evaluation.probes: angles need a head whose weight has a row for each of {classes} classes; "
-            f"the model's has {', '.join(sorted(layout.heads))}"
-        )
+def probes(names: Sequence[str]) -> tuple[Probe, ...]:
+    """The probes of `evaluation.probes`; `package.module:Class` names your own.
+
+    Raises:
+        UserError: a name is unknown, given twice, or not that of a probe.
+    """
+    if len(set(names)) < len(names):
+        raise UserError(f"evaluation.probes: found {', '.join(names)}; each once")
+    return tuple(_kind(name)() for name in names)
+
+
+@cache
+def _kind(name: str) -> type[Probe]:
+    if ":" not in name:
+        if name not in PROBES:
+            raise unknown("evaluation.probes", name, PROBES)
+        return PROBES[name]
+    kind = load_class("evaluation.probes", name)
+    if not issubclass(kind, Probe):
+        raise UserError(f"evaluation.probes: {name} is not a fedray.evaluation.probe.Probe")
+    return type(kind.__name__, (kind,), {"name": name, "__module__": kind.__module__, "__doc__": kind.__doc__})
+
+
+def metric_title(metric: str) -> str:
+    """What an axis says of a probe's metric, its unit included; of an unknown one its name."""
+    plain = metric.removesuffix("_std")
+    for kind in PROBES.values():
+        for name, title in kind.metrics.items():
+            if plain == name or (name.endswith("*") and plain.startswith(name[:-1])):
+                which = f" {plain[len(name) - 1 :]}" if name.endswith("*") else ""
+                return title + which + (", standard deviation over the cohort" if plain != metric else "")
+    return metric

@@ -1,9 +1,8 @@
 """One cell of a sweep as Ray Tune runs it: a Trainable that owns the client actors and outlives its trials."""
 
-import contextlib
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,13 @@ from fedray.common.errors import Diverged, UserError
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.loop import rounds
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.state import State
 
 REPORT_SECONDS = 1.0
 """A report is made about this often; rounds evaluated in between travel together. Only then can a trial be stopped."""
-CHECKPOINT_SECONDS = 300.0
-"""A checkpoint is made at least this often, where rounds are not longer than that, whatever `checkpoint_every` says."""
 
 
 class DataRef:
@@ -58,9 +56,9 @@ class CellTrainable(tune.Trainable):
 
     def _begin(self, config: dict[str, Any]) -> None:
         self._cell = config["cell"]
-        self._simulation: Simulation | None = None
+        self._rounds: Generator[State] | None = None
+        self._history: list[dict[str, float]] = []
         self._reported = 0
-        self._ended = False
 
     def _open(self) -> Simulation:
         run = RunConfig.parse(self._cell["run"])
@@ -71,19 +69,15 @@ class CellTrainable(tune.Trainable):
                 self._backend.close()
             self._backend = RayBackend(run.runtime, get_current_placement_group())
         self._backend.data = reference
-        simulation = Simulation(problem, self._backend)
-        self._checkpoints = Checkpoints(Path(self._cell["directory"]))
-        state = self._checkpoints.load()
-        if state is not None:
-            simulation.restore(state)
-        self._saved = simulation.state().round, time.monotonic()
-        return simulation
+        return Simulation(problem, self._backend)
 
     def step(self) -> dict[str, Any]:
         try:
-            if self._simulation is None:
+            if self._rounds is None:
                 self._simulation = self._open()
-            return self._advance(self._simulation)
+                every = self._simulation.problem.config.runtime.checkpoint_every
+                self._rounds = rounds(self._simulation, Checkpoints(Path(self._cell["directory"])), every)
+            return self._advance(self._simulation, self._rounds)
         except Diverged as error:
             return self._last("diverged", message=str(error), diverged_round=error.round)
         except UserError as error:
@@ -95,50 +89,29 @@ class CellTrainable(tune.Trainable):
         except Exception as error:
             return self._last("failed", message=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
 
-    def _advance(self, simulation: Simulation) -> dict[str, Any]:
-        every = simulation.problem.config.runtime.checkpoint_every
-        each_evaluation = self._cell["report_each"]
+    def _advance(self, simulation: Simulation, states: Iterator[State]) -> dict[str, Any]:
         started = time.monotonic()
-        while not simulation.done:
-            simulation.step()
-            state = simulation.state()
-            if state.round % every == 0 or simulation.done or time.monotonic() - self._saved[1] > CHECKPOINT_SECONDS:
-                self._save(state)
-            new = len(state.history) > self._reported
-            if (new and each_evaluation) or time.monotonic() - started > REPORT_SECONDS:
+        for state in states:
+            self._history = state.history
+            if simulation.done:
                 break
-        if simulation.done:
-            return self._last("finished", **simulation.result().summary())
-        return {"done": False, "status": "running", **self._rows()}
-
-    def _save(self, state: State) -> None:
-        try:
-            self._checkpoints.save(state)
-        except OSError as error:
-            raise UserError(
-                f"{self._cell['directory']}: the checkpoint of round {state.round} cannot be written: "
-                f"{error.strerror}; that of round {self._saved[0]} stays; make room and call the sweep "
-                "again"
-            ) from None
-        self._saved = state.round, time.monotonic()
+            new = len(state.history) > self._reported
+            if (new and self._cell["report_each"]) or time.monotonic() - started > REPORT_SECONDS:
+                return {"done": False, "status": "running", **self._rows()}
+        return self._last("finished", **simulation.result().summary())
 
     def _rows(self) -> dict[str, Any]:
-        history = self._simulation.state().history if self._simulation is not None else []
-        rows, self._reported = history[self._reported :], len(history)
+        rows, self._reported = self._history[self._reported :], len(self._history)
         last = rows[-1] if rows else {}
         return {"rows": rows, "round": int(last.get("round", 0)), **last}
 
     def _last(self, status: str, **more: Any) -> dict[str, Any]:
-        self._ended = True
         return {"done": True, **self._rows(), "status": status, **more}
 
     def cleanup(self) -> None:
         """The end of the process; of an unfinished cell (the sweep was told to stop) the rounds made are kept."""
-        if self._simulation is not None and not self._ended:
-            state = self._simulation.state()
-            with contextlib.suppress(UserError):  # nobody listens any more, and the checkpoint before is still there
-                if state.round > self._saved[0]:
-                    self._save(state)
+        if self._rounds is not None:
+            self._rounds.close()
         if self._backend is not None:
             self._backend.close()
 

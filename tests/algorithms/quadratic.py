@@ -12,7 +12,7 @@ Norms of 5 keep SAM's arithmetic in whole numbers: with ρ = 5 a perturbation is
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -114,12 +114,16 @@ def check(case: Case, tolerance: float = 1e-6) -> None:
     """Run the case's rounds in the engine and compare every number it lists."""
     simulation = Simulation(problem(case), InlineBackend())
     state = simulation.state()
-    state.theta = _vector(case.theta) if case.theta else state.theta
-    state.server |= {name: _vector(value) for name, value in case.server.items()}
-    state.clients |= {
-        i: Vectors({name: _vector(value) for name, value in kept.items()}) for i, kept in case.clients.items()
-    }
-    simulation.restore(state)
+    simulation.restore(
+        replace(
+            state,
+            theta=_vector(case.theta) if case.theta else state.theta,
+            server=Vectors(state.server | {name: _vector(value) for name, value in case.server.items()}),
+            clients={
+                i: Vectors({name: _vector(value) for name, value in kept.items()}) for i, kept in case.clients.items()
+            },
+        )
+    )
     for t, expected in enumerate(case.rounds):
         simulation.step()
         for name, value in expected.items():

@@ -22,9 +22,10 @@ from fedray.datasets.arrays import Digits
 from fedray.engine.backend import InlineBackend
 from fedray.engine.cost import cost
 from fedray.engine.local_training import train_client
+from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation, run
+from fedray.engine.simulation import Simulation
 from fedray.engine.state import State
 from fedray.engine.worker import Worker
 from fedray.models.network import Layout
@@ -351,8 +352,8 @@ def test_a_client_with_a_spoilt_part_harms_nobody_else_and_is_named(name: str) -
     running = Simulation(problem(name, **cohorts), InlineBackend())
     running.step()
     state = running.state()
-    state.clients[2] = Vectors({part: torch.full_like(v, torch.nan) for part, v in state.clients[2].items()})
-    running.restore(state)
+    spoilt = Vectors({part: torch.full_like(v, torch.nan) for part, v in state.clients[2].items()})
+    running.restore(replace(state, clients=state.clients | {2: spoilt}))
     running.step()
     *_, whole = islice(states(name, **cohorts), 2)
     assert torch.equal(running.state().theta, whole.theta)

@@ -12,6 +12,7 @@ from fedray.engine.backend import InlineBackend
 from fedray.engine.exact_sum import NotSummable
 from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.problem import Problem
+from fedray.engine.sampling import cohort_weights
 from fedray.engine.simulation import Simulation
 from fedray.partitions.shards import Shards
 from tests.algorithms.digits import data, final, problem
@@ -95,9 +96,9 @@ def test_empty_clients_take_no_part() -> None:
 def test_weights() -> None:
     """Uniform 1/M; by samples n_i / Σ_cohort n_j."""
     cohort = np.array([1, 3])
-    assert Simulation(problem("fedavg", aggregation="uniform"), InlineBackend()).weights(cohort).tolist() == [0.5, 0.5]
-    weights = Simulation(problem("fedavg"), InlineBackend()).weights(cohort)
-    assert weights.tolist() == [35 / 100, 65 / 100]
+    dealt, uniform = problem("fedavg"), problem("fedavg", aggregation="uniform")
+    assert cohort_weights(uniform.config, uniform.shards.sizes, cohort) == {1: 0.5, 3: 0.5}
+    assert cohort_weights(dealt.config, dealt.shards.sizes, cohort) == {1: 35 / 100, 3: 65 / 100}
 
 
 class Failing(InlineBackend):

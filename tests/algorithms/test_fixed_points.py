@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedray.engine.backend import InlineBackend
-from fedray.engine.simulation import run
+from fedray.engine.loop import run
 from tests.algorithms.quadratic import Case, problem
 
 SAMPLES = [[(1, 2, -3, 2)], [(2, 1, 2, -3)]]

@@ -11,8 +11,8 @@ from fedray.config import RunConfig
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
+from fedray.engine.loop import run
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import run
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedsam": {"rho": 0.05},

@@ -17,9 +17,10 @@ from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.checkpoint import Checkpoints
 from fedray.engine.local_training import start_client
+from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation, run
+from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.partitions.shards import Shards
 from tests.algorithms.digits import data, problem

@@ -20,9 +20,10 @@ from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import personal_client
+from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation, run
+from fedray.engine.simulation import Simulation
 from fedray.models.network import Output
 from tests.algorithms.digits import final, problem, states
 
@@ -124,8 +125,8 @@ def with_own(built: Problem, client: int, change: Any) -> Simulation:
     running.step()
     running.step()
     state = running.state()
-    state.clients[client] = Vectors(state.clients[client], own=change(state.clients[client]["own"]))
-    running.restore(state)
+    changed = Vectors(state.clients[client], own=change(state.clients[client]["own"]))
+    running.restore(replace(state, clients=state.clients | {client: changed}))
     return running
 
 

@@ -113,8 +113,8 @@ CASES: dict[str, Case] = {
         "x" * 9000 + "=1",
     ),
     "probes": run(
-        "run.yaml: evaluation.probes.0: found 'drfit'; input should be 'angles', 'classes', 'drift', "
-        "'forgetting', 'lambda' or 'proximal'",
+        "run.yaml: evaluation.probes: unknown name 'drfit'; did you mean 'drift'? valid: angles, classes, drift, "
+        "forgetting, lambda, proximal",
         "evaluation.probes=[drfit]",
     ),
     "evaluation never": run(

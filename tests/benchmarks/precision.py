@@ -24,9 +24,9 @@ from fedray.cluster.ray_backend import RayBackend
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
+from fedray.engine.loop import run as run_all
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
-from fedray.engine.simulation import run as run_all
 from tests.benchmarks import pairs as p
 from tests.benchmarks.systems.ours import problem
 from tests.benchmarks.workloads import WORKLOADS

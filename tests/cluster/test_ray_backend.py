@@ -15,8 +15,9 @@ from fedray.common.errors import Diverged, UserError
 from fedray.config import RunConfig, Runtime
 from fedray.engine.backend import InlineBackend
 from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.loop import run
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation, run
+from fedray.engine.simulation import Simulation
 from tests.evaluation.probed import everything
 
 

@@ -14,9 +14,10 @@ from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import train_client
+from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation, run
+from fedray.engine.simulation import Simulation
 from tests.algorithms.digits import data
 
 EVERY_PROBE = ["angles", "classes", "drift", "forgetting", "lambda", "proximal"]

@@ -21,9 +21,10 @@ from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import personal_client
+from fedray.engine.loop import run
 from fedray.engine.messages import ClientTask, PersonalEval
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Result, Simulation, run
+from fedray.engine.simulation import Result, Simulation
 from fedray.engine.state import State
 from fedray.evaluation.personal import everyone, summary
 from fedray.models.network import Output

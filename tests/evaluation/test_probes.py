@@ -17,8 +17,8 @@ from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import train_client
+from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
-from fedray.engine.simulation import run
 from fedray.evaluation.angles import mean_angle, pairwise
 from fedray.evaluation.probes import drift_between
 from fedray.evaluation.proximal import proximal

@@ -12,8 +12,10 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine import worker as worker_module
 from fedray.engine.backend import InlineBackend
+from fedray.engine.loop import run
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation, run
+from fedray.engine.simulation import Simulation
+from fedray.evaluation import registry
 from tests.algorithms import quadratic
 from tests.evaluation.probed import EVERY_PROBE, digits, last_row, with_probes
 
@@ -71,10 +73,10 @@ def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch
     rounds.clear()
     problem = digits("fedavg", probes=["classes"])
     run(problem, InlineBackend())
-    assert rounds == []
+    assert all(probe.tested_models == frozenset() for probe in registry.probes(["classes", "drift", "proximal"]))
     for asked, names in (
         (["classes"], {"loss", "correct", "unbounded"}),
-        (["angles"], {"loss", "correct", "unbounded", "features"}),
+        (["angles"], {"loss", "correct", "unbounded", "angles"}),
     ):
         backend = InlineBackend()
         simulation = Simulation(digits("fedavg", probes=asked), backend)
@@ -89,14 +91,15 @@ def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch
         (
             "fedavg",
             {"probes": ["lambda"]},
-            "evaluation.probes: lambda is the adaptive radius of fedsol; algorithm.name is",
+            "evaluation.probes: lambda needs a method whose radius adapts to each parameter (fedsol with "
+            "algorithm.radius: adaptive); fedavg has no such radius",
         ),
-        ({"name": "fedsol", "radius": "fixed"}, {"probes": ["lambda"]}, "fedsol; algorithm.radius is fixed"),
+        ({"name": "fedsol", "radius": "fixed"}, {"probes": ["lambda"]}, "adaptive); fedsol has no such radius"),
         ("fedavg", {"probes": ["drift", "drift"]}, "evaluation.probes: found drift, drift; each once"),
         (
             "fedavg",
             {"probes": ["drifting"]},
-            "evaluation.probes.0: found 'drifting'; input should be 'angles', 'classes'",
+            "evaluation.probes: unknown name 'drifting'; did you mean 'drift'? valid: angles, classes",
         ),
         ("fedrep", {"probes": ["classes"]}, "evaluation.probes: classes tests the global model; fedrep has none"),
         ("fedrep", {"train": True}, "evaluation.train: tests the global model; fedrep has none"),

@@ -28,7 +28,7 @@ def test_loss_and_accuracy_over_chunks(scale: float, samples: int) -> None:
     built = many(samples)
     running = Simulation(built, InlineBackend())
     state = running.state()
-    state.theta = scale * state.theta
+    state = replace(state, theta=scale * state.theta)
     running.restore(state)
     network = built.network("cpu")
     network.load(state.theta)

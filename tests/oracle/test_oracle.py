@@ -21,8 +21,8 @@ from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import batches
+from fedray.engine.loop import run
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import run
 
 from .cases import BASE, CASES, NOT_COMPARED, SETTINGS, Case
 from .classifiers import fedrod_with_heads

@@ -18,8 +18,8 @@ from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import personal_client
+from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
-from fedray.engine.simulation import run
 from fedray.engine.state import State
 from fedray.models.network import Layout
 

@@ -12,7 +12,7 @@ import yaml
 from mlflow import MlflowClient
 
 from fedray.engine.backend import InlineBackend
-from fedray.engine.simulation import run
+from fedray.engine.loop import run
 from fedray.sweep.cells import Problems, cells
 from fedray.sweep.grid import Sweep
 

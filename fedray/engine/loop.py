@@ -1,0 +1,84 @@
+"""The one round loop: resume, make the rounds that are left, save when due."""
+
+import contextlib
+import time
+from collections.abc import Generator
+
+from fedray.common.errors import Diverged, UserError
+from fedray.engine.backend import Backend
+from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Result, Simulation
+from fedray.engine.state import State
+
+CHECKPOINT_SECONDS = 300.0
+"""A checkpoint is made at least this often, where rounds are not longer than that."""
+
+
+def rounds(
+    simulation: Simulation,
+    checkpoints: Checkpoints | None = None,
+    every: int = 50,
+    seconds: float = CHECKPOINT_SECONDS,
+) -> Generator[State]:
+    """Make all rounds that are left, from the newest checkpoint where there is one.
+
+    A consumer that stops early closes the generator, and what has been made is saved; so it is where a round fails for
+    a reason that another try may not have (a lost node, Ctrl-C).
+
+    Args:
+        simulation: the run; at its start, or restored.
+        checkpoints: where to resume from and save to; None for neither.
+        every: rounds between checkpoints. The last round is always saved.
+        seconds: longest time between checkpoints, as far as rounds are not longer.
+
+    Yields:
+        The state that the run begins with, then that after each round.
+
+    Raises:
+        UserError: a checkpoint cannot be written.
+        Diverged: numbers went wrong (`Simulation.step`).
+    """
+    if checkpoints is not None and (found := checkpoints.load()) is not None:
+        simulation.restore(found)
+    state = simulation.state()
+    saved, saved_at = state.round, time.monotonic()
+    try:
+        yield state
+        while not simulation.done:
+            simulation.step()
+            state = simulation.state()
+            due = state.round % every == 0 or simulation.done or time.monotonic() - saved_at > seconds
+            if checkpoints is not None and due:
+                _save(checkpoints, state, saved)
+                saved, saved_at = state.round, time.monotonic()
+            simulation.lap("checkpoint")
+            yield state
+    except (Diverged, UserError):
+        raise
+    except BaseException:
+        if checkpoints is not None and state.round > saved:
+            with contextlib.suppress(UserError):  # what ended the run is told; the checkpoint before is still there
+                _save(checkpoints, state, saved)
+        raise
+
+
+def _save(checkpoints: Checkpoints, state: State, before: int) -> None:
+    try:
+        checkpoints.save(state)
+    except OSError as error:
+        kept = f"that of round {before} stays; " if before else ""
+        raise UserError(
+            f"{checkpoints.directory}: the checkpoint of round {state.round} cannot be written: {error.strerror}; "
+            f"{kept}make room and run the same command again to resume"
+        ) from None
+
+
+def run(problem: Problem, backend: Backend, state: State | None = None) -> Result:
+    """All rounds of a problem, from the start or from a state."""
+    simulation = Simulation(problem, backend)
+    if state is not None:
+        simulation.restore(state)
+    for _ in rounds(simulation):
+        pass
+    return simulation.result()

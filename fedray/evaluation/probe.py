@@ -1,0 +1,83 @@
+"""What a probe is: something measured in evaluated rounds beside accuracy, of each client, of the round, or of both."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from fedray.algorithms.base import Algorithm
+from fedray.client import LocalClient
+from fedray.models.network import Layout, Output
+
+
+@dataclass(frozen=True)
+class TrainedClient:
+    """A client right after its local training; the network still holds its running statistics.
+
+    received: the running statistics (B,) that it began with. correct, sums: of the local model on the whole test set,
+    where a probe asks for that pass (`Probe.tested_models`): right answers per class `(C,)`, and, by the name of the
+    probe, its `test_sums`.
+    """
+
+    c: LocalClient
+    algorithm: Algorithm
+    received: Tensor
+    batch_size: int | Literal["full"]
+    correct: Tensor
+    sums: Mapping[str, Tensor]
+    test_samples: int
+
+
+@dataclass(frozen=True)
+class EvaluatedRound:
+    """A round after its aggregation.
+
+    weights: client -> π_i. measured: client -> what probes found of it (`Probe.of_client`). update: Σ π_i u_i of the
+    shared parameters. theta: the new global model. correct, sums: of that model on the whole test set, as those of a
+    `TrainedClient`, but `sums` are divided by 500; both empty for methods without a global model. test_counts: samples
+    of the test set per class. holds(i): which classes client i has training samples of, bool `(C,)`.
+    """
+
+    weights: Mapping[int, float]
+    measured: Mapping[int, Mapping[str, float]]
+    update: Tensor | None
+    theta: Tensor
+    layout: Layout
+    correct: Tensor
+    sums: Mapping[str, Tensor]
+    test_counts: Tensor
+    holds: Callable[[int], Tensor]
+
+
+class Probe:
+    """Base of all probes; by itself it measures nothing. Subclasses override what they need.
+
+    A probe changes nothing: neither parameters, states, running statistics nor random draws. To use your own, give
+    `package.module:Class` in `evaluation.probes`.
+    """
+
+    name: ClassVar[str]
+    """The name in `evaluation.probes`."""
+    metrics: ClassVar[Mapping[str, str]] = {}
+    """Metric -> title, with its unit. A name that ends in `*` stands for all that begin so."""
+    tested_models: ClassVar[frozenset[Literal["local", "global"]]] = frozenset()
+    """Which models answer the test set for this probe, in one pass for all probes; `test_sums` is called on these."""
+
+    def check(self, algorithm: Algorithm) -> None:
+        """Called when the configuration is read. Raises UserError where the method cannot give this."""
+
+    def check_built(self, layout: Layout, classes: int) -> None:
+        """The same once the model is there. Raises UserError."""
+
+    def test_sums(self, output: Output, y: Tensor, classes: int) -> Tensor | None:
+        """What to sum over the test set; here of one batch with labels y int64 `(n,)`. None for nothing."""
+        return None
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        """Metrics of one client. The round logs their mean over the cohort and, as `NAME_std`, their deviation."""
+        return {}
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        """Metrics of the whole round."""
+        return {}

@@ -1,0 +1,133 @@
+"""The round loop: resumes, saves when due, keeps what was made when it is stopped, and says a full disk in one line."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedray.common.errors import UserError
+from fedray.config import RunConfig
+from fedray.engine.backend import InlineBackend
+from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.loop import rounds, run
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
+from fedray.engine.state import State
+
+ROUNDS = 7
+
+
+def simulation() -> Simulation:
+    config = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": "iid",
+            "model": {"name": "mlp", "hidden": [8]},
+            "algorithm": "scaffold",
+            "clients": {"total": 6, "per_round": 2},
+            "evaluation": {"every": 2},
+            "training": {"rounds": ROUNDS, "local_epochs": 1},
+        }
+    )
+    return Simulation(Problem.build(config), InlineBackend())
+
+
+class Recorded(Checkpoints):
+    """Checkpoints that remember the rounds they were asked to save."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.asked: list[int] = []
+
+    def save(self, state: State) -> None:
+        self.asked.append(state.round)
+        super().save(state)
+
+
+@pytest.mark.parametrize(
+    ("every", "seconds", "saved"), [(3, 1e9, [3, 6, 7]), (100, 1e9, [7]), (100, 0.0, [1, 2, 3, 4, 5, 6, 7])]
+)
+def test_saves_are_made_every_n_rounds_every_so_many_seconds_and_at_the_end(
+    every: int, seconds: float, saved: list[int], tmp_path: Path
+) -> None:
+    store = Recorded(tmp_path)
+    states = [state.round for state in rounds(simulation(), store, every, seconds)]
+    assert states == list(range(ROUNDS + 1))
+    assert store.asked == saved
+
+
+def test_a_run_goes_on_from_its_checkpoint_and_ends_where_an_unbroken_one_does(tmp_path: Path) -> None:
+    whole = [state for state in rounds(simulation())][-1]
+    for state in rounds(simulation(), Checkpoints(tmp_path), every=3):
+        if state.round == 4:
+            break  # as a process that is killed: round 4 is lost where nothing closes the generator
+    left = list(rounds(simulation(), Checkpoints(tmp_path), every=3))
+    assert left[0].round in (3, 4)
+    assert left[-1].sha256() == whole.sha256()
+    assert left[-1].history == whole.history
+    again = list(rounds(simulation(), Checkpoints(tmp_path), every=3))
+    assert [state.round for state in again] == [ROUNDS], "a finished run makes no round"
+
+
+def failing_in_round(simulation: Simulation, round: int, error: BaseException) -> Callable[[], None]:
+    step = simulation.step
+
+    def broken() -> None:
+        if simulation.state().round + 1 == round:
+            raise error
+        step()
+
+    return broken
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ConnectionError("a node is gone")])
+def test_what_was_made_is_kept_when_a_round_cannot_be_made(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = simulation()
+    monkeypatch.setattr(running, "step", failing_in_round(running, 5, error))
+    with pytest.raises(type(error)):
+        list(rounds(running, Checkpoints(tmp_path), every=3))
+    assert Checkpoints(tmp_path).rounds() == [3, 4]
+
+
+def test_a_consumer_that_stops_keeps_what_was_made(tmp_path: Path) -> None:
+    states = rounds(simulation(), Checkpoints(tmp_path), every=3)
+    assert [state.round for state in itertools.islice(states, 3)] == [0, 1, 2]
+    states.close()
+    loaded = Checkpoints(tmp_path).load()
+    assert loaded is not None
+    assert loaded.round == 2
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    states = rounds(simulation(), Checkpoints(tmp_path), every=3)
+    for state in states:
+        if state.round == 3:
+            monkeypatch.setattr("os.fsync", full)
+            break
+    with pytest.raises(UserError) as caught:
+        list(states)
+    assert str(caught.value) == (
+        f"{tmp_path}: the checkpoint of round 6 cannot be written: No space left on device; that of round 3 stays; "
+        "make room and run the same command again to resume"
+    )
+    assert Checkpoints(tmp_path).rounds() == [3]
+
+
+def test_a_state_is_handed_out_without_a_copy() -> None:
+    running = simulation()
+    running.step()
+    assert running.state() is running.state()
+    before, clients = running.state(), dict(running.state().clients)
+    running.step()
+    assert before.clients == clients, "a round leaves the states before it as they were"
+
+
+def test_run_is_the_loop_to_its_end() -> None:
+    first = simulation()
+    assert run(first.problem, InlineBackend()).state.round == ROUNDS

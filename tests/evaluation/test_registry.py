@@ -1,0 +1,81 @@
+"""Probes by name, of fedray and of the user; what their metrics are called on an axis."""
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+from fedray.common.errors import UserError
+from fedray.engine.backend import InlineBackend
+from fedray.engine.loop import run
+from fedray.engine.sampling import draw_cohort
+from fedray.evaluation.probe import EvaluatedRound, Probe, TrainedClient
+from fedray.evaluation.registry import PROBES, metric_title, probes
+from fedray.models.network import Output
+from tests.evaluation.probed import EVERY_PROBE, digits, last_row
+
+OWN = "tests.evaluation.test_registry:Sizes"
+
+
+class Sizes(Probe):
+    """Samples of each client; test samples per class, by a pass over the test set."""
+
+    name = "sizes"
+    tested_models = frozenset({"local", "global"})
+
+    def test_sums(self, output: Output, y: Tensor, classes: int) -> Tensor:
+        return y.bincount(minlength=classes).float()
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        return {"shard": float(seen.c.samples), "tested": float(seen.sums[self.name].sum())}
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        return {"cohort": float(len(seen.weights)), "classes_500": float(seen.sums[self.name].sum())}
+
+
+class NoProbe:
+    """Something else."""
+
+
+def test_a_probe_of_the_users_own_measures_clients_the_test_set_and_the_round() -> None:
+    problem = digits("fedavg", probes=[OWN, "drift"])
+    row = last_row(problem)
+    cohort = draw_cohort(problem.config, problem.shards.sizes, problem.config.training.rounds - 1)
+    n = len(problem.data.y_test)
+    assert row["shard"] == pytest.approx(float(np.mean([len(problem.shards[i]) for i in cohort])))
+    assert (row["tested"], row["tested_std"], row["cohort"]) == (n, 0, 3)
+    assert row["classes_500"] == pytest.approx(n / 500)
+    assert "drift_between" in row
+
+
+def test_a_probe_of_the_users_own_changes_no_number() -> None:
+    with_own, without = (run(digits("fedavg", probes=asked), InlineBackend()) for asked in ([OWN], []))
+    assert with_own.summary()["theta_sha256"] == without.summary()["theta_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["drfit"], "unknown name 'drfit'; did you mean 'drift'?"),
+        (["drift", "drift"], "found drift, drift; each once"),
+        (["tests.evaluation.test_registry:NoProbe"], "is not a fedray.evaluation.probe.Probe"),
+        (["tests.evaluation.test_registry:Absent"], "cannot be imported"),
+    ],
+)
+def test_what_is_no_probe_is_refused_in_one_line(names: list[str], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        probes(names)
+    assert str(caught.value).startswith("evaluation.probes")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_metric_of_a_probe_has_a_title() -> None:
+    """What a probe logs is what its class declares, and every title is another."""
+    plain, row = last_row(digits("fedsol")), last_row(digits("fedsol", probes=EVERY_PROBE))
+    measured = row.keys() - plain.keys()
+    assert len({metric_title(name) for name in measured}) == len(measured)
+    assert all(metric_title(name) != name for name in measured)
+    assert metric_title("accuracy_class_3") == "accuracy of the class (%) 3"
+    assert metric_title("test_accuracy") == "test_accuracy"
+    declared = {name for kind in PROBES.values() for name in kind.metrics}
+    assert all(any(m.removesuffix("_std").startswith(d.rstrip("*")) for m in measured) for d in declared)
