@@ -8,9 +8,8 @@ import pytest
 
 COUNT = """
 import resource, torch
-if {tuned}:
-    from fedray.engine.device import keep_memory
-    assert keep_memory()
+from fedray.engine.device import keep_memory
+assert keep_memory()
 torch.set_num_threads(1)
 for _ in range(2):
     [torch.zeros(1 << 20) for _ in range(8)]
@@ -21,17 +20,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def faults(tuned: bool) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", COUNT.format(tuned=tuned)], capture_output=True, text=True, check=True, timeout=100
-    )
+def faults() -> int:
+    done = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True, timeout=100)
     return int(done.stdout)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library: nothing is tuned")
 def test_freed_megabytes_are_used_again() -> None:
-    """Ten times 8 vectors of 4 MiB are 81,920 pages of 4 KiB: untuned they are given back and faulted in each time.
-
-    Tuned, a vector's 1,024 pages may still be met for the first time.
+    """Ten times 8 vectors of 4 MiB are 81,920 pages of 4 KiB. Untuned, glibc mostly gives them back and faults them in
+    each time (its own threshold adapts, so not always); tuned, one vector's 1,024 pages may be met for the first time.
     """
-    assert faults(tuned=True) <= 2 * 1024 < 40 * 1024 < faults(tuned=False)
+    assert faults() <= 2 * 1024
