@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Forward, Loss, Part
 from fedray.common.errors import UserError
-from fedray.common.rng import generator
+from fedray.common.rng import generator, torch_draws
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Samples
 from fedray.models.network import Layout, Network, Output
@@ -22,6 +22,8 @@ from fedray.models.network import Layout, Network, Output
 T = TypeVar("T")
 CHUNK = 500
 """Samples per forward pass where nothing depends on the batch size."""
+SECOND_BUFFERS = "second_buffers"
+"""Name in a client's state of the running statistics of its second model."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,60 @@ class Population:
     seed: int
     clients: int
     total_samples: int
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """The canonical step's constants: C (None: no clipping), weight decay, m."""
+
+    clip_norm: float | None = None
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+
+
+class Descent:
+    """The canonical step: clip, q <- q + wd y, v <- m v + q, y <- y - η v. It keeps v, which starts at 0."""
+
+    def __init__(self, optimiser: Optimiser) -> None:
+        self.optimiser = optimiser
+        self._velocity: Tensor | None = None
+
+    def step(
+        self, theta: Tensor, q: Tensor, lr: float, mask: Tensor | None = None, decoupled_weight: float = 0.0
+    ) -> Tensor:
+        """Make one step.
+
+        Args:
+            theta: y `(P,)`.
+            q: The direction `(P,)`.
+            lr: η of this step.
+            mask: float32 `(P,)`, 1 where the step may move; None for everywhere.
+            decoupled_weight: λ of a term λ y that is not clipped.
+
+        Returns:
+            The new y `(P,)`.
+        """
+        clip_norm, momentum = self.optimiser.clip_norm, self.optimiser.momentum
+        moving = theta if mask is None else theta * mask
+        q = q if mask is None else q * mask
+        if clip_norm is not None:
+            q = (
+                clipped(q - decoupled_weight * moving, clip_norm) + decoupled_weight * moving
+                if decoupled_weight
+                else clipped(q, clip_norm)
+            )
+        if self.optimiser.weight_decay:
+            q = q + self.optimiser.weight_decay * moving
+        if momentum:
+            self._velocity = q if self._velocity is None else momentum * self._velocity + q
+            q = self._velocity if mask is None else self._velocity * mask
+        return torch.sub(theta, q, alpha=lr)  # one pass over memory where θ - η q takes two
+
+
+def clipped(q: Tensor, norm: float) -> Tensor:
+    """q, scaled down to `norm` where it is longer."""
+    result: Tensor = q * (norm / torch.linalg.vector_norm(q)).clamp(max=1.0)
+    return result
 
 
 @dataclass
@@ -52,6 +108,9 @@ class LocalClient:
     lr: float
     momentum: float
     weight: float
+    first: bool = True
+    batch_size: int = 1
+    optimiser: Optimiser = Optimiser()
     theta: Tensor = field(init=False)
     local: Vectors = field(default_factory=Vectors)
     step: int = 0
@@ -65,6 +124,11 @@ class LocalClient:
         self._past_loss = self._step_loss = torch.zeros((), device=self.theta.device)
         self._update: tuple[Tensor, Tensor] | None = None
         self._in_loss = False
+        self.received_buffers = self.network.buffers.clone()
+
+    @cached_property
+    def second(self) -> "SecondModel":
+        return SecondModel(self)
 
     @property
     def loss(self) -> Tensor:
@@ -194,6 +258,15 @@ class LocalClient:
         self._draws += 1
         return self.population.samples.batch(rng.choice(self.indices, len(self.y), replace=False), rng)
 
+    def batches(self, purpose: str, size: int | None = None, share: float = 1.0) -> Iterator[int]:
+        rng = generator(self.population.seed, f"{purpose} batches", self.round, self.id)
+        order = rng.permutation(self.samples)[: max(1, round(share * self.samples))]
+        size = self.batch_size if size is None else size
+        for k, start in enumerate(range(0, len(order), size)):
+            self.start_step(0, *self.population.samples.batch(self.indices[order[start : start + size]]))
+            self._passes, self._plain_seen = 1, True  # running statistics and the training loss stay as they are
+            yield k
+
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         size = -(-self.samples // -(-self.samples // CHUNK))  # about equal: BatchNorm cannot train on a chunk of one
         for start in range(0, self.samples, size):
@@ -212,3 +285,50 @@ class LocalClient:
         kept = self.network.buffers.clone()
         yield
         self.network.buffers.copy_(kept)
+
+
+class SecondModel:
+    """Another model in a client: running statistics, random draws and momentum of its own.
+
+    Whatever it does leaves the client's first model bit for bit where it would be without. Its running statistics stay
+    with the client from round to round; before its first activity they are those of the run's initial model.
+    """
+
+    def __init__(self, c: LocalClient) -> None:
+        self._c = c
+        self._buffers = c.state.get(SECOND_BUFFERS, c.network.initial_buffers)
+        self._descent = Descent(c.optimiser)
+        self._batch: Tensor | None = None
+        self._passes = self._calls = 0
+
+    def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
+        with self._in_place():
+            return self._c.grad(theta, loss, part)
+
+    def step(self, theta: Tensor, q: Tensor) -> Tensor:
+        mask = self._c.network.moving("all") if self._c.layout.frozen else None
+        return self._descent.step(theta, q, self._c.lr, mask)
+
+    def use(self, theta: Tensor) -> None:
+        self._c.theta = theta
+        self._c.network.buffers.copy_(self._buffers)
+
+    @property
+    def state(self) -> Vectors:
+        """What the client keeps of it beside the parameters, which its method keeps."""
+        return Vectors({SECOND_BUFFERS: self._buffers}) if self._buffers.numel() else Vectors()
+
+    @contextlib.contextmanager
+    def _in_place(self) -> Iterator[None]:
+        c, buffers, loss = self._c, self._c.network.buffers.clone(), (self._c._step_loss, self._c._plain_seen)
+        count, c._passes = c._passes, self._passes if self._batch is c.x else 0
+        c.network.buffers.copy_(self._buffers)
+        purpose, self._calls = f"second torch {self._calls}", self._calls + 1
+        try:
+            with torch_draws(c.population.seed, purpose, c.round, c.id, c.theta.device):
+                yield
+        finally:
+            self._buffers = c.network.buffers.clone()
+            c.network.buffers.copy_(buffers)
+            self._batch, self._passes, c._passes = c.x, c._passes, count
+            c._step_loss, c._plain_seen = loss

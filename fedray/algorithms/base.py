@@ -4,16 +4,21 @@ An algorithm is its hyper-parameters (a frozen pydantic model, so `algorithm.rho
 and a few small functions. The engine calls them in this order:
 
     server                                     each client of the cohort                    server
-    broadcast, message  -> theta, message ->   begin, [direction -> step] x K_i, upload  -> aggregate
+    broadcast, message, -> theta, message ->   begin, [direction, rate -> step] x K_i,   -> aggregate, reply
+    drawn_steps                                upload
 
 Before all that `initial` makes x⁰. What is averaged and what each client keeps is declared (`shares`, `keeps`), and so
 is what a client's personal model is (`personal`, `adapt`, `prepare`, `personal_logits`); the engine does the rest.
+What only some methods need has a hook that the others never meet: batches before the first step (`Client.batches`), a
+rate per step (`rate`), another model in a client (`Client.second`), whether this is a client's first activity
+(`Client.first`), a number of steps drawn for the round (`drawn_steps`), a message for each client of the cohort
+(`reply`).
 
 All vectors are float32 `(P,)` in `model.parameters()` order unless said otherwise. Formulas branch on hyper-parameters,
 never on the value of a tensor, and treat every vector as immutable: `c.theta = c.theta - ...`, not `c.theta -= ...`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
@@ -53,10 +58,12 @@ class Forward(Protocol):
 
 Loss = Callable[[Forward], Tensor]
 """A loss of one batch: given the forward pass at some theta, the scalar to differentiate."""
-Part = Literal["all", "body", "head"]
-"""Which parameters: the layout marks head and body."""
-ParameterGroup = Literal["all", "body", "head", "unbiased", "none"]
-"""As `Part`; unbiased: all but the head's bias."""
+Part = Literal["all", "body", "head", "norm", "not_norm"]
+"""Which parameters: the layout marks the head (the rest is the body) and, by module type, normalisation layers."""
+Share = Part | Literal["none"]
+"""As `Part`, or nothing."""
+ParameterGroup = Share | Literal["unbiased"]
+"""As `Share`; unbiased: all but the head's bias."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,23 @@ class Server:
     server_lr: float = 1.0
 
 
+class SecondModel(Protocol):
+    """Another model in a client, with running statistics, random draws (dropout) and momentum of its own.
+
+    Whatever is done with it leaves the first model bit for bit where it would be without. Its parameters are a vector
+    that the method keeps in `c.state`; its running statistics the engine keeps.
+    """
+
+    def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
+        """As `Client.grad`, for the second model at theta `(P,)`."""
+
+    def step(self, theta: Tensor, q: Tensor) -> Tensor:
+        """The canonical step (clip, weight decay, momentum, η_t) from theta `(P,)` along q `(P,)`; the new theta."""
+
+    def use(self, theta: Tensor) -> None:
+        """In `prepare`: test theta `(P,)` with the second model's running statistics as the personal model."""
+
+
 class Client(Protocol):
     """What a local step sees.
 
@@ -108,6 +132,8 @@ class Client(Protocol):
     state: what this client keeps between rounds; assign to it in `upload`. local: scratch vectors of this round.
     x, y: the batch, its inputs and int64 labels. step: k. steps: K_i, the steps this client makes in the round.
     lr: η_t. momentum: m of the local optimiser. weight: π_i, its share in the average of the cohort.
+    batch_size: samples of a whole batch. first: whether the client has kept nothing yet, for methods whose clients keep
+    something: its first activity.
     """
 
     theta_0: Tensor
@@ -122,6 +148,12 @@ class Client(Protocol):
     lr: float
     momentum: float
     weight: float
+    batch_size: int
+    first: bool
+
+    @property
+    def second(self) -> SecondModel:
+        """The client's second model; it starts with the run's initial running statistics."""
 
     @property
     def total_clients(self) -> int:
@@ -177,6 +209,20 @@ class Client(Protocol):
     def predict(self, theta: Tensor) -> Output:
         """Output on the batch at `theta`, without gradient, in evaluation mode."""
 
+    def batches(self, purpose: str, size: int | None = None, share: float = 1.0) -> Iterator[int]:
+        """One pass over the shard in `begin`, `upload` or `prepare`: `for _ in c.batches("alignment"): c.grad(...)`.
+
+        Each turn sets `x` and `y`. Gradients taken there count neither in the training loss nor for running statistics.
+
+        Args:
+            purpose: Keys the order; passes of one client and round need different ones.
+            size: Samples per batch; default that of the local steps.
+            share: The part of the shard that is drawn, in (0, 1].
+
+        Yields:
+            The number of the batch, from 0.
+        """
+
     def draw(self) -> tuple[Tensor, Tensor]:
         """Another batch x, y of this step, drawn from the shard without repetition, of the size of the first.
 
@@ -214,11 +260,12 @@ class Algorithm(Component):
     """Whether the method learns through `Output.features`, the input of the head."""
     perturbs_inputs: ClassVar[bool] = False
     """Whether the method moves the inputs, which then cannot be tokens."""
-    shares: ClassVar[Literal["all", "body", "none"]] = "all"
+    shares: ClassVar[Share] = "all"
     """Which parameters are sent and averaged. The others of x stay as they were initialised."""
-    keeps: ClassVar[Literal["all", "head", "none"]] = "none"
-    """Which parameters each client keeps as its own from round to round, and starts with; with `all` it keeps the
-    running statistics too. Where clients keep some no one model can be tested: each client's is, and averaged."""
+    keeps: ClassVar[Share] = "none"
+    """Which parameters each client keeps as its own from round to round, and starts with, and the running statistics of
+    their layers. They never leave the client. Where clients keep some no one model can be tested: each client's is, and
+    averaged."""
     personal: ClassVar[Literal["tuned", "trained", "kept"]] = "tuned"
     """What a personal model is. tuned: what the client would start a round with, after `evaluation.personal.epochs`
     epochs of `adapt`; trained: the same after the local training of a round; kept: the same as it stands."""
@@ -247,6 +294,13 @@ class Algorithm(Component):
         """What is sent to every client beside theta."""
         return Vectors()
 
+    def drawn_steps(self, server: Server) -> int | None:
+        """K, the number of local steps of this round; None for the configuration's.
+
+        May draw from torch's generator, which is keyed by (seed, round).
+        """
+        return None
+
     def begin(self, c: Client) -> None:
         """Before a client's first step: prepare `c.local`."""
 
@@ -262,6 +316,10 @@ class Algorithm(Component):
     def gradient(self, c: Client) -> Tensor:
         """The descent gradient within q; sharpness-aware methods take it at a perturbed point."""
         return c.grad(c.theta)
+
+    def rate(self, c: Client) -> float:
+        """η_k, the learning rate of this local step; default η_t."""
+        return c.lr
 
     def direction(self, c: Client) -> Tensor:
         """q, what this step descends, before clip, weight decay, momentum and learning rate."""
@@ -282,6 +340,14 @@ class Algorithm(Component):
     def aggregate(self, server: Server, got: Received) -> None:
         """New `server.theta` and `server.state` from the reduced uploads."""
         server.theta = server.theta + server.server_lr * got.update
+
+    def reply(self, server: Server, got: Received) -> Vectors:
+        """After `aggregate`: a message for each client of the cohort, which its `state` has from then on.
+
+        Returns:
+            name -> `(M, ...)`, a row for each client by ascending id. The name `own` replaces what `keeps` kept.
+        """
+        return Vectors()
 
     def logits(self, output: Output) -> Tensor:
         """Logits `(n, C)` of the generic model when it is tested."""

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -35,7 +36,7 @@ class FedLESAM(Algorithm):
 
     def client_state(self, theta: Tensor) -> Vectors:
         state = super().client_state(theta)
-        return state if self.estimate == "server" else Vectors(state, x_old=theta, active=theta.new_zeros(1))
+        return state if self.estimate == "server" else Vectors(state, x_old=theta)
 
     def message(self, server: Server) -> Vectors:
         message = super().message(server)
@@ -43,7 +44,10 @@ class FedLESAM(Algorithm):
 
     def begin(self, c: Client) -> None:
         super().begin(c)
-        back = -c.message.change if self.estimate == "server" else c.state.active * (c.state.x_old - c.theta_0)
+        if self.estimate == "server":
+            back = -c.message.change
+        else:
+            back = torch.zeros_like(c.theta_0) if c.first else c.state.x_old - c.theta_0
         c.local.e = self.rho * unit(back)
 
     def gradient(self, c: Client) -> Tensor:
@@ -52,7 +56,7 @@ class FedLESAM(Algorithm):
     def upload(self, c: Client) -> Uploads:
         uploads = super().upload(c)
         if self.estimate == "client":
-            c.state.x_old, c.state.active = c.theta_0, c.theta.new_ones(1)
+            c.state.x_old = c.theta_0
         return uploads
 
     def aggregate(self, server: Server, got: Received) -> None:

@@ -123,7 +123,9 @@ class FedSOL(WithProximalLoss):
         description="ρ: radius of the perturbation",
         json_schema_extra={"paper": {"table 8": 2.0, "code": 1.0, "searched": [0.1, 0.5, 1, 2]}},
     )
-    perturb: Part = Field("head", description="which parameters are perturbed; default all for any L_p but kl")
+    perturb: Literal["all", "body", "head"] = Field(
+        "head", description="which parameters are perturbed; default all for any L_p but kl"
+    )
     radius: Literal["adaptive", "fixed"] = Field("adaptive", description="Λ: by how far each parameter has moved, or 1")
     lambda_norm: Literal["dim0", "layer"] = Field("dim0", description="how an adaptive Λ is normalised")
     strategy: Literal["A0", "A1", "A2", "A3", "A4", "A5", "A6"] = Field("A1", description="A1 is FedSOL")

@@ -146,8 +146,10 @@ def cost(algorithm: Algorithm, model: object = None, shape: tuple[int, ...] = (1
     simulation = _metered(
         algorithm, model or {"name": "mlp", "hidden": [50]}, shape, classes, 6, {"local_epochs": 1}, meter
     )
-    server = _numbers(simulation.state().server.values()) / simulation.layout.size
-    return Cost(meter.down, meter.up, meter.client, server, meter.gradients, meter.predictions, meter.full_gradients)
+    size = simulation.layout.size
+    server = _numbers(simulation.state().server.values()) / size
+    down = meter.down + _numbers(stack[0] for stack in simulation.replies.values()) / size
+    return Cost(down, meter.up, meter.client, server, meter.gradients, meter.predictions, meter.full_gradients)
 
 
 def input_shape(config: RunConfig) -> tuple[tuple[int, ...], int]:

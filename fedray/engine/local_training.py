@@ -1,13 +1,13 @@
 """Local training: batches, learning rate, clipping, weight decay, momentum; and personal models. No Ray in here."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, ParameterGroup, PerClient, Sum
-from fedray.client import LocalClient, Population
+from fedray.client import Descent, LocalClient, Optimiser, Population
 from fedray.common.rng import generator, torch_draws
 from fedray.common.vectors import Vectors
 from fedray.config import Training
@@ -19,12 +19,21 @@ OWN, OWN_BUFFERS = "own", "own_buffers"
 
 
 def batches(
-    training: Training, samples: int, seed: int, round: int, client: int, purpose: str = ""
+    training: Training,
+    samples: int,
+    seed: int,
+    round: int,
+    client: int,
+    purpose: str = "",
+    steps: int | None = None,
 ) -> Iterator[np.ndarray]:
-    """Positions in the client's shard, one int64 array per step; the last batch of an epoch may be smaller."""
+    """Positions in the client's shard, one int64 array per step; the last batch of an epoch may be smaller.
+
+    steps: how many; default the configuration's.
+    """
     rng = generator(seed, f"{purpose}shuffle", round, client)
     size = samples if training.batch_size == "full" else training.batch_size
-    left = training.steps(samples)
+    left = training.steps(samples) if steps is None else steps
     while left > 0:
         order = rng.permutation(samples) if training.shuffle else np.arange(samples)
         for start in range(0, samples, size):
@@ -47,10 +56,9 @@ def start_client(
     state = Vectors(task.state or algorithm.client_state(network.initial))
     theta, buffers = broadcast.theta, broadcast.buffers
     if algorithm.keeps != "none":
-        own = network.index(algorithm.keeps)
+        own, own_buffers = network.index(algorithm.keeps), network.buffer_index(algorithm.keeps)
         theta = theta.index_copy(0, own, state.get(OWN, network.initial[own]))
-    if algorithm.keeps == "all":
-        buffers = state.get(OWN_BUFFERS, buffers)
+        buffers = buffers.index_copy(0, own_buffers, state.get(OWN_BUFFERS, buffers[own_buffers]))
     network.reset(buffers)
     return LocalClient(
         task.client,
@@ -61,11 +69,14 @@ def start_client(
         broadcast.message,
         state,
         broadcast.round,
-        training.steps(len(indices)),
+        training.steps(len(indices)) if broadcast.steps is None else broadcast.steps,
         training.steps_per_epoch(len(indices)),
         broadcast.lr,
         training.momentum,
         task.weight,
+        not task.state,
+        len(indices) if training.batch_size == "full" else min(training.batch_size, len(indices)),
+        Optimiser(training.clip_norm, training.weight_decay, training.momentum),
     )
 
 
@@ -76,38 +87,37 @@ def descend(
     direction: Callable[[Client], Tensor],
     trained_part: Callable[[Client], ParameterGroup],
     decoupled_weight: float = 0.0,
+    rate: Callable[[Client], float] = lambda c: c.lr,
 ) -> None:
-    """The canonical step on direction q, K_i times: clip, q <- q + wd y, v <- m v + q, y <- y - η_t v.
+    """The canonical step on direction q, K_i times: clip, q <- q + wd y, v <- m v + q, y <- y - η_k v.
 
-    purpose: keys the draws. trained_part: the part to which each step is confined.
-    decoupled_weight: λ of a term λ y that is not clipped.
+    Args:
+        purpose: Keys the draws.
+        trained_part: The part to which each step is confined.
+        decoupled_weight: λ of a term λ y that is not clipped.
+        rate: η_k.
     """
-    seed, velocity = c.population.seed, None
+    seed, descent = c.population.seed, Descent(c.optimiser)
     augment = generator(seed, f"{purpose}augment", c.round, c.id) if c.population.samples.augment else None
-    for k, positions in enumerate(batches(training, c.samples, seed, c.round, c.id, purpose)):
+    for k, positions in enumerate(batches(training, c.samples, seed, c.round, c.id, purpose, c.steps)):
         c.start_step(k, *c.population.samples.batch(c.indices[positions], augment))
         q, part = direction(c), trained_part(c)
         mask = None if part == "all" and not c.layout.frozen else c.network.moving(part)
-        moving = c.theta if mask is None else c.theta * mask
-        q = q if mask is None else q * mask
-        if training.clip_norm is not None:
-            q = (
-                clipped(q - decoupled_weight * moving, training.clip_norm) + decoupled_weight * moving
-                if decoupled_weight
-                else clipped(q, training.clip_norm)
-            )
-        if training.weight_decay:
-            q = q + training.weight_decay * moving
-        if training.momentum:
-            velocity = q if velocity is None else training.momentum * velocity + q
-            q = velocity if mask is None else velocity * mask
-        c.theta = torch.sub(c.theta, q, alpha=c.lr)  # one pass over memory where θ - η q takes two
+        c.theta = descent.step(c.theta, q, rate(c), mask, decoupled_weight)
 
 
-def clipped(q: Tensor, norm: float) -> Tensor:
-    """q, scaled down to `norm` where it is longer."""
-    result: Tensor = q * (norm / torch.linalg.vector_norm(q)).clamp(max=1.0)
-    return result
+def train(c: LocalClient, algorithm: Algorithm, training: Training, purpose: str = "") -> None:
+    """`begin` and all local steps."""
+    algorithm.begin(c)
+    descend(
+        c,
+        training,
+        purpose,
+        algorithm.direction,
+        algorithm.trained_part,
+        algorithm.decoupled_weight(c) if training.clip_scope == "code" else 0.0,
+        algorithm.rate,
+    )
 
 
 def train_client(
@@ -126,28 +136,23 @@ def train_client(
     """
     c = start_client(algorithm, network, population, indices, training, broadcast, task)
     with torch_draws(c.population.seed, "torch", c.round, c.id, c.theta.device):  # dropout
-        algorithm.begin(c)
-        descend(
-            c,
-            training,
-            "",
-            algorithm.direction,
-            algorithm.trained_part,
-            algorithm.decoupled_weight(c) if training.clip_scope == "code" else 0.0,
-        )
+        train(c, algorithm, training)
         uploads: dict[str, Sum | PerClient] = dict(algorithm.upload(c))
     if reserved := uploads.keys() & {"update", "buffers", "train_loss", "sums"}:
         raise ValueError(f"{algorithm.name}: an upload cannot be named {reserved.pop()!r}")
-    if algorithm.keeps != "none":
-        c.state[OWN] = c.theta[network.index(algorithm.keeps)]
+    own, own_buffers = network.index(algorithm.keeps), network.buffer_index(algorithm.keeps)
+    if len(own):
+        c.state[OWN] = c.theta[own]
+    if "second" in vars(c):
+        c.state |= c.second.state
     if algorithm.shares != "none":
         update = c.update if algorithm.shares == "all" else c.update[network.index(algorithm.shares)]
         uploads["update"] = Sum(update, task.weight)
-    if network.buffers.numel():
-        if algorithm.keeps == "all":
-            c.state[OWN_BUFFERS] = network.buffers.clone()
-        else:
-            uploads["buffers"] = Sum(network.buffers - broadcast.buffers, task.weight)
+    if len(own_buffers):
+        c.state[OWN_BUFFERS] = network.buffers[own_buffers]
+    if len(own_buffers) < network.buffers.numel():
+        change = network.buffers - broadcast.buffers
+        uploads["buffers"] = Sum(change.index_fill(0, own_buffers, 0.0), task.weight)
     return c, uploads
 
 
@@ -167,19 +172,13 @@ def personal_client(
     """
     tuning = training.model_copy(update={"local_epochs": epochs, "local_steps": None})
     tuned = algorithm.personal == "tuned"
-    c = start_client(algorithm, network, population, indices, tuning if tuned else training, broadcast, task)
+    if tuned:
+        training, broadcast = tuning, replace(broadcast, steps=None)
+    c = start_client(algorithm, network, population, indices, training, broadcast, task)
     with torch_draws(c.population.seed, "personal torch", c.round, c.id, c.theta.device):
         if tuned and epochs:
             descend(c, tuning, "personal ", algorithm.adapt, lambda c: algorithm.finetuned_part)
         elif algorithm.personal == "trained":
-            algorithm.begin(c)
-            descend(
-                c,
-                training,
-                "personal ",
-                algorithm.direction,
-                algorithm.trained_part,
-                algorithm.decoupled_weight(c) if training.clip_scope == "code" else 0.0,
-            )
+            train(c, algorithm, training, "personal ")
         algorithm.prepare(c)
     return c

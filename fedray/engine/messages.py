@@ -11,7 +11,8 @@ from fedray.common.vectors import Vectors
 class Broadcast:
     """What every client of a round receives. round: t from 0; lr: η_t; theta (P,), buffers (B,) float32.
 
-    measured: whether the probes look at each client after its training.
+    measured: whether the probes look at each client after its training. steps: K, where the method draws the round's
+    number of local steps; None for the configuration's.
     """
 
     round: int
@@ -21,6 +22,7 @@ class Broadcast:
     message: Vectors
     cohort: int
     measured: bool = False
+    steps: int | None = None
 
 
 @dataclass(frozen=True)

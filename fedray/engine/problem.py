@@ -83,11 +83,6 @@ class Problem:
         algorithm.check_built(network.layout, tokens=self.data.tokens)
         for probe in registry.probes(self.config.evaluation.probes):
             probe.check_built(network.layout, self.data.num_classes)
-        if algorithm.keeps == "head" and any(b.is_floating_point() for b in network.head.buffers()):
-            raise UserError(
-                f"model.name: its head has running statistics, which are averaged; {algorithm.name} keeps "
-                "heads at the clients"
-            )
         network.module.eval()
         shape = self.data.input_shape
         try:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,7 @@ class Trained:
 
     server: what the server is in this round, to be aggregated into. weights: client -> π_i, of those that took part.
     parts: what each process gave. reply: what of it is kept per client. dropped: clients whose numbers went wrong.
+    replies: what the server answers each of them, name -> `(M, ...)` by ascending id, once it has aggregated.
     """
 
     server: Server
@@ -73,6 +74,7 @@ class Trained:
     parts: Sequence[Reply]
     reply: Reply
     dropped: int
+    replies: Vectors = field(default_factory=Vectors)
 
 
 class Simulation:
@@ -89,6 +91,8 @@ class Simulation:
         theta = network.theta.clone()
         with torch_draws(config.seed, "server state"):
             server = config.algorithm.server_state(theta)
+        self.replies = Vectors()
+        """What the clients of the last round were told each for itself, `(M, ...)` by ascending id."""
         self._state = State(0, theta, network.buffers.clone(), server)
 
     @property
@@ -147,13 +151,17 @@ class Simulation:
         got["update"] = self._whole(sums.get("update"))
         with torch_draws(self.problem.config.seed, "server", t):
             self.problem.config.algorithm.aggregate(server, Received(Vectors(got)))
-        for name, vector in (("theta", server.theta), *server.state.items()):
+            trained.replies.update(self.problem.config.algorithm.reply(server, Received(Vectors(got))))
+        for name, vector in (("theta", server.theta), *server.state.items(), *trained.replies.items()):
             if not finite(vector):
                 raise Diverged(t + 1, None, f"{name} is not finite after aggregation")
 
     def _commit(self, trained: Trained, sums: Mapping[str, Tensor], started: float) -> None:
         """Go on to the next state, in one assignment: whatever failed above has left the state as it was."""
         s, server = self._state, trained.server
+        self.replies = trained.replies
+        for k, i in enumerate(sorted(trained.weights)):
+            trained.reply.states[i] |= {name: stack[k].clone() for name, stack in trained.replies.items()}
         changed = {i: state for i, state in trained.reply.states.items() if state}
         self._state = replace(
             s,
@@ -230,6 +238,8 @@ class Simulation:
 
     def _broadcast(self, server: Server, measured: bool = False) -> Broadcast:
         algorithm = self.problem.config.algorithm
+        with torch_draws(self.problem.config.seed, "steps", server.round):
+            steps = algorithm.drawn_steps(server)
         return Broadcast(
             server.round,
             server.lr,
@@ -238,6 +248,7 @@ class Simulation:
             algorithm.message(server),
             server.cohort,
             measured,
+            steps,
         )
 
     def _whole(self, update: Tensor | None) -> Tensor:

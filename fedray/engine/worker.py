@@ -18,7 +18,7 @@ from fedray.datasets.dataset import Samples
 from fedray.engine import device as devices
 from fedray.engine.device import keep_memory
 from fedray.engine.exact_sum import Accumulator, NotSummable, finite
-from fedray.engine.local_training import OWN_BUFFERS, personal_client, train_client
+from fedray.engine.local_training import personal_client, train_client
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.evaluation import registry
@@ -88,9 +88,8 @@ class Worker:
             if each:
                 reply.each[task.client] = _kept(each)
             if broadcast.measured and task.client not in reply.diverged:
-                received = task.state.get(OWN_BUFFERS, broadcast.buffers).to(self.device)
                 reply.probes[task.client] = probe_client(
-                    self.probes, c, config.algorithm, self.test_samples, received, config.training.batch_size
+                    self.probes, c, config.algorithm, self.test_samples, c.received_buffers, config.training.batch_size
                 )
             reply.states[task.client] = _kept(c.state)
         reply.sums = sums.sums

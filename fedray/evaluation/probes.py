@@ -90,7 +90,7 @@ class Drift(Probe):
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
         c = seen.c
-        u = c.update if seen.algorithm.shares != "body" else c.update[c.network.index("body")]
+        u = c.update if seen.algorithm.shares == "all" else c.update[c.network.index(seen.algorithm.shares)]
         return {"drift": float(torch.linalg.vector_norm(u))}
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:

@@ -12,6 +12,8 @@ from torch.nn.functional import cross_entropy
 from fedray.common.errors import UserError
 from fedray.models.cuda_graph import Recorder
 
+NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+"""The module types that are normalisation layers: batch and instance norms, GroupNorm, LayerNorm, RMSNorm."""
 VIEWED = 1 << 16
 """Models of more parameters than this are views of the theta they are at; smaller ones hold a copy of it."""
 
@@ -20,7 +22,8 @@ VIEWED = 1 << 16
 class Layout:
     """name -> slice of theta, in `model.parameters()` order; tied parameters appear once.
 
-    `heads` are the names of the head's parameters, everything else is the body; `frozen` those without gradient.
+    `heads` are the names of the head's parameters, everything else is the body; `frozen` those without gradient;
+    `norms` those of normalisation layers, by module type.
     `own_features`: a model's `features()` gives the features, which then need not be the input of the head.
     """
 
@@ -29,6 +32,7 @@ class Layout:
     heads: frozenset[str] = frozenset()
     frozen: frozenset[str] = frozenset()
     own_features: bool = False
+    norms: frozenset[str] = frozenset()
     sizes: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,7 +55,11 @@ class Layout:
         return self.mask(lambda name: name in self.heads)
 
     def part(self, part: str) -> Tensor:
-        """float32 `(P,)`: 1 on the parameters of all, none, body, head, or unbiased (all but head's bias)."""
+        """float32 `(P,)`: 1 on the parameters of a part.
+
+        Args:
+            part: all, none, body, head, norm (normalisation layers), not_norm, or unbiased (all but the head's bias).
+        """
         ranks = {name: len(shape) for name, shape in zip(self.names, self.shapes, strict=True)}
         return self.mask(
             {
@@ -59,6 +67,8 @@ class Layout:
                 "none": lambda name: False,
                 "head": lambda name: name in self.heads,
                 "body": lambda name: name not in self.heads,
+                "norm": lambda name: name in self.norms,
+                "not_norm": lambda name: name not in self.norms,
                 "unbiased": lambda name: name not in self.heads or ranks[name] > 1,
             }[part]
         )
@@ -126,14 +136,23 @@ class Network:
             heads,
             frozenset(name for name, p in named.items() if not p.requires_grad),
             self._own is not None,
+            frozenset(
+                f"{path}.{name}" if path else name
+                for path, layer in module.named_modules()
+                if isinstance(layer, NORMALISATION)
+                for name, _ in layer.named_parameters()
+            )
+            & named.keys(),
         )
         self.parameters: list[nn.Parameter] = list(named.values())
         self.trained = [p for p in self.parameters if p.requires_grad]
-        in_head = {id(named[name]) for name in heads}
+        in_head, in_norms = {id(named[name]) for name in heads}, {id(named[name]) for name in self.layout.norms}
         self.parts = {
             "all": self.trained,
             "head": [p for p in self.trained if id(p) in in_head],
             "body": [p for p in self.trained if id(p) not in in_head],
+            "norm": [p for p in self.trained if id(p) in in_norms],
+            "not_norm": [p for p in self.trained if id(p) not in in_norms],
         }
         self.theta = _flatten(self.parameters)
         self.initial = self.theta.clone()
@@ -141,7 +160,10 @@ class Network:
         self._masks: dict[str, Tensor] = {}
         self._indices: dict[str, Tensor] = {}
         self._float_buffers = [b for b in module.buffers() if b.is_floating_point()]
+        self._buffer_heads = _per_entry(module, lambda path, _: f"{path}.".startswith(f"{head_name}."))
+        self._buffer_norms = _per_entry(module, lambda _, layer: isinstance(layer, NORMALISATION))
         self.buffers = _flatten(self._float_buffers) if self._float_buffers else torch.zeros(0, device=device)
+        self.initial_buffers = self.buffers.clone()
         self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
         self._features: Tensor | None = None
         self.head.register_forward_pre_hook(self._keep_features)
@@ -185,6 +207,21 @@ class Network:
         if part not in self._indices:
             self._indices[part] = self.layout.part(part).nonzero().flatten().to(self.theta.device)
         return self._indices[part]
+
+    def buffer_index(self, part: str) -> Tensor:
+        """int64: the positions in `buffers` of the running statistics that belong to a part, on the device.
+
+        Running statistics belong where the parameters of their layer do.
+        """
+        belongs = {
+            "all": torch.ones_like(self._buffer_heads),
+            "none": torch.zeros_like(self._buffer_heads),
+            "head": self._buffer_heads,
+            "body": ~self._buffer_heads,
+            "norm": self._buffer_norms,
+            "not_norm": ~self._buffer_norms,
+        }[part]
+        return belongs.nonzero().flatten().to(self.buffers.device)
 
     def load(self, theta: Tensor) -> None:
         """Make `theta` (P,) the module's parameters. Large ones are viewed, not copied: nobody may write to them later.
@@ -268,6 +305,17 @@ def _convolved(module: nn.Conv2d, forward: Callable[[Tensor], Tensor], x: Tensor
         return forward(x)
     with torch.autocast("cpu", enabled=False):
         return forward(x.float())
+
+
+def _per_entry(module: nn.Module, belongs: Callable[[str, nn.Module], bool]) -> Tensor:
+    """bool `(B,)`: of each entry of the float buffers whether its layer, given by path and module, belongs."""
+    parts = [
+        torch.full((b.numel(),), belongs(path, layer))
+        for path, layer in module.named_modules()
+        for b in layer.buffers(recurse=False)
+        if b.is_floating_point()
+    ]
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.bool)
 
 
 def _flatten(tensors: Sequence[Tensor]) -> Tensor:

@@ -127,7 +127,7 @@ def fedlesam() -> Case:
         ],
         samples=[[(1, 2, -9, 4)], [FIRST_OF_1, (1, 1, 3, 1)]],
         cohorts=[[0], [0, 1]],
-        clients={0: {"x_old": (6, -8), "active": (1,)}},
+        clients={0: {"x_old": (6, -8)}},
     )
 
 
@@ -168,7 +168,7 @@ def fedlesam_s() -> Case:
     )
 
 
-MEMORIES = {0: {"x_old": (6, -8), "active": (1,)}, 1: {"x_old": (-8, 6), "active": (1,)}}
+MEMORIES = {0: {"x_old": (6, -8)}, 1: {"x_old": (-8, 6)}}
 
 
 @derived

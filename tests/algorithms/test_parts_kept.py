@@ -102,7 +102,8 @@ def test_a_client_starts_with_what_it_kept(algorithm: str) -> None:
     worker = Worker(built)
     sent = Broadcast(0, 0.1, torch.full_like(network.theta, 2.0), torch.full_like(network.buffers, 2.0), Vectors(), 1)
     own = running.layout.part(keeps)
-    kept = Vectors(own=torch.full((int(own.sum()),), 3.0), own_buffers=torch.full_like(network.buffers, 3.0))
+    statistics = torch.full((len(network.buffer_index(keeps)),), 3.0)
+    kept = Vectors(own=torch.full((int(own.sum()),), 3.0), own_buffers=statistics)
     for state, value in ((kept, torch.tensor(3.0)), (Vectors(), network.initial)):
         c = start_client(
             built.config.algorithm,
@@ -125,11 +126,20 @@ def test_a_client_without_test_samples_takes_no_personal_test() -> None:
     assert 0 <= row["personal_accuracy"] <= 100
 
 
-def test_running_statistics_of_an_own_head_would_be_averaged_and_are_refused() -> None:
+def test_running_statistics_go_where_the_parameters_of_their_layer_go() -> None:
+    """FedRep keeps a head with BatchNorm: 24 of the 48 statistics with it; the server's own of the head never move."""
     model = {"name": "tests.algorithms.test_parts_kept:Partly", "statistics": True}
-    with pytest.raises(UserError, match=r"model\.name: its head has running statistics, which are averaged; fedrep"):
-        problem("fedrep", model=model).network("cpu")
-    problem("fedbabu", model=model).network("cpu")
+    running = Simulation(problem("fedrep", model=model, batch_size=18), InlineBackend())
+    start = running.state().buffers
+    running.step()
+    state = running.state()
+    head = running.problem.network("cpu").buffer_index("head")
+    assert head.tolist() == list(range(24, 48))
+    assert torch.equal(state.buffers[24:], start[24:])
+    assert (state.buffers[:24] != start[:24]).all()
+    kept = [own["own_buffers"] for own in state.clients.values()]
+    assert len(kept) == 3
+    assert all((statistics != start[24:]).any() for statistics in kept)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,270 @@
+"""What the contract offers to methods that need more: each hook reduces to what it generalises, bit for bit."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedray.algorithms.base import Algorithm, Client, PerClient, Received, Server, Uploads, Vectors
+from fedray.engine.backend import InlineBackend
+from fedray.engine.simulation import Simulation
+from fedray.models import model_spec
+from fedray.models.network import Network
+from tests.algorithms.digits import final, problem, states
+
+PARTLY = {"model": "tests.algorithms.test_parts_kept:Partly", "batch_size": 18}
+"""A frozen layer, BatchNorm, dropout."""
+NORMALISED = {"model": "tests.algorithms.test_contract:Normalised", "batch_size": 18}
+
+
+class Normalised(nn.Module):
+    """BatchNorm without dropout: nothing is drawn, so that two models can be compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat, self.inner, self.norm = nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12)
+        self.outer = nn.Linear(12, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(torch.relu(self.norm(self.inner(self.flat(x)))))
+
+
+class Shadow(Algorithm):
+    """FedAvg, and beside it in each client a model that trains alone on the same batches."""
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        return Vectors(v=theta)
+
+    def begin(self, c: Client) -> None:
+        c.local.v = c.state.v
+
+    def direction(self, c: Client) -> Tensor:
+        c.local.v = c.second.step(c.local.v, c.second.grad(c.local.v))
+        return c.grad(c.theta)
+
+    def upload(self, c: Client) -> Uploads:
+        c.state.v = c.local.v
+        return {}
+
+
+@pytest.mark.parametrize("options", [PARTLY, NORMALISED])
+def test_a_second_model_leaves_the_first_alone(options: dict[str, Any]) -> None:
+    """Parameters and running statistics are FedAvg's, under dropout too."""
+    left, right = final("tests.algorithms.test_contract:Shadow", **options), final("fedavg", **options)
+    assert torch.equal(left.theta, right.theta)
+    assert torch.equal(left.buffers, right.buffers)
+
+
+def test_a_second_model_is_a_whole_one() -> None:
+    """It ends where Local-only's models do, momentum and running statistics included."""
+    left, right = final("tests.algorithms.test_contract:Shadow", **NORMALISED), final("local-only", **NORMALISED)
+    assert left.clients.keys() == right.clients.keys()
+    for i, kept in left.clients.items():
+        assert torch.equal(kept.v, right.clients[i].own)
+        assert torch.equal(kept.second_buffers, right.clients[i].own_buffers)
+
+
+def test_a_second_model_draws_its_own_masks() -> None:
+    """At the same parameters on the same batches the two models of a client differ under dropout, and only there."""
+    once = {"local_epochs": None, "local_steps": 1, "rounds": 1}
+    for options, equal in ((PARTLY, False), (NORMALISED, True)):
+        state = final("tests.algorithms.test_contract:Shadow", **{**options, **once, "clients": {"cohorts": [[3]]}})
+        assert torch.allclose(state.clients[3].v, state.theta, rtol=0, atol=1e-6) == equal
+
+
+class LooksFirst(Algorithm):
+    """FedAvg that passes over its data before the first step, and throws away what it sees."""
+
+    def begin(self, c: Client) -> None:
+        for _ in c.batches("look"):
+            c.grad(c.theta)
+
+
+def test_batches_before_the_first_step_change_nothing() -> None:
+    """Neither parameters nor running statistics nor the training loss."""
+    names = ("tests.algorithms.test_contract:LooksFirst", "fedavg")
+    runs = [Simulation(problem(name, **NORMALISED), InlineBackend()) for name in names]
+    for running in runs:
+        while not running.done:
+            running.step()
+    left, right = (running.state() for running in runs)
+    assert torch.equal(left.theta, right.theta)
+    assert torch.equal(left.buffers, right.buffers)
+    assert left.history[-1]["train_loss"] == right.history[-1]["train_loss"]
+
+
+SEEN: list[tuple[float, int, tuple[float, ...]]] = []
+
+
+class Counts(Algorithm):
+    """Writes down what batches it is given."""
+
+    def begin(self, c: Client) -> None:
+        for share, size in ((1.0, 7), (0.5, 7), (0.5, None)):
+            for k in c.batches(f"{share} {size}", size, share):
+                SEEN.append((share, k, tuple(c.x.flatten(1).sum(1).tolist())))
+
+
+def test_batches_are_a_permutation_and_keyed() -> None:
+    """20 samples: 3 batches of at most 7, of half of them 2, or one of the run's size; each sample at most once."""
+    options = {"rounds": 1, "clients": {"cohorts": [[0]]}}
+    SEEN.clear()
+    *_, _ = states("tests.algorithms.test_contract:Counts", **options)
+    first = list(SEEN)
+    SEEN.clear()
+    *_, _ = states("tests.algorithms.test_contract:Counts", **options)
+    assert first == SEEN
+    assert [(share, k, len(x)) for share, k, x in SEEN] == [
+        (1.0, 0, 7),
+        (1.0, 1, 7),
+        (1.0, 2, 6),
+        (0.5, 0, 7),
+        (0.5, 1, 3),
+        (0.5, 0, 10),
+    ]
+    samples = [sorted(v for share, _, x in SEEN[part] for v in x) for part in (slice(0, 3), slice(3, 5), slice(5, 6))]
+    assert len(set(samples[0])) == 20
+    assert set(samples[1]) < set(samples[0])
+    assert samples[1] != samples[2]
+
+
+class Twice(Algorithm):
+    """FedAvg at twice the learning rate."""
+
+    def rate(self, c: Client) -> float:
+        return 2 * c.lr
+
+
+def test_rate() -> None:
+    assert torch.equal(final("tests.algorithms.test_contract:Twice", lr=0.05).theta, final("fedavg", lr=0.1).theta)
+
+
+class FiveSteps(Algorithm):
+    """FedAvg whose server says how many steps a round has."""
+
+    def drawn_steps(self, server: Server) -> int:
+        return 5
+
+
+def test_drawn_steps() -> None:
+    left = final("tests.algorithms.test_contract:FiveSteps", local_epochs=1).theta
+    assert torch.equal(left, final("fedavg", local_epochs=None, local_steps=5).theta)
+
+
+class DrawnSteps(Algorithm):
+    """As many steps as the engine's keyed generator says; the server writes them down."""
+
+    def server_state(self, theta: Tensor) -> Vectors:
+        return Vectors(drawn=torch.zeros(4), made=torch.zeros(4))
+
+    def drawn_steps(self, server: Server) -> int:
+        return int(torch.randint(1, 9, ()))
+
+    def upload(self, c: Client) -> Uploads:
+        return {"made": PerClient(torch.tensor(float(c.steps)))}
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        super().aggregate(server, got)
+        server.state.made = server.state.made.index_fill(0, torch.tensor(server.round), float(got.made[0]))
+        assert len(got.made.unique()) == 1
+
+
+def test_steps_are_drawn_once_a_round_for_all() -> None:
+    made = final("tests.algorithms.test_contract:DrawnSteps").server.made
+    assert torch.equal(made, final("tests.algorithms.test_contract:DrawnSteps", lr=0.05).server.made)
+    assert len(made.unique()) > 1
+    assert made.min() >= 1
+
+
+class Remembers(Algorithm):
+    """Counts its activities, asks whether this is the first, and is told its own row of a table."""
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        return Vectors(count=torch.zeros(()), firsts=torch.zeros(()))
+
+    def upload(self, c: Client) -> Uploads:
+        assert c.first == (c.state.count == 0)
+        c.state.count, c.state.firsts = c.state.count + 1, c.state.firsts + float(c.first)
+        return {"samples": PerClient(torch.full((2,), float(c.samples)))}
+
+    def reply(self, server: Server, got: Received) -> Vectors:
+        return Vectors(told=got.samples + 1000 * server.round)
+
+
+def test_first_activity_and_a_reply_for_each_client() -> None:
+    """Clients have 20, 35, 50, 65, 75, 85 samples; who is absent keeps what it was told last."""
+    cohorts = [[4, 1], [2, 1], [0, 4]]
+    clients = final("tests.algorithms.test_contract:Remembers", rounds=3, clients={"cohorts": cohorts}).clients
+    assert {i: float(kept.count) for i, kept in clients.items()} == {0: 1, 1: 2, 2: 1, 4: 2}
+    assert all(float(kept.firsts) == 1 for kept in clients.values())
+    told = {i: kept.told.tolist() for i, kept in clients.items()}
+    assert told == {0: [2020.0] * 2, 1: [1035.0] * 2, 2: [1050.0] * 2, 4: [2075.0] * 2}
+
+
+class HeadShared(Algorithm):
+    """The head is averaged, the body stays."""
+
+    shares, keeps, personal, generic = "head", "body", "kept", False
+
+
+class NormKept(Algorithm):
+    """Normalisation layers stay, everything else is averaged."""
+
+    shares, keeps, personal, generic = "not_norm", "norm", "kept", False
+
+
+class NormShared(Algorithm):
+    """The other way round."""
+
+    shares, keeps, personal, generic = "norm", "not_norm", "kept", False
+
+
+@pytest.mark.parametrize("name", ["HeadShared", "NormKept", "NormShared"])
+def test_one_round_divides_a_client_between_server_and_client(name: str) -> None:
+    """One client, one round, model Normalised: what it keeps is its own model's part, the server has the rest."""
+    options: dict[str, Any] = {**NORMALISED, "rounds": 1, "clients": {"cohorts": [[3]]}}
+    whole, found = final("fedavg", **options), final(f"tests.algorithms.test_contract:{name}", **options)
+    network = problem(f"tests.algorithms.test_contract:{name}", **NORMALISED).network("cpu")
+    method = problem(f"tests.algorithms.test_contract:{name}", **NORMALISED).config.algorithm
+    own, shared = network.index(method.keeps), network.index(method.shares)
+    assert sorted([*own.tolist(), *shared.tolist()]) == list(range(network.layout.size))
+    alone = final("local-only", **options).clients[3]
+    assert torch.equal(found.clients[3].own, alone.own[own])
+    assert torch.equal(found.theta[own], network.initial[own])
+    assert torch.equal(found.theta[shared], whole.theta[shared])
+    if name == "NormShared":  # BatchNorm is of the body and of "norm"
+        assert torch.equal(found.buffers, whole.buffers)
+        assert "own_buffers" not in found.clients[3]
+    else:
+        assert torch.equal(found.buffers, network.initial_buffers)
+        assert torch.equal(found.clients[3].own_buffers, alone.own_buffers)
+
+
+NORM_TYPES = ("BatchNorm2d", "LayerNorm")
+
+
+@pytest.mark.parametrize("norm", ["group", "batch", "batch_untracked"])
+def test_norms_of_resnets(norm: str) -> None:
+    """Each convolution has one; `downsample.1` has no norm in its name. Statistics belong to the same part."""
+    network = built("resnet18", norm=norm)
+    layers = {name.rpartition(".")[0] for name in network.layout.norms}
+    assert len(layers) == 20
+    assert sum(layer.endswith("downsample.1") for layer in layers) == 3
+    assert all(layer.endswith(("bn1", "bn2", "downsample.1")) for layer in layers)
+    kept = int(network.layout.part("norm").sum()) if norm == "batch" else 0  # scale, shift; mean, variance
+    assert len(network.buffer_index("norm")) == len(network.buffers) == kept
+
+
+@pytest.mark.parametrize(("name", "layers"), [("efficientnet_b0", 49), ("sl_vit", 20)])
+def test_norms_of_the_other_models(name: str, layers: int) -> None:
+    """EfficientNet-B0 has 49 BatchNorms; the transformer 2 LayerNorms in each of 9 blocks and 2 more."""
+    network = built(name)
+    found = {name.rpartition(".")[0] for name in network.layout.norms}
+    assert found == {path for path, module in network.module.named_modules() if type(module).__name__ in NORM_TYPES}
+    assert len(found) == layers
+    assert len(network.buffer_index("norm")) == len(network.buffers)
+
+
+def built(name: str, **options: Any) -> Network:
+    return Network(model_spec({"name": name, **options}).build((3, 32, 32), 10))
