@@ -1,0 +1,50 @@
+"""docs/papers.md names every sweep of the papers, and every table and figure that they print."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.shipped.test_paper_sweeps import CELLS, NO_TABLES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
+NO_ROW = {"fedsam/search", "fedsol/search", "fedtoga/search", "fedsol/mnist_column", "fedgela/pcdd_smoke"}
+"""Searches and comparisons of ours."""
+PRINTED = {
+    "FedSAM": (range(1, 6), range(1, 7)),
+    "FedSOL, v4": (range(1, 11), range(1, 13)),
+    "FedGELA": (range(1, 12), range(1, 11)),
+    "FedTOGA": (range(1, 11), range(1, 6)),
+}
+"""Numbers of the tables and figures of each paper."""
+
+
+def sweeps(text: str) -> set[str]:
+    """`fedsam/table2`, `table4` names two: what has no folder is in the folder named before it."""
+    found, folder = set(), ""
+    for given, name in re.findall(r"`(?:(fed\w+)/)?((?:table|figure)\d+b?|[a-z]\w+)`", text):
+        folder = given or folder
+        if given or re.match(r"(table|figure)\d", name):
+            found.add(f"{folder}/{name}")
+    return found
+
+
+def test_every_sweep_is_named_and_exists() -> None:
+    named = set().union(*(sweeps(row) for row in PAGE.splitlines() if row.startswith("|")))
+    commands = set(re.findall(r"fedray (?:tables|figures|compare) (fed\w+/\w+)", PAGE))
+    assert named | commands <= set(CELLS) | NO_TABLES
+    assert named | commands | NO_ROW >= set(CELLS) | NO_TABLES
+
+
+@pytest.mark.parametrize("paper", PRINTED)
+def test_every_table_and_figure_has_a_row(paper: str) -> None:
+    section = PAGE.partition(f"## {paper}\n")[2].partition("\n## ")[0]
+    firsts = [row.split("|")[1] for row in section.splitlines() if row.startswith("|")]
+    for kind, numbers in zip(("table", "figure"), PRINTED[paper], strict=True):
+        found = {
+            int(n)
+            for first in firsts
+            if kind in first
+            for n in re.findall(r"\d+", first.partition(",")[0] if "deviation" in first else first)
+        }
+        assert found >= set(numbers), f"{paper}: {kind}s {sorted(set(numbers) - found)}"
