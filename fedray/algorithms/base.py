@@ -16,6 +16,8 @@ rate per step (`rate`), another model in a client (`Client.second`), whether thi
 
 All vectors are float32 `(P,)` in `model.parameters()` order unless said otherwise. Formulas branch on hyper-parameters,
 never on the value of a tensor, and treat every vector as immutable: `c.theta = c.theta - ...`, not `c.theta -= ...`.
+A method that changes theta, a message or a state in place is refused with its first client; changes through
+`tensor.data` or a NumPy view are not seen, and give numbers that depend on the number of actors.
 """
 
 from collections.abc import Callable, Iterator, Mapping

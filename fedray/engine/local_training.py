@@ -11,6 +11,7 @@ from fedray.client import Descent, LocalClient, Optimiser, Population
 from fedray.common.rng import generator, torch_draws
 from fedray.common.vectors import Vectors
 from fedray.config import Training
+from fedray.engine.guard import refuse_changed, unchanged
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.models.network import Network
 
@@ -66,7 +67,7 @@ def start_client(
         network,
         indices,
         theta,
-        broadcast.message,
+        Vectors(broadcast.message),
         state,
         broadcast.round,
         training.steps(len(indices)) if broadcast.steps is None else broadcast.steps,
@@ -84,6 +85,7 @@ def descend(
     c: LocalClient,
     training: Training,
     purpose: str,
+    algorithm: Algorithm,
     direction: Callable[[Client], Tensor],
     trained_part: Callable[[Client], ParameterGroup],
     decoupled_weight: float = 0.0,
@@ -93,6 +95,7 @@ def descend(
 
     Args:
         purpose: Keys the draws.
+        algorithm: Whose class is named where it writes into theta.
         trained_part: The part to which each step is confined.
         decoupled_weight: λ of a term λ y that is not clipped.
         rate: η_k.
@@ -101,7 +104,9 @@ def descend(
     augment = generator(seed, f"{purpose}augment", c.round, c.id) if c.population.samples.augment else None
     for k, positions in enumerate(batches(training, c.samples, seed, c.round, c.id, purpose, c.steps)):
         c.start_step(k, *c.population.samples.batch(c.indices[positions], augment))
+        y, version = c.theta, c.theta._version
         q, part = direction(c), trained_part(c)
+        refuse_changed(algorithm, "c.theta", y, version)
         mask = None if part == "all" and not c.layout.frozen else c.network.moving(part)
         c.theta = descent.step(c.theta, q, rate(c), mask, decoupled_weight)
 
@@ -113,11 +118,19 @@ def train(c: LocalClient, algorithm: Algorithm, training: Training, purpose: str
         c,
         training,
         purpose,
+        algorithm,
         algorithm.direction,
         algorithm.trained_part,
         algorithm.decoupled_weight(c) if training.clip_scope == "code" else 0.0,
         algorithm.rate,
     )
+
+
+def _given(c: LocalClient) -> dict[str, Tensor]:
+    """What a client was given, by the names that a method has for it: none of it may be changed in place."""
+    given = {"c.theta_0": c.theta_0, "the initial parameters": c.network.initial}
+    given |= {f"c.message.{name}": v for name, v in c.message.items()}
+    return given | {f"c.state.{name}": v for name, v in c.state.items()}
 
 
 def train_client(
@@ -135,7 +148,8 @@ def train_client(
     the shared parameters alone, in theta's order.
     """
     c = start_client(algorithm, network, population, indices, training, broadcast, task)
-    with torch_draws(c.population.seed, "torch", c.round, c.id, c.theta.device):  # dropout
+    drawn = torch_draws(c.population.seed, "torch", c.round, c.id, c.theta.device)  # dropout
+    with drawn, unchanged(algorithm, _given(c)):
         train(c, algorithm, training)
         uploads: dict[str, Sum | PerClient] = dict(algorithm.upload(c))
     if reserved := uploads.keys() & {"update", "buffers", "train_loss", "sums"}:
@@ -175,9 +189,10 @@ def personal_client(
     if tuned:
         training, broadcast = tuning, replace(broadcast, steps=None)
     c = start_client(algorithm, network, population, indices, training, broadcast, task)
-    with torch_draws(c.population.seed, "personal torch", c.round, c.id, c.theta.device):
+    drawn = torch_draws(c.population.seed, "personal torch", c.round, c.id, c.theta.device)
+    with drawn, unchanged(algorithm, _given(c)):
         if tuned and epochs:
-            descend(c, tuning, "personal ", algorithm.adapt, lambda c: algorithm.finetuned_part)
+            descend(c, tuning, "personal ", algorithm, algorithm.adapt, lambda c: algorithm.finetuned_part)
         elif algorithm.personal == "trained":
             train(c, algorithm, training, "personal ")
         algorithm.prepare(c)

@@ -16,6 +16,7 @@ from fedray.common.rng import torch_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.backend import Backend
 from fedray.engine.exact_sum import finite, total
+from fedray.engine.guard import unchanged
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
@@ -149,12 +150,18 @@ class Simulation:
         server, t = trained.server, self._state.round
         got = {name: v for name, v in sums.items() if name not in ("train_loss", "buffers")}
         got["update"] = self._whole(sums.get("update"))
-        with torch_draws(self.problem.config.seed, "server", t):
-            self.problem.config.algorithm.aggregate(server, Received(Vectors(got)))
-            trained.replies.update(self.problem.config.algorithm.reply(server, Received(Vectors(got))))
+        algorithm = self.problem.config.algorithm
+        with torch_draws(self.problem.config.seed, "server", t), unchanged(algorithm, self._kept()):
+            algorithm.aggregate(server, Received(Vectors(got)))
+            trained.replies.update(algorithm.reply(server, Received(Vectors(got))))
         for name, vector in (("theta", server.theta), *server.state.items(), *trained.replies.items()):
             if not finite(vector):
                 raise Diverged(t + 1, None, f"{name} is not finite after aggregation")
+
+    def _kept(self) -> dict[str, Tensor]:
+        """What the server is before aggregation, by the names that a method has for it."""
+        s = self._state
+        return {"server.theta": s.theta} | {f"server.state.{name}": v for name, v in s.server.items()}
 
     def _commit(self, trained: Trained, sums: Mapping[str, Tensor], started: float) -> None:
         """Go on to the next state, in one assignment: whatever failed above has left the state as it was."""

@@ -1,5 +1,6 @@
 """The Ray backend gives the inline backend's numbers: for any number of actors, killed or resumed, for all methods."""
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import ray
 from ray.exceptions import RayError
 
-from fedray.algorithms import ALGORITHMS
+from fedray.algorithms import ALGORITHMS, Algorithm
 from fedray.cluster.ray_backend import RayBackend, longest_first
 from fedray.cluster.resources import cluster_nodes, refuse_infeasible
 from fedray.common.errors import Diverged, UserError
@@ -18,6 +19,8 @@ from fedray.engine.checkpoint import Checkpoints
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
+from tests.engine.test_guard import WRITES
+from tests.engine.test_guard import problem as writing
 from tests.evaluation.probed import everything
 
 
@@ -74,6 +77,15 @@ def hashes(simulation: Simulation) -> tuple[str, str, list[dict[str, float]]]:
         simulation.step()
     result = simulation.result()
     return result.summary()["theta_sha256"], result.summary()["state_sha256"], result.history
+
+
+@pytest.mark.parametrize("actors", [1, 2])
+@pytest.mark.parametrize(("kind", "what"), WRITES)
+def test_a_change_in_place_is_refused_alike_with_any_number_of_actors(
+    kind: type[Algorithm], what: str, actors: int, backends: dict[int, RayBackend]
+) -> None:
+    with pytest.raises(UserError, match=rf"class {kind.__name__} .* changes {re.escape(what)} in place"):
+        run(writing(kind), backends[actors])
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

@@ -1,0 +1,145 @@
+"""A method that writes into what it was given is refused in one line that names its class."""
+
+import pytest
+import torch
+
+from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Vectors
+from fedray.common.errors import UserError
+from fedray.config import RunConfig
+from fedray.engine.backend import InlineBackend
+from fedray.engine.loop import run
+from fedray.engine.problem import Problem
+
+HERE = "tests.engine.test_guard"
+
+
+class WritesTheta(Algorithm):
+    """A proximal step that moves the received parameters themselves."""
+
+    name = "writes_theta"
+
+    def begin(self, c: Client) -> None:
+        c.theta -= 0.01 * c.theta
+
+
+class WritesLater(Algorithm):
+    """In the second step: no other client shares this theta, but `c.update` would be that of another."""
+
+    name = "writes_later"
+
+    def direction(self, c: Client) -> torch.Tensor:
+        if c.step == 1:
+            c.theta.mul_(0.5)
+        return c.grad(c.theta)
+
+
+class WritesMessage(Algorithm):
+    """A message of which each client takes half away."""
+
+    name = "writes_message"
+
+    def message(self, server: Server) -> Vectors:
+        return Vectors(delta=torch.ones(3))
+
+    def begin(self, c: Client) -> None:
+        c.message.delta /= 2
+
+
+class WritesState(Algorithm):
+    """A counter that is counted up in place."""
+
+    name = "writes_state"
+
+    def client_state(self, theta: torch.Tensor) -> Vectors:
+        return Vectors(count=torch.zeros(1))
+
+    def upload(self, c: Client) -> dict[str, Sum]:
+        c.state.count += 1
+        return {}
+
+
+class WritesView(Algorithm):
+    """Through a view of the received parameters: views share the count of changes."""
+
+    name = "writes_view"
+
+    def upload(self, c: Client) -> dict[str, Sum]:
+        c.theta_0[:3].zero_()
+        return {}
+
+
+class WritesServer(Algorithm):
+    """The step of the server, in place: the state of the round before would change with it."""
+
+    name = "writes_server"
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        server.theta += got.update
+
+
+class WritesWhenTested(Algorithm):
+    """Only the personal model's preparation writes."""
+
+    name = "writes_when_tested"
+
+    def prepare(self, c: Client) -> None:
+        c.theta_0.zero_()
+
+
+class AssignsMessage(Algorithm):
+    """Each client assigns another message to itself, which is its own affair."""
+
+    name = "assigns_message"
+
+    def message(self, server: Server) -> Vectors:
+        return Vectors(delta=torch.ones(1))
+
+    def direction(self, c: Client) -> torch.Tensor:
+        c.message.delta = c.message.delta * 0.5
+        return c.grad(c.theta) * c.message.delta
+
+
+def problem(kind: type[Algorithm]) -> Problem:
+    config = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": "iid",
+            "model": {"name": "mlp", "hidden": [4]},
+            "algorithm": f"{HERE}:{kind.__name__}",
+            "clients": {"total": 4, "per_round": 4},
+            "evaluation": {"every": 1, "personal": {"epochs": 1}},
+            "training": {"rounds": 1, "local_steps": 3},
+            "runtime": {"device": "cpu"},
+        }
+    )
+    return Problem.build(config)
+
+
+WRITES = [
+    (WritesTheta, "c.theta_0"),
+    (WritesLater, "c.theta"),
+    (WritesMessage, "c.message.delta"),
+    (WritesState, "c.state.count"),
+    (WritesView, "c.theta_0"),
+    (WritesServer, "server.theta"),
+    (WritesWhenTested, "c.theta_0"),
+]
+
+
+@pytest.mark.parametrize(("kind", "what"), WRITES)
+def test_a_change_in_place_is_refused_by_the_class_that_makes_it(kind: type[Algorithm], what: str) -> None:
+    with pytest.raises(UserError) as caught:
+        run(problem(kind), InlineBackend())
+    assert str(caught.value) == (
+        f"algorithm: class {kind.__name__} ({HERE}:{kind.__name__}) changes {what} in place, which others share; "
+        f"assign a new tensor instead ({what} = {what} - v, not {what} -= v)"
+    )
+
+
+def test_assigning_to_the_message_reaches_no_other_client() -> None:
+    """Each client's three steps see 1/2, 1/4, 1/8, in whatever order the clients are trained."""
+    ordered, reversed_order = problem(AssignsMessage), InlineBackend()
+    train = reversed_order.train
+    reversed_order.train = lambda broadcast, tasks: train(broadcast, tasks[::-1])  # type: ignore[method-assign]
+    found = [run(ordered, backend).summary()["theta_sha256"] for backend in (InlineBackend(), reversed_order)]
+    assert found[0] == found[1]
