@@ -50,8 +50,8 @@ def collect(name: str) -> Collected:
             if parents
             else UserError(f"sweep: {name!r} is not in this store, which holds no sweep at all")
         )
-    best = best_runs(client, experiment)
     cells = _expected(client, parents[name])
+    best = best_runs(client, experiment, [cell["hash"] for cell in cells])
     found = [best.get(cell["hash"]) for cell in cells]
     rows = [_row(cell, run) for cell, run in zip(cells, found, strict=True)]
     return Collected(

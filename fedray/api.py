@@ -52,6 +52,10 @@ def simulate(
         Diverged: numbers went wrong in a round.
     """
     parsed = RunConfig.parse(config)
+    if track is not None:
+        from fedray.tracking.store import refuse_unwritable_store
+
+        refuse_unwritable_store()
     data = parsed.data.load()
     problem = Problem.build(parsed, data)
     with sigterm_as_interrupt(), _ready(problem) as (problem, backend):

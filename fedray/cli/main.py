@@ -140,8 +140,10 @@ def sweep(
         from fedray.sweep.remote import sweep_in_cluster
 
         raise typer.Exit(sweep_in_cluster(loaded, address, force, max_concurrent, only or ()))
-    from fedray.sweep.run import drive, planned
+    from fedray.sweep.run import drive, planned, refuse_unwritable
 
+    if not dry_run:
+        refuse_unwritable()
     plan = planned(loaded, str(file), force, only or ())
     if dry_run:
         from fedray.sweep.dry_run import show as show_plan

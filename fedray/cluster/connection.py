@@ -1,4 +1,4 @@
-"""Starting a Ray of one's own on this machine, or joining a cluster."""
+"""Starting a Ray on this machine for this process alone, or joining a cluster."""
 
 import contextlib
 import logging
@@ -7,8 +7,10 @@ import socket
 from collections.abc import Iterator
 
 import ray
+from ray._private.services import get_ray_address_from_environment
+from ray._raylet import Config  # type: ignore[attr-defined]
 
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, one_line
 from fedray.common.signals import sigterm_as_interrupt
 
 PATIENCE = 5.0
@@ -17,29 +19,74 @@ PATIENCE = 5.0
 
 @contextlib.contextmanager
 def cluster(address: str | None = None) -> Iterator[None]:
-    """Ray for the duration of a block: `address` (or $RAY_ADDRESS), else a local one for this machine alone.
+    """Ray for the duration of a block; where one is running in this process already, that one.
 
-    Raises UserError where nobody answers.
+    Args:
+        address: of the cluster to join (`auto`, HOST:PORT or ray://HOST:PORT); None: $RAY_ADDRESS, else a local Ray
+            for this machine alone.
+
+    Raises:
+        UserError: the cluster cannot be joined, or the local Ray does not start.
     """
     address = address or os.environ.get("RAY_ADDRESS")
     if ray.is_initialized():
-        yield  # the caller's own
+        yield
         return
-    try:
+    with contextlib.ExitStack() as stack:
         if address is None:
-            ray.init("local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            stack.enter_context(_local())
         else:
-            _refuse_unreachable(address)
-            remote = address.startswith("ray://")  # there the driver runs in the cluster, and this shows what it prints
-            ray.init(address, log_to_driver=remote, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        hint = "" if "RAY_AUTH_MODE" in os.environ else "; where the cluster asks for a token, set RAY_AUTH_MODE=token"
-        raise UserError(f"--address: {address} cannot be joined: {str(error).splitlines()[0]}{hint}") from None
+            _join(address)
+        stack.callback(ray.shutdown)
+        stack.enter_context(sigterm_as_interrupt())  # Ray has just set its own handler, which aborts
+        yield
+
+
+@contextlib.contextmanager
+def _local() -> Iterator[None]:
+    """Start a Ray that only who has this user's token can join: Ray lets it listen on every interface."""
+    with _environment("RAY_AUTH_MODE", "token"):
+        Config.initialize("")  # Ray has read its environment before
+        try:
+            ray.init("local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:  # Ray raises plain Exceptions, too
+            ray.shutdown()
+            raise UserError(f"Ray does not start on this machine: {one_line(error)}") from None
+        yield
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """A variable for the duration of a block, unless the user has set it."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
     try:
-        with sigterm_as_interrupt():  # Ray has just set its own handler, which aborts
-            yield
+        yield
     finally:
+        os.environ.pop(name, None)
+
+
+def _join(address: str) -> None:
+    if address == "auto":
+        address = _current()
+    _refuse_unreachable(address)
+    remote = address.startswith("ray://")  # there the driver runs in the cluster, and this shows what it prints
+    try:
+        ray.init(address, log_to_driver=remote, logging_level=logging.ERROR)
+    except Exception as error:
         ray.shutdown()
+        hint = "" if "RAY_AUTH_MODE" in os.environ else "; if the cluster asks for a token, set RAY_AUTH_MODE=token"
+        raise UserError(f"--address: cannot join {address}: {one_line(error)}{hint}") from None
+
+
+def _current() -> str:
+    """The address of the Ray that runs on this machine, or that Ray's address file names: maybe one that has ended."""
+    try:
+        return str(get_ray_address_from_environment("auto", None))
+    except ConnectionError as error:
+        raise UserError(f"--address: cannot join auto: {one_line(error)}") from None
 
 
 def cpus_here() -> int:
@@ -55,8 +102,8 @@ def _refuse_unreachable(address: str) -> None:
     if not colon:
         return  # `auto` and the like: Ray knows where to look
     if not port.isdigit():
-        raise UserError(f"--address: found {address!r}; auto, HOST:PORT or ray://HOST:PORT is required")
+        raise UserError(f"--address: found {address!r}; expected auto, HOST:PORT or ray://HOST:PORT")
     try:
         socket.create_connection((host, int(port)), timeout=PATIENCE).close()
     except (OSError, OverflowError) as error:
-        raise UserError(f"--address: nobody answers at {address}: {error}") from None
+        raise UserError(f"--address: cannot connect to {address}: {error}") from None

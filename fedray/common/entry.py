@@ -21,7 +21,7 @@ def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
     No secret of an address is printed or logged, in tracebacks of our own mistakes (exit code 1) neither.
     """
     sys.path.insert(0, os.getcwd())  # one's own `package.module:Class` is looked for here first, as by `python -m`
-    logging.setLogRecordFactory(_discreet)
+    redact_logs()
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("fedray").setLevel(logging.INFO)
     if not isinstance(command, typer.Typer):
@@ -46,6 +46,11 @@ def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
         print(redacted(traceback.format_exc()), end="", file=sys.stderr)
         code = 1
     sys.exit(code or 0)
+
+
+def redact_logs() -> None:
+    """From now on no log record of this process, of whatever package, holds a secret of an address."""
+    logging.setLogRecordFactory(_discreet)
 
 
 def _discreet(*arguments: Any, **more: Any) -> logging.LogRecord:

@@ -118,7 +118,7 @@ class Sweep(Section):
             if len(set(written)) < len(values):
                 twice = next(value for value in values if written.count(repr(value)) > 1)
                 raise UserError(f"{name}: lists {truncated_repr(twice)} more than once")
-        if "samples" in self.model_fields_set and not self.search:
+        if self.samples > 1 and not self.search:
             raise UserError(f"samples: found {self.samples}; without `search` there is nothing to draw")
         count = self.samples * math.prod(map(len, [*self.cases.values(), *self.grid.values()]))
         if count > CELLS:

@@ -76,8 +76,7 @@ def plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Plan:
     problems = Problems()
     found = cells(sweep, problems)
     chosen = frozenset(hash for text in only for hash in selected(found, text)) if only else None
-    known = outcomes()
-    return Plan(sweep, found, problems, {cell: known[cell] for cell in found if cell in known}, force, chosen)
+    return Plan(sweep, found, problems, outcomes(found), force, chosen)
 
 
 def selected(cells: Mapping[str, Cell], text: str) -> list[str]:

@@ -5,6 +5,7 @@ FEDRAY_STORAGE are required, and passed on with FEDRAY_DATA. They travel as the 
 runtime environment, with the store's password in it, into its logs and its dashboard.
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -12,32 +13,53 @@ from collections.abc import Sequence
 import ray
 
 from fedray.cluster.connection import cluster
-from fedray.common.errors import UserError
+from fedray.common.entry import redact_logs
+from fedray.common.errors import UserError, redacted
+from fedray.datasets.base import data_dir
 from fedray.sweep.grid import Sweep
-from fedray.sweep.run import drive, planned
+from fedray.sweep.run import drive, planned, refuse_unwritable
+from fedray.sweep.storage import storage
+from fedray.tracking.store import store_uri
 
 REQUIRED = ("MLFLOW_TRACKING_URI", "FEDRAY_STORAGE")
 PASSED = (
     *REQUIRED,
     "FEDRAY_DATA",
+    "FEDRAY_STORE_PATIENCE",
     "MLFLOW_EXPERIMENT_NAME",
     "MLFLOW_TRACKING_USERNAME",
     "MLFLOW_TRACKING_PASSWORD",
     "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_TRACKING_INSECURE_TLS",
+    "MLFLOW_TRACKING_SERVER_CERT_PATH",
+    "MLFLOW_TRACKING_CLIENT_CERT_PATH",
 )
 
 
 def sweep_in_cluster(
     sweep: Sweep, address: str, force: bool, max_concurrent: int | None, only: Sequence[str] = ()
 ) -> int:
-    """Run a sweep's driver as a task of the cluster and print what it prints; its exit code."""
+    """Run a sweep's driver as a task of the cluster and print what it prints.
+
+    Relative paths, those in the sweep too, are relative to this working directory; the cluster has to see it.
+
+    Returns:
+        The driver's exit code.
+
+    Raises:
+        UserError: a variable is missing, the cluster cannot be joined, or the driver refuses the sweep.
+    """
     for name in REQUIRED:
         if not os.environ.get(name):
             raise UserError(f"{name}: is required with ray://, since the driver runs in the cluster and not here")
-    env = {name: os.environ[name] for name in PASSED if name in os.environ}
+    environment = {name: os.environ[name] for name in PASSED if name in os.environ}
+    environment |= {"MLFLOW_TRACKING_URI": store_uri(), "FEDRAY_STORAGE": str(storage())}
+    if "FEDRAY_DATA" in environment:
+        environment["FEDRAY_DATA"] = str(data_dir().resolve())
     with cluster(address):
-        reference = ray.remote(num_cpus=0, max_retries=0)(_drive).remote(
-            sweep.model_dump(mode="json"), force, max_concurrent, env, list(only)
+        task = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(_drive)  # its process ends, and with it the secrets
+        reference = task.remote(
+            sweep.model_dump(mode="json"), force, max_concurrent, list(only), environment, os.getcwd()
         )
         try:
             code, message = ray.get(reference)
@@ -51,11 +73,21 @@ def sweep_in_cluster(
 
 
 def _drive(
-    sweep: dict[str, object], force: bool, max_concurrent: int | None, env: dict[str, str], only: list[str]
+    sweep: dict[str, object],
+    force: bool,
+    max_concurrent: int | None,
+    only: list[str],
+    environment: dict[str, str],
+    folder: str,
 ) -> tuple[int, str]:
-    os.environ |= env
+    """The driver, in the cluster: its exit code, or the message of a UserError."""
+    os.environ |= environment
+    redact_logs()
+    with contextlib.suppress(OSError):  # not seen here: relative paths will be refused by name
+        os.chdir(folder)
     loaded = Sweep.model_validate(sweep)
     try:
+        refuse_unwritable()
         return drive(planned(loaded, loaded.name, force, only), max_concurrent, "auto"), ""
     except UserError as error:
-        return 2, str(error)
+        return 2, redacted(str(error))

@@ -33,6 +33,8 @@ class TuneReporter(tune.Callback):
         self._pictures: dict[str, bytes] = {}
         self._writer = ThreadPoolExecutor(1, "mlflow")
         self._written: deque[Future[None]] = deque()
+        self.refusal: BaseException | None = None
+        """What the store refused."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles its callbacks for Tuner.restore, which is not used: a store and a display cannot be
@@ -71,6 +73,7 @@ class TuneReporter(tune.Callback):
 
     def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
         while self._written and self._written[0].done():
+            self.refusal = self._written[0].exception()
             self._written.popleft().result()  # raises what the store refused
         if not self._written:
             self._write(self.tracker.flush)
@@ -83,8 +86,9 @@ class TuneReporter(tune.Callback):
                     cell, "interrupted", {"message": "the sweep was interrupted; run the same command again to resume"}
                 )
         self._writer.shutdown()
-        for written in self._written:
-            written.result()
+        if self.refusal is None:  # else it is being raised, and the others are refused for the same reason
+            for written in self._written:
+                written.result()
 
     def _write(self, write: Callable[..., None], *arguments: Any) -> None:
         self._written.append(self._writer.submit(write, *arguments))

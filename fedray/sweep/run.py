@@ -15,13 +15,19 @@ from fedray.sweep.cells import Cell
 from fedray.sweep.grid import Sweep
 from fedray.sweep.plan import Plan
 from fedray.sweep.session import Session
-from fedray.sweep.storage import Claims, storage, sweep_lock
+from fedray.sweep.storage import Claims, refuse_unwritable_storage, storage, sweep_lock
 from fedray.sweep.tune import run_cells
-from fedray.tracking.store import outcomes
+from fedray.tracking.store import refuse_unwritable_store
 from fedray.tracking.tracker import Tracker
 
 POLL = 2.0
 """Seconds between looks at cells that another sweep runs."""
+
+
+def refuse_unwritable() -> None:
+    """Refuse, before anything is computed, a store or a storage that cannot be written. Raises UserError."""
+    refuse_unwritable_store()
+    refuse_unwritable_storage()
 
 
 def planned(sweep: Sweep, file: str, force: bool = False, only: Sequence[str] = ()) -> Plan:
@@ -116,8 +122,7 @@ def _run(session: Session, max_concurrent: int | None) -> None:
 
 def _still_to_run(session: Session, claimed: set[str]) -> list[Cell]:
     """Those of the claimed cells that another sweep has not just finished; the others are given up."""
-    session.tracker.close()
-    known = {cell: outcome for cell, outcome in outcomes().items() if cell in claimed}
+    known = session.tracker.outcomes(claimed)
     session.statuses |= {cell: outcome.status for cell, outcome in known.items()}
     cells = [cell for cell in replace(session.plan, known=known).to_run if cell.hash in claimed]
     for cell in claimed - {cell.hash for cell in cells}:

@@ -7,11 +7,15 @@ ends, however that ends; where storage is on NFS its lock daemon does the same.
 import contextlib
 import fcntl
 import os
+import shutil
+import tempfile
+import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, redacted, truncated_repr
+from fedray.common.yaml_files import located
 from fedray.sweep.cells import Cell
 
 OFFSETS = 2**62
@@ -55,7 +59,55 @@ def _offset(cell: str) -> int:
 
 def storage() -> Path:
     """Where checkpoints live: $FEDRAY_STORAGE (shared by all nodes of a cluster), else .fedray here."""
-    return Path(os.environ.get("FEDRAY_STORAGE", ".fedray")).expanduser().resolve()
+    return located("FEDRAY_STORAGE", os.environ.get("FEDRAY_STORAGE") or ".fedray").resolve()
+
+
+def refuse_unwritable_storage() -> None:
+    """Make the storage, and refuse one that cannot be written. Raises UserError."""
+    path = os.environ.get("FEDRAY_STORAGE", "")
+    if "://" in path:
+        raise UserError(f"FEDRAY_STORAGE: found {truncated_repr(redacted(path))}; expected a directory, got an address")
+    try:
+        storage().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=storage()):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"FEDRAY_STORAGE: cannot write {storage()}: {error.strerror}; set it to a directory that can be written"
+        ) from None
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory in the storage for the duration of a block; what killed drivers have left beside it is removed.
+
+    Each is locked while its driver lives, on whichever machine that is.
+    """
+    root = storage() / "tune"
+    root.mkdir(parents=True, exist_ok=True)
+    own = root / uuid.uuid4().hex
+    with (root / "lock").open("a") as one_at_a_time:
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        for left in root.iterdir():
+            if left.is_dir() and _is_abandoned(left):
+                shutil.rmtree(left, ignore_errors=True)
+        own.mkdir()
+        lock = (own / "lock").open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+        lock.close()
+
+
+def _is_abandoned(path: Path) -> bool:
+    with (path / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
 
 def directory(cell: Cell) -> Path:

@@ -1,9 +1,11 @@
 """Cells as trials of Ray Tune."""
 
+import contextlib
 import logging
 import os
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
@@ -13,7 +15,7 @@ from fedray.sweep.grid import Sweep
 from fedray.sweep.progress import Progress
 from fedray.sweep.reporter import TuneReporter
 from fedray.sweep.session import Session
-from fedray.sweep.storage import directory, storage
+from fedray.sweep.storage import directory, scratch
 from fedray.sweep.trainable import CellTrainable, DataRef
 
 RETRIES = 3
@@ -28,13 +30,15 @@ def run_cells(session: Session, cells: Sequence[Cell], max_concurrent: int | Non
             shutil.rmtree(directory(cell), ignore_errors=True)
     with Progress(len(cells)) as progress:
         reporter = TuneReporter(session, cells, progress)
-        try:
-            _tune(session, cells, reporter, max_concurrent)
-        finally:
-            reporter.close_rest()
+        with contextlib.ExitStack() as stack:
+            stack.callback(reporter.close_rest)
+            folder = stack.enter_context(scratch())  # Tune's own state: a sweep resumes from MLflow and checkpoints
+            _tune(session, cells, reporter, max_concurrent, folder)
 
 
-def _tune(session: Session, cells: Sequence[Cell], reporter: TuneReporter, max_concurrent: int | None) -> None:
+def _tune(
+    session: Session, cells: Sequence[Cell], reporter: TuneReporter, max_concurrent: int | None, folder: Path
+) -> None:
     sweep = session.plan.sweep
     configs = [
         {
@@ -55,7 +59,6 @@ def _tune(session: Session, cells: Sequence[Cell], reporter: TuneReporter, max_c
         "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     }  # a cell may end before it was ever evaluated
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the TuneReporter says what failed
-    scratch = storage() / "tune" / str(os.getpid())
     tuner = tune.Tuner(
         tune.with_parameters(CellTrainable, data=data),
         param_space={"cell": tune.grid_search(configs)},
@@ -64,7 +67,7 @@ def _tune(session: Session, cells: Sequence[Cell], reporter: TuneReporter, max_c
         ),
         run_config=tune.RunConfig(
             name="sweep",
-            storage_path=str(scratch),
+            storage_path=str(folder),
             verbose=0,
             callbacks=[reporter],
             stop=sweep.stop or None,
@@ -74,8 +77,10 @@ def _tune(session: Session, cells: Sequence[Cell], reporter: TuneReporter, max_c
     )
     try:
         tuner.fit()
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)  # Tune's own state: a sweep resumes from MLflow and checkpoints
+    except Exception:
+        if reporter.refusal is None:
+            raise
+        raise reporter.refusal from None  # Tune wraps it
 
 
 def _scheduler(sweep: Sweep, cells: Sequence[Cell]) -> TrialScheduler:

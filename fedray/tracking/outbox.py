@@ -1,13 +1,15 @@
-"""Writes that must arrive, in order, at a store that may be away for a while. No MLflow in here."""
+"""Writes that must arrive, in order, at a store that may be unreachable for a while. No MLflow in here."""
 
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TypeVar
 
 from fedray.common.errors import UserError, redacted
 
 log = logging.getLogger("fedray")
+T = TypeVar("T")
 FIRST, LONGEST = 1.0, 30.0
 """Seconds between attempts while the store is away: doubled from the first to the longest."""
 
@@ -19,8 +21,12 @@ class Undelivered(UserError):
 class Outbox:
     """A queue of writes. Sending never waits: what cannot be written now is tried again at a later call.
 
-    away: whether an exception says that the store is away; any other one is the write's own and is raised. A write may
-    be tried again after it has arrived (its answer was lost), so it has to be one that can be repeated.
+    A write may be tried again after it has arrived (its answer was lost), so it has to be one that can be repeated.
+
+    Args:
+        away: whether an exception says that the store cannot be reached; any other one is raised.
+        clock: seconds, monotonic.
+        sleep: waits for so many seconds.
     """
 
     def __init__(
@@ -54,14 +60,29 @@ class Outbox:
                     raise
                 self._last = redacted(str(error).splitlines()[0])[:200] if str(error) else type(error).__name__
                 if not self._pause:
-                    log.warning("the store does not answer (%s); what is written waits until it does", self._last)
+                    log.warning("MLflow is unreachable (%s); buffering writes and retrying", self._last)
                 self._pause = min(2 * self._pause or FIRST, LONGEST)
                 self._next = self._clock() + self._pause
                 return
             self._waiting.popleft()
             if self._pause:
-                log.warning("the store answers again; %d writes are waiting", len(self._waiting))
+                log.warning("MLflow is reachable again; %d writes are waiting", len(self._waiting))
             self._pause = 0.0
+
+    def ask(self, read: Callable[[], T], patience: float) -> T:
+        """The answer to a question, once all earlier writes have arrived.
+
+        Args:
+            read: asks the store; may be tried again.
+            patience: seconds that the store may be unreachable.
+
+        Raises:
+            Undelivered: it has been unreachable for longer.
+        """
+        answer: list[T] = []
+        self._waiting.append(lambda: answer.append(read()))
+        self.drain(patience)
+        return answer[0]
 
     def drain(self, patience: float) -> None:
         """Wait until everything is written. Raises Undelivered when the store has been away for `patience` seconds."""
@@ -73,8 +94,8 @@ class Outbox:
                 since, left = self._clock(), len(self._waiting)
             if self._clock() - since >= patience:
                 raise Undelivered(
-                    f"the store has not answered for {patience:.0f} s ({self._last}); {left} writes have "
-                    "not arrived. Call the same command again when it is back: that completes its log"
+                    f"MLflow has been unreachable for {patience:.0f} s ({self._last}); {left} writes have "
+                    "not arrived. Run the same command again when it is back: that completes the log"
                 )
             self._sleep(min(0.2, max(self._next - self._clock(), 0.0)))
             self.flush()

@@ -36,7 +36,7 @@ def _values(label: str, files: Iterable[Path]) -> list[str]:
 @cache
 def git_tags() -> dict[str, str]:
     """The commit of fedray's own checkout, `+changes` where it has uncommitted ones; empty outside of a checkout."""
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     try:
         head, changes = (
             subprocess.run(  # noqa: S603

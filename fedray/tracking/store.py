@@ -1,24 +1,30 @@
-"""Whether the address of MLflow's store can be used, found out at once: MLflow itself tries some for minutes."""
+"""MLflow's store: whether it can be used, found out at once (MLflow itself tries for minutes), and what it knows."""
 
 import contextlib
 import fcntl
 import logging
+import math
 import os
+import re
 import socket
+import tempfile
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 
 from fedray.common.errors import UserError, one_line, redacted, truncated_repr
 
 PATIENCE = 5.0
 """Seconds to wait for a server's port to answer."""
+OUTAGE = 300.0
+"""Seconds that the end of a run or sweep waits for an unreachable store; $FEDRAY_STORE_PATIENCE sets others."""
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
 FORMS = "sqlite:///FILE, http://HOST:PORT or a database's address is required"
 
@@ -52,7 +58,7 @@ def refuse_unusable(uri: str) -> None:
     try:
         socket.create_connection((host, port or PORTS[scheme]), PATIENCE).close()
     except OSError as error:
-        raise UserError(f"MLFLOW_TRACKING_URI: nobody answers at {redacted(uri)}: {error}") from None
+        raise UserError(f"MLFLOW_TRACKING_URI: cannot connect to {redacted(uri)}: {error}") from None
     return None
 
 
@@ -63,7 +69,7 @@ def _refuse_file(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise UserError(f"MLFLOW_TRACKING_URI: {path} cannot be read: {error.strerror}") from None
+        raise UserError(f"MLFLOW_TRACKING_URI: cannot read {path}: {error.strerror}") from None
     if start not in (b"", b"SQLite format 3\0"):
         raise UserError(f"MLFLOW_TRACKING_URI: {path} is not a SQLite database")
 
@@ -79,16 +85,80 @@ class StoreNotFound(UserError):
 
 
 def store_uri() -> str:
-    """MLFLOW_TRACKING_URI, else a SQLite file in the working directory (absolute: Tune changes directories)."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+    """The store's address: MLFLOW_TRACKING_URI, else a SQLite file in the working directory.
+
+    Returns:
+        The address; files are absolute, since Tune changes the working directory.
+
+    Raises:
+        UserError: the working directory's name cannot stand in an address.
+    """
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{_here() / 'mlflow.db'}"
+    local = local_file(uri)
+    return uri if local is None or local.is_absolute() else uri.replace(str(local), str(_here() / local), 1)
+
+
+def _here() -> Path:
+    here = Path.cwd()
+    if odd := re.search(r"\?|%[0-9A-Fa-f]{2}", str(here)):
+        raise UserError(
+            f"MLFLOW_TRACKING_URI: the working directory {here} has {odd[0]} in its name, which means something else "
+            "in an address; set MLFLOW_TRACKING_URI, or work in another directory"
+        )
+    return here
+
+
+def patience() -> float:
+    """Seconds to wait at the end for a store that cannot be reached. Raises UserError where it is not a number."""
+    text = os.environ.get("FEDRAY_STORE_PATIENCE", str(OUTAGE))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise UserError(f"FEDRAY_STORE_PATIENCE: found {truncated_repr(text)}; expected a number of seconds, 0 or more")
+    return seconds
+
+
+def refuse_unwritable_store() -> None:
+    """Refuse, before anything is computed, a store that could not be written at the end.
+
+    Raises:
+        UserError: FEDRAY_STORE_PATIENCE is not a number, the address cannot be used, nothing answers there, or a SQLite
+            file's directory or the file itself cannot be written.
+    """
+    patience()
+    uri = store_uri()
+    refuse_unusable(uri)
+    local = local_file(uri)
+    if local is None:
+        return
+    try:
+        with tempfile.TemporaryFile(dir=local.parent):
+            pass
+        if local.exists():
+            local.open("ab").close()
+    except OSError as error:
+        raise UserError(
+            f"MLFLOW_TRACKING_URI: cannot write {local}: {error.strerror}; set it to a store that can be written"
+        ) from None
 
 
 def open_store(create: bool = False) -> tuple[MlflowClient, str]:
-    """The client and the id of the experiment.
+    """Open the store.
 
-    Raises UserError where the store cannot be used, StoreNotFound where there is none and `create` is false.
+    Args:
+        create: make the store and the experiment where they are missing.
+
+    Returns:
+        The client and the id of the experiment.
+
+    Raises:
+        UserError: the store cannot be used.
+        StoreNotFound: there is none, and `create` is false.
     """
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # the address can hold a password
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # the outbox repeats, and does not block meanwhile
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     for noisy in ("alembic", "mlflow"):
@@ -150,11 +220,19 @@ def search(client: MlflowClient, experiment: str, filter: str) -> Iterator[Run]:
             return
 
 
-def best_runs(client: MlflowClient, experiment: str) -> dict[str, Run]:
+def runs_of(client: MlflowClient, experiment: str, cells: Iterable[str]) -> Iterator[Run]:
+    """All runs of these cells, superseded ones too: a query for each, whatever else the store holds."""
+    for cell in cells:
+        yield from search(client, experiment, f"tags.`fedray.cell` = '{cell}'")
+
+
+def best_runs(client: MlflowClient, experiment: str, cells: Iterable[str]) -> dict[str, Run]:
     """Cell hash -> the run that counts, across sweeps: the status first in RANK, the newest of those."""
     best: dict[str, Run] = {}
-    for run in search(client, experiment, f"{IS_CELL} AND tags.`fedray.status` != 'superseded'"):
+    for run in runs_of(client, experiment, cells):
         cell = run.data.tags["fedray.cell"]
+        if run.data.tags.get("fedray.status") == "superseded":
+            continue
         if cell not in best or RANK.index(status(run)) < RANK.index(status(best[cell])):
             best[cell] = run
     return best
@@ -166,20 +244,46 @@ def status(run: Run) -> str:
     return found if found in RANK else "running"
 
 
-def outcomes() -> dict[str, Outcome]:
-    """Cell hash -> outcome; empty where there is no store yet. Nothing is created."""
+def outcomes_in(client: MlflowClient, experiment: str, cells: Iterable[str]) -> dict[str, Outcome]:
+    """Cell hash -> outcome, of those of the cells that have one."""
+    return {
+        cell: Outcome(status(run), run.data.tags.get("fedray.stopper", ""))
+        for cell, run in best_runs(client, experiment, cells).items()
+    }
+
+
+def outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
+    """As `outcomes_in`, before anything is written; empty where there is no store yet. Raises UserError."""
     try:
         client, experiment = open_store()
     except StoreNotFound:
         return {}
-    return {
-        cell: Outcome(status(run), run.data.tags.get("fedray.stopper", ""))
-        for cell, run in best_runs(client, experiment).items()
-    }
+    try:
+        return outcomes_in(client, experiment, cells)
+    except MlflowException as error:
+        raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redacted(one_line(error))}") from None
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether an exception says that the store cannot be reached, is overloaded or locked: worth another attempt."""
+    """Whether another attempt may succeed, at a store that has accepted this process before.
+
+    The store cannot be reached, is overloaded or locked; or what stands before it (a proxy, a login service) answers
+    401, 403 or 404 for a while. What MLflow itself says of a run or an experiment that is gone stays true.
+    """
     if isinstance(error, MlflowException):
-        return bool(error.get_http_status_code() >= 500 or error.get_http_status_code() == 429)
+        if error.error_code == ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
+            return False
+        status = error.get_http_status_code()
+        return bool(status >= 500 or status in (401, 403, 404, 429))
     return isinstance(error, OSError)  # of requests, which MLflow leaves as they are for artefacts
+
+
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """What the store refuses for good becomes a UserError; what `is_transient` is raised as it is."""
+    try:
+        yield
+    except MlflowException as error:
+        if is_transient(error):
+            raise
+        raise UserError(f"MLFLOW_TRACKING_URI: the store refuses a request: {redacted(one_line(error))}") from None

@@ -4,64 +4,94 @@ A cell's runs are found again by the tag `fedray.cell` (its hash), in whatever s
 the truth about a run: running, finished, diverged, stopped (early, by a scheduler), failed or interrupted; MLflow's own
 status is FINISHED for finished and stopped, FAILED for the others.
 
-A store that is away for a while costs nothing: writes queue up in order and are repeated until they arrive. Repeating
-one is harmless, since its timestamps are those of the first attempt and MLflow keeps equal values once.
+A store that is unreachable for a while costs nothing: writes queue up in order and are repeated until they arrive.
+Repeating one is harmless, and so is a second driver (with another storage) that logs the same cell at the same time:
+a metric's timestamp is its run's start plus its round in milliseconds, and MLflow keeps equal values once.
 """
 
 import hashlib
-import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from fedray.common.errors import redacted
 from fedray.tracking.outbox import Outbox
 from fedray.tracking.provenance import environment_tags, git_tags
-from fedray.tracking.store import IS_CELL, RANK, is_transient, open_store, search
+from fedray.tracking.store import (
+    RANK,
+    Outcome,
+    is_transient,
+    open_store,
+    outcomes_in,
+    patience,
+    refusals,
+    runs_of,
+    search,
+)
+
+T = TypeVar("T")
 
 LAST = 10
 """How many evaluated rounds `last10_*` averages."""
-PATIENCE = 300.0
-"""Seconds that the end of a run or sweep waits for a store that is away; $FEDRAY_STORE_PATIENCE sets others."""
 BATCH = 1000
 """Metrics that MLflow takes in one request."""
 
 
 @dataclass
 class CellRun:
-    """A cell's run in MLflow. `id` is empty until the store has made or found it; `logged` is the last round there."""
+    """A cell's run in MLflow.
+
+    Attributes:
+        id: empty until the store has made or found it.
+        start: milliseconds since 1970 at which it was made; rows are stamped from there.
+        logged: the last round that the store has.
+        history: the rows reported so far.
+    """
 
     id: str = ""
+    start: int = 0
     logged: int = 0
     history: list[Mapping[str, float]] = field(default_factory=list)
-    """The rows reported so far."""
 
 
 class Tracker:
     """Writes one sweep, or one run, from the driver.
 
-    What is written of cells does not wait for a store that is away; `flush`, called now and then, tries again, and
-    `close` waits until all has arrived. Raises Undelivered there, and MlflowException where the store refuses.
+    What is written of cells does not wait for a store that is unreachable; `flush`, called now and then, tries again,
+    and `close` waits until all has arrived.
+
+    Raises:
+        Undelivered: in `close`, some writes never arrived.
+        UserError: in every method, the store refuses a write.
     """
 
     def __init__(self) -> None:
+        self._patience = patience()
         self.client, self.experiment = open_store(create=True)
         self._outbox = Outbox(is_transient)
 
+    def _send(self, write: Callable[[], object]) -> None:
+        self._outbox.send(lambda: _refusable(write))
+
+    def outcomes(self, cells: Iterable[str]) -> dict[str, Outcome]:
+        """Cell hash -> outcome of the cells that have one, once all that was sent has arrived."""
+        wanted = list(cells)
+        return self._outbox.ask(
+            lambda: _refusable(lambda: outcomes_in(self.client, self.experiment, wanted)), self._patience
+        )
+
     def supersede(self, cells: Sequence[str]) -> None:
         """Mark the earlier runs of these cells, so that each cell keeps one that counts."""
-        wanted = set(cells)
-        for run in search(self.client, self.experiment, IS_CELL):
-            if run.data.tags["fedray.cell"] in wanted:
-                self.client.set_tag(run.info.run_id, "fedray.status", "superseded")
-                if run.info.status == "RUNNING":  # its driver was killed
-                    self.client.set_terminated(run.info.run_id, "FAILED")
+        for run in runs_of(self.client, self.experiment, cells):
+            self.client.set_tag(run.info.run_id, "fedray.status", "superseded")
+            if run.info.status == "RUNNING":  # its driver was killed
+                self.client.set_terminated(run.info.run_id, "FAILED")
 
     def open_sweep(self, name: str, description: str, cells: Sequence[Mapping[str, Any]]) -> str:
         """The sweep's parent run, made or found again; `cells` (hash, label, configuration) become its artefact."""
@@ -89,7 +119,7 @@ class Tracker:
             self.client.log_batch(run_id, metrics)
             self.client.set_terminated(run_id, "FINISHED" if whole else "FAILED")
 
-        self._outbox.send(write)
+        self._send(write)
 
     def open_cell(
         self,
@@ -103,7 +133,7 @@ class Tracker:
     ) -> None:
         """The cell's run, made or (with `again`) found by its hash. Without `again` the store has to be there."""
         if again:
-            self._outbox.send(lambda: self._find_or_make(run, cell, label, config, tags, parent))
+            self._send(lambda: self._find_or_make(run, cell, label, config, tags, parent))
         else:
             self._make(run, cell, label, config, tags, parent)
 
@@ -116,18 +146,27 @@ class Tracker:
         tags: Mapping[str, str],
         parent: str | None,
     ) -> None:
-        counting = f"tags.`fedray.cell` = '{cell}' AND tags.`fedray.status` != 'superseded'"
-        found = next(search(self.client, self.experiment, counting), None)
-        if found is None:
+        found = self._counting(cell)
+        if not found:
             self._make(run, cell, label, config, tags, parent)
-            return
-        run.id = found.info.run_id
+            found = self._counting(cell)  # again: a driver with another storage may have made one at the same moment
+            if found[0].info.run_id == run.id:
+                return
+            self.client.delete_run(run.id)
+        first = found[0]
+        run.id, run.start = first.info.run_id, first.info.start_time
         self.client.update_run(run.id, status="RUNNING")
         self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in self._tags(cell, config, tags, parent).items()])
-        if not found.data.params:  # they are written last
+        if not first.data.params:  # they are written last
             self._describe(run.id, config)
         logged = self.client.get_metric_history(run.id, "test_accuracy")
         run.logged = max((metric.step for metric in logged), default=0)
+
+    def _counting(self, cell: str) -> list[Run]:
+        """The runs of a cell that are not superseded, the oldest first: every driver takes the same one."""
+        counting = f"tags.`fedray.cell` = '{cell}' AND tags.`fedray.status` != 'superseded'"
+        found = search(self.client, self.experiment, counting)
+        return sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))
 
     def _make(
         self,
@@ -139,7 +178,7 @@ class Tracker:
         parent: str | None,
     ) -> None:
         made = self.client.create_run(self.experiment, run_name=label, tags=self._tags(cell, config, tags, parent))
-        run.id = made.info.run_id
+        run.id, run.start = made.info.run_id, made.info.start_time
         self._describe(run.id, config)
 
     def _describe(self, run_id: str, config: Mapping[str, Any]) -> None:
@@ -169,19 +208,19 @@ class Tracker:
                 file.write_bytes(png)
                 self.client.log_artifact(run.id, str(file))
 
-        self._outbox.send(write)
+        self._send(write)
 
     def log_rows(self, run: CellRun, rows: Sequence[Mapping[str, float]]) -> None:
         """Evaluated rounds as metrics with step = round; those that are there already are left out."""
         run.history += rows
-        now = _now()
 
         def write() -> None:
             batch: list[Metric] = []
             for row in rows:
                 if row["round"] > run.logged:
+                    step = int(row["round"])
                     metrics = [
-                        Metric(name, value, now, int(row["round"])) for name, value in row.items() if name != "round"
+                        Metric(name, value, run.start + step, step) for name, value in row.items() if name != "round"
                     ]
                     if len(batch) + len(metrics) > BATCH:  # a row is written whole or not at all
                         self.client.log_batch(run.id, batch)
@@ -191,7 +230,7 @@ class Tracker:
                 self.client.log_batch(run.id, batch)
             run.logged = max([run.logged, *(int(row["round"]) for row in rows)])
 
-        self._outbox.send(write)
+        self._send(write)
 
     def close_cell(self, run: CellRun, status: str, summary: Mapping[str, Any], message: str = "") -> None:
         """Final metrics, `fedray.status` and MLflow's status of a cell."""
@@ -205,12 +244,12 @@ class Tracker:
         tags = {"fedray.status": status, "fedray.message": redacted(message)[:5000]}
         tags |= {f"fedray.{key}": summary[key] for key in ("theta_sha256", "state_sha256", "stopper") if key in summary}
         # A cell that was stopped early and goes on later is closed twice: the later round is the one that is shown.
-        now, step = _now(), int(run.history[-1]["round"]) if run.history else 0
+        step = int(run.history[-1]["round"]) if run.history else 0
 
         def write() -> None:
             self.client.log_batch(
                 run.id,
-                [Metric(k, v, now, step) for k, v in metrics.items()],
+                [Metric(k, v, run.start + step, step) for k, v in metrics.items()],
                 tags=[RunTag(k, v) for k, v in tags.items()],
             )
             if profile:
@@ -219,7 +258,7 @@ class Tracker:
                 self.client.log_text(run.id, redacted(summary["traceback"]), "traceback.txt")
             self.client.set_terminated(run.id, "FINISHED" if status in ("finished", "stopped") else "FAILED")
 
-        self._outbox.send(write)
+        self._send(write)
 
     def flush(self) -> None:
         """Try again what could not be written, if it is time to."""
@@ -227,7 +266,12 @@ class Tracker:
 
     def close(self) -> None:
         """Wait until everything is written. Raises Undelivered."""
-        self._outbox.drain(float(os.environ.get("FEDRAY_STORE_PATIENCE", PATIENCE)))
+        self._outbox.drain(self._patience)
+
+
+def _refusable(write: Callable[[], T]) -> T:
+    with refusals():
+        return write()
 
 
 def final_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -24,7 +24,7 @@ CASES: dict[str, Case] = {
     ),
     "address": Case(
         ["sweep", "sweep.yaml", "--address", "host:port"],
-        "--address: found 'host:port'; auto, HOST:PORT or ray://HOST:PORT is required",
+        "--address: found 'host:port'; expected auto, HOST:PORT or ray://HOST:PORT",
         sweep("").prepare,
     ),
     "ray client alone": Case(
@@ -49,7 +49,7 @@ CASES: dict[str, Case] = {
         "MLFLOW_TRACKING_URI: {here}/mlflow.db is not a SQLite database", prepare=put("mlflow.db", "hello")
     ),
     "store a folder": run(
-        "MLFLOW_TRACKING_URI: {here}/mlflow.db cannot be read: Is a directory",
+        "MLFLOW_TRACKING_URI: cannot read {here}/mlflow.db: Is a directory",
         prepare=lambda here: (here / "mlflow.db").mkdir(),
     ),
     "store nonsense": run(
@@ -66,7 +66,7 @@ CASES: dict[str, Case] = {
         MLFLOW_TRACKING_URI="foo://me:pa55word@host/x",
     ),
     "store away": run(
-        "MLFLOW_TRACKING_URI: nobody answers at http://***@127.0.0.1:1/?token=***: [Errno 111] Connection refused",
+        "MLFLOW_TRACKING_URI: cannot connect to http://***@127.0.0.1:1/?token=***: [Errno 111] Connection refused",
         MLFLOW_TRACKING_URI="http://me:pa55word@127.0.0.1:1/?token=t0ken",
     ),
     "store's port": run(
@@ -89,12 +89,12 @@ CASES: dict[str, Case] = {
         MLFLOW_TRACKING_URI="mssql+nope://me:pa55word@host/db",
     ),
     "store of a driver away": run(
-        "MLFLOW_TRACKING_URI: nobody answers at postgresql://***@127.0.0.1:1/db: [Errno 111] Connection refused",
+        "MLFLOW_TRACKING_URI: cannot connect to postgresql://***@127.0.0.1:1/db: [Errno 111] Connection refused",
         MLFLOW_TRACKING_URI="postgresql://me:pa55word@127.0.0.1:1/db",
     ),
     "dry run, store away": Case(
         ["sweep", "sweep.yaml", "--dry-run"],
-        "sweep.yaml: MLFLOW_TRACKING_URI: nobody answers at http://127.0.0.1:1: [Errno 111] Connection refused",
+        "sweep.yaml: MLFLOW_TRACKING_URI: cannot connect to http://127.0.0.1:1: [Errno 111] Connection refused",
         sweep("").prepare,
         {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"},
     ),

@@ -73,9 +73,9 @@ def test_run_inline_with_json_and_tracking(
     result = json.loads(out.splitlines()[-1])
     assert code == 0
     assert result["rounds"] == 2
-    from fedray.tracking.store import best_runs, open_store
+    from fedray.tracking.store import IS_CELL, open_store, search
 
-    (run,) = best_runs(*open_store()).values()
+    (run,) = search(*open_store(), IS_CELL)
     assert run.info.status == "FINISHED"
     assert run.data.tags["fedray.theta_sha256"] == result["theta_sha256"]
     assert run.data.metrics["final_test_accuracy"] == result["test_accuracy"]

@@ -1,10 +1,14 @@
 """Who runs a cell: one process at a time, and a dead one no more."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from fedray.sweep.storage import Claims
+import pytest
+
+from fedray.common.errors import UserError
+from fedray.sweep.storage import Claims, refuse_unwritable_storage, scratch
 
 HOLDER = """
 import sys
@@ -37,3 +41,55 @@ def test_a_cell_is_claimed_once_until_it_is_released_or_its_holder_dies(tmp_path
             holder.kill()
             holder.wait()
             assert claims.take([B]) == {B}
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("file", r"cannot write .*/file: File exists; set it to a directory that can be written"),
+        ("file/below", r"cannot write .*/file/below: Not a directory"),
+        ("/proc/sys/fedray", r"cannot write /proc/sys/fedray: "),
+        ("s3://bucket/fedray", r"found 's3://bucket/fedray'; expected a directory, got an address"),
+        ("https://me:secret@host/x", r"found 'https://\*\*\*@host/x'; expected a directory, got an address"),
+        ("~nobodyatall/x", r"found '~nobodyatall/x': "),
+    ],
+)
+def test_a_storage_that_cannot_be_written_is_refused(
+    path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FEDRAY_STORAGE", path)
+    with pytest.raises(UserError, match=f"^FEDRAY_STORAGE: {message}"):
+        refuse_unwritable_storage()
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+SCRATCH = """
+import sys
+from fedray.sweep.storage import scratch
+with scratch() as folder:
+    (folder / "state").touch()
+    print(folder, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_what_a_killed_driver_left_is_gone_after_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three drivers one lives and one is stopped (SIGSTOP): theirs stay. The third one is killed."""
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+    (tmp_path / "tune/4711").mkdir(parents=True)  # as older versions left it
+    drivers = [
+        subprocess.Popen([sys.executable, "-c", SCRATCH], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    folders = [Path(driver.stdout.readline().strip()) for driver in drivers if driver.stdout]
+    drivers[0].kill()
+    drivers[0].wait()
+    drivers[1].send_signal(signal.SIGSTOP)
+    with scratch() as own:
+        assert {path for path in (tmp_path / "tune").iterdir() if path.is_dir()} == {own, *folders[1:]}
+    drivers[1].send_signal(signal.SIGCONT)
+    for driver in drivers[1:]:
+        driver.communicate("\n")
+    assert [path.name for path in (tmp_path / "tune").iterdir()] == ["lock"]

@@ -45,8 +45,8 @@ def test_what_is_sent_while_the_store_is_away_arrives_in_order(caplog: pytest.Lo
     assert [round(at - 1000) for at in store.attempts[1:]] == [0, 1, 3, 7, 15, 31, 61, 91] + [121] * 10
     assert LONGEST == 30
     assert [line.message for line in caplog.records] == [
-        "the store does not answer (refused); what is written waits until it does",
-        "the store answers again; 9 writes are waiting",
+        "MLflow is unreachable (refused); buffering writes and retrying",
+        "MLflow is reachable again; 9 writes are waiting",
     ]
 
 
@@ -55,7 +55,7 @@ def test_a_store_that_stays_away_is_an_error_at_the_end() -> None:
     box = store.outbox()
     store.up = False
     box.send(lambda: store.write(0))
-    with pytest.raises(Undelivered, match=r"has not answered for 60 s \(refused\); 1 writes have not arrived"):
+    with pytest.raises(Undelivered, match=r"has been unreachable for 60 s \(refused\); 1 writes have not arrived"):
         box.drain(patience=60)
     assert 1060 <= store.now <= 1061
 

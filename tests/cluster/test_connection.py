@@ -1,0 +1,77 @@
+"""Joining a cluster, or starting a Ray: what goes wrong is one line."""
+
+import os
+import socket
+from typing import Any
+
+import pytest
+import ray
+
+from fedray.cluster import connection
+from fedray.cluster.connection import cluster
+from fedray.common.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RAY_ADDRESS", "RAY_AUTH_MODE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def init(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> list[str | None]:
+    """Replace `ray.init`; the values of RAY_AUTH_MODE that it was called with."""
+    seen: list[str | None] = []
+
+    def called(*_: Any, **__: Any) -> None:
+        seen.append(os.environ.get("RAY_AUTH_MODE"))
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(ray, "init", called)
+    return seen
+
+
+def test_a_local_ray_asks_for_a_token_and_a_cluster_does_as_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = init(monkeypatch)
+    with cluster():
+        pass
+    assert "RAY_AUTH_MODE" not in os.environ, "a cluster that is joined later may have no tokens"
+    with socket.create_server(("127.0.0.1", 0)) as server, cluster(f"127.0.0.1:{server.getsockname()[1]}"):
+        pass
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with cluster():
+        pass
+    assert seen == ["token", None, "disabled"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Exception("The current node timed out during startup.\nMore lines."),
+        TimeoutError("GCS did not start"),
+        PermissionError(13, "Permission denied", "/nowhere/.ray"),
+    ],
+)
+def test_a_ray_that_does_not_start_is_one_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    init(monkeypatch, error)
+    with (
+        pytest.raises(UserError, match=f"^Ray does not start on this machine: {type(error).__name__}: ") as caught,
+        cluster(),
+    ):
+        pass
+    assert "\n" not in str(caught.value)
+
+
+def test_the_address_file_of_a_cluster_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` is what the file names; nothing listens there. Ray itself tries for minutes. Without an address a local
+    Ray is started whatever the file says."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setattr(connection, "get_ray_address_from_environment", lambda *_: f"127.0.0.1:{port}")
+    seen = init(monkeypatch)
+    with pytest.raises(UserError, match=rf"^--address: cannot connect to 127.0.0.1:{port}: "), cluster("auto"):
+        pass
+    assert seen == []
+    with cluster():
+        pass
+    assert seen == ["token"]

@@ -1,0 +1,168 @@
+"""What the store refuses, what is worth another attempt, and how much of it is read."""
+
+import time
+from pathlib import Path
+
+import pytest
+from mlflow.exceptions import MlflowException, RestException, get_error_code
+
+from fedray.common.errors import UserError
+from fedray.tracking import store
+from fedray.tracking.tracker import CellRun, Tracker
+from tests.tracking.foreign import fill
+
+CONFIG = {"algorithm": {"name": "fedavg"}, "runtime": {"actors": 1}}
+
+
+def answered(status: int) -> MlflowException:
+    """What MLflow's client raises for an answer of a proxy, which is not JSON (mlflow.utils.rest_utils)."""
+    return MlflowException("API request failed", error_code=get_error_code(status))
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 502, 503, 504])
+def test_what_stands_before_the_store_may_refuse_for_a_while(status: int) -> None:
+    assert store.is_transient(answered(status))
+
+
+@pytest.mark.parametrize("code", ["RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "BAD_REQUEST"])
+def test_what_mlflow_itself_says_stays_true(code: str) -> None:
+    error = RestException({"error_code": code, "message": "No Run with id=7 exists"})
+    assert not store.is_transient(error)
+    with pytest.raises(UserError, match="the store refuses a request: RestException: "), store.refusals():
+        raise error
+
+
+@pytest.mark.parametrize("text", ["abc", "-1", "nan", "inf", ""])
+def test_a_patience_that_is_no_number_of_seconds_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDRAY_STORE_PATIENCE", text)
+    with pytest.raises(UserError, match=r"FEDRAY_STORE_PATIENCE: found .*; expected a number of seconds, 0 or more"):
+        store.refuse_unwritable_store()
+
+
+def test_a_directory_that_cannot_be_written_is_refused_and_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody, root neither, can make a file in /proc/sys."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir("/proc/sys")
+    with pytest.raises(UserError, match=r"MLFLOW_TRACKING_URI: cannot write /proc/sys/mlflow.db: .*; set it to"):
+        store.refuse_unwritable_store()
+
+
+@pytest.mark.parametrize(("name", "odd"), [("a?b", r"\?"), ("a%41b", "%41")])
+def test_a_working_directory_whose_name_no_address_can_hold_is_refused(
+    name: str, odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`?` ends the file's name, and SQLAlchemy 2.1 reads `%41` as `A`."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    folder = tmp_path / name
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(UserError, match=rf"the working directory .* has {odd} in its name"):
+        store.store_uri()
+
+
+@pytest.mark.parametrize("name", ["100%", "a$HOME", "a#b", "a b", "ä"])
+def test_other_odd_names_of_the_working_directory_hold_a_store(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Database and artefacts lie in that very directory, and are read back."""
+    folder = tmp_path / name
+    folder.mkdir()
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(folder)
+    tracker, run = Tracker(), CellRun()
+    tracker.open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, again=False)
+    tracker.log_rows(run, [{"round": 1, "test_accuracy": 50.0}])
+    tracker.close_cell(run, "finished", {})
+    tracker.close()
+    assert store.outcomes(["a" * 16])["a" * 16].status == "finished"
+    assert {file.path for file in tracker.client.list_artifacts(run.id)} == {"config.yaml"}
+    tracker.client.download_artifacts(run.id, "config.yaml")
+    assert sorted(path.name for path in folder.iterdir()) == ["mlartifacts", "mlflow.db"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_relative_addresses_of_files_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune, and the task of a cluster, work in other directories."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///runs/my.db")
+    assert store.store_uri() == f"sqlite:///{tmp_path}/runs/my.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////srv/my.db")
+    assert store.store_uri() == "sqlite:////srv/my.db"
+
+
+def test_two_drivers_that_log_one_cell_at_once_double_nothing(
+    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two storages, one store: neither knows of the other's claims. One run, each round and each result in it once."""
+    database = tmp_path / "mlflow.db"
+    database.write_bytes(empty_store.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+    drivers = [(Tracker(), CellRun()), (Tracker(), CellRun())]
+    for tracker, run in drivers:
+        tracker.open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None)
+    for t in range(1, 4):
+        for tracker, run in drivers:
+            tracker.log_rows(run, [{"round": t, "test_accuracy": 50.0 + t}])
+            time.sleep(0.01)  # timestamps of the clock would differ
+    for tracker, run in drivers:
+        tracker.close_cell(run, "finished", {})
+    client, experiment = store.open_store()
+    (found,) = store.runs_of(client, experiment, ["a" * 16])
+    for name, steps in {"test_accuracy": [1, 2, 3], "final_test_accuracy": [3], "last10_test_accuracy": [3]}.items():
+        assert [metric.step for metric in client.get_metric_history(found.info.run_id, name)] == steps
+
+
+def test_drivers_that_make_a_cells_run_at_the_same_moment_agree_on_one(
+    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each looks before the other has made its run. Then both have one: the older one stays, the other is deleted."""
+    database = tmp_path / "mlflow.db"
+    database.write_bytes(empty_store.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+    first, second = (Tracker(), CellRun()), (Tracker(), CellRun())
+    make = second[0]._make
+
+    def late(*arguments: object) -> None:
+        first[0].open_cell(first[1], "a" * 16, "one", CONFIG, {}, parent=None)
+        time.sleep(0.01)
+        make(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(second[0], "_make", late)
+    second[0].open_cell(second[1], "a" * 16, "one", CONFIG, {}, parent=None)
+    assert first[1].id == second[1].id
+    assert len(list(store.runs_of(*store.open_store(), ["a" * 16]))) == 1
+
+
+def test_only_the_cells_that_are_asked_for_are_read(
+    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 20,000 foreign cells 20, and 100 that are not there: at most 2 s of CPU (reading all takes minutes)."""
+    database = tmp_path / "mlflow.db"
+    database.write_bytes(empty_store.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+    fill(database, 20_000)
+    began = time.process_time()
+    found = store.outcomes([f"{i:016x}" for i in range(19_981, 20_101)])
+    assert time.process_time() - began < 2
+    assert len(found) == 20
+    assert {outcome.status for outcome in found.values()} == {"finished"}
+
+
+def test_a_deleted_run_is_noticed(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = tmp_path / "mlflow.db"
+    database.write_bytes(empty_store.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+    fill(database, 3)
+    client, _ = store.open_store()
+    client.delete_run(f"{2:032x}")
+    assert store.outcomes([f"{i:016x}" for i in range(1, 4)]).keys() == {f"{1:016x}", f"{3:016x}"}
+
+
+def test_mlflow_prints_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "View run ... at: ADDRESS" of MLflow would hold the password of a server's address, once per cell."""
+    from mlflow.environment_variables import MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.delenv("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", raising=False)
+    store.open_store(create=True)
+    assert MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT.get()
