@@ -2,6 +2,8 @@
 
 from fedray.algorithms.auxiliary import MOON, FedAvgKL, FedNTD, FedRCL
 from fedray.algorithms.base import Algorithm
+from fedray.algorithms.ditto import APFL, Ditto
+from fedray.algorithms.fedala import FedALA
 from fedray.algorithms.fedavg import FedAvg, FedProx
 from fedray.algorithms.feddyn import FedDC, FedDyn
 from fedray.algorithms.fedgela import FedAvgLA, FedGE, FedGELA
@@ -17,7 +19,9 @@ from fedray.algorithms.fedtoga import FedTOGA
 from fedray.algorithms.heads import FedBABU, FedRep, FedRod
 from fedray.algorithms.logit_adjustment import FedLC, FedRS
 from fedray.algorithms.momentum import FedCM, MimeLite, MoFedSAM
+from fedray.algorithms.partial import FedBN, FedPer, LGFedAvg
 from fedray.algorithms.personal import KNNPer, LocalOnly, PerFedAvg
+from fedray.algorithms.pfedme import PFedMe
 from fedray.algorithms.scaffold import Scaffold
 from fedray.algorithms.server_optimizers import FedACG, FedAdam, FedAvgM, FedYogi
 from fedray.common.component import choose, load_class
@@ -70,6 +74,13 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         PerFedAvg,
         KNNPer,
         LocalOnly,
+        FedPer,
+        LGFedAvg,
+        FedBN,
+        Ditto,
+        PFedMe,
+        APFL,
+        FedALA,
     )
 }
 

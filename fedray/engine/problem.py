@@ -45,7 +45,12 @@ class Problem:
         tests = None if personal is None else config.partition.split_test(data, shards, config.seed, personal.split)
         if tests is not None and not ((shards.sizes > 0) & (tests.sizes > 0)).any():
             raise UserError("evaluation.personal: no client has test samples of its own")
-        return cls(config, data, shards, tests)
+        problem = cls(config, data, shards, tests)
+        if config.algorithm.keeps == "norm" and not problem.network("cpu").layout.norms:
+            log.warning(
+                "%s: %s has no normalisation layers, so this is FedAvg", config.algorithm.name, config.model.name
+            )
+        return problem
 
     def picture(self) -> bytes:
         """The client x class heatmap as PNG. Takes a quarter of a second."""

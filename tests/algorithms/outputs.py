@@ -46,3 +46,18 @@ class TwoLayers(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.activation(self.body(x)))
+
+
+class Normed(nn.Module):
+    """Logits H (γ n(x) + β) for one input, n by BatchNorm with an eps of nothing: theta = (γ, β, H), two classes."""
+
+    head = "classifier"
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(1, eps=1e-12)
+        self.classifier = nn.Linear(1, 2, bias=False)
+        self.classifier.weight.data = torch.tensor(weights)[:, None]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.norm(x))

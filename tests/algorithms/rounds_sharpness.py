@@ -123,7 +123,7 @@ def fedlesam() -> Case:
         {"name": "fedlesam", "rho": 5.0},
         [
             {"theta": (-6, 8), "client.0.x_old": (0, 0)},
-            {"theta": (-3.25, 4.875), "client.0.x_old": (-6, 8), "client.1.x_old": (-6, 8), "client.1.active": (1,)},
+            {"theta": (-3.25, 4.875), "client.0.x_old": (-6, 8), "client.1.x_old": (-6, 8)},
         ],
         samples=[[(1, 2, -9, 4)], [FIRST_OF_1, (1, 1, 3, 1)]],
         cohorts=[[0], [0, 1]],

@@ -377,7 +377,7 @@ def test_a_method_modifies_nothing_it_was_given(name: str) -> None:
     )
     assert all(torch.equal(v, copies[key]) for key, v in given.items())
     assert not torch.equal(c.theta, theta)
-    assert state.keys() == c.state.keys()
+    assert state.keys() <= c.state.keys()
 
 
 def test_a_loss_cannot_evaluate_elsewhere() -> None:

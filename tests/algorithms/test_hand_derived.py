@@ -10,6 +10,7 @@ from tests.algorithms import (
     rounds_classifiers,
     rounds_fedsol,
     rounds_first,
+    rounds_kept,
     rounds_outputs,
     rounds_personal,
     rounds_server,
@@ -20,6 +21,7 @@ from tests.algorithms.quadratic import CASES, check
 MODULES = [
     rounds_classifiers,
     rounds_fedsol,
+    rounds_kept,
     rounds_first,
     rounds_outputs,
     rounds_personal,

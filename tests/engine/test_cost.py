@@ -37,6 +37,10 @@ COSTS = {
     "perfedavg": (1, 1, 0, 0, 2),
     "knnper": (1, 1, 0, 0, 1),
     "local-only": (0, 0, 1, 0, 1),
+    "fedbn": (1, 1, 0, 0, 1),
+    "ditto": (1, 1, 1, 0, 2),
+    "apfl": (1, 1, 1, 0, 2),
+    "pfedme": (1, 1, 1, 0, 5),
 }
 """As in the papers; FedLESAM-S and -D keep x_old beside SCAFFOLD's and FedDyn's vector."""
 
@@ -91,6 +95,17 @@ def test_every_method_can_be_measured() -> None:
         assert found.down >= least
         assert found.up >= least
         assert found.gradients >= 1
+
+
+def test_what_is_sent_of_a_divided_model() -> None:
+    """A body of 784 x 50 + 50 and a head of 510. FedALA keeps a model and W, and passes over 0.8 x 6 samples in
+    batches of 2 before its three steps.
+    """
+    p, head = 39_760, 510
+    body = p - head
+    assert cost(algorithm("fedper")) == Cost(body / p, body / p, head / p, 0, 1)
+    assert cost(algorithm("lg-fedavg")) == Cost(head / p, head / p, body / p, 0, 1)
+    assert cost(algorithm("fedala")) == Cost(1, 1, 1 + head / p, 0, 2)
 
 
 def test_what_is_sent_beside_or_instead_of_a_model() -> None:

@@ -1,0 +1,126 @@
+"""Clients that train a second, personal model beside the shared one: Ditto and APFL."""
+
+from pydantic import Field
+from torch import Tensor
+
+from fedray.algorithms.base import Algorithm, Client, Uploads, Vectors
+
+
+class PersonalBeside(Algorithm):
+    """q = g(y), FedAvg; beside it each client trains a model v of its own, which starts at x⁰ and never leaves it.
+
+    v has running statistics, random draws and momentum of its own, so the shared model is FedAvg's bit for bit.
+    """
+
+    personal = "kept"
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        return Vectors(v=theta)
+
+    def begin(self, c: Client) -> None:
+        c.local.v = c.state.v
+
+    def advance(self, c: Client) -> None:
+        """One step of v in `c.local`, on the batch of the shared model's step and before it."""
+        raise NotImplementedError
+
+    def direction(self, c: Client) -> Tensor:
+        self.advance(c)
+        return c.grad(c.theta)
+
+    def upload(self, c: Client) -> Uploads:
+        c.state.v = c.local.v
+        return {}
+
+
+class Ditto(PersonalBeside):
+    """q = g(y), FedAvg; on the same batch the personal v makes the canonical step on g(v) + λ (v - x).
+
+    x is the model received. As many steps as the shared model makes, on its batches, as in the authors' code; its
+    ports train v in passes of its own (`personal_epochs`, D-64). One fixed λ for all; the authors also choose it per
+    step and client on validation data (D-65, not offered). λ = 0 is Local-only. The personal model is v.
+    """
+
+    name = "ditto"
+    paper = "Li et al., Ditto: fair and robust federated learning through personalization, ICML 2021, algorithm 1"
+    idea = "FedAvg, with a personal model held near it in each client"
+    lam: float = Field(
+        1.0,
+        ge=0,
+        description="λ: how strongly v is held to x",
+        json_schema_extra={"paper": {"Ditto, searched": [0.1, 1, 2], "under strong attacks": [0.05, 0.1, 0.2]}},
+    )
+    personal_epochs: int | None = Field(
+        None,
+        gt=0,
+        description="epochs of v in passes of its own, before the shared model trains; default: along with it (D-64)",
+        json_schema_extra={"paper": {"PFLlib, FL-bench": 1}},
+    )
+
+    def begin(self, c: Client) -> None:
+        super().begin(c)
+        for epoch in range(self.personal_epochs or 0):
+            for _ in c.batches(f"personal {epoch}"):
+                self.advance(c)
+
+    def advance(self, c: Client) -> None:
+        v = c.local.v
+        c.local.v = c.second.step(v, c.second.grad(v) + self.lam * (v - c.theta_0))
+
+    def direction(self, c: Client) -> Tensor:
+        return super().direction(c) if self.personal_epochs is None else c.grad(c.theta)
+
+    def prepare(self, c: Client) -> None:
+        c.second.use(c.state.v)
+
+
+class APFL(PersonalBeside):
+    """q = g(y), FedAvg; on the same batch v makes the canonical step on a g(a v + (1 - a) y), y before its own step.
+
+    With `adaptive` also a <- clip_[0,1](a - η <v - y, g(a v + (1 - a) y)>), each step. The mixture is of parameters,
+    as in the paper; the authors' later code mixes logits, which is the same for linear models alone (D-61, not
+    offered). The formula of a is the paper's; code adds 0.02 a, steps once a round, or has an a per tensor (D-62).
+    Ports that train v on its own loss, or both models by one optimiser, are not APFL (D-63). Fixed a = 1 is Local-only,
+    a = 0 FedAvg. The personal model is a v + (1 - a) x. The learning rates of the paper were not read again [M].
+    """
+
+    name = "apfl"
+    paper = "Deng, Kamani and Mahdavi, Adaptive personalized federated learning, 2020, algorithm 1"
+    idea = "each client mixes a model of its own into the shared one"
+    alpha: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="a: weight of the client's own model; where it adapts, the first one",
+        json_schema_extra={"paper": {"APFL": [0.25, 0.5, 0.75]}},
+    )
+    adaptive: bool = Field(False, description="each client learns its a (D-62)")
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        state = super().client_state(theta)
+        return Vectors(state, alpha=theta.new_tensor(self.alpha)) if self.adaptive else state
+
+    def begin(self, c: Client) -> None:
+        super().begin(c)
+        if self.adaptive:
+            c.local.alpha = c.state.alpha
+
+    def mixed(self, v: Tensor, y: Tensor, state: Vectors) -> Tensor:
+        """a v + (1 - a) y."""
+        a = state.alpha if self.adaptive else self.alpha
+        return a * v + (1 - a) * y
+
+    def advance(self, c: Client) -> None:
+        v, y = c.local.v, c.theta
+        g = c.second.grad(self.mixed(v, y, c.local))
+        c.local.v = c.second.step(v, (c.local.alpha if self.adaptive else self.alpha) * g)
+        if self.adaptive:
+            c.local.alpha = (c.local.alpha - c.lr * ((v - y) @ g)).clamp(0, 1)
+
+    def upload(self, c: Client) -> Uploads:
+        if self.adaptive:
+            c.state.alpha = c.local.alpha
+        return super().upload(c)
+
+    def prepare(self, c: Client) -> None:
+        c.second.use(self.mixed(c.state.v, c.theta_0, c.state))

@@ -1,0 +1,73 @@
+"""Methods that average a part of the model and leave the rest with the clients: FedPer, LG-FedAvg, FedBN."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedray.algorithms.base import Algorithm, ParameterGroup
+
+
+class FedPer(Algorithm):
+    """q = g(y) on body and head at once; the body is averaged, each client keeps its own head.
+
+    A client starts a round at (b, h_i) and sends the body's part of u_i alone. The personal model is (b, h_i) as it
+    stands; FL-bench fine-tunes it first (`adapts`, for `evaluation.personal.epochs` epochs, D-59). Nothing of the
+    paper's text was read again: the definition follows its ports and general knowledge [M].
+    """
+
+    name = "fedper"
+    paper = "Arivazhagan et al., Federated learning with personalization layers, 2019"
+    idea = "a shared body under each client's own head, trained together"
+    shares = "body"
+    keeps = "head"
+    generic = False
+    adapts: Literal["none", "head", "all"] = Field(
+        "none",
+        description="what is fine-tuned before a personal model is tested (D-59)",
+        json_schema_extra={"paper": {"FedPer": "none", "FL-bench": "all"}},
+    )
+
+    @property
+    def personal(self) -> Literal["tuned", "trained", "kept"]:  # type: ignore[override]
+        """As it stands, but for the ports' fine-tuning."""
+        return "kept" if self.adapts == "none" else "tuned"
+
+    @property
+    def finetuned_part(self) -> ParameterGroup:  # type: ignore[override]
+        """What `adapts` says."""
+        return self.adapts
+
+
+class LGFedAvg(Algorithm):
+    """q = g(y) on body and head at once; the head is averaged, each client keeps its own body.
+
+    FedPer's mirror image: lower layers are local, upper ones global, as the paper says. The authors' CIFAR runs share
+    the convolutions instead, which is `fedper` (D-57). All start at the same x⁰ (their runs start from a FedAvg
+    checkpoint), and π weighs the clients that are present (D-58).
+    """
+
+    name = "lg-fedavg"
+    paper = "Liang et al., Think locally, act globally: federated learning with local and global representations, 2020"
+    idea = "a shared head on each client's own body"
+    shares = "head"
+    keeps = "body"
+    personal = "kept"
+    generic = False
+
+
+class FedBN(Algorithm):
+    """q = g(y); everything is averaged but normalisation layers, which each client keeps.
+
+    Scale, shift and running statistics stay with the client; the layers are known by their type, so a ResNet's
+    `downsample.1` is one of them, where the authors' code goes by names with `bn` in them (D-60). A client that was
+    never active has those of x⁰. Without normalisation layers this is FedAvg bit for bit, and a warning says so.
+    What is sent is 1 less the share of the normalisation layers: 0.9991 of the zoo's ResNet-18.
+    """
+
+    name = "fedbn"
+    paper = "Li et al., FedBN: federated learning on non-IID features via local batch normalization, ICLR 2021"
+    idea = "averages everything but the normalisation layers"
+    shares = "not_norm"
+    keeps = "norm"
+    personal = "kept"
+    generic = False

@@ -1,0 +1,68 @@
+"""pFedMe: the shared model descends the Moreau envelopes of the clients' losses."""
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from fedray.algorithms.base import Algorithm, Client, Uploads, Vectors
+
+
+class PFedMe(Algorithm):
+    """q = λ (y - θ); before it, R times on the step's batch: θ <- θ - a (g(θ) + λ (θ - y)). θ = x when a round starts.
+
+    The steps of a round are the paper's R outer steps (its `local_epochs` counts batches), `inner_steps` its K; β is
+    `training.server_lr`. θ goes on from where the step before left it, the inner steps have no weight decay unless
+    `inner_decay` says so, and only the cohort trains (D-67). The personal model is the last θ; the authors' code tests
+    the local y instead (`tested: local`, D-66). Ports that upload θ, or never store it, are not targets (D-68). Running
+    statistics are those of θ's forward passes, averaged as FedAvg's are.
+    """
+
+    name = "pfedme"
+    paper = "T. Dinh, Tran and Nguyen, Personalized federated learning with Moreau envelopes, NeurIPS 2020, algorithm 1"
+    idea = "each step pulls the shared model towards a personal one, optimised on the same batch"
+    personal = "kept"
+    lam: float = Field(
+        15.0,
+        gt=0,
+        description="λ: how strongly θ is held to y",
+        json_schema_extra={"paper": {"pFedMe's code": [15, 20, 30]}},
+    )
+    inner_steps: int = Field(
+        5, gt=0, description="steps of θ per local step", json_schema_extra={"paper": {"pFedMe's code": 5}}
+    )
+    inner_lr: float = Field(
+        0.01,
+        gt=0,
+        description="a: learning rate of θ",
+        json_schema_extra={"paper": {"pFedMe's code": [0.1, 0.09, 0.05, 0.01]}},
+    )
+    inner_decay: float = Field(
+        0.0,
+        ge=0,
+        description="weight decay of θ's steps (D-67)",
+        json_schema_extra={"paper": {"pFedMe's code": 0.001}},
+    )
+    tested: Literal["personal", "local"] = Field(
+        "personal", description="what a personal model is: θ, or the local y as in the authors' code (D-66)"
+    )
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        return Vectors(personal=theta)
+
+    def begin(self, c: Client) -> None:
+        c.local.personal = c.theta_0
+
+    def direction(self, c: Client) -> Tensor:
+        inner = c.local.personal
+        for _ in range(self.inner_steps):
+            inner = inner - self.inner_lr * (c.grad(inner) + self.lam * (inner - c.theta) + self.inner_decay * inner)
+        c.local.personal = inner
+        return self.lam * (c.theta - inner)
+
+    def upload(self, c: Client) -> Uploads:
+        c.state.personal = c.local.personal if self.tested == "personal" else c.theta
+        return {}
+
+    def prepare(self, c: Client) -> None:
+        c.theta = c.state.personal

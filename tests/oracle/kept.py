@@ -1,0 +1,133 @@
+"""Methods whose clients keep a part, or a model of their own. Each gives x and what every client's vector is called."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .classifiers import body
+from .tensors import Tensors, restrict, times
+from .world import Batch, Local, World
+
+Kept = tuple[Tensors, dict[str, list[Tensors]]]
+Order = Callable[[int, int, str], np.ndarray]
+"""(round, client, purpose) -> a permutation of the client's samples."""
+
+
+def _halves(w: World, kept: set[str]) -> Kept:
+    """FedAvg on the other tensors; `kept` ones stay with the client, who trains both at once."""
+    x, shared = w.x0, set(w.x0) - kept
+    own = [restrict(x, kept) for _ in range(w.N)]
+    for t in range(w.rounds):
+        u = {}
+        for i in w.cohorts[t]:
+            c = Local(w, t, i, restrict(x, shared) + own[i])
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch))
+            own[i], u[i] = restrict(c.y, kept), restrict(c.u, shared)
+        x = x + w.server_lr * w.average(u)
+    return x, {"own": [Tensors({name: part[name] for name in part if name in kept}) for part in own]}
+
+
+def fedper(w: World) -> Kept:
+    """Arivazhagan et al., 2019."""
+    return _halves(w, w.net.head)
+
+
+def lg_fedavg(w: World) -> Kept:
+    """Liang et al., 2020."""
+    return _halves(w, body(w))
+
+
+def fedbn(w: World) -> Kept:
+    """Li et al., ICLR 2021, on a net without normalisation."""
+    return _halves(w, set())
+
+
+def epochs(w: World, order: Order, t: int, i: int, purpose: str, share: float = 1.0) -> list[Batch]:
+    """The batches of a pass in an order of its own over a share of the samples."""
+    X, y = w.clients[i]
+    at = order(t, i, purpose)[: max(1, round(share * len(y)))]
+    return [(X[at[s : s + w.batch_size]], y[at[s : s + w.batch_size]]) for s in range(0, len(at), w.batch_size)]
+
+
+def ditto(w: World, order: Order, lam: float, personal_epochs: int = 0) -> Kept:
+    """Li et al., ICML 2021, algorithm 1: v makes the canonical step on g(v) + lam (v - x), x the model received."""
+    x, v = w.x0, [w.x0 for _ in range(w.N)]
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            own = Local(w, t, c.i, v[c.i])
+            apart = [b for e in range(personal_epochs) for b in epochs(w, order, t, c.i, f"personal {e}")]
+            for batch in apart or c.batches:
+                own.step(w.grad(own.y, batch) + lam * (own.y - x))
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch))
+            u[c.i], v[c.i] = c.u, own.y
+        x = x + w.server_lr * w.average(u)
+    return x, {"v": v}
+
+
+def apfl(w: World, order: Order, alpha: float, adaptive: bool = False) -> Kept:
+    """Deng et al., 2020, algorithm 1: the gradient by v of f(a v + (1 - a) w); adaptive: the step of a, clipped."""
+    x, v, a = w.x0, [w.x0 for _ in range(w.N)], [alpha] * w.N
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            own, a_i = Local(w, t, c.i, v[c.i]), a[c.i]
+            for batch in c.batches:
+                g = w.grad(a_i * own.y + (1 - a_i) * c.y, batch)
+                slope = sum(float((own.y[name] - c.y[name]).ravel() @ g[name].ravel()) for name in g)
+                own.step(a_i * g)
+                c.step(w.grad(c.y, batch))
+                if adaptive:
+                    a_i = min(1.0, max(0.0, a_i - c.eta * slope))
+            u[c.i], v[c.i], a[c.i] = c.u, own.y, a_i
+        x = x + w.server_lr * w.average(u)
+    return x, {"v": v} | ({"alpha": [Tensors(alpha=np.array([a_i])) for a_i in a]} if adaptive else {})
+
+
+def pfedme(
+    w: World, order: Order, lam: float, inner_steps: int, inner_lr: float, inner_decay: float = 0.0, local: bool = False
+) -> Kept:
+    """T. Dinh et al., NeurIPS 2020, algorithm 1, warm start; local: what is kept is w_{i,R} instead of theta_i."""
+    x, kept = w.x0, [w.x0 for _ in range(w.N)]
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            theta = x
+            for batch in c.batches:
+                for _ in range(inner_steps):
+                    theta = theta - inner_lr * (w.grad(theta, batch) + lam * (theta - c.y) + inner_decay * theta)
+                c.step(lam * (c.y - theta))
+            u[c.i], kept[c.i] = c.u, c.y if local else theta
+        x = x + w.server_lr * w.average(u)
+    return x, {"personal": kept}
+
+
+def fedala(w: World, order: Order, layers: int, share: float, weight_lr: float, start_epochs: int) -> Kept:
+    """Zhang et al., AAAI 2023, local form: y = o + W (x - o) on the top tensors, W clipped to [0, 1] at each batch."""
+    x = w.x0
+    top = w.net.head if layers == 1 else set(x)
+    old: list[Tensors | None] = [None] * w.N
+    W: list[Tensors | None] = [None] * w.N
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            o, weights = old[c.i], W[c.i]
+            if o is not None:
+                gap, passes = restrict(x - o, top), 1
+                if weights is None:
+                    weights, passes = Tensors({name: np.ones_like(value) for name, value in x.items()}), start_epochs
+                for e in range(passes):
+                    for batch in epochs(w, order, t, c.i, f"mix {e}", share):
+                        step = times(w.grad(x - gap + times(weights, gap), batch), gap)
+                        weights = Tensors({n: np.clip(weights[n] - weight_lr * step[n], 0, 1) for n in weights})
+                c.y, W[c.i] = x - gap + times(weights, gap), weights
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch))
+            u[c.i], old[c.i] = c.u, c.y
+        x = x + w.server_lr * w.average(u)
+    return x, {
+        "old": [x if o is None else o for o in old],
+        "w": [Tensors({} if each is None else {n: each[n] for n in each if n in top}) for each in W],
+    }
