@@ -17,20 +17,32 @@ from fedray.tracking.tracker import flat
 
 
 @dataclass(frozen=True)
-class Collected:
-    """A sweep as MLflow knows it.
+class SweepTable:
+    """The cells of a sweep, whether any of them has been run or not.
 
     cells: a row per cell: `cell` (hash), `label`, `status` (tracking.RANK, or `missing`), `run_id`, the configuration
-    under dotted names (strings), metrics under `metrics.NAME` (floats).
-    configs: hash -> configuration. runs: run_id -> MLflow's run, of the cells that have one. parent: the sweep's own.
+    under dotted names (strings), metrics under `metrics.NAME` (floats). configs: `cell` -> configuration.
     """
 
     name: str
     cells: pd.DataFrame
-    client: MlflowClient
     configs: dict[str, dict[str, Any]]
+
+    def history(self, run_id: str, metric: str) -> dict[int, float]:
+        """Evaluated round -> value, in order; empty where the run has not logged the metric."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Collected(SweepTable):
+    """A sweep as MLflow knows it. runs: run_id -> MLflow's run, of the cells that have one. parent: the sweep's own."""
+
+    client: MlflowClient
     runs: dict[str, Run]
     parent: Run
+
+    def history(self, run_id: str, metric: str) -> dict[int, float]:
+        return dict(sorted((m.step, float(m.value)) for m in self.client.get_metric_history(run_id, metric)))
 
 
 def collect(name: str) -> Collected:
@@ -57,8 +69,8 @@ def collect(name: str) -> Collected:
     return Collected(
         name,
         pd.DataFrame(rows),
-        client,
         {cell["hash"]: cell["config"] for cell in cells},
+        client,
         {run.info.run_id: run for run in found if run is not None},
         parents[name],
     )

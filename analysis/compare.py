@@ -17,7 +17,7 @@ import pandas as pd
 import typer
 
 from analysis.axes import labels, separating
-from analysis.collect import Collected, collect
+from analysis.collect import SweepTable, collect
 from analysis.metrics import DEFAULT, NEVER, lower_is_better, title, values
 from analysis.statistics.intervals import BOOTSTRAP_SEEDS, Interval, bootstrap, proportion, student
 from analysis.statistics.ranks import Ranks, ranks
@@ -96,7 +96,7 @@ class Comparison:
 
 
 def compared(
-    sweep: Collected,
+    sweep: SweepTable,
     to: str,
     metric: str = DEFAULT,
     confidence: float = 0.95,
@@ -122,7 +122,7 @@ def compared(
     )
 
 
-def one_per_seed(sweep: Collected, metric: str, rows: str = "algorithm", columns: str = "") -> pd.DataFrame:
+def one_per_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", columns: str = "") -> pd.DataFrame:
     """The cells with `_row`, `_column` and `_value` (NaN for what has not finished, or never reached the target).
 
     Raises:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.axes import labels, separating
-from analysis.collect import Collected
+from analysis.collect import SweepTable
 from fedray.common.errors import UserError, unknown
 from fedray.config import RunConfig
 from fedray.engine.cost import relative_compute
@@ -42,7 +42,7 @@ NEVER = float("inf")
 """The round of a target that a run has never reached."""
 
 
-def values(sweep: Collected, metric: str) -> pd.Series:
+def values(sweep: SweepTable, metric: str) -> pd.Series:
     """A float per cell, NaN where the run has not finished; NEVER where it has but not reached the target.
 
     With `rounds_to:METHOD` NaN also where the method's run of the same setting and seed has not finished.
@@ -75,18 +75,18 @@ def values(sweep: Collected, metric: str) -> pd.Series:
     return cells[column].where(finished) if column in cells else pd.Series(np.nan, cells.index)
 
 
-def history(sweep: Collected, run_id: str, metric: str) -> dict[int, float]:
+def history(sweep: SweepTable, run_id: str, metric: str) -> dict[int, float]:
     """Evaluated round -> value, in order; empty where the run has not logged the metric."""
-    return dict(sorted((m.step, float(m.value)) for m in sweep.client.get_metric_history(run_id, metric)))
+    return sweep.history(run_id, metric)
 
 
-def by_round(sweep: Collected) -> list[str]:
+def by_round(sweep: SweepTable) -> list[str]:
     """What the sweep's runs have logged by round."""
     names = (str(name).removeprefix("metrics.") for name in sweep.cells if str(name).startswith("metrics."))
     return sorted(name for name in names if name not in ONCE and not name.startswith(tuple(WHICH)))
 
 
-def of_parts(sweep: Collected, metric: str) -> list[str]:
+def of_parts(sweep: SweepTable, metric: str) -> list[str]:
     """The parts C of the metrics `METRIC_C`, numbers within them in their order. Raises UserError for none."""
     found = {
         name.removeprefix(f"{metric}_")
@@ -161,5 +161,5 @@ def _relative_flops(config: dict[str, Any]) -> float:
     return relative_compute(RunConfig.parse(config))
 
 
-def _first_round(sweep: Collected, run_id: str, target: float) -> float:
+def _first_round(sweep: SweepTable, run_id: str, target: float) -> float:
     return next((float(t) for t, value in history(sweep, run_id, "test_accuracy").items() if value >= target), NEVER)

@@ -86,6 +86,8 @@ METHODS = {
     "fedavg-kl": ("fedavg+kl-base",),
     "fedprox": ("fedprox", "fedprox-base"),
     "fedtoga-sam": ("fedsam",),
+    "fedavg-la": ("fedavg+la",),
+    "knnper": ("knn-per",),
 }
 """What our labels are called in the published tables, where it is something else."""
 PARAMETER = {"dirichlet": "partition.alpha", "sharding": "partition.shards", "pathological": "partition.classes"}
@@ -108,25 +110,18 @@ def beside(
     Raises UserError for an unknown table, or a metric it lacks.
     """
     rows = _rows(name, metric)
-    places: dict[Setting, list[Any]] = {}
-    for index, row in rows.iterrows():
-        for parameter in row["partition_param"].split("|"):
-            places.setdefault(_setting(row, _plain(parameter)), []).append(index)
-    printed, notes, alone, used = {}, [], [], set()
-    for key, group in groups.items():
-        if averaged:
-            found = {tuple(_of_mean(key[0], group, places))}
-        else:
-            found = {tuple(_candidates(key[0], cell, rows, places)) for _, cell in group.iterrows()}
-        candidates = next(iter(found)) if len(found) == 1 else ()
-        if len(candidates) != 1:
-            several = " (several printed values)" if candidates else " (mixed runs)" if len(found) > 1 else ""
-            alone.append(f"{key[0]}, {key[1]}{several}")
-            continue
-        row = rows.loc[candidates[0]]
-        used.add(candidates[0])
+    found = _matches(rows, groups, averaged)
+    printed, notes = {}, []
+    for key, index in found.items():
+        row = rows.loc[index]
         printed[key] = Printed(*(None if pd.isna(row[column]) else float(row[column]) for column in ("value", "std")))
         notes += [f"{key[0]}, {key[1]}: {note}" for note in row["notes"].split("; ") if note.startswith("doubt:")]
+    alone = [
+        f"{key[0]}, {key[1]}" + (" (mixed runs)" if len(sets) > 1 else " (several printed values)" * any(sets))
+        for key, sets in _candidates_of(rows, groups, averaged).items()
+        if key not in found
+    ]
+    used = set(found.values())
     ours = {
         cell["training.rounds"]
         for group in groups.values()
@@ -144,13 +139,75 @@ def beside(
     return printed, head + notes
 
 
+def printed_values(
+    name: str, metric: str, groups: Mapping[Key, pd.DataFrame], averaged: bool = False
+) -> dict[Key, float]:
+    """The printed numbers of the entries that have one, as `beside`; empty where the table lacks the metric."""
+    if not prints(name, metric):
+        return {}
+    rows = _rows(name, metric)
+    values = {key: rows.loc[index, "value"] for key, index in _matches(rows, groups, averaged).items()}
+    return {key: float(value) for key, value in values.items() if pd.notna(value)}
+
+
+def best_others(
+    name: str, metric: str, groups: Mapping[Key, pd.DataFrame], averaged: bool, lower: bool
+) -> dict[Key, float]:
+    """For each entry with a printed number the best that the paper prints for another method in the same setting."""
+    if not prints(name, metric):
+        return {}
+    rows = _rows(name, metric)
+    setting = rows[["dataset", "model", "partition", "partition_param", "clients", "participation"]].agg(
+        "/".join, axis=1
+    )
+    best = {}
+    for key, index in _matches(rows, groups, averaged).items():
+        others = rows[(setting == setting[index]) & (rows["method"] != rows.loc[index, "method"])]["value"].dropna()
+        if len(others):
+            best[key] = float(others.min() if lower else others.max())
+    return best
+
+
+def prints(name: str, metric: str) -> bool:
+    """Whether a published table has the metric. Raises UserError for no such table."""
+    return bool((load(name)["metric"] == _theirs(metric)).any())
+
+
+def _theirs(metric: str) -> str:
+    """What the published tables call a metric."""
+    if is_rounds(metric):
+        return "rounds_to_target"
+    for prefix in ("final_", "last10_", "best_"):
+        metric = metric.removeprefix(prefix)
+    return metric
+
+
+def _matches(rows: pd.DataFrame, groups: Mapping[Key, pd.DataFrame], averaged: bool) -> dict[Key, Any]:
+    """Entry -> index of the one printed row to compare it with; an entry without, or with several, is left out."""
+    found = _candidates_of(rows, groups, averaged)
+    return {key: next(iter(sets))[0] for key, sets in found.items() if len(sets) == 1 and len(next(iter(sets))) == 1}
+
+
+def _candidates_of(
+    rows: pd.DataFrame, groups: Mapping[Key, pd.DataFrame], averaged: bool
+) -> dict[Key, set[tuple[Any, ...]]]:
+    """Entry -> the printed rows that each of its cells may be; several sets for an entry that mixes settings."""
+    places: dict[Setting, list[Any]] = {}
+    for index, row in rows.iterrows():
+        for parameter in row["partition_param"].split("|"):
+            places.setdefault(_setting(row, _plain(parameter)), []).append(index)
+    if averaged:
+        return {key: {tuple(_of_mean(key[0], group, places))} for key, group in groups.items()}
+    return {
+        key: {tuple(_candidates(key[0], cell, rows, places)) for _, cell in group.iterrows()}
+        for key, group in groups.items()
+    }
+
+
 def _rows(name: str, metric: str) -> pd.DataFrame:
     """The table's rows of a metric. `version=old` (numbers copied from earlier papers) is nobody's result here."""
     rows = load(name)
-    target = rounds_target(metric)
-    theirs = "rounds_to_target" if is_rounds(metric) else metric
-    for prefix in ("final_", "last10_", "best_"):
-        theirs = theirs.removeprefix(prefix)
+    target, theirs = rounds_target(metric), _theirs(metric)
     if not (rows["metric"] == theirs).any():
         raise UserError(f"--metric: {name} prints {', '.join(dict.fromkeys(rows['metric']))}; found {metric!r}")
     keep = (rows["metric"] == theirs) & ~rows["notes"].str.contains("version=old", regex=False)

@@ -15,7 +15,7 @@ import pandas as pd
 import typer
 
 from analysis.axes import labels, separating
-from analysis.collect import Collected, collect
+from analysis.collect import SweepTable, collect
 from analysis.formats import FORMATS
 from analysis.metrics import DEFAULT, is_rounds, lower_is_better, title, values
 from analysis.published import beside
@@ -24,7 +24,7 @@ from fedray.common.errors import unknown
 
 
 def build(
-    sweep: Collected,
+    sweep: SweepTable,
     metric: str = DEFAULT,
     rows: str = "algorithm",
     columns: str = "",
@@ -53,7 +53,7 @@ def build(
     said: list[str] = []
     if best_but is not None:
         cells, said = with_best(cells, [row for row in best_but.split(",") if row], lower_is_better(metric))
-    cells = cells.assign(_column=_averaged_over(cells, columns, over) if over else cells["_setting"])
+    cells = cells.assign(_column=averaged_over(cells, columns, over) if over else cells["_setting"])
     groups = {(str(row), str(column)): group for (row, column), group in cells.groupby(["_row", "_column"], sort=False)}
     settings = cells.groupby("_column")["_setting"].nunique()
     entries = {key: averaged(group, settings[key[1]]) if over else entry(group) for key, group in groups.items()}
@@ -84,7 +84,7 @@ def build(
     )
 
 
-def _averaged_over(cells: pd.DataFrame, columns: str, over: str) -> pd.Series | str:
+def averaged_over(cells: pd.DataFrame, columns: str, over: str) -> pd.Series | str:
     """How the columns are called without the keys that they are averaged over."""
     keys, left_out = columns.split(","), over.split(",")
     for key in left_out:

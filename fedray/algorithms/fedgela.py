@@ -102,6 +102,10 @@ class FedGELA(FedGE):
     phi: Q = Field("x", description="Q of Φ_kc: the share of the class, its exponential or its root")
     softmax: Literal["all", "present"] = Field("all", description="classes in the local softmax: as the code, or eq. 5")
 
+    def label(self) -> str:
+        """As the paper's table 6 calls it: `fedgela`, `fedgela-phi-exp`, `fedgela-phi-sqrt`."""
+        return self.name if self.phi == "x" else f"{self.name}-phi-{self.phi}"
+
     def begin(self, c: Client) -> None:
         c.local.phi = phi(c, self.classes(c.layout), self.phi)
         c.local.absent = counts(c, self.classes(c.layout)) == 0

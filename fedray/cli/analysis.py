@@ -1,4 +1,4 @@
-"""`fedray tables | figures | compare | report | sharpness`: the scripts in analysis/, imported when they are called."""
+"""`fedray tables | figures | compare | claims | report | sharpness`: analysis/'s scripts, imported when called."""
 
 import importlib
 
@@ -8,6 +8,7 @@ SCRIPTS = {
     "tables": "A sweep's result table: markdown, LaTeX or CSV.",
     "figures": "A sweep's figures: learning curves, sensitivity, bars, classes, partitions.",
     "compare": "Every method's paired difference to a reference.",
+    "claims": "Whether results bear out the claims of a paper or a sweep.",
     "report": "A sweep as one HTML page.",
     "sharpness": "The Hessian's largest eigenvalues of a run's checkpoint, the loss around it.",
 }

@@ -15,6 +15,7 @@ from fedray.common.errors import UserError, truncated_repr, unknown
 from fedray.common.rng import generator
 from fedray.common.yaml_files import load_yaml
 from fedray.config import Section
+from fedray.sweep.claims import Claim
 
 COMPONENTS = ("data", "partition", "model", "algorithm")
 """Sections that a grid replaces whole, since their other keys belong to the name; other sections are merged."""
@@ -80,6 +81,7 @@ class Sweep(Section):
     scheduler: Literal["asha", "median"] | None = None
     stop: dict[str, float] = {}
     smoke: Changes | None = None
+    claims: list[Claim] = Field([], description="what the results are to decide: `fedray claims NAME`")
 
     @field_validator("search")
     @classmethod

@@ -5,6 +5,9 @@ from pathlib import Path
 
 from fedray.common.errors import UserError, truncated_repr
 
+CLAIMS = "claims.yaml"
+"""A paper's claims, beside its sweeps."""
+
 
 def folder() -> Path:
     """Where they are: inside the package in an installed wheel, beside it in a checkout."""
@@ -14,10 +17,15 @@ def folder() -> Path:
 
 
 def names() -> list[str]:
-    """`quickstart`, `fedtoga/table1`, ..., sorted. Cluster templates are not sweeps."""
+    """`quickstart`, `fedtoga/table1`, ..., sorted. Cluster templates and papers' claims are not sweeps."""
     root = folder()
-    found = (path.relative_to(root) for path in root.rglob("*.yaml"))
+    found = (path.relative_to(root) for path in root.rglob("*.yaml") if path.name != CLAIMS)
     return sorted(path.with_suffix("").as_posix() for path in found if path.parts[0] != "clusters")
+
+
+def papers() -> list[str]:
+    """The papers with a file of claims: `fedgela`, ..., sorted."""
+    return sorted(path.parent.name for path in folder().glob(f"*/{CLAIMS}"))
 
 
 def located(file: Path) -> Path:

@@ -207,7 +207,7 @@ def _cells(name: str, smoke: bool) -> list[str]:
 
 
 def test_every_file_is_counted() -> None:
-    found = {str(p.relative_to(SWEEPS).with_suffix("")) for p in SWEEPS.glob("fed*/*.yaml")}
+    found = {str(p.relative_to(SWEEPS).with_suffix("")) for p in SWEEPS.glob("fed*/*.yaml") if p.name != "claims.yaml"}
     assert {name for name in found if name.startswith(PAPER_FOLDERS)} - NO_TABLES == set(CELLS)
 
 

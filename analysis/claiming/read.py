@@ -1,0 +1,60 @@
+"""Where claims stand: a paper's `sweeps/PAPER/claims.yaml`, a sweep's section `claims`, or a file of either kind."""
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fedray.common.component import describe
+from fedray.common.errors import UserError, unknown
+from fedray.common.yaml_files import load_yaml
+from fedray.config import Section
+from fedray.sweep.claims import Claim
+from fedray.sweep.grid import Sweep
+from fedray.sweep.shipped import CLAIMS, folder, names, papers
+
+
+class Claims(Section):
+    """A file of claims: about a paper, or about one sweep."""
+
+    name: str
+    sources: str = ""
+    """Which of the paper's sentences were read, and how they were taken."""
+    claims: tuple[Claim, ...]
+
+
+def find(name: str) -> Path:
+    """The file of a paper (`fedtoga`), a sweep (`quickstart`, `fedtoga/table1`) or the file itself.
+
+    Raises:
+        UserError: for a name that is none of these.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        return path
+    if name in papers():
+        return folder() / name / CLAIMS
+    if name in names():
+        return folder() / f"{name}.yaml"
+    raise unknown("claims", name, [*papers(), *names()])
+
+
+def read(path: Path) -> Claims:
+    """One file of either kind, checked. Raises UserError naming it."""
+    of_a_sweep = "base" in load_yaml(path)
+    if of_a_sweep:
+        sweep = Sweep.load(path)
+        found = Claims(name=sweep.name, claims=tuple(sweep.claims))
+    else:
+        try:
+            found = Claims.model_validate(load_yaml(path))
+        except ValidationError as error:
+            raise UserError(f"{path}: {describe(error, '', Claims)}") from None
+    if not found.claims:
+        raise UserError(f"{path}: claims is required: at least one")
+    names = [claim.name for claim in found.claims]
+    if twice := next((one for one in names if names.count(one) > 1), ""):
+        raise UserError(f"{path}: claims: lists {twice!r} more than once")
+    for claim in found.claims:
+        if not claim.sweep and not of_a_sweep:
+            raise UserError(f"{path}: claims.{claim.name}.sweep is required")
+    return found

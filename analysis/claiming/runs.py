@@ -1,0 +1,81 @@
+"""The runs that decide a claim: of the store, or, where the sweep has not been run, the cells that its file means."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.collect import SweepTable, collect
+from fedray.common.errors import UserError
+from fedray.common.yaml_files import load_yaml
+from fedray.config import RunConfig
+from fedray.sweep.estimate import gradients, key, seconds
+from fedray.sweep.grid import Sweep
+from fedray.sweep.shipped import located
+from fedray.tracking.tracker import flat
+
+
+def runs_of(name: str, file: Path) -> SweepTable:
+    """What the store knows of a sweep; else the cells of its file, all missing.
+
+    Args:
+        name: the sweep's.
+        file: where the claims stand; the sweep's own file, or else its file is a shipped one.
+
+    Raises:
+        UserError: where there is neither.
+    """
+    try:
+        found = collect(name)
+        if found.name == name:  # a smoke version decides nothing
+            return found
+    except UserError:  # no store yet, or none that knows this sweep
+        pass
+    if "base" in load_yaml(file) and (own := Sweep.load(file)).name == name:
+        return expected(own)
+    return expected(Sweep.load(located(Path(name))))
+
+
+def expected(sweep: Sweep) -> SweepTable:
+    """The cells that a file means, none of them run; `cell` is a number, since a hash needs the data."""
+    configs = {str(k): RunConfig.parse(point).resolved() for k, point in enumerate(sweep.points())}
+    rows: list[dict[str, Any]] = [
+        {"cell": cell, "label": cell, "status": "missing", "run_id": None}
+        | flat({part: value for part, value in config.items() if part != "runtime"})
+        for cell, config in configs.items()
+    ]
+    return SweepTable(sweep.name, pd.DataFrame(rows), configs)
+
+
+def hours_spent(cells: pd.DataFrame) -> float:
+    """Hours that the finished ones among the cells have trained, evaluation not included."""
+    done = cells[cells["status"] == "finished"]
+    if not len(done) or "metrics.seconds_per_round" not in done:
+        return 0.0
+    return float((done["metrics.seconds_per_round"] * done["training.rounds"].astype(float)).sum() / 3600)
+
+
+class Price:
+    """What the cells that are missing would cost: gradients of a batch, hours on this machine where asked for."""
+
+    def __init__(self, measured: bool) -> None:
+        self.measured = measured
+        self._known: dict[str, tuple[float, float] | None] = {}
+
+    def of(self, configs: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
+        """Gradients and hours of all; None where the size of some data is not known."""
+        found = [self._one(config) for config in configs]
+        whole = [one for one in found if one is not None]
+        if len(whole) < len(found):
+            return None
+        return sum(one[0] for one in whole), sum(one[1] for one in whole)
+
+    def _one(self, config: Mapping[str, Any]) -> tuple[float, float] | None:
+        identity = repr({part: value for part, value in config.items() if part != "seed"})
+        if identity not in self._known:
+            run = RunConfig.parse(dict(config))
+            count = gradients(run)
+            each = seconds(key(run), run.runtime.torch_device) / 3600 if self.measured and count is not None else 0.0
+            self._known[identity] = None if count is None else (count, count * each)
+        return self._known[identity]

@@ -1,0 +1,122 @@
+"""Claims on made-up results whose truth is known."""
+
+import numpy as np
+import pytest
+
+from analysis.claiming.decide import HOLDS, NOT_RUN, OPEN, REFUTED, Pair, decide, verdict
+from analysis.collect import collect
+from fedray.common.errors import UserError
+from fedray.sweep.claims import Claim
+from fedray.tracking.tracker import Tracker
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
+from tests.analysis.statistics.test_intervals import tolerance
+
+RUNS = 1000
+
+
+def claim(**more: object) -> Claim:
+    return Claim.model_validate({"name": "one", "says": "it is", "method": "fedsam", **more})
+
+
+def pairs(*gaps: object) -> list[Pair]:
+    return [Pair("column", "fedsam", f"rival {k}", tuple(np.atleast_1d(one))) for k, one in enumerate(gaps)]
+
+
+def statuses(about: Claim, truth: list[float], seeds: int, spread: float = 1.0) -> list[str]:
+    """What is decided of RUNS made-up results: seeds and rivals whose true gaps are `truth`."""
+    draws = np.random.default_rng(seeds).normal(np.array(truth)[:, None], spread, (RUNS, len(truth), seeds))
+    return [verdict(about, pairs(*one), len(truth)) for one in draws]
+
+
+@pytest.mark.parametrize("truth", [[0.0], [2.0], [0.0, 0.0, 0.0, 0.0]])
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_a_claim_on_its_boundary_is_rarely_decided(truth: list[float], seeds: int) -> None:
+    """The true lead is just `by`, so either decision is an error: each in at most 2.5 %, plus two standard errors.
+
+    Four rivals that are all alike: it holds only where four intervals do, and is refuted at a corrected level.
+    """
+    found = statuses(claim(by=truth[0]), truth, seeds)
+    for error in (HOLDS, REFUTED):
+        assert found.count(error) / RUNS <= 0.025 + tolerance(0.025, RUNS)
+
+
+@pytest.mark.parametrize("truth", [1.0, -1.0])
+def test_alike_on_its_boundary_is_rarely_decided(truth: float) -> None:
+    """Gaps of 1 where `within` allows 1: as above."""
+    found = statuses(claim(relation="within", by=1), [truth], 5, spread=0.2)
+    for error in (HOLDS, REFUTED):
+        assert found.count(error) / RUNS <= 0.025 + tolerance(0.025, RUNS)
+
+
+def test_what_is_true_is_found() -> None:
+    """Leads of 4 and 5 spreads with five seeds hold, the opposite is refuted; alike within 1 with a spread of 0.2."""
+    assert statuses(claim(), [4, 5], 5).count(HOLDS) > 0.9 * RUNS
+    assert statuses(claim(), [-4, 5], 5).count(REFUTED) > 0.9 * RUNS
+    assert statuses(claim(relation="within", by=1), [0.1, -0.1], 5, spread=0.2).count(HOLDS) > 0.9 * RUNS
+    assert statuses(claim(relation="within", by=1), [0.1, 3.0], 5, spread=0.2).count(REFUTED) > 0.9 * RUNS
+
+
+def test_one_seed_decides_nothing() -> None:
+    assert verdict(claim(), pairs([5.0]), 1) == OPEN
+    assert verdict(claim(), pairs([5.0, 5.1, 5.2], []), 2) == NOT_RUN
+    assert verdict(claim(), pairs([-5.0, -5.1, -5.2], []), 2) == REFUTED  # one contradiction is enough
+    assert verdict(claim(), pairs([], []), 2) == NOT_RUN
+    exact = [Pair("column", "a", "b", (0.5, 0.5), exact=True)]
+    assert verdict(claim(), exact, 1) == HOLDS
+
+
+def results(store: Tracker) -> None:
+    """fedavg 80, 60, 70; ρ=0.1 1, 2, 3 above; ρ=0.5 5, 5.1, 5.2 above. At α = 0.1 only fedavg and ρ=0.5 have run."""
+    cells = [cell(a, alpha, seed) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1, 2)]
+    values = (80, 60, 70, 81, 62, 73, 85, 65.1, 75.2, 50, 52, 51, None, None, None, 49, 51.1, 49.9)
+    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, values, strict=True) if v})
+
+
+def test_decisions_of_a_sweep(store: Tracker) -> None:
+    """ρ=0.5 over fedavg at α = 0.5: 5.1 ± 0.25 (test_compare) holds; over ρ=0.1 too 4, 3.1, 2.2: 3.1 ± 2.24.
+    Against all in both columns: -1, -0.9, -1.1 at α = 0.1 is refuted though ρ=0.1 has not run there.
+    """
+    results(store)
+    sweep = collect("sweep")
+    one = decide(claim(method="fedsam ρ=0.5", columns=["α=0.5"]), sweep)
+    assert one.whole.status == HOLDS
+    assert one.whole.closest is not None
+    assert (one.whole.closest.rival, one.whole.seeds) == ("fedsam ρ=0.1", (3, 3))
+    assert one.whole.closest.mean == pytest.approx(3.1)
+    assert len(one.cells) == 9
+    both = decide(claim(method="fedsam ρ=0.5"), sweep)
+    assert both.whole.status == REFUTED
+    assert {name: found.status for name, found in both.columns.items()} == {
+        "dirichlet α=0.5": HOLDS,
+        "dirichlet α=0.1": REFUTED,
+    }
+    assert decide(claim(method="fedsam ρ=0.5", by=6, columns=["α=0.5"]), sweep).whole.status == REFUTED
+    assert decide(claim(method="fedsam ρ=0.1", against=["fedavg"]), sweep).whole.status == NOT_RUN
+    rho = decide(claim(method="fedsam", relation="insensitive", by=6, columns=["α=0.5"]), sweep)
+    assert (rho.whole.status, len(rho.whole.pairs)) == (HOLDS, 1)
+    percent = decide(claim(method="fedsam ρ=0.5", against=["fedavg"], unit="percent", columns=["α=0.5"]), sweep)
+    assert percent.whole.pairs[0].gaps == pytest.approx((100 * 5 / 80, 100 * 5.1 / 60, 100 * 5.2 / 70))
+
+
+def test_averages_take_whole_seeds(store: Tracker) -> None:
+    """ρ=0.5 minus fedavg, mean of both settings: (5 - 1)/2, (5.1 - 0.9)/2, (5.2 - 1.1)/2 = 2, 2.1, 2.05."""
+    results(store)
+    found = decide(claim(method="fedsam ρ=0.5", against=["fedavg"], over="partition"), collect("sweep"))
+    assert found.whole.pairs[0].gaps == pytest.approx((2, 2.1, 2.05))
+    assert found.whole.status == HOLDS
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({}, "claims.one.method: 'fedsam' may be fedsam ρ=0.1 or fedsam ρ=0.5; name one"),
+        ({"method": "fedsm"}, "claims.one.method: 'fedsm' is none of fedavg, fedsam ρ=0.1"),
+        ({"method": "fedavg", "columns": ["iid"]}, "claims.one.columns: 'iid' is none of dirichlet α=0.5"),
+        ({"method": "fedavg", "relation": "insensitive", "by": 1}, "is one row; insensitive compares several"),
+    ],
+)
+def test_refusals(store: Tracker, more: dict[str, object], message: str) -> None:
+    results(store)
+    with pytest.raises(UserError) as error:
+        decide(claim(**more), collect("sweep"))
+    assert message in str(error.value)
