@@ -11,6 +11,7 @@ from fedray.algorithms import Algorithm, algorithm
 from fedray.common.component import Checked, Component, describe
 from fedray.common.errors import UserError
 from fedray.common.identity import EXCLUDED, Later
+from fedray.common.plugins import refuse_unreachable
 from fedray.common.yaml_files import located
 from fedray.datasets import data_source
 from fedray.datasets.base import DataSource
@@ -173,6 +174,14 @@ class Evaluation(Section):
         "your own as `package.module:Class`",
     )
 
+    def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
+        own = {
+            probe.name: entries
+            for probe in registry.probes(self.probes)
+            if (entries := {k: v for k, v in probe.identity_entries(probe.options()).items() if k != "name"})
+        }
+        return super().identity_entries(written) | ({"probe_sources": own} if own else {})
+
 
 class Runtime(Section):
     """Where it runs. Of these only `device`, `threads`, and on a GPU `deterministic` and `cuda_graph`, can change a
@@ -277,12 +286,16 @@ class RunConfig(Section):
             raise UserError(f"clients.cohorts: lists {len(cohorts)} rounds, training.rounds is {self.training.rounds}")
         if self.training.precision == "tf32" and self.runtime.torch_device != "cuda":
             raise UserError("training.precision: found tf32, which CPUs do not have; fp32 or bf16")
+        probes = registry.probes(self.evaluation.probes)
+        if self.runtime.backend == "ray":
+            for component in (self.data, self.partition, self.model, self.algorithm, *probes):
+                refuse_unreachable(component)
         self.algorithm.check(self.model)
         if self.evaluation.train and self.algorithm.keeps != "none":
             raise UserError(
                 f"evaluation.train: tests the global model; {self.algorithm.name} has none that could be tested"
             )
-        for probe in registry.probes(self.evaluation.probes):
+        for probe in probes:
             probe.check(self.algorithm)
         return self
 

@@ -24,8 +24,7 @@ from fedray.algorithms.personal import KNNPer, LocalOnly, PerFedAvg
 from fedray.algorithms.pfedme import PFedMe
 from fedray.algorithms.scaffold import Scaffold
 from fedray.algorithms.server_optimizers import FedACG, FedAdam, FedAvgM, FedYogi
-from fedray.common.component import choose, load_class
-from fedray.common.errors import UserError
+from fedray.common.plugins import resolve
 
 __all__ = ["ALGORITHMS", "Algorithm", "algorithm"]
 
@@ -86,12 +85,5 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 
 def algorithm(value: object) -> Algorithm:
-    """The algorithm of a configuration's `algorithm` section; `package.module:Class` names one's own."""
-    name = value if isinstance(value, str) else value.get("name") if isinstance(value, dict) else None
-    if isinstance(name, str) and ":" in name:
-        kind = load_class("algorithm", name)
-        if not issubclass(kind, Algorithm):
-            raise UserError(f"algorithm.name: {name} is not a fedray.algorithms.base.Algorithm")
-        named = type(kind.__name__, (kind,), {"name": name, "__module__": kind.__module__, "__doc__": kind.__doc__})
-        return choose("algorithm", value, {name: named})
-    return choose("algorithm", value, ALGORITHMS)
+    """The algorithm of a configuration's `algorithm` section."""
+    return resolve("algorithm", value, ALGORITHMS, Algorithm)

@@ -17,8 +17,8 @@ from fedray.algorithms.fedavg import FedProx
 from fedray.algorithms.feddyn import FedDyn
 from fedray.algorithms.fednova import FedNova
 from fedray.algorithms.scaffold import Scaffold
-from fedray.common.component import choose
 from fedray.common.errors import UserError
+from fedray.common.plugins import resolve
 from fedray.models.base import ModelSpec
 from fedray.models.network import Layout
 
@@ -55,7 +55,7 @@ class WithProximalLoss(Algorithm):
     @field_validator("proximal", mode="before")
     @classmethod
     def _choose(cls, value: Any) -> Proximal:
-        return choose("algorithm.proximal", value, cls.choices)
+        return resolve("algorithm.proximal", value, cls.choices)
 
     @field_serializer("proximal")
     def _options(self, proximal: Proximal) -> dict[str, Any]:

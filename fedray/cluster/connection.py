@@ -9,12 +9,24 @@ from collections.abc import Iterator
 import ray
 from ray._private.services import get_ray_address_from_environment
 from ray._raylet import Config  # type: ignore[attr-defined]
+from ray.job_config import JobConfig
 
 from fedray.common.errors import UserError, one_line
+from fedray.common.plugins import FOLDER, environment, folder
 from fedray.common.signals import sigterm_as_interrupt
 
 PATIENCE = 5.0
 """Seconds to wait for a cluster's port to answer."""
+
+
+class _Job(JobConfig):
+    """A job whose workers have neither the working directory nor the script's in front of their search path.
+
+    Ray would put them there, and run a file `numpy.py`. Workers find plug-ins by FEDRAY_PLUGINS, searched last.
+    """
+
+    def _runtime_env_has_working_dir(self) -> bool:
+        return True
 
 
 @contextlib.contextmanager
@@ -45,10 +57,16 @@ def cluster(address: str | None = None) -> Iterator[None]:
 @contextlib.contextmanager
 def _local() -> Iterator[None]:
     """Start a Ray that only who has this user's token can join: Ray lets it listen on every interface."""
-    with _environment("RAY_AUTH_MODE", "token"):
+    with _environment("RAY_AUTH_MODE", "token"), _environment(FOLDER, folder()):
         Config.initialize("")  # Ray has read its environment before
         try:
-            ray.init("local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(
+                "local",
+                job_config=_Job(),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
         except Exception as error:  # Ray raises plain Exceptions, too
             ray.shutdown()
             raise UserError(f"Ray does not start on this machine: {one_line(error)}") from None
@@ -73,8 +91,9 @@ def _join(address: str) -> None:
         address = _current()
     _refuse_unreachable(address)
     remote = address.startswith("ray://")  # there the driver runs in the cluster, and this shows what it prints
+    job = JobConfig() if remote else _Job(runtime_env={"env_vars": environment()} if environment() else None)
     try:
-        ray.init(address, log_to_driver=remote, logging_level=logging.ERROR)
+        ray.init(address, job_config=job, log_to_driver=remote, logging_level=logging.ERROR)
     except Exception as error:
         ray.shutdown()
         hint = "" if "RAY_AUTH_MODE" in os.environ else "; if the cluster asks for a token, set RAY_AUTH_MODE=token"

@@ -1,13 +1,12 @@
-"""What data sets, partitions, models and algorithms have in common: a name, typed options, a paper, a registry.
+"""What data sets, partitions, models, algorithms and probes have in common: a name, typed options, a paper.
 
-A component is a frozen pydantic model whose fields are the options a user writes beside `name:`. Its registry is a
-plain dictionary, name -> class. `package.module:Class` names a class of the user's own where the section allows it.
+A component is a frozen pydantic model whose fields are the options a user writes beside `name:`.
+`fedray.common.plugins` turns a section of a configuration into a component.
 """
 
-import importlib
 import inspect
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self, TypeVar, get_args
+from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
@@ -60,8 +59,8 @@ def _has_truth(value: Any) -> bool:
 class Component(Checked):
     """Base of everything that is chosen by name in a configuration."""
 
-    name: ClassVar[str]
-    """The name in a configuration."""
+    name: ClassVar[str] = ""
+    """The name in a configuration; of a class of the user's own it is set to `package.module:Class`."""
     section: ClassVar[str] = ""
     """The section of a configuration that chooses it."""
     paper: ClassVar[str] = ""
@@ -142,42 +141,3 @@ def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]
             return []
         model = annotation
     return [field.alias or name for name, field in model.model_fields.items()]
-
-
-C = TypeVar("C", bound=Component)
-
-
-def choose(section: str, value: Any, registry: Mapping[str, type[C]]) -> C:
-    """Resolve `{name: ..., option: ...}` (or just a name) against a registry.
-
-    Raises UserError for an unknown name or option, naming the nearest valid one.
-    """
-    if isinstance(value, Component):
-        return value  # type: ignore[return-value]
-    if isinstance(value, str):
-        value = {"name": value}
-    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-        raise UserError(
-            f"{section}: found {truncated_repr(value)}; a mapping with a `name` is required, one of: "
-            f"{', '.join(sorted(registry))}"
-        )
-    name, options = value["name"], {k: v for k, v in value.items() if k != "name"}
-    if name not in registry:
-        raise unknown(f"{section}.name", name, registry)
-    return registry[name].parse(section, options)
-
-
-def load_class(section: str, path: str) -> type:
-    """Import `package.module:Class`. Raises UserError where it cannot be imported.
-
-    Whatever the module holds is run: called for what the user launches, never for what a checkpoint or a store holds.
-    """
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # a module of the user's own can raise anything
-        reason = f"{type(error).__name__}: " * (not isinstance(error, ImportError | AttributeError)) + str(error)
-        raise UserError(f"{section}.name: {path!r} cannot be imported: {reason}") from None
-    if not inspect.isclass(found):
-        raise UserError(f"{section}.name: {path!r} is not a class")
-    return found

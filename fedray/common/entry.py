@@ -1,7 +1,6 @@
 """A command line's frame: one line and an exit code for a user's mistake, no secret in any output."""
 
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -20,7 +19,6 @@ def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
 
     No secret of an address is printed or logged, in tracebacks of our own mistakes (exit code 1) neither.
     """
-    sys.path.insert(0, os.getcwd())  # one's own `package.module:Class` is looked for here first, as by `python -m`
     redact_logs()
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("fedray").setLevel(logging.INFO)

@@ -1,7 +1,9 @@
 """The data sets by name."""
 
-from fedray.common.component import choose
-from fedray.datasets.arrays import Digits, Npz
+from collections.abc import Mapping
+
+from fedray.common.plugins import resolve
+from fedray.datasets.arrays import Arrays, Digits, Npz
 from fedray.datasets.base import DataSource
 from fedray.datasets.image_folders import CINIC10, FedISIC2019
 from fedray.datasets.leaf import FEMNIST, Shakespeare
@@ -26,6 +28,7 @@ DATASETS: dict[str, type[DataSource]] = {
         Shakespeare,
         FedISIC2019,
         Npz,
+        Arrays,
         Synthetic,
         SyntheticText,
     )
@@ -34,4 +37,6 @@ DATASETS: dict[str, type[DataSource]] = {
 
 def data_source(value: object) -> DataSource:
     """The data set of a configuration's `data` section."""
-    return choose("data", value, DATASETS)
+    if isinstance(value, Mapping) and "name" not in value and "x_train" in value:
+        value = {"name": "arrays", **value}
+    return resolve("data", value, DATASETS, DataSource)

@@ -1,7 +1,7 @@
-"""The data sets by name, and two that need no published files: scikit-learn's digits and one's own arrays."""
+"""Data sets that need no published files: scikit-learn's digits, and your own arrays."""
 
 import zipfile
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -12,7 +12,7 @@ from fedray.datasets.base import Images, Published, Recipe
 from fedray.datasets.dataset import Dataset
 
 CLASSES = 100_000
-"""Arrays of one's own with larger labels are taken for a mistake; they would ask for a model with that many outputs."""
+"""Larger labels in arrays are taken for a mistake; they would ask for a model with that many outputs."""
 
 
 class Digits(Images):
@@ -38,8 +38,12 @@ class Digits(Images):
         return Dataset("digits", images[train], labels[train], images[test], labels[test], 10)
 
 
+KEYS = ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test")
+"""The arrays that a data set of your own consists of; the last two are optional."""
+
+
 class Npz(Images):
-    """One's own arrays: x_train, y_train, x_test, y_test and, if present, client_train and client_test.
+    """Your own arrays from a file: x_train, y_train, x_test, y_test and, if present, client_train and client_test.
 
     Images uint8 `(n, h, w[, c])` are scaled to [0, 1] and normalised when mean and std are given; float32 `(n, ...)`
     is used as it is.
@@ -51,52 +55,80 @@ class Npz(Images):
     def read(self) -> Dataset:
         path = located("data.path", self.path)
         try:
+            if path.exists() and not path.is_file():  # reading a pipe or a device could take for ever
+                raise ValueError("it is not a regular file")
             if path.is_file() and not zipfile.is_zipfile(path):  # NumPy would tell how to load a pickle all the same
-                raise ValueError("it is no archive of arrays")
+                raise ValueError("it is not an archive of arrays")
             with np.load(path, allow_pickle=False) as file:
                 arrays = {key: file[key] for key in file.files}
         except FileNotFoundError:
             raise UserError(f"data.path: {path} does not exist") from None
         except Exception as error:  # zipfile, zlib and NumPy each have their own for a damaged file
             raise UserError(f"data.path: {path} is not a readable .npz file: {one_line(error)}") from None
-        missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
-        if missing:
-            raise UserError(f"data.path: {path} lacks {', '.join(missing)}; it holds {', '.join(sorted(arrays))}")
-        x_train, x_test = (self._images(path, key, arrays[key]) for key in ("x_train", "x_test"))
-        y_train, y_test = (self._integers(path, key, arrays[key]) for key in ("y_train", "y_test"))
-        client_train, client_test = (
-            self._integers(path, key, arrays[key]) if key in arrays else None for key in ("client_train", "client_test")
-        )
-        for key, x in (("x_train", x_train), ("x_test", x_test)):
-            if x.dtype == np.float32 and not np.isfinite(x).all():
-                raise UserError(f"data.path: {path}: {key} holds NaN or infinity")
-        return Dataset(
-            "npz",
-            x_train,
-            y_train,
-            x_test,
-            y_test,
-            int(max(y_train.max(), y_test.max())) + 1,
-            client_train=client_train,
-            client_test=client_test,
-        )
+        return checked("npz", f"data.path: {path}", arrays)
 
-    @staticmethod
-    def _images(path: Path, key: str, x: np.ndarray) -> np.ndarray:
-        if x.dtype == np.float32 and x.ndim >= 2:
-            return x
-        if x.dtype == np.uint8 and x.ndim in (3, 4):
-            return np.ascontiguousarray(x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2))
-        raise UserError(
-            f"data.path: {path}: {key} is {x.dtype} {x.shape}; uint8 (n, h, w[, c]) or float32 (n, ...) is required"
-        )
 
-    @staticmethod
-    def _integers(path: Path, key: str, y: np.ndarray) -> np.ndarray:
-        if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or len(y) == 0:
-            raise UserError(f"data.path: {path}: {key} is {y.dtype} {y.shape}; integers (n,) with n > 0 are required")
-        if key.startswith("y") and not 0 <= y.min() <= y.max() < CLASSES:
-            raise UserError(
-                f"data.path: {path}: {key} holds {y.min()}..{y.max()}; labels in 0..{CLASSES - 1} are required"
-            )
-        return y.astype(np.int64)
+class Arrays(Images):
+    """Your own arrays from memory, for `fedray.simulate` only: the same six as in an npz file.
+
+    fedray.simulate({"data": {"x_train": x, "y_train": y, "x_test": u, "y_test": v}, ...})
+    """
+
+    name = "arrays"
+    x_train: Any = Field(None, exclude=True, repr=False, description="uint8 `(n, h, w[, c])` or float32 `(n, ...)`")
+    y_train: Any = Field(None, exclude=True, repr=False, description="integer labels `(n,)`")
+    x_test: Any = Field(None, exclude=True, repr=False, description="as x_train")
+    y_test: Any = Field(None, exclude=True, repr=False, description="as y_train")
+    client_train: Any = Field(None, exclude=True, repr=False, description="integer client ids `(n,)`; optional")
+    client_test: Any = Field(None, exclude=True, repr=False, description="integer client ids `(n,)`; optional")
+
+    def fetch(self) -> None:
+        """Nothing to do: the arrays are given."""
+
+    def read(self) -> Dataset:
+        arrays = {key: np.asarray(getattr(self, key)) for key in KEYS if getattr(self, key) is not None}
+        if not arrays:
+            raise UserError("data.name: arrays exist in memory only; pass them to fedray.simulate, or save an npz file")
+        return checked("arrays", "data", arrays)
+
+
+def checked(name: str, where: str, arrays: dict[str, np.ndarray]) -> Dataset:
+    """A data set of somebody's own arrays.
+
+    Args:
+        name: of the data set.
+        where: start of a message.
+        arrays: by their names in `KEYS`.
+
+    Raises:
+        UserError: an array is missing, or has a type, shape or values that cannot be used.
+    """
+    if missing := [key for key in KEYS[:4] if key not in arrays]:
+        raise UserError(f"{where} lacks {', '.join(missing)}; found: {', '.join(sorted(arrays))}")
+    x_train, x_test = (_images(where, key, arrays[key]) for key in ("x_train", "x_test"))
+    y_train, y_test = (_integers(where, key, arrays[key]) for key in ("y_train", "y_test"))
+    client_train, client_test = (
+        _integers(where, key, arrays[key]) if key in arrays else None for key in ("client_train", "client_test")
+    )
+    classes = int(max(y_train.max(), y_test.max())) + 1
+    return Dataset(name, x_train, y_train, x_test, y_test, classes, client_train=client_train, client_test=client_test)
+
+
+def _images(where: str, key: str, x: np.ndarray) -> np.ndarray:
+    if x.size == 0:
+        raise UserError(f"{where}: {key} has shape {x.shape}; at least one sample and one feature are required")
+    if x.dtype == np.float32 and x.ndim >= 2:
+        if not np.isfinite(x).all():
+            raise UserError(f"{where}: {key} holds NaN or infinity")
+        return x
+    if x.dtype == np.uint8 and x.ndim in (3, 4):
+        return np.ascontiguousarray(x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2))
+    raise UserError(f"{where}: {key} is {x.dtype} {x.shape}; uint8 (n, h, w[, c]) or float32 (n, ...) is required")
+
+
+def _integers(where: str, key: str, y: np.ndarray) -> np.ndarray:
+    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or len(y) == 0:
+        raise UserError(f"{where}: {key} is {y.dtype} {y.shape}; integers (n,) with n > 0 are required")
+    if key.startswith("y") and not 0 <= y.min() <= y.max() < CLASSES:
+        raise UserError(f"{where}: {key} holds {y.min()}..{y.max()}; labels in 0..{CLASSES - 1} are required")
+    return y.astype(np.int64)

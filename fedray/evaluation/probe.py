@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import Algorithm
 from fedray.client import LocalClient
+from fedray.common.component import Component
 from fedray.models.network import Layout, Output
 
 
@@ -50,15 +51,14 @@ class EvaluatedRound:
     holds: Callable[[int], Tensor]
 
 
-class Probe:
+class Probe(Component):
     """Base of all probes; by itself it measures nothing. Subclasses override what they need.
 
     A probe changes nothing: neither parameters, states, running statistics nor random draws. To use your own, give
     `package.module:Class` in `evaluation.probes`.
     """
 
-    name: ClassVar[str]
-    """The name in `evaluation.probes`."""
+    section = "evaluation.probes"
     metrics: ClassVar[Mapping[str, str]] = {}
     """Metric -> title, with its unit. A name that ends in `*` stands for all that begin so."""
     tested_models: ClassVar[frozenset[Literal["local", "global"]]] = frozenset()

@@ -1,10 +1,9 @@
 """The probes by name."""
 
 from collections.abc import Sequence
-from functools import cache
 
-from fedray.common.component import load_class
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError
+from fedray.common.plugins import resolve
 from fedray.evaluation.probe import Probe
 from fedray.evaluation.probes import Angles, Classes, Drift, Forgetting, Lambda, Proximal
 
@@ -19,19 +18,7 @@ def probes(names: Sequence[str]) -> tuple[Probe, ...]:
     """
     if len(set(names)) < len(names):
         raise UserError(f"evaluation.probes: found {', '.join(names)}; each once")
-    return tuple(_kind(name)() for name in names)
-
-
-@cache
-def _kind(name: str) -> type[Probe]:
-    if ":" not in name:
-        if name not in PROBES:
-            raise unknown("evaluation.probes", name, PROBES)
-        return PROBES[name]
-    kind = load_class("evaluation.probes", name)
-    if not issubclass(kind, Probe):
-        raise UserError(f"evaluation.probes: {name} is not a fedray.evaluation.probe.Probe")
-    return type(kind.__name__, (kind,), {"name": name, "__module__": kind.__module__, "__doc__": kind.__doc__})
+    return tuple(resolve("evaluation.probes", name, PROBES, Probe) for name in names)
 
 
 def metric_title(metric: str) -> str:

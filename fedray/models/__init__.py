@@ -1,9 +1,9 @@
 """The models by name. Each builds an `nn.Module` for an input shape and a number of classes."""
 
-from fedray.common.component import choose
+from fedray.common.plugins import resolve
 from fedray.models.base import ModelSpec
 from fedray.models.cnn import EMNISTCNN, MLP, VGG11, LeNet, McMahanCNN, SimpleCNN
-from fedray.models.custom import CustomModel
+from fedray.models.custom import custom_model
 from fedray.models.resnet import EfficientNetB0, ResNet18, ResNet50
 from fedray.models.text import CharLSTM
 from fedray.models.vit import SLViT
@@ -28,8 +28,4 @@ MODELS: dict[str, type[ModelSpec]] = {
 
 def model_spec(value: object) -> ModelSpec:
     """The model of a configuration's `model` section."""
-    name = value if isinstance(value, str) else value.get("name") if isinstance(value, dict) else None
-    if isinstance(name, str) and ":" in name:
-        kind = type("CustomModel", (CustomModel,), {"name": name, "__module__": __name__})
-        return choose("model", value, {name: kind})
-    return choose("model", value, MODELS)
+    return resolve("model", value, MODELS, ModelSpec, custom_model)

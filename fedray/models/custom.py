@@ -1,4 +1,4 @@
-"""The models by name. Each builds an `nn.Module` for an input shape and a number of classes."""
+"""A model of the user's own: any nn.Module."""
 
 import inspect
 from typing import ClassVar
@@ -6,7 +6,6 @@ from typing import ClassVar
 from pydantic import ConfigDict
 from torch import nn
 
-from fedray.common.component import load_class
 from fedray.common.errors import UserError
 from fedray.models.base import ModelSpec
 
@@ -19,30 +18,34 @@ class CustomModel(ModelSpec):
 
     model_config = ConfigDict(frozen=True, extra="allow")
     name = "custom"
-    path: ClassVar[str] = ""
+    module_class: ClassVar[type[nn.Module]]
 
     @property
     def taps(self) -> tuple[str, ...]:
-        return tuple(getattr(load_class("model", self.name), "taps", ()))
+        return tuple(getattr(self.module_class, "taps", ()))
 
     @property
     def channels_last(self) -> bool:
-        return bool(getattr(load_class("model", self.name), "channels_last", False))
+        return bool(getattr(self.module_class, "channels_last", False))
 
     @property
     def takes_tokens(self) -> bool:
-        return bool(getattr(load_class("model", self.name), "takes_tokens", False))
+        return bool(getattr(self.module_class, "takes_tokens", False))
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        kind = load_class("model", self.name)
-        if not issubclass(kind, nn.Module):
-            raise UserError(f"model.name: {self.name} is not an nn.Module")
         arguments = dict(self.model_extra or {})
-        wanted = inspect.signature(kind).parameters
+        wanted = inspect.signature(self.module_class).parameters
         arguments |= {
             key: value for key, value in (("input_shape", input_shape), ("num_classes", num_classes)) if key in wanted
         }
         try:
-            return kind(**arguments)
+            return self.module_class(**arguments)
         except TypeError as error:
             raise UserError(f"model: {self.name} cannot be built: {error}") from None
+
+
+def custom_model(found: type, path: str) -> type[ModelSpec]:
+    """The component of an nn.Module that `path` names. Raises UserError where it is something else."""
+    if not issubclass(found, nn.Module):
+        raise UserError(f"model.name: {path} is not a subclass of torch.nn.Module")
+    return type("CustomModel", (CustomModel,), {"name": path, "module_class": found, "__module__": __name__})

@@ -1,6 +1,6 @@
 """The partitions by name: how samples are dealt to clients."""
 
-from fedray.common.component import choose
+from fedray.common.plugins import resolve
 from fedray.partitions.base import Partition
 from fedray.partitions.schemes import IID, Dirichlet, DirichletClient, Natural, Pathological, PxCy, Sharding
 
@@ -11,4 +11,4 @@ PARTITIONS: dict[str, type[Partition]] = {
 
 def partition(value: object) -> Partition:
     """The partitioner of a configuration's `partition` section."""
-    return choose("partition", value, PARTITIONS)
+    return resolve("partition", value, PARTITIONS, Partition)

@@ -9,17 +9,17 @@ from tests.bad_input.case import NPZ, Case, Opens, half, idx, leaf, npz, put, ru
 CASES: dict[str, Case] = {
     "npz absent": run("data.path: data.npz does not exist", NPZ),
     "npz is text": run(
-        "data.path: data.npz is not a readable .npz file: ValueError: it is no archive of arrays",
+        "data.path: data.npz is not a readable .npz file: ValueError: it is not an archive of arrays",
         NPZ,
         prepare=put("data.npz", "hello"),
     ),
     "npz is empty": run(
-        "data.path: data.npz is not a readable .npz file: ValueError: it is no archive of arrays",
+        "data.path: data.npz is not a readable .npz file: ValueError: it is not an archive of arrays",
         NPZ,
         prepare=put("data.npz", ""),
     ),
     "npz is a folder": run(
-        "data.path: . is not a readable .npz file: IsADirectoryError: [Errno 21]…", "data={name: npz, path: .}"
+        "data.path: . is not a readable .npz file: ValueError: it is not a regular file", "data={name: npz, path: .}"
     ),
     "npz of nobody": run(
         "data.path: found '~no_such_user/x': Could not determine home directory…",
@@ -29,7 +29,7 @@ CASES: dict[str, Case] = {
         "data.path: found 'a\\x00b'; a path has no zero characters", 'data={name: npz, path: "a\\0b"}'
     ),
     "npz cut": run(
-        "data.path: data.npz is not a readable .npz file: ValueError: it is no archive of arrays",
+        "data.path: data.npz is not a readable .npz file: ValueError: it is not an archive of arrays",
         NPZ,
         prepare=half("data.npz"),
     ),
@@ -40,7 +40,7 @@ CASES: dict[str, Case] = {
         prepare=npz(y_train=np.array([Opens()] * 20)),
     ),
     "npz without labels": run(
-        "data.path: data.npz lacks y_test; it holds x_test, x_train, y_train", NPZ, prepare=npz(y_test=None)
+        "data.path: data.npz lacks y_test; found: x_test, x_train, y_train", NPZ, prepare=npz(y_test=None)
     ),
     "npz of doubles": run(
         "data.path: data.npz: x_train is float64 (20, 5); uint8 (n, h, w[, c]) or float32 (n, ...) is required",

@@ -88,10 +88,10 @@ CASES: dict[str, Case] = {
     ),
     "section is a number": run("run.yaml: training: found 5; a mapping is required", "training=5"),
     "section is a list": run(
-        "run.yaml: algorithm: found ['fedavg']; a mapping with a `name` is required,…", "algorithm=[fedavg]"
+        "run.yaml: algorithm: expected a name or a mapping with `name`, got ['fedavg'];…", "algorithm=[fedavg]"
     ),
     "component without name": run(
-        "run.yaml: algorithm: found {'rho': 1}; a mapping with a `name` is required,…", "algorithm={rho: 1}"
+        "run.yaml: algorithm: expected a name or a mapping with `name`, got {'rho': 1};…", "algorithm={rho: 1}"
     ),
     "seed negative": run("run.yaml: seed: found -1; input should be greater than or equal to 0", "seed=-1"),
     "seed huge": run("run.yaml: seed: found <int>; input should be less than 4294967296", "seed=0x" + "f" * 9000),
@@ -194,16 +194,18 @@ CASES: dict[str, Case] = {
         "algorithm=json:Thing",
     ),
     "plug-in kind": run(
-        "run.yaml: algorithm.name: json:JSONDecoder is not a fedray.algorithms.base.Algorithm",
+        "run.yaml: algorithm.name: json:JSONDecoder is not a subclass of fedray.algorithms.base.Algorithm",
         "algorithm=json:JSONDecoder",
     ),
-    "plug-in model": run("model.name: json:JSONDecoder is not an nn.Module", "model=json:JSONDecoder"),
+    "plug-in model": run(
+        "run.yaml: model.name: json:JSONDecoder is not a subclass of torch.nn.Module", "model=json:JSONDecoder"
+    ),
     "plug-in without module": run(
         "run.yaml: algorithm.name: ':Thing' cannot be imported: ValueError: Empty module name", "algorithm=:Thing"
     ),
     "plug-in relative": run(
-        "model.name: '..here:Thing' cannot be imported: TypeError: the 'package' argument is required to perform "
-        "a relative import for '..here'",
+        "run.yaml: model.name: '..here:Thing' cannot be imported: TypeError: the 'package' argument is required to "
+        "perform a relative import for '..here'",
         "model=..here:Thing",
     ),
     "plug-in that raises": run(
