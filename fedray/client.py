@@ -28,22 +28,27 @@ SECOND_BUFFERS = "second_buffers"
 
 @dataclass(frozen=True)
 class Population:
-    """What all clients of a run have in common beside the model: samples, classes, the seed of every draw, totals."""
+    """What all clients of a run have in common beside the model: samples, classes, the seed of every draw, totals.
+
+    counts(): training samples of every client in each class, int64 `(N, C)`.
+    """
 
     samples: Samples
     classes: int
     seed: int
     clients: int
     total_samples: int
+    counts: Callable[[], np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
 class Optimiser:
-    """The canonical step's constants: C (None: no clipping), weight decay, m."""
+    """The canonical step's constants: C (None: no clipping), weight decay, m, and what is decayed (None: all)."""
 
     clip_norm: float | None = None
     weight_decay: float = 0.0
     momentum: float = 0.0
+    decayed: Tensor | None = None
 
 
 class Descent:
@@ -78,7 +83,8 @@ class Descent:
                 else clipped(q, clip_norm)
             )
         if self.optimiser.weight_decay:
-            q = q + self.optimiser.weight_decay * moving
+            decayed = self.optimiser.decayed
+            q = q + self.optimiser.weight_decay * (moving if decayed is None else moving * decayed)
         if momentum:
             self._velocity = q if self._velocity is None else momentum * self._velocity + q
             q = self._velocity if mask is None else self._velocity * mask
@@ -111,6 +117,8 @@ class LocalClient:
     first: bool = True
     batch_size: int = 1
     optimiser: Optimiser = Optimiser()
+    counted_steps: float = 0.0
+    first_lr: float = 0.0
     theta: Tensor = field(init=False)
     local: Vectors = field(default_factory=Vectors)
     step: int = 0
@@ -121,6 +129,7 @@ class LocalClient:
 
     def __post_init__(self) -> None:
         self.theta = self.theta_0
+        self.counted_steps, self.first_lr = self.counted_steps or self.steps, self.first_lr or self.lr
         self._past_loss = self._step_loss = torch.zeros((), device=self.theta.device)
         self._update: tuple[Tensor, Tensor] | None = None
         self._in_loss = False
@@ -166,6 +175,12 @@ class LocalClient:
     @cached_property
     def counts(self) -> Tensor:
         return torch.bincount(self.population.samples.labels(self.indices), minlength=self.population.classes).float()
+
+    @property
+    def all_counts(self) -> Tensor:
+        if self.population.counts is None:
+            raise ValueError("this population counts no classes")
+        return torch.from_numpy(self.population.counts()).float().to(self.theta.device)
 
     @property
     def update(self) -> Tensor:

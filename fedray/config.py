@@ -84,14 +84,27 @@ class Training(Section):
         description="what C bounds: q, or q less the α y or μ y that FL-Simulator's code adds as weight decay (D-12)",
     )
     server_lr: float = Field(1.0, gt=0, allow_inf_nan=False, description="η_g: scales the averaged update only")
-    aggregation: Literal["uniform", "samples"] = Field(
-        "uniform", description="π: weights of the cohort's average, equal or proportional to n_i"
+    aggregation: Literal["uniform", "samples", "batches"] = Field(
+        "uniform",
+        description="π: weights of the cohort's average, equal, proportional to n_i, or to the whole batches in n_i "
+        "(FedGELA's code, D-42)",
     )
     on_divergence: Literal["stop", "drop"] = Field(
         "stop",
         description="when a client's loss, upload or state is not finite, or too large to be summed: end the "
         "run as diverged, or make the round again without it, as if it had not been drawn "
         "(`dropped_clients` counts them)",
+    )
+
+    lr_decay_within: Annotated[float, Later()] = Field(
+        1.0, gt=0, le=1, description="factor on η per local epoch within a round (FedACG's code, D-104)"
+    )
+    weight_decay_on: Annotated[Literal["all", "weights"], Later()] = Field(
+        "all", description="weights: parameters called bias are not decayed (FedRep's code, D-115)"
+    )
+    nominal_steps: Annotated[bool, Later()] = Field(
+        False,
+        description="methods that divide by K_i divide by epochs x n_i / batch size, whole or not (FL-Simulator, D-23)",
     )
 
     precision: Annotated[Literal["fp32", "tf32", "bf16"], Later()] = Field(
@@ -128,6 +141,12 @@ class Training(Section):
         if self.local_steps is not None:
             return self.local_steps
         return self.epochs * self.steps_per_epoch(samples)
+
+    def counted_steps(self, samples: int) -> float:
+        """K_i where a method divides by it: the steps made, or `nominal_steps`."""
+        if not self.nominal_steps or self.local_steps is not None or self.batch_size == "full":
+            return self.steps(samples)
+        return self.epochs * samples / self.batch_size
 
     def steps_per_epoch(self, samples: int) -> int:
         """The mini-batch steps of one pass over this many samples."""

@@ -134,6 +134,7 @@ class Client(Protocol):
     state: what this client keeps between rounds; assign to it in `upload`. local: scratch vectors of this round.
     x, y: the batch, its inputs and int64 labels. step: k. steps: K_i, the steps this client makes in the round.
     lr: η_t. momentum: m of the local optimiser. weight: π_i, its share in the average of the cohort.
+    counted_steps: K_i where a method divides by it, `steps` unless `training.nominal_steps` (D-23). first_lr: η_0.
     batch_size: samples of a whole batch. first: whether the client has kept nothing yet, for methods whose clients keep
     something: its first activity.
     """
@@ -150,6 +151,8 @@ class Client(Protocol):
     lr: float
     momentum: float
     weight: float
+    counted_steps: float
+    first_lr: float
     batch_size: int
     first: bool
 
@@ -184,6 +187,10 @@ class Client(Protocol):
     @property
     def counts(self) -> Tensor:
         """n_ic: training samples of this client in each class, float32 `(C,)`."""
+
+    @property
+    def all_counts(self) -> Tensor:
+        """n_jc: training samples of every client in each class, float32 `(N, C)`; what a method shares beforehand."""
 
     @property
     def update(self) -> Tensor:

@@ -1,11 +1,12 @@
 """Dynamic regularisation: each client keeps H_i, the sum of its updates, and the server adds the mean of all H_i."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads, Vectors
+from fedray.common.identity import Later
 
 
 class DynamicRegularisation(Proximal):
@@ -86,7 +87,8 @@ class FedDyn(DynamicRegularisation):
 class FedDC(DynamicRegularisation):
     """q = g(y) + α (y - x + h_i) + c - c_i; h_i <- h_i + u_i; c_i <- c_i - c - u_i/(K_i η_t); x and h as FedDyn.
 
-    c stays the mean of all N c_i. Readings: the η of the round, not the first one (D-23); clients count equally, where
+    c stays the mean of all N c_i. Readings: the η of the round, not the first one of the code (D-23; `variate_lr:
+    first`); clients count equally, where
     the authors' code weighs α, c and the change of c_i by w_i = n_i N/Σ n (`scaling: samples`; no difference for equal
     clients).
     """
@@ -102,6 +104,9 @@ class FedDC(DynamicRegularisation):
     )
     scaling: Literal["constant", "samples"] = Field(
         "constant", description="samples: α/w_i, c/w_i and w_i Δc_i, as in the authors' code (D-17)"
+    )
+    variate_lr: Annotated[Literal["round", "first"], Later()] = Field(
+        "round", description="η in the variates: the round's, or the first round's, as in the authors' code (D-23)"
     )
 
     def size(self, c: Client) -> float:
@@ -127,7 +132,8 @@ class FedDC(DynamicRegularisation):
         return super().proximal(c, theta) + c.message.c / self.size(c) - c.state.c
 
     def upload(self, c: Client) -> Uploads:
-        change = -c.message.c / self.size(c) - c.update / (c.steps * c.lr)
+        lr = c.lr if self.variate_lr == "round" else c.first_lr
+        change = -c.message.c / self.size(c) - c.update / (c.counted_steps * lr)
         c.state.c = c.state.c + change
         return {**super().upload(c), "c_change": Sum(change, self.size(c))}
 

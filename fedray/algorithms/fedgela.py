@@ -1,6 +1,6 @@
 """FedGELA: a fixed classifier for everyone, adapted to each client's classes; its halves FedGE and LA-only."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Client, Forward, ParameterGroup
-from fedray.algorithms.linear_head import LinearHead, Q, Unbiased, counts, normalised, phi
+from fedray.algorithms.linear_head import Gamma, LinearHead, Q, Unbiased, counts, normalised, phi
 from fedray.common.errors import UserError
+from fedray.common.identity import Later
 from fedray.models.network import Layout, Output
 
 PAPER = "Fan et al., Federated learning with bilateral curation for partially class-disjoint data, NeurIPS 2023"
@@ -90,7 +91,8 @@ class FedGELA(FedGE):
     W, h and E_W as in `fedge`. With Q(x) = x, γ = C, absent classes have Φ = 0, and Σ_k p_k Φ_k = 1 where all clients
     together have equal classes, so the average of the clients' classifiers is W. Table 6's other Q need γ from
     statistics of all clients for that to hold class by class; here each client takes γ_k = C/Σ_c Q(n_kc/n_k), which
-    shares nothing, is C for Q(x) = x, and makes Σ_k p_k Φ_k = 1 in the mean over classes. Eq. 5's softmax runs over the
+    shares nothing, is C for Q(x) = x, and makes Σ_k p_k Φ_k = 1 in the mean over classes (`gamma: shared` takes the γ_c
+    that makes it 1 for each class, from the class counts of all clients). Eq. 5's softmax runs over the
     classes a client has, its code's over all of them (D-39). The generic model is the one with Φ = 1, the personal one
     that of a client after its local training, with its Φ_k. What the released repository calls FedAvg has the adapted
     simplex as well (D-44).
@@ -100,6 +102,9 @@ class FedGELA(FedGE):
     paper = f"{PAPER}, eq. 5"
     idea = "FedGE, and each client's classifier scaled to its classes"
     phi: Q = Field("x", description="Q of Φ_kc: the share of the class, its exponential or its root")
+    gamma: Annotated[Gamma, Later()] = Field(
+        "client", description="γ: of each client by itself, or of each class from all clients' Q_k (table 6)"
+    )
     softmax: Literal["all", "present"] = Field("all", description="classes in the local softmax: as the code, or eq. 5")
 
     def label(self) -> str:
@@ -107,7 +112,7 @@ class FedGELA(FedGE):
         return self.name if self.phi == "x" else f"{self.name}-phi-{self.phi}"
 
     def begin(self, c: Client) -> None:
-        c.local.phi = phi(c, self.classes(c.layout), self.phi)
+        c.local.phi = phi(c, self.classes(c.layout), self.phi, self.gamma)
         c.local.absent = counts(c, self.classes(c.layout)) == 0
 
     def adapted(self, z: Tensor, c: Client) -> Tensor:

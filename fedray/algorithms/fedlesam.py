@@ -1,6 +1,6 @@
 """FedLESAM and its variance-reduced and dual variants: SAM's perturbation estimated from the global model's path."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -9,6 +9,8 @@ from torch import Tensor
 from fedray.algorithms.base import Algorithm, Client, Received, Server, Uploads, Vectors, unit
 from fedray.algorithms.feddyn import DynamicRegularisation
 from fedray.algorithms.scaffold import Scaffold
+from fedray.common.identity import Later
+from fedray.models.network import Layout
 
 
 class FedLESAM(Algorithm):
@@ -18,6 +20,10 @@ class FedLESAM(Algorithm):
     global norm (D-11); no perturbation at a client's first activity, and x_old is kept by the client, as in the paper.
     `estimate: server` is the code's choice (D-11b): the server broadcasts its last change, e = -ρ unit(x^t - x^{t-1}).
     Both agree when everyone takes part in every round.
+
+    As the code has it: with `shift: scalars` tensor j is shifted, as a whole, by coordinate j of x_old - x (D-10);
+    with `norm: summed` ρ is divided by the sum of the lengths of the tensors' parts, or scalars, not by the length of
+    all (D-11).
     """
 
     name = "fedlesam"
@@ -28,6 +34,12 @@ class FedLESAM(Algorithm):
     )
     estimate: Literal["client", "server"] = Field(
         "client", description="who knows the global change: each client since its last activity, or the server"
+    )
+    shift: Annotated[Literal["vector", "scalars"], Later()] = Field(
+        "vector", description="e along x_old - x, or one of its scalars for each tensor (the code, D-10)"
+    )
+    norm: Annotated[Literal["global", "summed"], Later()] = Field(
+        "global", description="what e is divided by: one norm, or the sum of the tensors' (the code, D-11)"
     )
 
     def server_state(self, theta: Tensor) -> Vectors:
@@ -48,7 +60,17 @@ class FedLESAM(Algorithm):
             back = -c.message.change
         else:
             back = torch.zeros_like(c.theta_0) if c.first else c.state.x_old - c.theta_0
-        c.local.e = self.rho * unit(back)
+        c.local.e = self.rho * self.towards(back, c.layout)
+
+    def towards(self, back: Tensor, layout: Layout) -> Tensor:
+        """The direction of e, of length 1 unless its parts are the code's."""
+        if (self.shift, self.norm) == ("vector", "global"):
+            return unit(back)
+        sizes = list(layout.sizes)
+        parts = back.split(sizes) if self.shift == "vector" else back[: len(sizes)].split(1)
+        lengths = torch.stack([torch.linalg.vector_norm(part) for part in parts])
+        length = lengths.sum() if self.norm == "summed" else torch.linalg.vector_norm(lengths)
+        return torch.cat([part.expand(size) for part, size in zip(parts, sizes, strict=True)]) / (length + 1e-7)
 
     def gradient(self, c: Client) -> Tensor:
         return c.grad(c.theta + c.local.e)

@@ -1,9 +1,12 @@
 """Normalised averaging: clients that make more steps do not pull the average towards their own optimum."""
 
+from typing import Annotated, Literal
+
 from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads
+from fedray.common.identity import Later
 
 
 def effective_steps(steps: int, momentum: float, shrink: float = 0.0) -> float:
@@ -24,20 +27,26 @@ class FedNova(Proximal):
 
     a_i counts the steps as the local optimiser weighs them, momentum and proximal term included. Readings: the proximal
     term is part of the direction, so it passes through the momentum; τ is Σ π_i a_i for μ > 0 too, where the authors'
-    code takes Σ π_i K_i and, with momentum, counts each step twice (D-105).
+    code takes Σ π_i K_i (`tau: steps`) and, with momentum, counts each step twice (D-105).
     """
 
     name = "fednova"
     paper = "Wang et al., Tackling the objective inconsistency problem, NeurIPS 2020"
     idea = "each update is divided by the client's effective number of steps before averaging"
     mu: float = Field(0.0, ge=0, description="μ: weight of a proximal term; 0 for plain FedNova")
+    tau: Annotated[Literal["effective", "steps"], Later()] = Field(
+        "effective", description="τ: Σ π_i a_i, or Σ π_i K_i (the authors' code with μ > 0, D-105)"
+    )
 
     def proximal(self, c: Client, theta: Tensor) -> Tensor:
         return self.mu * (theta - c.theta_0)
 
     def upload(self, c: Client) -> Uploads:
         a = effective_steps(c.steps, c.momentum, c.lr * self.mu)
-        return {"mean_step": Sum(c.update, c.weight / a), "tau": Sum(c.theta.new_tensor(a), c.weight)}
+        return {
+            "mean_step": Sum(c.update, c.weight / a),
+            "tau": Sum(c.theta.new_tensor(a if self.tau == "effective" else c.steps), c.weight),
+        }
 
     def aggregate(self, server: Server, got: Received) -> None:
         server.theta = server.theta + server.server_lr * got.tau * got.mean_step

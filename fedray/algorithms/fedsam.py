@@ -3,7 +3,7 @@
 A perturbation knows neither weight decay nor clipping nor proximal terms, and the step starts from the unperturbed y.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -12,10 +12,16 @@ from torch import Tensor
 from fedray.algorithms.base import Algorithm, Client, unit
 from fedray.algorithms.feddyn import DynamicRegularisation
 from fedray.algorithms.scaffold import Scaffold
+from fedray.common.errors import UserError
+from fedray.common.identity import Later
+from fedray.models.network import Layout
 
 
 class FedSAM(Algorithm):
-    """q = g(y + ρ unit(g(y))) (eq. 4; eq. 3's element-wise sign is not an ascent direction, D-22)."""
+    """q = g(y + ρ unit(g(y))) (eq. 4; eq. 3's element-wise sign is not an ascent direction, D-22).
+
+    `perturb: head` or `body` perturbs a part of the parameters alone, by the unit gradient of that part (D-116).
+    """
 
     name = "fedsam"
     paper = "Qu et al., Generalized federated learning via sharpness aware minimization, ICML 2022, algorithm 1"
@@ -35,8 +41,17 @@ class FedSAM(Algorithm):
         },
     )
 
+    perturb: Annotated[Literal["all", "head", "body"], Later()] = Field(
+        "all", description="which parameters are perturbed (FedSOL's code, D-116)"
+    )
+
+    def check_built(self, layout: Layout, tokens: bool) -> None:
+        super().check_built(layout, tokens)
+        if not (layout.part(self.perturb) * layout.trainable).any():
+            raise UserError(f"algorithm.perturb: found {self.perturb!r}, of which the model has nothing to train")
+
     def gradient(self, c: Client) -> Tensor:
-        return c.grad(c.theta + self.rho * unit(c.grad(c.theta)))
+        return c.grad(c.theta + self.rho * unit(c.grad(c.theta, part=self.perturb)))
 
 
 class FedASAM(Algorithm):

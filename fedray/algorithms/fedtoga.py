@@ -110,7 +110,7 @@ class FedTOGA(DynamicRegularisation):
     def upload(self, c: Client) -> Uploads:
         uploads = dict(super().upload(c)) if self.dynamic_regularisation else {}
         if self.needs_delta:
-            per_step = c.steps if self.delta_scale == "mean_step" else c.steps * c.lr
+            per_step = c.counted_steps * (1.0 if self.delta_scale == "mean_step" else c.lr)
             uploads["delta"] = Sum(c.update, -c.weight / per_step)
         return uploads
 

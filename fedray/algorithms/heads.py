@@ -1,12 +1,25 @@
 """Methods that treat body and head apart: FedRod has two heads, FedBABU leaves its head as it is, FedRep's is local."""
 
+from typing import Annotated, Literal
+
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Algorithm, Client, Forward, ParameterGroup, Uploads
+from fedray.algorithms.base import (
+    Algorithm,
+    Client,
+    Forward,
+    ParameterGroup,
+    Received,
+    Server,
+    Sum,
+    Uploads,
+    Vectors,
+)
 from fedray.algorithms.linear_head import LinearHead, counts
+from fedray.common.identity import Later
 from fedray.models.network import Output
 
 
@@ -74,9 +87,10 @@ class FedBABU(Algorithm):
 class FedRep(Algorithm):
     """q = g(y) on the head in the first epochs of a round, then on the body.
 
-    Each client keeps its own head, only the body is sent; a newcomer has the initial one (D-106). A round of
-    no more than `body_epochs` epochs moves the body alone. The personal model is a client's head on the present body,
-    after epochs of fine-tuning for the head.
+    Each client keeps its own head, only the body is sent; a newcomer has the initial one. A round of no more than
+    `body_epochs` epochs moves the body alone. The personal model is a client's head on the present body, after
+    epochs of fine-tuning for the head. In the code a newcomer starts with the average of the last cohort's heads,
+    which the server then has to know (`newcomer: average`, D-106).
     """
 
     name = "fedrep"
@@ -93,6 +107,27 @@ class FedRep(Algorithm):
         description="last epochs of a round, in which the body moves",
         json_schema_extra={"paper": {"FedRep's code": 1}},
     )
+    newcomer: Annotated[Literal["initial", "average"], Later()] = Field(
+        "initial", description="the head of a client's first round: the initial one, or the last cohort's average"
+    )
+
+    def server_state(self, theta: Tensor) -> Vectors:
+        return Vectors() if self.newcomer == "initial" else Vectors(head=theta)
+
+    def message(self, server: Server) -> Vectors:
+        return Vectors() if self.newcomer == "initial" else Vectors(head=server.state.head)
+
+    def begin(self, c: Client) -> None:
+        if self.newcomer == "average" and c.first:
+            c.theta = torch.where(c.layout.part("head").to(c.theta.device) > 0, c.message.head, c.theta)
+
+    def upload(self, c: Client) -> Uploads:
+        return {} if self.newcomer == "initial" else {"head": Sum(c.theta, c.weight)}
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        super().aggregate(server, got)
+        if self.newcomer == "average":
+            server.state.head = got.head
 
     def trained_part(self, c: Client) -> ParameterGroup:
         return "body" if c.epoch >= c.epochs - self.body_epochs else "head"

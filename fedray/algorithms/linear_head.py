@@ -11,6 +11,7 @@ from fedray.common.errors import UserError
 from fedray.models.network import Layout, Output
 
 Q = Literal["x", "exp", "sqrt"]
+Gamma = Literal["client", "shared"]
 
 
 class LinearHead(Algorithm):
@@ -56,11 +57,23 @@ def counts(c: Client, classes: int) -> Tensor:
     return pad(c.counts, (0, classes - len(c.counts)))
 
 
-def phi(c: Client, classes: int, q: Q = "x") -> Tensor:
-    """Φ_k, float32 `(classes,)`: Q(n_kc/n_k), scaled to a mean of 1 over the classes; Q: x, e^x or √x."""
-    p = counts(c, classes) / c.samples
-    scaled = p if q == "x" else p.exp() if q == "exp" else p.sqrt()
-    return scaled / scaled.mean()
+def phi(c: Client, classes: int, q: Q = "x", gamma: Gamma = "client") -> Tensor:
+    """Φ_k, float32 `(classes,)`: γ Q(n_kc/n_k) with Q: x, e^x or √x.
+
+    Args:
+        gamma: client: Φ_k has a mean of 1 over the classes. shared: Σ_k p_k Φ_kc is 1 for each class, over all clients.
+    """
+    scaled = _q(counts(c, classes) / c.samples, q)
+    if gamma == "client":
+        return scaled / scaled.mean()
+    everyone = pad(c.all_counts, (0, classes - c.all_counts.shape[1]))
+    sizes = everyone.sum(1, keepdim=True)
+    average = (sizes / sizes.sum() * _q(everyone / sizes.clamp(min=1), q)).sum(0)
+    return scaled / average.where(average > 0, 1.0)
+
+
+def _q(p: Tensor, q: Q) -> Tensor:
+    return p if q == "x" else p.exp() if q == "exp" else p.sqrt()
 
 
 def normalised(output: Output) -> Tensor:

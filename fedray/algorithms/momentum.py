@@ -19,7 +19,7 @@ class ClientMomentum(Algorithm):
         return Vectors(delta=server.state.delta)
 
     def upload(self, c: Client) -> Uploads:
-        return {"delta": Sum(c.update, -c.weight / (c.steps * c.lr))}
+        return {"delta": Sum(c.update, -c.weight / (c.counted_steps * c.lr))}
 
     def aggregate(self, server: Server, got: Received) -> None:
         super().aggregate(server, got)

@@ -1,11 +1,14 @@
 """Personal models without a method's own part of theta: Local-only, PerFedAvg (a start for fine-tuning), kNN-Per."""
 
+from typing import Annotated
+
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedray.algorithms.base import Algorithm, Client, Forward, Loss
+from fedray.common.identity import Later
 from fedray.models.network import Output
 
 
@@ -31,6 +34,9 @@ class PerFedAvg(Algorithm):
     g: gradient on the step's batch; g', g'': on one and another batch, drawn from the shard for this step alone. a = 0
     is FedAvg. The inner step has neither momentum nor weight decay (D-51). A personal model is x after plain steps of
     length a.
+
+    As the code has it: the outer step has a length of its own, b (`outer_lr`), and the inner one decays the weights,
+    y' = y - a (g' + w y) (`inner_weight_decay`), both FedSOL's port.
     """
 
     name = "perfedavg"
@@ -38,6 +44,16 @@ class PerFedAvg(Algorithm):
     idea = "learns a start from which one step adapts well"
     inner_lr: float | None = Field(
         None, ge=0, allow_inf_nan=False, description="a: length of the inner step; default the round's learning rate"
+    )
+    outer_lr: Annotated[float | None, Later()] = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="b: length of the outer step; default the round's learning rate",
+        json_schema_extra={"paper": {"FedSOL's code": 0.01, "FL-bench": 0.001}},
+    )
+    inner_weight_decay: Annotated[float, Later()] = Field(
+        0.0, ge=0, allow_inf_nan=False, description="w: weight decay of the inner step (FedSOL's code, D-51)"
     )
     hessian_free: bool = Field(False, description="add the second-order term, as a finite difference")
     delta: float = Field(
@@ -48,9 +64,15 @@ class PerFedAvg(Algorithm):
         """The length of the inner step."""
         return c.lr if self.inner_lr is None else self.inner_lr
 
+    def rate(self, c: Client) -> float:
+        return c.lr if self.outer_lr is None else self.outer_lr
+
     def gradient(self, c: Client) -> Tensor:
         a = self.a(c)
-        v = c.grad(c.theta - a * c.grad(c.theta, _on(*c.draw())))
+        inner = c.grad(c.theta, _on(*c.draw()))
+        if self.inner_weight_decay:
+            inner = inner + self.inner_weight_decay * c.theta
+        v = c.grad(c.theta - a * inner)
         if not self.hessian_free:
             return v
         other = _on(*c.draw())

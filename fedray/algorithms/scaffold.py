@@ -1,12 +1,13 @@
 """Control variates: each client corrects its gradient by the difference of the server's and its own variate."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads, Vectors
 from fedray.algorithms.fednova import effective_steps
+from fedray.common.identity import Later
 
 
 class Scaffold(Proximal):
@@ -14,6 +15,9 @@ class Scaffold(Proximal):
 
     Under local momentum m, u_i/(K_i η_t) is up to 1/(1 - m) times a gradient; FedSOL's code divides by the number of
     steps that momentum makes of K_i instead (`divisor: effective`, D-32).
+
+    As the code has it: FedSOL's adds to c the changes of c_i weighted by samples, (M/N) Σ n_i Δc_i / Σ n_j (`variates:
+    samples`, D-32); FedDC's divides by the first round's η (`variate_lr: first`, D-23).
     """
 
     name = "scaffold"
@@ -21,6 +25,12 @@ class Scaffold(Proximal):
     idea = "control variates cancel client drift"
     divisor: Literal["steps", "effective"] = Field(
         "steps", description="effective: a(K_i) of FedNova in place of K_i, for local momentum (FedSOL's code)"
+    )
+    variates: Annotated[Literal["uniform", "samples"], Later()] = Field(
+        "uniform", description="weights of the changes of c_i in c: equal, or by samples (FedSOL's code, D-32)"
+    )
+    variate_lr: Annotated[Literal["round", "first"], Later()] = Field(
+        "round", description="η in the variates: the round's, or the first round's (FedDC's code, D-23)"
     )
 
     def server_state(self, theta: Tensor) -> Vectors:
@@ -36,11 +46,14 @@ class Scaffold(Proximal):
         return c.message.c - c.state.c
 
     def upload(self, c: Client) -> Uploads:
-        steps = c.steps if self.divisor == "steps" else effective_steps(c.steps, c.momentum)
-        change = -c.message.c - c.update / (steps * c.lr)
+        steps = c.counted_steps if self.divisor == "steps" else effective_steps(c.steps, c.momentum)
+        change = -c.message.c - c.update / (steps * (c.lr if self.variate_lr == "round" else c.first_lr))
         c.state.c = c.state.c + change
-        return {"c_change": Sum(change)}
+        if self.variates == "uniform":
+            return {"c_change": Sum(change)}
+        return {"c_change": Sum(change, c.samples), "samples": Sum(change.new_tensor(float(c.samples)))}
 
     def aggregate(self, server: Server, got: Received) -> None:
         super().aggregate(server, got)
-        server.state.c = server.state.c + got.c_change / server.clients
+        change = got.c_change if self.variates == "uniform" else server.cohort * got.c_change / got.samples
+        server.state.c = server.state.c + change / server.clients

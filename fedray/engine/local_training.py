@@ -77,8 +77,17 @@ def start_client(
         task.weight,
         not task.state,
         len(indices) if training.batch_size == "full" else min(training.batch_size, len(indices)),
-        Optimiser(training.clip_norm, training.weight_decay, training.momentum),
+        Optimiser(training.clip_norm, training.weight_decay, training.momentum, decayed(training, network)),
+        training.counted_steps(len(indices)) if broadcast.steps is None else broadcast.steps,
+        training.lr,
     )
+
+
+def decayed(training: Training, network: Network) -> Tensor | None:
+    """float32 `(P,)`: 1 on the parameters with weight decay; None for all."""
+    if training.weight_decay_on == "all":
+        return None
+    return network.layout.mask(lambda name: name.rpartition(".")[2] != "bias").to(network.initial.device)
 
 
 def descend(
@@ -122,7 +131,7 @@ def train(c: LocalClient, algorithm: Algorithm, training: Training, purpose: str
         algorithm.direction,
         algorithm.trained_part,
         algorithm.decoupled_weight(c) if training.clip_scope == "code" else 0.0,
-        algorithm.rate,
+        lambda c: algorithm.rate(c) * training.lr_decay_within**c.epoch,
     )
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedray.common.errors import Diverged
+from fedray.common.errors import Diverged, UserError
 from fedray.common.rng import generator
 from fedray.config import Clients, RunConfig
 
@@ -46,10 +46,20 @@ def _draw(clients: Clients, rng: np.random.Generator) -> np.ndarray:
 def cohort_weights(config: RunConfig, sizes: np.ndarray, cohort: np.ndarray) -> dict[int, float]:
     """π: client -> its weight in the cohort's average; they sum to 1.
 
-    `training.aggregation` says which: uniform, or proportional to n_i.
+    `training.aggregation` says which: uniform, or proportional to n_i or to the number of whole batches in n_i.
+
+    Raises:
+        UserError: No client of the cohort has a whole batch.
     """
-    if config.training.aggregation == "uniform":
+    training, counted = config.training, sizes[cohort]
+    if training.aggregation == "uniform":
         weights = np.full(len(cohort), 1 / len(cohort))
     else:
-        weights = sizes[cohort] / sizes[cohort].sum()
+        if training.aggregation == "batches" and training.batch_size != "full":
+            counted = counted // training.batch_size
+        if not counted.any():
+            raise UserError(
+                f"training.aggregation: found batches; no client of a cohort has a whole batch of {training.batch_size}"
+            )
+        weights = counted / counted.sum()
     return {int(i): float(w) for i, w in zip(cohort, weights, strict=True)}

@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -50,7 +51,12 @@ class Worker:
         self.train_samples = Samples(data.x_train, data.y_train, data, device)
         self.test_samples = Samples(data.x_test, data.y_test, data, device)
         self.population = Population(
-            self.train_samples, data.num_classes, config.seed, len(problem.shards), int(problem.shards.sizes.sum())
+            self.train_samples,
+            data.num_classes,
+            config.seed,
+            len(problem.shards),
+            int(problem.shards.sizes.sum()),
+            cache(lambda: problem.shards.label_counts(data.y_train, data.num_classes)),
         )
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Reply:

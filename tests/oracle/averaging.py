@@ -32,25 +32,26 @@ def fedprox(w: World, mu: float) -> Tensors:
     return x
 
 
-def fednova(w: World, mu: float = 0.0) -> Tensors:
+def fednova(w: World, mu: float = 0.0, tau_of_steps: bool = False) -> Tensors:
     """Wang et al., NeurIPS 2020: d_i = (x - y_K) / a_i; x <- x - tau_eff sum pi_i d_i, tau_eff = sum pi_i a_i.
 
     a_i is how far, in units of the lr, the client's own recursion moves when every gradient is 1 (and weight decay 0):
     the canonical step's v <- m v + (1 - eta mu a), a <- a + v. That is K for plain SGD, (K - m (1 - m^K) / (1 - m)) /
-    (1 - m) for momentum, a <- (1 - eta mu) a + 1 for the prox term: the definitions' three cases.
+    (1 - m) for momentum, a <- (1 - eta mu) a + 1 for the prox term: the definitions' three cases. tau_of_steps: tau_eff
+    is sum pi_i K_i (D-105).
     """
     x = w.x0
     for t in range(w.rounds):
-        d, a = {}, {}
+        d, a, steps = {}, {}, {}
         for c in w.participants(t, x):
             r, a_i = 0.0, 0.0
             for batch in c.batches:
                 c.step(w.grad(c.y, batch) + mu * (c.y - x))
                 r = w.momentum * r + (1.0 - c.eta * mu * a_i)
                 a_i = a_i + r
-            d[c.i], a[c.i] = (x - c.y) / a_i, a_i
+            d[c.i], a[c.i], steps[c.i] = (x - c.y) / a_i, a_i, c.K
         p = w.weights(list(d))
-        tau_eff = sum(p[i] * a[i] for i in a)
+        tau_eff = sum(p[i] * (steps if tau_of_steps else a)[i] for i in a)
         x = x - w.server_lr * tau_eff * w.average(d)
     return x
 
@@ -129,7 +130,7 @@ def fedcm(w: World, alpha: float) -> Tensors:
         for c in w.participants(t, x):
             for batch in c.batches:
                 c.step(alpha * w.grad(c.y, batch) + (1 - alpha) * delta)
-            u[c.i], slope[c.i] = c.u, c.u / (c.K * c.eta)
+            u[c.i], slope[c.i] = c.u, c.u / (c.counted * c.eta)
         delta = -w.average(slope)
         x = x + w.server_lr * w.average(u)
     return x

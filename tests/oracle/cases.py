@@ -19,6 +19,9 @@ BASE: dict[str, Any] = {
     "clip_scope": "direction",
     "aggregation": "uniform",
     "server_lr": 1.0,
+    "lr_decay_within": 1.0,
+    "weight_decay_on": "all",
+    "nominal_steps": False,
 }
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -27,7 +30,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "clip": {"clip_norm": 0.5},
     "clip as code": {"clip_norm": 0.5, "clip_scope": "code"},
     "samples": {"aggregation": "samples"},
+    "batches": {"aggregation": "batches"},
     "server_lr": {"server_lr": 0.7},
+    "lr within": {"lr_decay_within": 0.8},
+    "decay of weights": {"weight_decay_on": "weights"},
     "shuffle": {"shuffle": True},
     "together": {"momentum": 0.5, "clip_norm": 0.5, "aggregation": "samples", "server_lr": 0.7, "shuffle": True},
     "softmax": {"momentum": 0.5},
@@ -86,6 +92,17 @@ def cases(
 
 MLP_ONLY = ("plain", "together")
 PLAIN = ("plain",)
+CODE = ("plain", "together")
+VARIATES: dict[str, tuple[dict[str, str], dict[str, bool]]] = {
+    "variates by samples": ({"variates": "samples"}, {"by_samples": True}),
+    "first lr": ({"variate_lr": "first"}, {"first": True}),
+}
+FORMS = {
+    "scalars": ("scalars", "global"),
+    "summed": ("vector", "summed"),
+    "as the code": ("scalars", "summed"),
+}
+"""FedLESAM's `shift` and `norm` as its code has them."""
 PULL = ("plain", "together", "softmax", "clip as code")
 
 FEDTOGA: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -172,6 +189,158 @@ CASES: list[Case] = [
     *cases("fednova", averaging.fednova, label="prox", settings=PULL, mu=0.7),
     *cases("mimelite", averaging.mimelite, beta=0.6),
     *cases("scaffold", corrections.scaffold, label="effective", settings=("together",), divisor="effective"),
+    *[
+        case
+        for label, (options, arguments) in VARIATES.items()
+        for case in [
+            *cases("scaffold", corrections.scaffold, options, label=label, settings=CODE, **arguments),
+            *cases(
+                "fedgamma",
+                sharpness.fedgamma,
+                {"rho": 0.3, **options},
+                label=label,
+                settings=CODE,
+                rho=0.3,
+                **arguments,
+            ),
+            *cases(
+                "fedlesam-s",
+                sharpness.fedlesam_s,
+                {"rho": 0.3, **options},
+                label=label,
+                settings=CODE,
+                rho=0.3,
+                **arguments,
+            ),
+        ]
+    ],
+    *cases(
+        "feddc",
+        corrections.feddc,
+        {"alpha": 0.3, "variate_lr": "first"},
+        label="first lr",
+        settings=CODE,
+        alpha=0.3,
+        first=True,
+    ),
+    *[
+        case
+        for method, oracle, options, arguments in (
+            ("scaffold", corrections.scaffold, {}, {}),
+            ("feddc", corrections.feddc, {"alpha": 0.3}, {"alpha": 0.3}),
+            ("fedcm", averaging.fedcm, {"alpha": 0.3}, {"alpha": 0.3}),
+            ("mofedsam", sharpness.mofedsam, {"rho": 0.3, "beta": 0.3}, {"rho": 0.3, "beta": 0.3}),
+            (
+                "fedtoga",
+                sharpness.fedtoga,
+                {"alpha": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8},
+                {"lam": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8},
+            ),
+        )
+        for case in cases(
+            method,
+            oracle,
+            options,
+            label="nominal steps",
+            settings=PLAIN,
+            training={"nominal_steps": True},
+            **arguments,
+        )
+    ],
+    *cases(
+        "fednova",
+        averaging.fednova,
+        {"mu": 0.7, "tau": "steps"},
+        label="prox, tau of steps",
+        settings=CODE,
+        mu=0.7,
+        tau_of_steps=True,
+    ),
+    *[
+        case
+        for part in ("head", "body")
+        for case in [
+            *cases(
+                "fedsam", sharpness.fedsam, {"rho": 0.3, "perturb": part}, label=part, settings=CODE, rho=0.3, part=part
+            ),
+            *cases(
+                "fedgamma",
+                sharpness.fedgamma,
+                {"rho": 0.3, "perturb": part},
+                label=part,
+                settings=CODE,
+                rho=0.3,
+                part=part,
+            ),
+            *cases(
+                "fedspeed",
+                sharpness.fedspeed,
+                {"alpha": 0.2, "rho": 0.3, "perturb": part},
+                label=part,
+                settings=CODE,
+                lam=0.2,
+                rho=0.3,
+                part=part,
+            ),
+        ]
+    ],
+    *[
+        case
+        for label, form in FORMS.items()
+        for case in [
+            *cases(
+                "fedlesam",
+                sharpness.fedlesam,
+                {"rho": 0.3, "shift": form[0], "norm": form[1]},
+                label=label,
+                settings=CODE,
+                rho=0.3,
+                form=form,
+            ),
+            *cases(
+                "fedlesam-s",
+                sharpness.fedlesam_s,
+                {"rho": 0.3, "shift": form[0], "norm": form[1]},
+                label=label,
+                settings=CODE,
+                rho=0.3,
+                form=form,
+            ),
+            *cases(
+                "fedlesam-d",
+                sharpness.fedlesam_d,
+                {"alpha": 0.2, "rho": 0.3, "shift": form[0], "norm": form[1]},
+                label=label,
+                settings=CODE,
+                lam=0.2,
+                rho=0.3,
+                form=form,
+            ),
+        ]
+    ],
+    *[
+        case
+        for q in ("x", "exp", "sqrt")
+        for case in cases(
+            "fedgela",
+            classifiers.fedgela,
+            {"scale_w": 4.0, "phi": q, "gamma": "shared"},
+            label=f"{q}, shared",
+            settings=MLP_ONLY,
+            scale_w=4.0,
+            form=q,
+            shared=True,
+        )
+    ],
+    *cases(
+        "fedrep",
+        classifiers.fedrep,
+        {"body_epochs": 1, "newcomer": "average"},
+        label="average newcomers",
+        settings=MLP_ONLY,
+        body_epochs=1,
+        average=True,
+    ),
     *cases("fedntd", losses.fedntd, beta=0.8, tau=2.0),
     *cases("fedavg-kl", losses.fedavg_kl, weight=2.0, tau=2.0),
     *cases("moon", losses.moon, settings=MLP_ONLY, mu=2.0, tau=0.4),

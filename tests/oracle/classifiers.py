@@ -36,7 +36,16 @@ def unbiased(w: World) -> set[str]:
     return set(w.net.names[:-1])
 
 
-def fedgela(w: World, scale_w: float, form: str = "x", present_only: bool = False) -> Tensors:
+def shared_scales(w: World, i: int, form: str) -> np.ndarray:
+    """Phi_i with gamma_c from all clients: sum_k p_k Phi_kc = 1 for each class c, p_k = n_k / n."""
+    q = {"x": lambda p: p, "exp": np.exp, "sqrt": np.sqrt}[form]
+    counts = [class_counts(w, k) for k in range(w.N)]
+    n = sum(count.sum() for count in counts)
+    average = sum(count.sum() / n * q(count / count.sum()) for count in counts)
+    return q(counts[i] / counts[i].sum()) / average
+
+
+def fedgela(w: World, scale_w: float, form: str = "x", present_only: bool = False, shared: bool = False) -> Tensors:
     """Fan et al., NeurIPS 2023: z_c = Phi_c sqrt(E_W) <m_c, h/|h|>, m_c fixed; `form` one: FedGE."""
     x = w.x0
     m = x["W2"] / np.linalg.norm(x["W2"], axis=1, keepdims=True)
@@ -49,6 +58,7 @@ def fedgela(w: World, scale_w: float, form: str = "x", present_only: bool = Fals
         for c in w.participants(t, x):
             counts = class_counts(w, c.i)
             phi = np.ones(classes) if form == "one" else scales(counts, form)
+            phi = shared_scales(w, c.i, form) if shared else phi
             for X, y in c.batches:
                 out = w.net.forward(c.y, X)
                 length = np.linalg.norm(out.h, axis=1, keepdims=True)
@@ -149,17 +159,24 @@ def fedbabu(w: World) -> Tensors:
     return x
 
 
-def fedrep(w: World, body_epochs: int) -> Tensors:
-    """Collins et al., ICML 2021: own head first, then the shared body for the last epochs. x's head is never used."""
+def fedrep(w: World, body_epochs: int, average: bool = False) -> Tensors:
+    """Collins et al., ICML 2021: own head first, then the shared body for the last epochs. x's head is never used.
+
+    average: a client's first head is the last cohort's average, as in the code (D-106).
+    """
     x = w.x0
-    heads = [restrict(x, w.net.head) for _ in range(w.N)]
+    heads: list[Tensors | None] = [None for _ in range(w.N)]
+    newcomers = restrict(x, w.net.head)
     for t in range(w.rounds):
-        u = {}
+        u, trained = {}, {}
         for i in w.cohorts[t]:
-            c = Local(w, t, i, restrict(x, body(w)) + heads[i])
+            own = heads[i]
+            c = Local(w, t, i, restrict(x, body(w)) + (newcomers if own is None else own))
             steps_of_the_body = c.K // w.epochs * body_epochs
             for k, batch in enumerate(c.batches):
                 c.step(w.grad(c.y, batch), moving=w.net.head if k < c.K - steps_of_the_body else body(w))
-            heads[i], u[i] = restrict(c.y, w.net.head), restrict(c.u, body(w))
+            heads[i] = trained[i] = restrict(c.y, w.net.head)
+            u[i] = restrict(c.u, body(w))
         x = x + w.server_lr * w.average(u)
+        newcomers = w.average(trained) if average else newcomers
     return x

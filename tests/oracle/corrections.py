@@ -7,10 +7,21 @@ from .world import Local, World
 def effective_steps(w: World, c: Local, divisor: str) -> float:
     """K, or FedSOL's a(K) = (K - m (1 - m^K) / (1 - m)) / (1 - m) for a local momentum m (`effective`, D-32)."""
     m = w.momentum
-    return c.K if divisor == "steps" else (c.K - m * (1 - m**c.K) / (1 - m)) / (1 - m)
+    return c.counted if divisor == "steps" else (c.K - m * (1 - m**c.K) / (1 - m)) / (1 - m)
 
 
-def scaffold(w: World, divisor: str = "steps") -> Tensors:
+def variate_lr(w: World, c: Local, first: bool) -> float:
+    """eta_t, or eta_0 (FedDC's code, D-23)."""
+    return w.lr if first else c.eta
+
+
+def part_of_change(w: World, c: Local, by_samples: bool) -> float:
+    """1, or M n_i / sum_S n_j: FedSOL's server adds (M/N) times the mean change by samples to its variate (D-32)."""
+    sizes = {j: len(w.clients[j][1]) for j in w.cohorts[c.t]}
+    return len(sizes) * sizes[c.i] / sum(sizes.values()) if by_samples else 1.0
+
+
+def scaffold(w: World, divisor: str = "steps", by_samples: bool = False, first: bool = False) -> Tensors:
     """Karimireddy et al., ICML 2020, option II."""
     x = w.x0
     c_server, c_client = zeros(x), w.each(x)
@@ -19,12 +30,12 @@ def scaffold(w: World, divisor: str = "steps") -> Tensors:
         for c in w.participants(t, x):
             for batch in c.batches:
                 c.step(w.grad(c.y, batch) + c_server - c_client[c.i])
-            new = c_client[c.i] - c_server - c.u / (effective_steps(w, c, divisor) * c.eta)
-            change.append(new - c_client[c.i])
+            new = c_client[c.i] - c_server - c.u / (effective_steps(w, c, divisor) * variate_lr(w, c, first))
+            change.append(part_of_change(w, c, by_samples) * (new - c_client[c.i]))
             u[c.i], c_client[c.i] = c.u, new
         x = x + w.server_lr * w.average(u)
         c_server = c_server + total(change) / w.N
-        assert norm(c_server - mean(c_client)) < 1e-12
+        assert by_samples or norm(c_server - mean(c_client)) < 1e-12
     return x
 
 
@@ -67,7 +78,7 @@ def feddyn_gradient_units(w: World, alpha: float) -> Tensors:
     return x
 
 
-def feddc(w: World, alpha: float, scaling: str = "constant") -> Tensors:
+def feddc(w: World, alpha: float, scaling: str = "constant", first: bool = False) -> Tensors:
     """Gao et al., CVPR 2022: drift h_i and control variates c_i, both unweighted over N.
 
     scaling `samples`: the official code's w_i, with alpha / w_i and c / w_i on the client and w_i in c's update.
@@ -82,7 +93,7 @@ def feddc(w: World, alpha: float, scaling: str = "constant") -> Tensors:
             for batch in c.batches:
                 c.step(w.grad(c.y, batch) + a * (c.y - x + h[c.i]) + (c_here - c_client[c.i]))
             h[c.i] = h[c.i] + c.u
-            new = c_client[c.i] - c_here - c.u / (c.K * c.eta)
+            new = c_client[c.i] - c_here - c.u / (c.counted * variate_lr(w, c, first))
             change.append(w_i * (new - c_client[c.i]))
             u[c.i], c_client[c.i] = c.u, new
         x = x + w.server_lr * w.average(u) + mean(h)

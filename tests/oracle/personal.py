@@ -25,8 +25,18 @@ def local_only(w: World) -> list[Tensors]:
     return own
 
 
-def perfedavg(w: World, draw: Draw, a: float | None = None, delta: float | None = None) -> Tensors:
-    """Fallah et al., NeurIPS 2020. a: inner lr, None for that of the round; delta: of the Hessian-free form."""
+def perfedavg(
+    w: World,
+    draw: Draw,
+    a: float | None = None,
+    delta: float | None = None,
+    b: float | None = None,
+    decay: float = 0.0,
+) -> Tensors:
+    """Fallah et al., NeurIPS 2020. a: inner lr, None for that of the round; delta: of the Hessian-free form.
+
+    b: outer lr, None for that of the round; decay: weight decay of the inner step.
+    """
     x = w.x0
     for t in range(w.rounds):
         u = {}
@@ -35,12 +45,12 @@ def perfedavg(w: World, draw: Draw, a: float | None = None, delta: float | None 
             length = c.eta if a is None else a
             for k, batch in enumerate(c.batches):
                 inner, other = ((X[at], y[at]) for at in (draw(t, c.i, k, n, len(batch[1])) for n in (0, 1)))
-                v = w.grad(c.y - length * w.grad(c.y, inner), batch)
+                v = w.grad(c.y - length * (w.grad(c.y, inner) + decay * c.y), batch)
                 q = v
                 if delta is not None:
                     difference = w.grad(c.y + delta * v, other) - w.grad(c.y - delta * v, other)
                     q = v - (length / (2 * delta)) * difference
-                c.step(q)
+                c.step(q, eta=b)
             u[c.i] = c.u
         x = x + w.server_lr * w.average(u)
     return x

@@ -2,20 +2,25 @@
 
 import numpy as np
 
-from .corrections import effective_steps
+from .corrections import effective_steps, part_of_change, variate_lr
 from .nets import cross_entropy
-from .tensors import Tensors, mean, norm, times, total, unit, zeros
+from .tensors import Tensors, mean, norm, restrict, times, total, unit, zeros
 from .world import World
 
 
-def fedsam(w: World, rho: float) -> Tensors:
+def of_part(w: World, g: Tensors, part: str) -> Tensors:
+    """g on all, head or body, 0 elsewhere (D-116)."""
+    return restrict(g, {"all": set(g), "head": w.net.head, "body": set(g) - w.net.head}[part])
+
+
+def fedsam(w: World, rho: float, part: str = "all") -> Tensors:
     """Qu et al., ICML 2022, algorithm 1."""
     x = w.x0
     for t in range(w.rounds):
         u = {}
         for c in w.participants(t, x):
             for batch in c.batches:
-                e = rho * unit(w.grad(c.y, batch))
+                e = rho * unit(of_part(w, w.grad(c.y, batch), part))
                 c.step(w.grad(c.y + e, batch))
             u[c.i] = c.u
         x = x + w.server_lr * w.average(u)
@@ -32,7 +37,7 @@ def mofedsam(w: World, rho: float, beta: float) -> Tensors:
             for batch in c.batches:
                 e = rho * unit(w.grad(c.y, batch))
                 c.step(beta * w.grad(c.y + e, batch) + (1 - beta) * delta)
-            u[c.i], slope[c.i] = c.u, c.u / (c.K * c.eta)
+            u[c.i], slope[c.i] = c.u, c.u / (c.counted * c.eta)
         delta = -w.average(slope)
         x = x + w.server_lr * w.average(u)
     return x
@@ -60,7 +65,9 @@ def fedasam(w: World, rho: float, eta_a: float, everywhere: bool = False) -> Ten
     return x
 
 
-def fedgamma(w: World, rho: float, divisor: str = "steps") -> Tensors:
+def fedgamma(
+    w: World, rho: float, divisor: str = "steps", by_samples: bool = False, first: bool = False, part: str = "all"
+) -> Tensors:
     """Dai et al., TNNLS 2023: SCAFFOLD with SAM gradients."""
     x = w.x0
     c_server, c_client = zeros(x), w.each(x)
@@ -68,17 +75,17 @@ def fedgamma(w: World, rho: float, divisor: str = "steps") -> Tensors:
         u, change = {}, []
         for c in w.participants(t, x):
             for batch in c.batches:
-                e = rho * unit(w.grad(c.y, batch))
+                e = rho * unit(of_part(w, w.grad(c.y, batch), part))
                 c.step(w.grad(c.y + e, batch) + c_server - c_client[c.i])
-            new = c_client[c.i] - c_server - c.u / (effective_steps(w, c, divisor) * c.eta)
-            change.append(new - c_client[c.i])
+            new = c_client[c.i] - c_server - c.u / (effective_steps(w, c, divisor) * variate_lr(w, c, first))
+            change.append(part_of_change(w, c, by_samples) * (new - c_client[c.i]))
             u[c.i], c_client[c.i] = c.u, new
         x = x + w.server_lr * w.average(u)
         c_server = c_server + total(change) / w.N
     return x
 
 
-def fedspeed(w: World, lam: float, rho: float) -> Tensors:
+def fedspeed(w: World, lam: float, rho: float, part: str = "all") -> Tensors:
     """Sun et al., ICLR 2023, code form (D-15): SAM gradients under FedDyn's duals."""
     x = w.x0
     H = w.each(x)
@@ -86,7 +93,7 @@ def fedspeed(w: World, lam: float, rho: float) -> Tensors:
         u = {}
         for c in w.participants(t, x):
             for batch in c.batches:
-                e = rho * unit(w.grad(c.y, batch))
+                e = rho * unit(of_part(w, w.grad(c.y, batch), part))
                 c.step(w.grad(c.y + e, batch) + lam * (c.y - x + H[c.i]), pull=lam)
             H[c.i] = H[c.i] + c.u
             u[c.i] = c.u
@@ -114,12 +121,25 @@ def fedsmoo(w: World, lam: float, rho: float, paper_upload: bool = False) -> Ten
     return x
 
 
-def _lesam_delta(rho: float, x: Tensors, known: Tensors | None) -> Tensors:
-    """rho unit(x_old - x); nothing where there is no x_old (D-11b)."""
-    return zeros(x) if known is None else rho * unit(known - x)
+Form = tuple[str, str]
 
 
-def fedlesam(w: World, rho: float, broadcast: bool = False) -> Tensors:
+def _lesam_delta(rho: float, x: Tensors, known: Tensors | None, form: Form) -> Tensors:
+    """rho unit(x_old - x); nothing where there is no x_old (D-11b).
+
+    form: the code's `scalars`, coordinate j for the whole of tensor j (D-10); `summed`, its sum of norms (D-11).
+    """
+    if known is None:
+        return zeros(x)
+    away = known - x
+    everything = np.concatenate([value.ravel() for value in away.values()])
+    shift = {name: everything[j] if form[0] == "scalars" else value for j, (name, value) in enumerate(away.items())}
+    lengths = [float(np.sqrt(np.sum(np.square(part)))) for part in shift.values()]
+    length = sum(lengths) if form[1] == "summed" else float(np.sqrt(np.sum(np.square(lengths))))
+    return Tensors({name: rho * (0 * away[name] + shift[name]) / (length + 1e-7) for name in away})
+
+
+def fedlesam(w: World, rho: float, broadcast: bool = False, form: Form = ("vector", "global")) -> Tensors:
     """Fan et al., ICML 2024: one perturbation per round, from the model of the client's last activity.
 
     broadcast: the code's rule, the model of the last round, whoever was active.
@@ -129,7 +149,7 @@ def fedlesam(w: World, rho: float, broadcast: bool = False) -> Tensors:
     for t in range(w.rounds):
         u = {}
         for c in w.participants(t, x):
-            delta = _lesam_delta(rho, x, old[c.i])
+            delta = _lesam_delta(rho, x, old[c.i], form)
             old[c.i] = x
             for batch in c.batches:
                 c.step(w.grad(c.y + delta, batch))
@@ -141,7 +161,14 @@ def fedlesam(w: World, rho: float, broadcast: bool = False) -> Tensors:
 
 
 def fedlesam_s(
-    w: World, rho: float, broadcast: bool = False, correction: float = 1.0, divisor: str = "steps"
+    w: World,
+    rho: float,
+    broadcast: bool = False,
+    correction: float = 1.0,
+    divisor: str = "steps",
+    form: Form = ("vector", "global"),
+    by_samples: bool = False,
+    first: bool = False,
 ) -> Tensors:
     """FedLESAM-S: the same in SCAFFOLD; the correction has the coefficient 1 but in the released code (D-11c)."""
     x = w.x0
@@ -150,12 +177,12 @@ def fedlesam_s(
     for t in range(w.rounds):
         u, change = {}, []
         for c in w.participants(t, x):
-            delta = _lesam_delta(rho, x, old[c.i])
+            delta = _lesam_delta(rho, x, old[c.i], form)
             old[c.i] = x
             for batch in c.batches:
                 c.step(w.grad(c.y + delta, batch) + correction * (c_server - c_client[c.i]))
-            new = c_client[c.i] - c_server - c.u / (effective_steps(w, c, divisor) * c.eta)
-            change.append(new - c_client[c.i])
+            new = c_client[c.i] - c_server - c.u / (effective_steps(w, c, divisor) * variate_lr(w, c, first))
+            change.append(part_of_change(w, c, by_samples) * (new - c_client[c.i]))
             u[c.i], c_client[c.i] = c.u, new
         if broadcast:
             old = [x] * w.N
@@ -164,7 +191,7 @@ def fedlesam_s(
     return x
 
 
-def fedlesam_d(w: World, lam: float, rho: float, broadcast: bool = False) -> Tensors:
+def fedlesam_d(w: World, lam: float, rho: float, broadcast: bool = False, form: Form = ("vector", "global")) -> Tensors:
     """FedLESAM-D: the same in FedDyn (form b)."""
     x = w.x0
     old: list[Tensors | None] = [None] * w.N
@@ -172,7 +199,7 @@ def fedlesam_d(w: World, lam: float, rho: float, broadcast: bool = False) -> Ten
     for t in range(w.rounds):
         u = {}
         for c in w.participants(t, x):
-            delta = _lesam_delta(rho, x, old[c.i])
+            delta = _lesam_delta(rho, x, old[c.i], form)
             old[c.i] = x
             for batch in c.batches:
                 c.step(w.grad(c.y + delta, batch) + lam * (c.y - x + H[c.i]), pull=lam)
@@ -225,7 +252,7 @@ def fedtoga(
                 c.step(q, pull=lam if dynamic else 0.0)
             H[c.i] = H[c.i] + c.u
             u[c.i] = c.u
-            per_step[c.i] = c.u / (c.K * c.eta if gradient_scale else c.K)
+            per_step[c.i] = c.u / (c.counted * c.eta if gradient_scale else c.counted)
         delta = -w.average(per_step)
         h_server = h_server + total(list(u.values())) / (len(u) if dual_over_cohort else w.N)
         x = x + w.server_lr * w.average(u)

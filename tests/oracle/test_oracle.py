@@ -112,6 +112,9 @@ def world(case: Case, seed: int) -> World:
         training.aggregation,
         training.server_lr,
         order,
+        training.lr_decay_within,
+        training.weight_decay_on,
+        training.nominal_steps,
     )
 
 

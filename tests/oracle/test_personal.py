@@ -49,6 +49,8 @@ def draw(t: int, i: int, k: int, n: int, size: int) -> np.ndarray:
 PERFEDAVG: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "first order": ({}, {}),
     "first order, inner lr": ({"inner_lr": 0.3}, {"a": 0.3}),
+    "outer lr": ({"outer_lr": 0.05}, {"b": 0.05}),
+    "inner weight decay": ({"inner_weight_decay": 0.3}, {"decay": 0.3}),
     "hessian-free": ({"hessian_free": True, "delta": 0.1}, {"delta": 0.1}),
     "hessian-free, inner lr": ({"hessian_free": True, "delta": 0.2, "inner_lr": 0.3}, {"delta": 0.2, "a": 0.3}),
 }

@@ -30,6 +30,9 @@ class World:
     aggregation: str = "uniform"
     server_lr: float = 1.0
     order: dict[tuple[int, int], list[np.ndarray]] = field(default_factory=dict)
+    lr_decay_within: float = 1.0
+    weight_decay_on: str = "all"
+    nominal_steps: bool = False
 
     @property
     def N(self) -> int:
@@ -59,11 +62,12 @@ class World:
         return result
 
     def weights(self, cohort: list[int]) -> dict[int, float]:
-        """pi_i of each participant."""
-        if self.aggregation == "uniform":
-            return {i: 1 / len(cohort) for i in cohort}
-        everyone = sum(len(self.clients[i][1]) for i in cohort)
-        return {i: len(self.clients[i][1]) / everyone for i in cohort}
+        """pi_i of each participant: 1, samples, or whole batches (D-42) over their sum."""
+        sizes = {i: len(self.clients[i][1]) for i in cohort}
+        part = {
+            i: {"uniform": 1, "samples": n, "batches": n // self.batch_size}[self.aggregation] for i, n in sizes.items()
+        }
+        return {i: part[i] / sum(part.values()) for i in cohort}
 
     def participants(self, t: int, x: Tensors) -> "Iterator[Local]":
         """The clients of round t, each ready to start from x."""
@@ -86,25 +90,34 @@ class Local:
         self.world, self.t, self.i, self.start, self.y = world, t, i, start, start
         self.batches = world.batches(t, i)
         self.K = len(self.batches)
+        samples = len(world.clients[i][1])
+        self.counted = world.epochs * samples / world.batch_size if world.nominal_steps else self.K
+        self.steps_per_epoch = -(-samples // world.batch_size)
+        self.step_number = 0
         self.eta = world.lr * world.lr_decay**t
         self.v = zeros(start)
 
-    def step(self, q: Tensors, pull: float = 0.0, moving: set[str] | None = None) -> None:
+    def step(self, q: Tensors, pull: float = 0.0, moving: set[str] | None = None, eta: float | None = None) -> None:
         """Clip q, add weight decay, then momentum, then the step.
 
         pull: q holds pull x y, which FL-Simulator's code adds with the weight decay; clip_scope `code` (D-12).
-        moving: the tensors that the step may move, where not all of them.
+        moving: the tensors that the step may move, where not all of them. eta: the step's length, where not the
+        round's.
         """
-        world, decay = self.world, self.world.weight_decay
+        world = self.world
         moving = set(q) if moving is None else moving
         q = restrict(q, moving)
         if world.clip_scope == "code":
-            q, decay = q - pull * self.y, decay + pull
+            q = q - pull * restrict(self.y, moving)
         if world.clip is not None and norm(q) > world.clip:
             q = (world.clip / norm(q)) * q
-        q = q + decay * restrict(self.y, moving)
+        pulled = pull if world.clip_scope == "code" else 0.0
+        weights = set(q) if world.weight_decay_on == "all" else world.net.weights
+        q = q + pulled * restrict(self.y, moving) + world.weight_decay * restrict(self.y, moving & weights)
         self.v = world.momentum * self.v + q
-        self.y = self.y - self.eta * restrict(self.v, moving)
+        eta = (self.eta if eta is None else eta) * world.lr_decay_within ** (self.step_number // self.steps_per_epoch)
+        self.y = self.y - eta * restrict(self.v, moving)
+        self.step_number += 1
 
     @property
     def u(self) -> Tensors:
