@@ -1,8 +1,10 @@
 """What client actors ask of a cluster, and whether they fit."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedray.common.errors import UserError
 from fedray.config import Runtime
@@ -33,6 +35,36 @@ def refuse_infeasible(runtime: Runtime, nodes: Sequence[dict[str, float]]) -> No
             f"runtime.actors: {runtime.actors} actors of {runtime.cpus_per_actor:g} CPU and "
             f"{runtime.gpus:g} GPU each are asked for, {room} fit; nodes have: {have}"
         )
+
+
+def refuse_unseen(key: str, path: Path) -> None:
+    """Let each node of the cluster look for a path that all of them have to share.
+
+    Args:
+        key: what names the path, for the message.
+        path: a file that this process has just made there.
+
+    Raises:
+        UserError: some nodes do not see it.
+    """
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if len(nodes) == 1:
+        return
+    look = ray.remote(num_cpus=0)(_sees)
+    answers = [
+        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(str(path))
+        for node in nodes
+    ]
+    blind = [node["NodeManagerAddress"] for node, sees in zip(nodes, ray.get(answers), strict=True) if not sees]
+    if blind:
+        raise UserError(
+            f"{key}: {path.parent} is not shared by all nodes of the cluster: {', '.join(blind)} cannot see it; "
+            "set it to a directory that all of them mount"
+        )
+
+
+def _sees(path: str) -> bool:
+    return Path(path).exists()
 
 
 def cluster_nodes() -> list[dict[str, float]]:

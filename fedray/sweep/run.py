@@ -2,12 +2,15 @@
 
 import contextlib
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from fedray.cluster.prepare import prepared
+from fedray.cluster.resources import refuse_unseen
 from fedray.common.errors import UserError
 from fedray.common.signals import sigterm_as_interrupt
 from fedray.sweep import plan as planning
@@ -93,6 +96,8 @@ def _ready(plan: Plan, address: str | None) -> Iterator[Plan]:
     """A Ray on which every trial fits, for the duration of a block; the plan with numbers for `auto` GPUs."""
     cells = plan.to_run
     with prepared([(cell.run, plan.problems.data[cell.data]) for cell in cells], address) as runs:
+        with tempfile.NamedTemporaryFile(dir=storage(), prefix="seen-") as marker:
+            refuse_unseen("FEDRAY_STORAGE", Path(marker.name))
         resolved = {cell.hash: replace(cell, run=run) for cell, run in zip(cells, runs, strict=True)}
         yield replace(plan, cells={**plan.cells, **resolved})
 

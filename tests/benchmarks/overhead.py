@@ -61,12 +61,16 @@ def main(
             systems += theirs
         for system in systems:
             stack.enter_context(system)
-        for system in systems:
-            system.started()
-        seconds = p.interleaved(systems, pairs)
-        memory = {system.name: system.memory() for system in systems}
+        systems, ended = p.started(systems)
+        seconds, later = p.interleaved(systems, pairs)
+        missing |= ended | later
+        for name in {"floor", "fedray"} & missing.keys():
+            raise RuntimeError(missing[name])
+        memory = {system.name: system.memory() for system in systems if system.name in seconds}
 
         def against(name: str, other: str, goal: str = "", **more: object) -> None:
+            if name not in seconds or other not in seconds:
+                return  # what is missing is told below
             told.add(f"{name} / {other}", p.ratio(seconds[name], seconds[other]), goal, **more)
 
         against("fedray", "floor", GOALS[workload])

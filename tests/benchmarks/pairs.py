@@ -4,8 +4,10 @@ import contextlib
 import json
 import os
 import platform
+import queue
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +22,12 @@ from tests.benchmarks.systems.protocol import MALLOC
 ROOT = Path(__file__).parent.parent.parent
 DRAWS = 10_000
 """Bootstrap resamples."""
+LOOK = 2.0
+"""Seconds between looks at whether a system that does not answer is still there."""
+
+
+class Ended(RuntimeError):
+    """A system, or one of its processes, has ended before its time."""
 
 
 class System:
@@ -42,6 +50,8 @@ class System:
                 env=os.environ | MALLOC | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | (env or {}),
             )
         self.workers: list[int] = []
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -64,8 +74,9 @@ class System:
     def round(self) -> float:
         """Make one round; its seconds."""
         began = time.perf_counter()
-        self._in.write("round\n")
-        self._in.flush()
+        with contextlib.suppress(OSError):  # where its process has ended, `_answer` says so
+            self._in.write("round\n")
+            self._in.flush()
         self._answer()
         return time.perf_counter() - began
 
@@ -73,12 +84,20 @@ class System:
     def _in(self) -> Any:
         return self.process.stdin
 
+    def _read(self) -> None:
+        for line in self.process.stdout or ():
+            self._lines.put(line)
+
     def _answer(self) -> str:
-        line: str = self.process.stdout.readline() if self.process.stdout else ""
-        if not line:
-            told = self.log.read_text()[-1500:] if self.log and self.log.exists() else ""
-            raise RuntimeError(f"{self.name} ended: {told}")
-        return line.strip()
+        """The next line. Raises Ended: its process, or one that trains for it, is gone, so that none will come."""
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._lines.get(timeout=LOOK).strip()
+            gone = [pid for pid in self.workers if not _lives(pid)]
+            if self.process.poll() is not None or gone:
+                who = f"its process {gone[0]}" if gone else f"it, with exit code {self.process.returncode},"
+                said = self.log.read_text()[-1500:] if self.log and self.log.exists() else ""
+                raise Ended(f"{self.name}: {who} has ended {said}".strip())
 
     def memory(self) -> dict[str, float]:
         """PSS in MB: of the processes that train, and of everything else below and including its own."""
@@ -103,17 +122,40 @@ def floor(work: str, processes: int, name: str = "floor") -> System:
     return System(name, [sys.executable, "-m", "tests.benchmarks.systems.floor", work, str(processes)])
 
 
-def interleaved(systems: Sequence[System], pairs: int, progress: bool = True) -> dict[str, list[float]]:
-    """Seconds of each round of each system; every other turn goes the other way round."""
+def started(systems: Sequence[System]) -> tuple[list[System], dict[str, str]]:
+    """Wait until the systems are ready: those that are, and of the others why not."""
+    ready, ended = [], {}
+    for system in systems:
+        try:
+            ready.append(system.started())
+        except Ended as error:
+            ended[system.name] = str(error)
+    return ready, ended
+
+
+def interleaved(
+    systems: Sequence[System], pairs: int, progress: bool = True
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Rounds in turn; every other turn goes the other way round.
+
+    Returns:
+        Seconds of each round of each system that made all of them, and why the others did not.
+    """
     seconds: dict[str, list[float]] = {system.name: [] for system in systems}
+    ended: dict[str, str] = {}
     for k in range(pairs):
         for system in systems if k % 2 == 0 else systems[::-1]:
-            seconds[system.name].append(system.round())
+            if system.name not in ended:
+                try:
+                    seconds[system.name].append(system.round())
+                except Ended as error:
+                    ended[system.name] = str(error)
+                    print(f"{error}; going on without {system.name}", file=sys.stderr, flush=True)
         if progress:
             print(f"\r{k + 1}/{pairs}", end="", file=sys.stderr, flush=True)
     if progress:
         print(file=sys.stderr)
-    return seconds
+    return {name: rounds for name, rounds in seconds.items() if name not in ended}, ended
 
 
 @dataclass(frozen=True)
@@ -231,6 +273,14 @@ def descendants(pid: int) -> list[int]:
         found += (children := below.get(rest.pop(), []))
         rest += children
     return found
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
 
 
 def rollup(pid: int, field: str) -> float:

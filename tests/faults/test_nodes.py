@@ -10,6 +10,8 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from fedray.cluster.resources import refuse_unseen
+from fedray.common.errors import UserError
 from tests.sweep.running import (
     REPOSITORY,
     SWEEP,
@@ -111,3 +113,18 @@ def test_four_actors_on_three_nodes_share_gpus_and_each_node_s_copy_of_the_data(
     assert "runtime.actors: 5 actors of 0.5 CPU and 0.5 GPU each are asked for, 4 fit; nodes have: " in message
     assert time.monotonic() - began < 60
     assert len(outcome(tmp_path)) == 1
+
+
+@pytest.mark.faults
+def test_a_storage_that_a_node_does_not_see_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    """Two nodes of one machine: what exists is seen by both, what does not by neither."""
+    cluster.add_node(num_cpus=1, **SMALL)
+    wait(lambda: sum(one["Alive"] for one in ray.nodes()) == 2)
+    marker = tmp_path / "marker"
+    marker.touch()
+    refuse_unseen("FEDRAY_STORAGE", marker)
+    marker.unlink()
+    with pytest.raises(
+        UserError, match=r"FEDRAY_STORAGE: .* is not shared by all nodes of the cluster: \S+, \S+ cannot"
+    ):
+        refuse_unseen("FEDRAY_STORAGE", marker)

@@ -2,14 +2,16 @@
 
     python -m tests.soak.soak [CELLS [SECONDS [KIND]]]
 
-CELLS (300) cells of about SECONDS (2) s. Every 30 s on average (exponentially distributed) a SIGKILL hits one process
-of the sweep: the driver, one of Ray's daemons, a trial or a client actor (or, with KIND, one of that name). Whenever
+CELLS (300) cells of about SECONDS (2) s. Every 30 s on average (exponentially distributed) one process of the sweep is
+killed (SIGKILL) or, one time in four, stands still for a while (SIGSTOP, 1 to 20 s, SIGCONT): the driver, one of Ray's
+daemons, a trial or a client actor (or, with KIND, one of that name: `trial`, `ClientActor`, `driver`, ...). Whenever
 the driver is gone `fedray sweep` is called again, until it says that all cells are finished. Then the hashes are those
 of undisturbed runs, every round is logged once, and from the 50th to the last cell neither memory, nor file
 descriptors, processes or the object store have grown. Prints a line for each kill and a line of JSON at the end; the
 exit code is 1 where anything of that is not so.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -25,6 +27,19 @@ from tests.sweep.running import REPOSITORY, SWEEP, logged_once, runs, state_hash
 
 MEAN = 30.0
 """Seconds between kills, on average."""
+STOPPED, STILL = 0.25, (1.0, 20.0)
+"""How many of the victims are stopped instead of killed, and for how many seconds."""
+NAMES = {
+    "gcs_server": "gcs_server",
+    "raylet/raylet": "raylet",
+    "log_monitor": "log_monitor",
+    "dashboard": "dashboard",
+    "runtime_env": "runtime_env",
+    "ray::_Inner": "trial",
+    "ClientActor": "ClientActor",
+    "fedray.cli": "driver",
+}
+"""What a command line holds -> the process's name here. Tune wraps a Trainable with data in a class `_Inner`."""
 GROWTH = {"memory": 1.2, "descriptors": 1.1, "processes": 1.1, "store": 1.1}
 """How much larger the median of the last quarter may be than that of the first, from the 50th cell on."""
 
@@ -41,6 +56,8 @@ def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0
     chance, began = random.Random(seed), time.monotonic()
     due = began + chance.expovariate(1 / MEAN)
     killed: dict[str, int] = {}
+    resumed: list[tuple[float, int]] = []
+    """When which stopped process goes on."""
     samples: list[dict[str, float]] = []
     calls, driver = 0, None
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
@@ -66,15 +83,26 @@ def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0
                 due = time.monotonic() + chance.expovariate(1 / MEAN)
                 if victims := {pid: command for pid, command in processes(mark).items() if only in kind(command)}:
                     pid = chance.choice(sorted(victims))
-                    name = kind(victims[pid])
+                    still = chance.uniform(*STILL) if chance.random() < STOPPED else 0.0
+                    name = f"{'SIGSTOP' if still else 'SIGKILL'} {kind(victims[pid])}"
                     killed[name] = killed.get(name, 0) + 1
-                    print(f"{time.monotonic() - began:7.0f} s: SIGKILL {name}", flush=True)
-                    kill(pid)
+                    print(f"{time.monotonic() - began:7.0f} s: {name}", flush=True)
+                    if still:
+                        send(pid, signal.SIGSTOP)
+                        resumed.append((time.monotonic() + still, pid))
+                    else:
+                        send(pid, signal.SIGKILL)
+            for at, pid in [*resumed]:
+                if time.monotonic() >= at:
+                    send(pid, signal.SIGCONT)
+                    resumed.remove((at, pid))
             samples.append(sample(mark, folder))
             time.sleep(1.0)
     assert state_hashes(folder) == undisturbed(sweep), "the cells' states are not those of undisturbed runs"
     assert len(runs(folder)) == cells
     logged_once(folder, 10)
+    left = [path.name for path in (folder / ".fedray/tune").iterdir() if path.is_dir()]
+    assert not left, f"killed drivers have left {left}"
     seen = {
         "cells": cells,
         "seconds": round(time.monotonic() - began),
@@ -101,19 +129,7 @@ def processes(mark: str) -> dict[int, str]:
 
 def kind(command: str) -> str:
     """A process's name for the report."""
-    for name in (
-        "gcs_server",
-        "raylet/raylet",
-        "log_monitor",
-        "dashboard",
-        "runtime_env",
-        "CellTrainable",
-        "ClientActor",
-        "fedray.cli",
-    ):
-        if name in command:
-            return name.rpartition("/")[2]
-    return command.strip()[:40]
+    return next((name for mark, name in NAMES.items() if mark in command), command.strip()[:40])
 
 
 def sample(mark: str, folder: Path) -> dict[str, float]:
@@ -144,12 +160,10 @@ def growth(samples: list[dict[str, float]]) -> dict[str, float]:
     }
 
 
-def kill(pid: int) -> None:
-    """SIGKILL one process, if it is still there."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+def send(pid: int, number: signal.Signals) -> None:
+    """Send one process a signal, if it is still there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def end(mark: str) -> None:
@@ -159,7 +173,7 @@ def end(mark: str) -> None:
         if time.monotonic() > until:
             print(f"          left behind: {sorted(map(kind, left.values()))}", flush=True)
             for pid in left:
-                kill(pid)
+                send(pid, signal.SIGKILL)
         time.sleep(0.5)
 
 
