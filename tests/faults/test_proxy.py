@@ -1,0 +1,71 @@
+"""A store behind a password, and a proxy before it that refuses everybody for a while."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+from urllib.parse import quote
+
+import pytest
+from mlflow import MlflowClient
+
+from tests.faults.test_store import port, server
+from tests.sweep.running import SWEEP, done, fedray, logged_once, state_hashes, undisturbed, write
+from tests.tracking.proxy import PASSWORD, USER, Proxy, proxy
+
+__all__ = ["port"]
+
+
+@pytest.fixture
+def store(tmp_path: Path, port: int) -> Iterator[Proxy]:
+    with server(tmp_path, port), proxy(port) as made:
+        yield made
+
+
+def address(made: Proxy) -> str:
+    return f"http://{USER}:{quote(PASSWORD, safe='')}@127.0.0.1:{made.port}"
+
+
+def until(stream: IO[str] | None, text: str) -> None:
+    assert stream is not None
+    for line in stream:
+        if text in line:
+            return
+    raise AssertionError(f"the sweep ended before {text}")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_proxy_that_refuses_for_a_while_is_ridden_out(status: int, store: Proxy, tmp_path: Path) -> None:
+    """From the first cell's outcome to the third's everybody gets `status`; at the end nothing is missing."""
+    driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)), MLFLOW_TRACKING_URI=address(store))
+    until(driver.stdout, "[1/4]")
+    store.refuse = status
+    until(driver.stdout, "[3/4]")
+    store.refuse = 0
+    assert "small: 4 finished" in done(driver)
+    assert state_hashes(tmp_path) == undisturbed(SWEEP)
+    logged_once(tmp_path, 12)
+
+
+@pytest.mark.faults
+def test_who_is_refused_at_the_start_is_told_in_one_line_and_nothing_runs(store: Proxy, tmp_path: Path) -> None:
+    for refuse, uri in ((403, address(store)), (0, f"http://127.0.0.1:{store.port}")):
+        store.refuse = refuse
+        error = done(fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)), MLFLOW_TRACKING_URI=uri), 2)
+        assert "MLFLOW_TRACKING_URI: the store cannot be used: " in error
+        assert f"failed with error code {refuse or 401}" in error
+        assert len(error.strip().splitlines()) == 1
+        assert PASSWORD not in error
+        assert quote(PASSWORD, safe="") not in error
+    assert not list((tmp_path / ".fedray").glob("cells/*"))
+
+
+@pytest.mark.faults
+def test_an_experiment_that_is_deleted_meanwhile_is_one_line(store: Proxy, tmp_path: Path) -> None:
+    driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)), MLFLOW_TRACKING_URI=address(store))
+    until(driver.stdout, "[1/4]")
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    client.delete_experiment(client.get_experiment_by_name("fedray").experiment_id)
+    error = done(driver, 2)
+    assert "MLFLOW_TRACKING_URI: the store refuses a request: " in error
+    assert "Traceback" not in error

@@ -1,0 +1,70 @@
+"""A proxy that asks for a user and a password before MLflow's server, and can refuse everybody for a while."""
+
+import base64
+import contextlib
+import http.client
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+USER, PASSWORD = "alice", "pa55/wo%rd+x"
+
+
+class Proxy(ThreadingHTTPServer):
+    """Listens on 127.0.0.1. `refuse` is the status that everybody gets; 0: only who has no password gets 401."""
+
+    daemon_threads = True
+
+    def __init__(self, target: int) -> None:
+        self.target, self.refuse, self.seen = target, 0, 0
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Passes a request on and its answer back, whole."""
+
+    protocol_version = "HTTP/1.1"
+    server: Proxy
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        expected = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        status = self.server.refuse or (0 if self.headers.get("Authorization") == expected else 401)
+        self.server.seen += 1
+        answer = b"go away"
+        kind = "text/plain"
+        if not status:
+            headers = {k: v for k, v in self.headers.items() if k not in ("Host", "Authorization", "Connection")}
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.server.target, timeout=60)) as there:
+                there.request(self.command, self.path, body, headers)
+                response = there.getresponse()
+                status, answer = response.status, response.read()
+                kind = response.headers.get("Content-Type", kind)
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = _pass_on
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def proxy(target: int) -> Iterator[Proxy]:
+    """A proxy before the server on port `target` of this machine."""
+    with Proxy(target) as made:
+        thread = threading.Thread(target=made.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield made
+        finally:
+            made.shutdown()
