@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedray.cli.analysis import add_scripts
+from fedray.cli.archive import export, import_, verify
 from fedray.cli.data import data_app
 from fedray.cli.listing import list_
 from fedray.common.entry import entry
@@ -179,6 +180,9 @@ def ui(
 
 
 app.command("list")(list_)
+app.command("export")(export)
+app.command("import")(import_)
+app.command("verify")(verify)
 app.add_typer(data_app, name="data")
 add_scripts(app)
 

@@ -1,4 +1,4 @@
-"""`fedray sweep --address ray://...`: the driver in the cluster, a token, a password, relative paths; no secret told."""
+"""`fedray sweep --address ray://...`: a driver in the cluster, a token, a password, relative paths; no secret told."""
 
 import contextlib
 import os

@@ -1,0 +1,164 @@
+"""A sweep exported from one store and imported into another is the same sweep."""
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from analysis.collect import collect
+from fedray.common.errors import UserError
+from fedray.tracking.archive import export_sweep, import_sweep, stored_sweep
+from fedray.tracking.store import open_store
+from fedray.tracking.tracker import Tracker
+from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
+
+CELLS = [cell(algorithm, 0.1, seed) for algorithm in (FEDAVG, SMALL) for seed in (0, 1)]
+
+
+@pytest.fixture
+def use(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Work with the store in folder NAME; it is made empty."""
+
+    def chosen(name: str) -> None:
+        folder = tmp_path / name
+        if not folder.exists():
+            folder.mkdir()
+            (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+
+    return chosen
+
+
+def run_sweep(missing: int = 1) -> None:
+    """Three of four cells have run: two are finished, one has diverged."""
+    outcomes = {one["hash"]: ("finished", history(60 + k, 70 + k)) for k, one in enumerate(CELLS[:2])}
+    outcomes |= {CELLS[2]["hash"]: ("diverged", history(9))}
+    write(Tracker(), CELLS, dict(list(outcomes.items())[: 4 - missing]))
+
+
+def content(name: str = "sweep") -> dict[str, object]:
+    """All that a store holds of a sweep but the ids of its runs."""
+    sweep = stored_sweep(name)
+    found: dict[str, object] = {"cells": sweep.cells, "description": sweep.description}
+    for hash, run in sweep.runs.items():
+        metrics = {
+            key: [(one.value, one.timestamp, one.step) for one in sweep.client.get_metric_history(run.info.run_id, key)]
+            for key in run.data.metrics
+        }
+        tags = {key: value for key, value in run.data.tags.items() if key != "mlflow.parentRunId"}
+        file = sweep.client.download_artifacts(run.info.run_id, "config.yaml")
+        found[hash] = (
+            run.info.run_name,
+            run.info.status,
+            run.info.start_time,
+            run.info.end_time,
+            run.data.params,
+            tags,
+            metrics,
+            Path(file).read_text(),
+        )
+    return found
+
+
+def test_an_imported_sweep_is_the_exported_one_and_its_tables_are_the_same(
+    use: Callable[[str], None], tmp_path: Path
+) -> None:
+    """A table is made of what `collect` finds."""
+
+    def table() -> str:
+        return str(collect("sweep").cells.drop(columns=["run_id"]).to_csv())
+
+    use("first")
+    run_sweep()
+    before, printed = content(), table()
+    assert export_sweep("sweep", tmp_path / "sweep.zip") == 3
+    use("second")
+    assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 3, 0)
+    assert content() == before
+    assert table() == printed
+    assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 0, 3)
+    assert content() == before
+    runs = MlflowClient().search_runs([open_store()[1]])
+    assert len(runs) == 4, "three cells and the sweep itself"
+
+
+def test_what_is_further_here_stays_and_what_is_not_is_replaced(use: Callable[[str], None], tmp_path: Path) -> None:
+    """The archive's first cell has finished and its third has diverged; here the first failed, the third finished."""
+    use("first")
+    run_sweep()
+    export_sweep("sweep", tmp_path / "sweep.zip")
+    use("second")
+    other = cell(SMALL, 0.5, 0)
+    write(
+        Tracker(),
+        [CELLS[0], CELLS[2], other],
+        {
+            CELLS[0]["hash"]: ("failed", []),
+            CELLS[2]["hash"]: ("finished", history(80)),
+            other["hash"]: ("finished", history(1)),
+        },
+    )
+    assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 2, 1)
+    sweep = stored_sweep("sweep")
+    assert {one["hash"] for one in sweep.cells} == {one["hash"] for one in [*CELLS, other]}
+    assert {run.data.tags["fedray.status"] for run in sweep.runs.values()} == {"finished"}
+    assert sweep.runs[CELLS[2]["hash"]].data.metrics["final_test_accuracy"] == 80
+
+
+def test_refusals(use: Callable[[str], None], tmp_path: Path) -> None:
+    use("first")
+    run_sweep()
+    with pytest.raises(UserError, match="sweep: unknown name 'swep'; did you mean 'sweep'"):
+        export_sweep("swep", tmp_path / "a.zip")
+    (tmp_path / "there").touch()
+    with pytest.raises(UserError, match=r"there: exists; remove it or choose another name"):
+        export_sweep("sweep", tmp_path / "there")
+    with pytest.raises(UserError, match=r"nowhere/a.zip: cannot be written: No such file or directory"):
+        export_sweep("sweep", tmp_path / "nowhere/a.zip")
+    with pytest.raises(UserError, match=r"no.zip: cannot be read as an archive of fedray: 'No such file or directory'"):
+        import_sweep(tmp_path / "no.zip")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "there"]
+
+
+def broken(**members: object) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, value in members.items():
+            archive.writestr(name, value if isinstance(value, bytes) else json.dumps(value))
+    return file.getvalue()
+
+
+GOOD = {"format": 1, "name": "x", "description": "", "cells": []}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"no zip", "File is not a zip file"),
+        (broken(**{"other.json": {}}), "There is no item named 'sweep.json'"),
+        (broken(**{"sweep.json": b"{"}), "Expecting property name"),
+        (broken(**{"sweep.json": GOOD | {"cells": 7}}), "sweep.json: cells is not of type list"),
+        (broken(**{"sweep.json": GOOD, "../evil": b""}), "../evil lies outside of the archive"),
+        (broken(**{"sweep.json": GOOD, "runs/a/run.json": {"name": "n"}}), "status"),
+    ],
+)
+def test_a_file_that_is_no_archive_is_refused_and_nothing_is_written(
+    data: bytes, message: str, use: Callable[[str], None], tmp_path: Path
+) -> None:
+    use("second")
+    (tmp_path / "bad.zip").write_bytes(data)
+    with pytest.raises(UserError) as caught:
+        import_sweep(tmp_path / "bad.zip")
+    assert message in str(caught.value)
+    assert MlflowClient().get_experiment_by_name("fedray") is None
+
+
+def test_an_archive_of_a_newer_version_is_refused(use: Callable[[str], None], tmp_path: Path) -> None:
+    use("second")
+    (tmp_path / "new.zip").write_bytes(broken(**{"sweep.json": GOOD | {"format": 2}}))
+    with pytest.raises(UserError, match=r"new.zip: was made by a newer version of fedray \(format 2\)"):
+        import_sweep(tmp_path / "new.zip")
