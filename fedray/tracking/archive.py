@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
-from fedray.common.errors import UserError, truncated_repr, unknown
+from fedray.common.errors import UserError, one_line, unknown
 from fedray.tracking.store import RANK, best_runs, open_store, search, status
 from fedray.tracking.tracker import BATCH, Tracker
 
@@ -128,8 +128,8 @@ def import_sweep(file: Path) -> tuple[str, int, int]:
             runs = {cell: _read(archive, f"runs/{cell}/run.json", RUN) for cell in _cells(archive)}
             return about["name"], *_merge(archive, about, runs)
     except (OSError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"{file}: cannot be read as an archive of fedray: {truncated_repr(str(reason))}") from None
+        reason = error.strerror if isinstance(error, OSError) else one_line(error)
+        raise UserError(f"{file}: cannot be read as an archive of fedray: {reason}") from None
 
 
 RUN: dict[str, type] = {"name": str, "status": str, "start": int, "tags": dict, "params": dict, "metrics": dict}
