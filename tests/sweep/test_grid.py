@@ -3,14 +3,17 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fedray.common.errors import UserError
 from fedray.sweep.grid import Sweep
 from tests.sweep.running import REPOSITORY
 
-FILES = sorted(
-    path for path in (REPOSITORY / "sweeps").rglob("*.yaml") if {"clusters", "example.yaml"}.isdisjoint(path.parts)
-)
+FILES = [
+    path
+    for path in sorted((REPOSITORY / "sweeps").rglob("*.yaml"))
+    if {"name", "base"} <= (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).keys()
+]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(REPOSITORY / "sweeps")))
@@ -20,6 +23,10 @@ def test_a_sweep_survives_its_journey_over_ray_client(path: Path) -> None:
     again = Sweep.model_validate(sweep.model_dump(mode="json"))
     assert again == sweep
     assert list(again.points()) == list(sweep.points())
+
+
+def test_the_files_are_found() -> None:
+    assert {"quickstart.yaml", "table1.yaml"} <= {path.name for path in FILES}
 
 
 def test_draws_without_a_search_are_refused() -> None:
