@@ -1,17 +1,16 @@
 """`fedray data fetch | check | show`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from fedray.common.errors import UserError, truncated_repr, unknown
 from fedray.common.yaml_files import parse_yaml
-from fedray.datasets import DATASETS, data_source
-from fedray.datasets.base import DataSource, data_dir
-from fedray.datasets.dataset import Dataset
-from fedray.partitions import partition
+
+if TYPE_CHECKING:  # imported where they are used: they take PyTorch's two seconds, and `--help` needs none
+    from fedray.datasets.base import DataSource
+    from fedray.datasets.dataset import Dataset
 
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: fetch their files, check them, look at partitions.")
 
@@ -25,6 +24,9 @@ Settings = Annotated[
 @data_app.command()
 def fetch(name: Name) -> None:
     """Download the files of a data set into FEDRAY_DATA (default ~/.cache/fedray), or say where they belong."""
+    from fedray.datasets import DATASETS
+    from fedray.datasets.base import data_dir
+
     if name not in DATASETS:
         raise unknown("data.name", name, DATASETS)
     if name == "npz":
@@ -36,6 +38,8 @@ def fetch(name: Name) -> None:
 @data_app.command()
 def check(name: Name, set_: Settings = None) -> None:
     """Read a data set and compare its counts, classes and shapes with the published ones."""
+    import numpy as np
+
     source = _source(name, _settings(set_)["data"])
     data = source.load()
     wrong = differences(source, data)
@@ -50,8 +54,10 @@ def check(name: Name, set_: Settings = None) -> None:
     print("as published" if source.expected() else "nothing published to compare with")
 
 
-def differences(source: DataSource, data: Dataset) -> list[str]:
+def differences(source: "DataSource", data: "Dataset") -> list[str]:
     """What differs from the published facts, each as `what: found, published`."""
+    import numpy as np
+
     facts = source.expected()
     if facts is None:
         return []
@@ -85,6 +91,7 @@ def show(
     set_: Settings = None,
 ) -> None:
     """Draw who holds what as a client x class heatmap, and print the heterogeneity in numbers."""
+    from fedray.partitions import partition
     from fedray.partitions.heterogeneity import heatmap, heterogeneity
 
     settings = _settings(set_)
@@ -96,10 +103,9 @@ def show(
     if not dealt.sizes.any():
         raise UserError("partition: every client is empty")
     counts = dealt.label_counts(data.y_train, data.num_classes)
-    path = out or Path(f"{name}_{kind}_{clients}.png")
-    words = ", ".join(f"{k} {v:g}" for k, v in given.items() if v is not None)
+    path = out or Path(f"{name}_{kind}_{clients}.png".replace(":", "_"))
     try:
-        heatmap(counts, path, f"{name}: {kind}{f' ({words})' if words else ''}, {clients} clients, seed {seed}")
+        heatmap(counts, path, f"{name}: {chosen.label()}, {clients} clients, seed {seed}")
     except (OSError, ValueError) as error:
         raise UserError(f"--out: {path} cannot be written: {error}") from None
     numbers = heterogeneity(counts)
@@ -124,7 +130,9 @@ def show(
     print(path)
 
 
-def _source(name: str, options: dict[str, Any]) -> DataSource:
+def _source(name: str, options: dict[str, Any]) -> "DataSource":
+    from fedray.datasets import data_source
+
     return data_source({"name": name, **options})
 
 

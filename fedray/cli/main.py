@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+import fedray
 from fedray.cli.analysis import add_scripts
 from fedray.cli.archive import export, import_, verify
 from fedray.cli.data import data_app
@@ -43,6 +42,21 @@ def assignments(given: list[str] | None) -> dict[str, Any]:
     return found
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"fedray {fedray.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="print the version and exit")
+    ] = False,
+) -> None:
+    pass
+
+
 @app.command()
 def run(
     file: Annotated[Path, typer.Argument(help="a run's YAML file, or a sweep's (its first cell)")],
@@ -56,21 +70,26 @@ def run(
     profiled: Annotated[bool, typer.Option("--profile", help="where each round's time went")] = False,
 ) -> None:
     """One run."""
-    from fedray.api import simulate
     from fedray.common.yaml_files import load_yaml
+    from fedray.sweep.shipped import located
+
+    file = located(file)
+    point, changes = load_yaml(file), assignments(set_)  # a slip there is told before PyTorch is imported
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedray.api import simulate
     from fedray.config import RunConfig
     from fedray.engine.profile import Profile
     from fedray.sweep.cells import cell_point, label
     from fedray.sweep.grid import Sweep, changed
-    from fedray.sweep.shipped import located
 
-    file = located(file)
-    point = load_yaml(file)
     if "base" in point:
         point = cell_point(Sweep.load(file), cell)
     elif cell is not None:
         raise UserError(f"--cell: {file} is one run, not a sweep")
-    for key, value in assignments(set_).items():
+    for key, value in changes.items():
         point = changed(point, key, value)
     if backend is not None:
         point = changed(point, "runtime.backend", backend)
@@ -124,12 +143,18 @@ def sweep(
     smoke: Annotated[bool, typer.Option("--smoke", help="the file's own small version")] = False,
 ) -> None:
     """A grid of runs. Called again it resumes what is unfinished and skips what is finished."""
-    from fedray.sweep.grid import Sweep
+    from fedray.common.yaml_files import load_yaml
     from fedray.sweep.shipped import located
 
-    loaded = Sweep.load(located(file), smoke)
-    if set_:
-        loaded = loaded.altered(assignments(set_))
+    file = located(file)
+    load_yaml(file)  # a slip there is told before PyTorch is imported
+    changes = assignments(set_)
+
+    from fedray.sweep.grid import Sweep
+
+    loaded = Sweep.load(file, smoke)
+    if changes:
+        loaded = loaded.altered(changes)
     if estimate:
         from fedray.sweep.estimate import show
 

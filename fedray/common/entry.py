@@ -12,6 +12,8 @@ from fedray.common.errors import Diverged, UserError, redacted
 
 UsageError: Any = typer.BadParameter.__base__
 """click's, wherever this version of typer has it."""
+NoArguments: Any = sys.modules[UsageError.__module__].NoArgsIsHelpError
+"""Raised by a bare `fedray` or `fedray data`: its message is the help."""
 
 
 def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
@@ -30,6 +32,9 @@ def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
         code = command(standalone_mode=False)
     except typer.Exit as exit_:
         code = exit_.exit_code
+    except NoArguments as help:
+        print(help.format_message())
+        code = 0
     except (UserError, UsageError) as error:
         message = str(error) if isinstance(error, UserError) else error.format_message()
         line = redacted(" ".join(message.split()))  # what a hostile file holds does not steer the terminal

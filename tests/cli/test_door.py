@@ -1,0 +1,69 @@
+"""The door is fast: what needs no PyTorch does not import it, and nothing imports what it does not use."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedray
+
+CODE = """
+import sys, time
+from fedray.cli.main import main
+try:
+    main()
+except SystemExit as end:
+    code = end.code
+print(code, time.process_time(), *sys.modules, file=sys.stderr)
+"""
+HEAVY = {"torch", "numpy", "torchvision", "scipy", "pandas", "ray", "mlflow", "matplotlib", "sklearn"}
+
+
+def call(folder: Path, *arguments: str) -> tuple[int, float, set[str], str]:
+    """Exit code, CPU seconds, modules and the text of a call of `fedray`."""
+    out = subprocess.run(
+        [sys.executable, "-c", CODE, *arguments], capture_output=True, text=True, cwd=folder, timeout=200
+    )
+    *said, last = out.stderr.splitlines()
+    code, seconds, *modules = last.split()
+    return int(code), float(seconds), set(modules), out.stdout + "\n".join(said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ([], 0, "Usage: "),
+        (["--help"], 0, "Usage: "),
+        (["data"], 0, "Usage: "),
+        (["run", "--help"], 0, "Usage: "),
+        (["--version"], 0, f"fedray {fedray.__version__}"),
+        (["nope"], 2, "fedray: No such command 'nope'."),
+        (["run"], 2, "fedray: Missing argument"),
+        (["run", "bad.yaml"], 2, "fedray: bad.yaml: line 2: is not YAML"),
+        (["sweep", "bad.yaml"], 2, "fedray: bad.yaml: line 2: is not YAML"),
+        (["run", "ok.yaml", "--set", "seed"], 2, "fedray: --set: found 'seed'"),
+        (["sweep", "quickstat"], 2, "fedray: 'quickstat': there is no such file"),
+    ],
+)
+def test_help_and_slips_take_no_pytorch(tmp_path: Path, arguments: list[str], code: int, text: str) -> None:
+    """0.13 to 0.28 s of CPU where it was measured; the bound leaves room for a busy machine."""
+    (tmp_path / "bad.yaml").write_text("a: [\n")
+    (tmp_path / "ok.yaml").write_text("data: digits\n")
+    found, seconds, modules, said = call(tmp_path, *arguments)
+    assert (found, modules & HEAVY) == (code, set()), said
+    assert text in said
+    assert "fedray: Usage" not in said
+    assert seconds < 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["list", "algorithms"], 0), (["list", "datasets"], 0), (["run", "refused.yaml"], 2), (["sweep", "grid.yaml"], 2)],
+)
+def test_lists_and_refusals_import_pytorch_at_most(tmp_path: Path, arguments: list[str], code: int) -> None:
+    refused = "data: digits, partition: iid, model: mlp, algorithm: fedavgg"
+    (tmp_path / "refused.yaml").write_text(refused.replace(", ", "\n"))
+    (tmp_path / "grid.yaml").write_text(f"name: x\nbase: {{{refused}}}\ngrid: {{sead: []}}\n")
+    found, _, modules, said = call(tmp_path, *arguments)
+    assert (found, modules & (HEAVY - {"torch", "numpy"})) == (code, set()), said
