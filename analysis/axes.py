@@ -1,6 +1,6 @@
 """How cells are called along an axis of a table or in a figure's legend."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import reduce
 
 import pandas as pd
@@ -12,21 +12,28 @@ ALWAYS = ("partition.alpha", "partition.shards", "partition.classes")
 """Options that are part of a name also where a sweep has one value only."""
 
 
-def labels(cells: pd.DataFrame, key: str) -> pd.Series:
+def symbol(key: str) -> str:
+    """How a dotted key is called in a name or along an axis: its last word, as the papers' Greek letter."""
+    word = key.rpartition(".")[2]
+    return SYMBOLS.get(word, word)
+
+
+def searched_rows(cells: pd.DataFrame, keys: Iterable[str]) -> str:
+    """The key of the rows of a search: the method with whatever is searched outside of `algorithm`."""
+    return ",".join(["algorithm", *(key for key in keys if key in cells and not key.startswith("algorithm."))])
+
+
+def labels(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series:
     """How each cell is called along an axis: `fedsam ρ=0.05`, `dirichlet α=0.1`; options that do not vary are left out.
 
     key: a section that has a name (algorithm, partition, model, data), a dotted key (`clients.per_round`, `seed`), or
     several of these with commas: `data,partition,clients.total` gives `cifar10 dirichlet α=0.1 total=100`.
+    always: options to name where they have one value only, too.
     """
     keys = key.split(",")
     if len(keys) == 1:
-        return _one(cells, key)
-    words = [
-        _one(cells, part)
-        if _is_section(cells, part)
-        else f"{SYMBOLS.get(part.rpartition('.')[2], part.rpartition('.')[2])}=" + _one(cells, part)
-        for part in keys
-    ]
+        return _one(cells, key, always)
+    words = [_one(cells, part) if _is_section(cells, part) else f"{symbol(part)}=" + _one(cells, part) for part in keys]
     return reduce(lambda left, right: left + " " + right, words)
 
 
@@ -56,7 +63,7 @@ def _is_section(cells: pd.DataFrame, key: str) -> bool:
     return f"{key}.name" in cells
 
 
-def _one(cells: pd.DataFrame, key: str) -> pd.Series:
+def _one(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series:
     columns = [str(name) for name in cells]
     if key in columns:
         return cells[key].fillna("-").astype(str)
@@ -64,7 +71,7 @@ def _one(cells: pd.DataFrame, key: str) -> pd.Series:
         raise unknown("--rows/--cols", key, _valid(columns))
     options = [name for name in columns if name.startswith(f"{key}.") and name != f"{key}.name"]
     named = {
-        kind: [name for name in options if group[name].nunique(dropna=False) > 1 or name in ALWAYS]
+        kind: [name for name in options if group[name].nunique(dropna=False) > 1 or name in (*ALWAYS, *always)]
         for kind, group in cells.groupby(f"{key}.name")
     }
 

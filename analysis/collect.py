@@ -21,16 +21,30 @@ class SweepTable:
     """The cells of a sweep, whether any of them has been run or not.
 
     cells: a row per cell: `cell` (hash), `label`, `status` (tracking.RANK, or `missing`), `run_id`, the configuration
-    under dotted names (strings), metrics under `metrics.NAME` (floats). configs: `cell` -> configuration.
+    under dotted names (strings), metrics under `metrics.NAME` (floats). configs: `cell` -> configuration. search: what
+    draws its cells, empty for a grid.
     """
 
     name: str
     cells: pd.DataFrame
     configs: dict[str, dict[str, Any]]
+    search: "Search"
 
     def history(self, run_id: str, metric: str) -> dict[int, float]:
         """Evaluated round -> value, in order; empty where the run has not logged the metric."""
         return {}
+
+    def started(self, run_id: str) -> int:
+        """When a run began, ms since 1970."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Search:
+    """keys: dotted, in the file's order. select: the metric that says which draw is best."""
+
+    keys: tuple[str, ...] = ()
+    select: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,6 +57,9 @@ class Collected(SweepTable):
 
     def history(self, run_id: str, metric: str) -> dict[int, float]:
         return dict(sorted((m.step, float(m.value)) for m in self.client.get_metric_history(run_id, metric)))
+
+    def started(self, run_id: str) -> int:
+        return int(self.runs[run_id].info.start_time)
 
 
 def collect(name: str) -> Collected:
@@ -70,6 +87,10 @@ def collect(name: str) -> Collected:
         name,
         pd.DataFrame(rows),
         {cell["hash"]: cell["config"] for cell in cells},
+        next(
+            (Search(tuple(cell["search"]["keys"]), cell["search"]["select"]) for cell in cells if cell.get("search")),
+            Search(),
+        ),
         client,
         {run.info.run_id: run for run in found if run is not None},
         parents[name],
@@ -81,6 +102,11 @@ def _expected(client: MlflowClient, parent: Run) -> list[dict[str, Any]]:
         path = client.download_artifacts(parent.info.run_id, "cells.json", folder)
         cells: list[dict[str, Any]] = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
     return cells
+
+
+def _searched(cells: list[dict[str, Any]]) -> Search:
+    found = next((cell["search"] for cell in cells if "search" in cell), None)
+    return Search() if found is None else Search(tuple(found["keys"]), found["select"])
 
 
 def _row(cell: dict[str, Any], run: Run | None) -> dict[str, Any]:

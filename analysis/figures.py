@@ -6,6 +6,7 @@ Without --kind: curves, and the sensitivity to every number of the configuration
 - bars: a metric of many parts, such as the layers' Λ, at a round; a file per setting.
 - classes: each class's accuracy by round, a file per setting and method.
 - partition: samples per client and class, from the configuration alone.
+- search: best so far by rounds trained, each trial by key, pairs of keys, importance; also of a grid's options.
 A line is the mean over the finished seeds, the band (the whiskers) the sample standard deviation. Methods differ by
 dashes, markers and hatches, not only by colour. PNG and PDF.
 """
@@ -24,6 +25,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.axes import labels, separating
 from analysis.collect import Collected, collect
+from analysis.drawing import search
 from analysis.metrics import DEFAULT, NEVER, by_round, history, of_parts, title, values
 from analysis.style import COLOURS, HATCHES, WIDTH, axes, save, styled, styles, with_legend
 from fedray.common.errors import UserError, unknown
@@ -32,7 +34,7 @@ from fedray.partitions import partition
 from fedray.partitions.heterogeneity import heatmap
 from fedray.sweep.grid import SYMBOLS
 
-KINDS = ("curves", "sensitivity", "bars", "classes", "partition")
+KINDS = ("curves", "sensitivity", "bars", "classes", "partition", "search")
 
 
 @styled
@@ -250,7 +252,7 @@ def _methods(cells: pd.DataFrame, panel: pd.DataFrame) -> Iterator[tuple[str, pd
 
 def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
-    kind: Annotated[str, typer.Option(help="curves | sensitivity | bars | classes | partition")] = "",
+    kind: Annotated[str, typer.Option(help="curves | sensitivity | bars | classes | partition | search")] = "",
     x: Annotated[str, typer.Option(help="sensitivity: a key, algorithm.rho, say; default each that varies")] = "",
     metric: Annotated[
         str,
@@ -279,6 +281,8 @@ def main(
         drawn["bars"] = bars(sweep, metric or "lambda", round)
     if kind == "classes":
         drawn["classes"] = classes(sweep)
+    if kind == "search" or (not kind and sweep.search.keys):
+        drawn |= {f"search-{what}": figures for what, figures in search.drawn(sweep).items()}
     if kind == "partition":
         drawn["partition"] = partitions(sweep)
     if not drawn:

@@ -11,6 +11,7 @@ from analysis.collect import SweepTable
 from fedray.common.errors import UserError, unknown
 from fedray.config import RunConfig
 from fedray.engine.cost import relative_compute
+from fedray.evaluation.registry import metric_title
 
 DEFAULT = "last10_test_accuracy"
 NAMES = {
@@ -20,6 +21,8 @@ NAMES = {
     "personal_std": "deviation of the personal accuracy over clients in points",
     "personal_worst10": "personal accuracy in % of the worst tenth of the clients",
     "generic_accuracy": "generic accuracy in %",
+    "validation_accuracy": "validation accuracy in %",
+    "validation_loss": "validation loss",
     "test_loss": "test loss",
     "train_loss": "training loss",
 }
@@ -127,7 +130,19 @@ def title(metric: str) -> str:
         return COMPUTED[metric]
     prefix = next((prefix for prefix in WHICH if metric.startswith(prefix)), "")
     name = metric.removeprefix(prefix)
-    return f"{NAMES[name]}{WHICH[prefix or 'final_']}" if name in NAMES else metric
+    words = NAMES.get(name) or metric_title(name)
+    return metric if words == name else f"{words}{WHICH[prefix or 'final_']}"
+
+
+def selecting(sweep: SweepTable) -> str:
+    """The metric that says which draw of a search is best: the file's, else on the test set, as every title says."""
+    found = sweep.search.select
+    return found if f"metrics.{found}" in sweep.cells else DEFAULT
+
+
+def on_test_set(metric: str) -> bool:
+    """Whether to select by the metric is to select on the test set."""
+    return "validation" not in metric
 
 
 def lower_is_better(metric: str) -> bool:

@@ -24,6 +24,7 @@ from mlflow.exceptions import MlflowException
 from analysis.axes import labels
 from analysis.collect import Collected, collect
 from analysis.compare import Comparison, across, compared, header, lines, notes
+from analysis.drawing import search
 from analysis.drawing.comparison import forests, rank_diagram
 from analysis.figures import curves
 from analysis.formats import in_html
@@ -74,6 +75,7 @@ def page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "") ->
         filled=_filled,
         comparisons=_comparisons(sweep, tables[0].rows, metrics[0], to),
         pictures=[
+            *([("Search", _search(sweep), "No trial yet.")] if sweep.search.keys else []),
             ("Learning curves", _curves(sweep), "No finished run to draw."),
             ("Partitions", _partitions(sweep), "No run yet that holds a picture of its partition."),
         ],
@@ -146,6 +148,13 @@ def _drawn(found: Comparison) -> Pictures:
     if found.ranks is not None:
         pictures.append(("Mean ranks over all settings", _uri(rank_diagram(found.ranks))))
     return pictures
+
+
+def _search(sweep: Collected) -> Pictures:
+    if not (sweep.cells["status"] == "finished").any():
+        return []
+    drawn = search.drawn(sweep)
+    return [(f"{kind}: {what}", _uri(figure)) for kind, figures in drawn.items() for what, figure in figures.items()]
 
 
 def _curves(sweep: Collected) -> Pictures:

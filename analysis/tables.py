@@ -2,10 +2,12 @@
 
 An entry is the mean ± the sample standard deviation (n - 1) over seeds. The best complete entry of a column is bold,
 the second best underlined. An entry of which any seed is missing, failed, diverged, was stopped, never reached the
-target or is still running says so and takes no part in the ranking. Several metrics with commas stand side by side.
-`--over partition` averages over settings, seed by seed; `--best-but fedavg,fedgela` adds the best of the other rows.
+target or is still running says so and takes no part in the ranking. The rows of a search stand best first. Several
+metrics with commas stand side by side. `--over partition` averages over settings, seed by seed; `--best-but
+fedavg,fedgela` adds the best of the other rows.
 """
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,10 +16,10 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from analysis.axes import labels, separating
+from analysis.axes import labels, searched_rows, separating
 from analysis.collect import SweepTable, collect
 from analysis.formats import FORMATS
-from analysis.metrics import DEFAULT, is_rounds, lower_is_better, title, values
+from analysis.metrics import DEFAULT, is_rounds, lower_is_better, on_test_set, selecting, title, values
 from analysis.published import beside
 from analysis.result_table import BEST, Entry, ResultTable, averaged, entry, side_by_side, with_best
 from fedray.common.errors import unknown
@@ -26,20 +28,29 @@ from fedray.common.errors import unknown
 def build(
     sweep: SweepTable,
     metric: str = DEFAULT,
-    rows: str = "algorithm",
+    rows: str = "",
     columns: str = "",
     reference: str = "",
     paper: str = "",
     over: str = "",
     best_but: str | None = None,
 ) -> ResultTable:
-    """Group a sweep's cells. columns: default partition and whatever else entries would mix. reference: a row.
+    """Group a sweep's cells.
 
-    paper: the published table (`fedtoga/table1`) to put beside. over: keys with commas that columns are averaged over.
-    best_but: rows with commas that are no baselines; then there is a row of the best of the others.
+    Args:
+        sweep: whose cells.
+        metric: of the runs; several with commas stand side by side.
+        rows: default the method, of a search with every searched key, best first.
+        columns: default partition and whatever else entries would mix.
+        reference: a row to compare with.
+        paper: the published table (`fedtoga/table1`) to put beside.
+        over: keys with commas that columns are averaged over.
+        best_but: rows with commas that are no baselines; then there is a row of the best of the others.
 
-    Raises UserError for a metric no finished run has, an unknown key, reference, row or published table.
+    Raises:
+        UserError: for a metric no finished run has, an unknown key, reference, row or published table.
     """
+    rows = rows or searched_rows(sweep.cells, sweep.search.keys)
     if "," in metric:
         return side_by_side(
             {
@@ -47,7 +58,7 @@ def build(
                 for one in dict.fromkeys(metric.split(","))
             }
         )
-    cells = sweep.cells.assign(_value=values(sweep, metric), _row=labels(sweep.cells, rows))
+    cells = sweep.cells.assign(_value=values(sweep, metric), _row=labels(sweep.cells, rows, sweep.search.keys))
     columns = columns or separating(cells, "partition", cells["_row"])
     cells = cells.assign(_setting=labels(cells, columns))
     said: list[str] = []
@@ -59,6 +70,12 @@ def build(
     entries = {key: averaged(group, settings[key[1]]) if over else entry(group) for key, group in groups.items()}
     names = list(dict.fromkeys(cells["_row"])), list(dict.fromkeys(cells["_column"]))
     ratio, notes = is_rounds(metric), _notes(cells, metric, over) + said
+    if sweep.search.keys:
+        names = best_first(sweep, cells), names[1]
+        notes.append(
+            f"a search: best row first, by {selecting(sweep)}"
+            + " (selected on the test set)" * on_test_set(selecting(sweep))
+        )
     if reference:
         if reference not in names[0]:
             raise unknown("--to", reference, names[0])
@@ -82,6 +99,14 @@ def build(
         ratio,
         paper,
     )
+
+
+def best_first(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
+    """The rows of a search by the mean of what selects; rows that have not finished come last, in the file's order."""
+    by = selecting(sweep)
+    value = cells[f"metrics.{by}"] if f"metrics.{by}" in cells else pd.Series(math.nan, cells.index)
+    means = value.where(cells["status"] == "finished").groupby(cells["_row"], sort=False).mean()
+    return list(means.sort_values(ascending=lower_is_better(by), kind="stable").index)
 
 
 def averaged_over(cells: pd.DataFrame, columns: str, over: str) -> pd.Series | str:
@@ -160,7 +185,9 @@ def main(
         str,
         typer.Option(help="of the runs, rounds_to:PERCENT, rounds_to:METHOD (its best accuracy); several with commas"),
     ] = DEFAULT,
-    rows: Annotated[str, typer.Option(help="sections or dotted keys, with commas")] = "algorithm",
+    rows: Annotated[
+        str, typer.Option(help="sections or dotted keys, with commas; default algorithm and what is searched")
+    ] = "",
     cols: Annotated[str, typer.Option(help="the same; default partition and whatever entries would mix")] = "",
     to: Annotated[str, typer.Option(help="a row: differences, or for rounds_to speed-ups, to it")] = "",
     over: Annotated[str, typer.Option(help="keys of the columns to average over, with commas; partition")] = "",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.collect import SweepTable, collect
+from analysis.collect import Search, SweepTable, collect
 from fedray.common.errors import UserError
 from fedray.common.yaml_files import load_yaml
 from fedray.config import RunConfig
@@ -45,7 +45,7 @@ def expected(sweep: Sweep) -> SweepTable:
         | flat({part: value for part, value in config.items() if part != "runtime"})
         for cell, config in configs.items()
     ]
-    return SweepTable(sweep.name, pd.DataFrame(rows), configs)
+    return SweepTable(sweep.name, pd.DataFrame(rows), configs, Search())
 
 
 def hours_spent(cells: pd.DataFrame) -> float:

@@ -76,7 +76,7 @@ def _refuse_file(path: Path) -> None:
 
 EXPERIMENT = "fedray"
 IS_CELL = "tags.`fedray.kind` = 'cell'"
-RANK = ("finished", "diverged", "stopped", "failed", "interrupted", "running")
+RANK = ("finished", "diverged", "stopped", "pruned", "failed", "interrupted", "running")
 """Where a cell has several runs, the one whose status comes first counts."""
 
 

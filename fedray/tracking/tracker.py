@@ -1,8 +1,9 @@
 """The only writer to MLflow: one parent run per sweep, one child per cell, always with a final status.
 
 A cell's runs are found again by the tag `fedray.cell` (its hash), in whatever sweep they were made. `fedray.status` is
-the truth about a run: running, finished, diverged, stopped (early, by a scheduler), failed or interrupted; MLflow's own
-status is FINISHED for finished and stopped, FAILED for the others.
+the truth about a run: running, finished, diverged, stopped (early, by the file's `stop`), pruned (early, by a
+scheduler), failed or interrupted; MLflow's own status is FINISHED for finished, stopped and pruned, FAILED for the
+others.
 
 A store that is unreachable for a while costs nothing: writes queue up in order and are repeated until they arrive.
 Repeating one is harmless, and so is a second driver (with another storage) that logs the same cell at the same time:
@@ -39,6 +40,8 @@ T = TypeVar("T")
 
 LAST = 10
 """How many evaluated rounds `last10_*` averages."""
+ENDED = ("finished", "stopped", "pruned")
+"""Statuses of cells that ended as they were meant to."""
 BATCH = 1000
 """Metrics that MLflow takes in one request."""
 
@@ -234,7 +237,7 @@ class Tracker:
 
     def close_cell(self, run: CellRun, status: str, summary: Mapping[str, Any], message: str = "") -> None:
         """Final metrics, `fedray.status` and MLflow's status of a cell."""
-        metrics = final_metrics(run.history) if status in ("finished", "stopped") else {}
+        metrics = final_metrics(run.history) if status in ENDED else {}
         if "seconds_per_round" in summary:
             metrics["seconds_per_round"] = summary["seconds_per_round"]
         if "diverged_round" in summary:
@@ -256,7 +259,7 @@ class Tracker:
                 self.client.log_dict(run.id, {"rounds": profile["rounds"]}, "profile.json")
             if "traceback" in summary:
                 self.client.log_text(run.id, redacted(summary["traceback"]), "traceback.txt")
-            self.client.set_terminated(run.id, "FINISHED" if status in ("finished", "stopped") else "FAILED")
+            self.client.set_terminated(run.id, "FINISHED" if status in ENDED else "FAILED")
 
         self._send(write)
 
