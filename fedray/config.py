@@ -25,6 +25,10 @@ NUMERICS = 2
 """Part of every cell's identity. Raised when the same configuration is meant to give other numbers than before."""
 
 
+IDENTIFYING = ("name", "validation", "source", "revision")
+"""What of the data section enters the identity beside the digest of the arrays."""
+
+
 class Section(Checked):
     """Base of the sections."""
 
@@ -356,7 +360,7 @@ class RunConfig(Section):
         and the source of plug-ins enter by digest.
         """
         whole = super().identity_entries(self.resolved())
-        whole["data"] = {key: whole["data"][key] for key in ("name", "source", "revision") if key in whole["data"]}
+        whole["data"] = {key: whole["data"][key] for key in IDENTIFYING if key in whole["data"]}
         whole["data"]["digest"] = data_digest
         if self.channels_last:  # a key that came later, whose default depends on model and device
             whole["training"]["channels_last"] = True

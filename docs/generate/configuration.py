@@ -1,6 +1,6 @@
 """docs/configuration.md, made from the code: `python -m docs.generate.configuration > docs/configuration.md`."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from pydantic import BaseModel
 
@@ -8,6 +8,7 @@ from fedray.common.component import Component, as_written
 from fedray.common.options import allowed
 from fedray.config import Personal, RunConfig
 from fedray.datasets import DATASETS
+from fedray.datasets.base import DataSource, Validation
 from fedray.models import MODELS
 from fedray.partitions import PARTITIONS
 
@@ -21,20 +22,23 @@ no option is required). Unknown keys are refused. In a sweep file these sections
 """
 
 
-def _table(kind: type[BaseModel]) -> list[str]:
+def _table(kind: type[BaseModel], leave_out: Container[str] = ()) -> list[str]:
     lines = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
-    for name, field in kind.model_fields.items():
+    for key, field in kind.model_fields.items():
+        if key in leave_out:
+            continue
+        name = field.alias or key
         default = "required" if field.is_required() else f"`{as_written(field.default)}`"
         lines.append(f"| `{name}` | {default} | {allowed(field)} | {field.description or ''} |")
     return [*lines, ""]
 
 
-def _components(registry: Mapping[str, type[Component]]) -> list[str]:
-    lines = []
+def _components(registry: Mapping[str, type[Component]], leave_out: Container[str] = ()) -> list[str]:
+    lines: list[str] = []
     for name, kind in registry.items():
         lines += [f"### `{name}`", "", " ".join((kind.__doc__ or "").split()), ""]
         lines += [f"*{kind.paper}*", ""] if kind.paper else []
-        lines += _table(kind) if kind.model_fields else []
+        lines += _table(kind, leave_out) if kind.model_fields else []
     return lines
 
 
@@ -48,7 +52,11 @@ def page() -> str:
         if name == "evaluation":
             what = " ".join((Personal.__doc__ or "").split())
             lines += ["### `evaluation.personal`", "", what, "", *_table(Personal)]
-    for title, registry in (("data", DATASETS), ("partition", PARTITIONS), ("model", MODELS)):
+    what = " ".join((Validation.__doc__ or "").split())
+    lines += ["## `data`", "", "Every data set takes `validation` beside its own options:", ""]
+    lines += ["### `data.validation`", "", what + " Default: nothing is held out.", "", *_table(Validation)]
+    lines += _components(DATASETS, DataSource.model_fields)
+    for title, registry in (("partition", PARTITIONS), ("model", MODELS)):
         lines += [f"## `{title}`", "", *_components(registry)]
     lines += ["## `algorithm`", "", "See [algorithms.md](algorithms.md).", ""]
     return "\n".join(lines)

@@ -36,9 +36,11 @@ Arrays = dict[str, np.ndarray]
 class ClientActor:
     """A process that trains clients. It remembers nothing of a client between calls."""
 
-    def open(self, config: dict[str, Any], data: Dataset, shards: Shards, tests: Shards | None) -> None:
+    def open(
+        self, config: dict[str, Any], data: Dataset, shards: Shards, tests: Shards | None, validation: Shards | None
+    ) -> None:
         """Make ready for a run; replaces all of the one before."""
-        self._worker = Worker(Problem(RunConfig.parse(config), data, shards, tests))
+        self._worker = Worker(Problem(RunConfig.parse(config), data, shards, tests, validation))
 
     def train(self, broadcast: dict[str, Any], tasks: list[tuple[int, float, Arrays]]) -> dict[str, Any]:
         """Train clients. The result is returned, not put, so that it outlives this actor."""
@@ -52,7 +54,7 @@ class ClientActor:
         }
 
     def evaluate(self, model: dict[str, np.ndarray], chunks: list[int], split: str) -> Arrays:
-        """Exact sums over some chunks of the test or training set."""
+        """Exact sums over some chunks of a set of samples."""
         return _arrays(self._worker.evaluate(_tensor(model["theta"]), _tensor(model["buffers"]), chunks, split))
 
     def evaluate_personal(
@@ -80,12 +82,10 @@ class RayBackend:
             self.data or ray.put(problem.data),
             ray.put(problem.shards),
             None if problem.tests is None else ray.put(problem.tests),
+            None if problem.validation is None else ray.put(problem.validation),
         )
         self._steps = [problem.config.training.steps(int(n)) for n in problem.shards.sizes]
-        self._chunks = {
-            "test": number_of_chunks(len(problem.data.y_test)),
-            "train": number_of_chunks(len(problem.data.y_train)),
-        }
+        self._chunks = {split: number_of_chunks(len(samples)) for split, samples in problem.evaluated.items()}
         self._timeouts = CallTimeouts()
         for slot, actor in enumerate(self._actors):
             if actor is None:

@@ -4,13 +4,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
-from fedray.common.component import Component
+from fedray.common.component import Checked, Component
 from fedray.common.errors import UserError, unknown
+from fedray.common.identity import Later
 from fedray.common.yaml_files import located
 from fedray.datasets.augment import Transform, transforms
 from fedray.datasets.dataset import Dataset
@@ -36,10 +37,31 @@ class Published:
     size: str = ""
 
 
+class Validation(Checked):
+    """Training samples that nobody trains on. Whatever selects a configuration or a round selects on them.
+
+    They are drawn class by class in proportion, keyed by the run's seed.
+    """
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    fraction: float = Field(0.1, gt=0, lt=1, description="share of the samples that is held out")
+    source: Literal["clients", "pool"] = Field(
+        "clients",
+        alias="from",
+        description="clients: that share of every client's shard, rounded; pool: of the training set, before it is "
+        "dealt",
+    )
+
+
 class DataSource(Component):
     """Base of the data sets: `load()` returns the arrays or raises UserError saying which file belongs where."""
 
     section = "data"
+    validation: Annotated[Validation | None, Later()] = Field(
+        None, description="hold samples out of training, to select on them: `{}`, or its keys"
+    )
+
     files: ClassVar[str] = ""
     """The files wanted, relative to `data_dir()`."""
     used_by: ClassVar[str] = ""

@@ -47,7 +47,8 @@ def decoded(name: str, paths: Sequence[Path], size: int, crop: bool = False) -> 
 class CINIC10(Images):
     """CINIC-10, 90,000 each of train, valid and test: colour 32x32 PNGs, CIFAR-10's classes.
 
-    FedSOL trains on `train` and tests on `test` (90k / 90k); `validation: train` adds the `valid` images to training.
+    FedSOL trains on `train` and tests on `test` (90k / 90k); `validation_images: train` adds the `valid` images
+    to training.
     """
 
     name = "cinic10"
@@ -59,10 +60,10 @@ class CINIC10(Images):
         "plain": Recipe(*CINIC_COLOURS),
         "fedsol": Recipe(*CINIC_COLOURS, (Crop(crop=4, fill="reflect"), Flip())),
     }
-    validation: Literal["unused", "train"] = Field("unused", description="what the `valid` images are for")
+    validation_images: Literal["unused", "train"] = Field("unused", description="what the `valid` images are for")
 
     def read(self) -> Dataset:
-        parts = {"train": ("train", "valid") if self.validation == "train" else ("train",), "test": ("test",)}
+        parts = {"train": ("train", "valid") if self.validation_images == "train" else ("train",), "test": ("test",)}
         files = {part: self._files(folders) for part, folders in parts.items()}
 
         def decode() -> dict[str, np.ndarray]:
@@ -76,11 +77,11 @@ class CINIC10(Images):
             }
 
         paths = [path for found in files.values() for path, _ in found]
-        arrays = cached(self.name, f"1 {self.validation}", paths, decode)
+        arrays = cached(self.name, f"1 {self.validation_images}", paths, decode)
         return Dataset(self.name, arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"], 10)
 
     def expected(self) -> Published:
-        return Published(180_000 if self.validation == "train" else 90_000, 90_000, 10, (3, 32, 32))
+        return Published(180_000 if self.validation_images == "train" else 90_000, 90_000, 10, (3, 32, 32))
 
     def _files(self, folders: Sequence[str]) -> list[tuple[Path, int]]:
         found: list[tuple[Path, int]] = []

@@ -22,7 +22,7 @@ HALVES = ((0.5,), (0.5,))
 
 
 class MedMNIST(Images):
-    """Base: `<name>.npz` with train, val and test images; `validation: train` (FedSOL) trains on train and val."""
+    """Base: `<name>.npz` with train, val and test images; `validation_images: train` (FedSOL) trains on val as well."""
 
     md5: ClassVar[str]
     published: ClassVar[Published]
@@ -31,7 +31,7 @@ class MedMNIST(Images):
     recipes: ClassVar[dict[str, Recipe]] = {"plain": Recipe(*HALVES), "fedsol": Recipe(*HALVES, (Flip(),), 3)}
     paper = "Yang et al., MedMNIST v2, Scientific Data 2023"
     used_by = "FedSOL"
-    validation: Literal["unused", "train"] = Field("train", description="what the val images are for")
+    validation_images: Literal["unused", "train"] = Field("train", description="what the val images are for")
 
     def read(self) -> Dataset:
         path = data_dir() / f"{self.name}.npz"
@@ -55,13 +55,15 @@ class MedMNIST(Images):
             )
             for part in ("train", "val", "test")
         }
-        train = ("train", "val") if self.validation == "train" else ("train",)
+        train = ("train", "val") if self.validation_images == "train" else ("train",)
         x, y = (np.concatenate([parts[part][k] for part in train]) for k in (0, 1))
         return Dataset(self.name, x, y, *parts["test"], self.published.classes)
 
     def expected(self) -> Published:
         p = self.published
-        return Published((p.train or 0) + self.validated * (self.validation == "train"), p.test, p.classes, p.shape)
+        return Published(
+            (p.train or 0) + self.validated * (self.validation_images == "train"), p.test, p.classes, p.shape
+        )
 
     def _images(self, x: np.ndarray, where: str) -> np.ndarray:
         channels, height, width = self.published.shape

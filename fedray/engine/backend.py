@@ -20,7 +20,7 @@ class Backend(Protocol):
         """Train every task of a round; what each process gives."""
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
-        """Exact sums over the whole test or training set, as `Worker.evaluate`, of each process."""
+        """Exact sums over a whole set of `Problem.evaluated`, as `Worker.evaluate`, of each process."""
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
@@ -41,8 +41,8 @@ class InlineBackend:
         return [self._worker.train(broadcast, tasks)]
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
-        samples = self._worker.test_samples if split == "test" else self._worker.train_samples
-        return [self._worker.evaluate(theta, buffers, range(number_of_chunks(len(samples))), split)]
+        chunks = number_of_chunks(len(self._worker.problem.evaluated[split]))
+        return [self._worker.evaluate(theta, buffers, range(chunks), split)]
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval

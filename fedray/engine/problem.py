@@ -3,7 +3,9 @@
 import io
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -14,6 +16,7 @@ from fedray.datasets.dataset import Dataset
 from fedray.evaluation import registry
 from fedray.models.network import Network
 from fedray.partitions.shards import Shards
+from fedray.partitions.validation_split import deal
 
 log = logging.getLogger("fedray")
 
@@ -27,6 +30,8 @@ class Problem:
     shards: Shards
     tests: Shards | None = None
     """Each client's own test samples, where personal models are to be evaluated."""
+    validation: Shards | None = None
+    """Training samples that are held out: each client's, or all in one entry where they are `from: pool`."""
 
     @classmethod
     def build(cls, config: RunConfig, data: Dataset | None = None) -> "Problem":
@@ -35,7 +40,7 @@ class Problem:
         Raises UserError for what can only be known with the data at hand.
         """
         data = fitted(data or config.data.load(), config)
-        shards = config.partition.split(data, config.clients.total, config.seed)
+        shards, validation = deal(config.partition, data, config.clients.total, config.seed, config.data.validation)
         if shards.sizes.max() == 0:
             raise UserError("partition: every client is empty")
         for t, ids in enumerate(config.clients.cohorts or ()):
@@ -45,12 +50,30 @@ class Problem:
         tests = None if personal is None else config.partition.split_test(data, shards, config.seed, personal.split)
         if tests is not None and not ((shards.sizes > 0) & (tests.sizes > 0)).any():
             raise UserError("evaluation.personal: no client has test samples of its own")
-        problem = cls(config, data, shards, tests)
+        problem = cls(config, data, shards, tests, validation)
         if config.algorithm.keeps == "norm" and not problem.network("cpu").layout.norms:
             log.warning(
                 "%s: %s has no normalisation layers, so this is FedAvg", config.algorithm.name, config.model.name
             )
         return problem
+
+    @cached_property
+    def evaluated(self) -> dict[str, np.ndarray]:
+        """Which samples an evaluation looks at, int64 `(n,)`: of the test set, or of the training set.
+
+        `train` is without what is held out; `validation`, where there is one, is that, client by client.
+        """
+        train = np.arange(len(self.data.y_train))
+        sets = {"test": np.arange(len(self.data.y_test)), "train": train}
+        if self.validation is None:
+            return sets
+        return sets | {"train": np.setdiff1d(train, self.validation.indices), "validation": self.validation.indices}
+
+    @property
+    def own_validation(self) -> Shards | None:
+        """Each client's own held-out samples; None where nothing is held out, or not from clients."""
+        asked = self.config.data.validation
+        return self.validation if asked is not None and asked.source == "clients" else None
 
     def picture(self) -> bytes:
         """The client x class heatmap as PNG. Takes a quarter of a second."""

@@ -48,12 +48,12 @@ class Result:
     def summary(self) -> dict[str, Any]:
         """Last round's metrics, hashes and mean seconds per round (evaluation excluded)."""
         last = self.history[-1]
-        personal = ("personal_accuracy", "personal_std", "personal_worst10", "generic_accuracy")
+        more = ("validation_accuracy", "personal_accuracy", "personal_std", "personal_worst10", "generic_accuracy")
         return {
             "test_accuracy": last["test_accuracy"],
             "test_loss": last["test_loss"],
             "train_loss": last["train_loss"],
-            **{name: last[name] for name in personal if name in last},
+            **{name: last[name] for name in more if name in last},
             "rounds": self.state.round,
             "theta_sha256": theta_sha256(self.theta),
             "state_sha256": self.state.sha256(),
@@ -280,16 +280,33 @@ class Simulation:
             sums = self._sums("test")
             count = len(self.problem.data.y_test)
             row |= {"test_accuracy": 100 * float(sums["correct"].sum()) / count, "test_loss": float(sums["loss"])}
+            row |= self._validate()
         else:
             row |= personal.everyone(self._evaluate_personal(PersonalEval((0,), own=False, everyone=True)))
         if asked.train:
-            count = len(self.problem.data.y_train)
+            count = len(self.problem.evaluated["train"])
             row["train_accuracy"] = 100 * float(self._sums("train")["correct"].sum()) / count
         if asked.personal is not None and (s.round % asked.personal.every == 0 or self.done):
             epochs = asked.personal.tuned if algorithm.personal == "tuned" else (0,)
             scores = self._evaluate_personal(PersonalEval(epochs, own=True, everyone=not algorithm.generic))
             row |= personal.summary(scores, epochs, row["test_accuracy"] if algorithm.generic else None)
         return row, sums
+
+    def _validate(self) -> dict[str, float]:
+        """The global model on what is held out, as one set and, where it is from clients, over these."""
+        if self.problem.validation is None:
+            return {}
+        sums, count = self._sums("validation"), len(self.problem.validation.indices)
+        row = {
+            "validation_accuracy": 100 * float(sums["correct"].sum()) / count,
+            "validation_loss": float(sums["loss"]),
+        }
+        if self.problem.own_validation is None:
+            return row
+        sizes = self.problem.validation.sizes
+        return row | personal.over_clients(
+            "validation_client", 100 * sums["correct_of_clients"].numpy() / sizes[sizes > 0]
+        )
 
     def _holds(self, client: int) -> Tensor:
         """Which classes a client has training samples of, bool `(C,)`."""

@@ -25,6 +25,7 @@ from fedray.engine.problem import Problem
 from fedray.evaluation import registry
 from fedray.evaluation.probes import probe_client
 from fedray.models.cuda_graph import Recorder
+from fedray.partitions.shards import Shards
 
 MAX_TEST_LOSS = 1e5
 LESS_MEMORY = "lower training.batch_size, or raise runtime.cpus_per_actor or gpus_per_actor: fewer actors on a node"
@@ -102,22 +103,26 @@ class Worker:
         return reply
 
     def evaluate(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int], split: str = "test") -> dict[str, Tensor]:
-        """Chunks of 500 consecutive samples of the test set, or of the training set (not augmented).
+        """Chunks of 500 consecutive samples of a set of `Problem.evaluated` (not augmented).
 
         Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of
         chunks whose mean loss is not finite or above 1e5 (then `loss` lacks them). Of the test set also, by the name
-        of the probe, what probes sum over it (`Probe.test_sums`), divided by 500.
+        of the probe, what probes sum over it (`Probe.test_sums`), divided by 500. Of what clients hold out also
+        `correct_of_clients`, right answers of each client that holds samples out.
         """
         self.network.load(theta.to(self.device))
         self.network.buffers.copy_(buffers)
         self.network.train(False)
         sums = Accumulator()
         samples = self.test_samples if split == "test" else self.train_samples
-        classes, n = self.problem.data.num_classes, len(samples)
+        positions = self.problem.evaluated[split]
+        owners = holders(self.problem.own_validation) if split == "validation" else None
+        classes, n = self.problem.data.num_classes, len(positions)
         terms = number_of_chunks(n)
         probes = [probe for probe in self.probes if split == "test" and "global" in probe.tested_models]
         for chunk in chunks:
-            x, y = samples.batch(np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, n)))
+            part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+            x, y = samples.batch(positions[part])
             with torch.no_grad():
                 output = self.network(x)
                 logits = self.problem.config.algorithm.logits(output)
@@ -125,8 +130,11 @@ class Worker:
             bounded = loss <= MAX_TEST_LOSS * len(y)  # false for NaN; what is not bounded cannot be summed
             sums.add("unbounded", (~bounded).float(), 1.0, terms)
             sums.add("loss", torch.where(bounded, loss, 0.0), 1 / n, terms)
-            correct = torch.bincount(y[logits.argmax(1) == y], minlength=classes)
-            sums.add("correct", correct.float(), 1.0, terms)
+            is_right = logits.argmax(1) == y
+            sums.add("correct", torch.bincount(y[is_right], minlength=classes).float(), 1.0, terms)
+            if owners is not None:
+                counted = np.bincount(owners[part][is_right.cpu().numpy()], minlength=owners[-1] + 1)
+                sums.add("correct_of_clients", torch.from_numpy(counted).float(), 1.0, terms)
             for probe in probes:
                 if (found := probe.test_sums(output, y, classes)) is not None:
                     sums.add(probe.name, found, 1 / CHUNK, terms)
@@ -138,9 +146,12 @@ class Worker:
         """Test the personal models of the clients of `tasks`: client -> test -> value.
 
         `own_E` after E epochs: accuracy on the client's own test samples, percent; `everyone`, `everyone_loss`:
-        accuracy and mean loss on the whole test set. What cannot be a number any more is NaN.
+        accuracy and mean loss on the whole test set. Where samples are held out also `validation_E`, of the client's
+        own (if it has any), `everyone_validation` and `everyone_validation_loss`. What cannot be a number any more is
+        NaN.
         """
         config, there, tests = self.problem.config, self._to_device(broadcast), self.problem.tests
+        held, evaluated = self.problem.own_validation, self.problem.evaluated
         result: dict[int, dict[str, float]] = {}
         for task in tasks:
             scores = result[task.client] = {}
@@ -158,18 +169,23 @@ class Worker:
                         epochs,
                     )
                 if request.own and tests is not None:
-                    scores[f"own_{epochs}"], _ = self._score(c, tests[task.client])
+                    scores[f"own_{epochs}"], _ = self._score(c, self.test_samples, tests[task.client])
+                if request.own and held is not None and len(held[task.client]):
+                    scores[f"validation_{epochs}"], _ = self._score(c, self.train_samples, held[task.client])
             if request.everyone:
-                scores["everyone"], scores["everyone_loss"] = self._score(c, np.arange(len(self.test_samples)))
+                for split, samples in (("test", self.test_samples), ("validation", self.train_samples)):
+                    if split in evaluated:
+                        name = "everyone" if split == "test" else f"everyone_{split}"
+                        scores[name], scores[f"{name}_loss"] = self._score(c, samples, evaluated[split])
         return result
 
-    def _score(self, c: LocalClient, indices: np.ndarray) -> tuple[float, float]:
-        """Accuracy in percent and mean loss of a personal model on some test samples."""
+    def _score(self, c: LocalClient, samples: Samples, indices: np.ndarray) -> tuple[float, float]:
+        """Accuracy in percent and mean loss of a personal model on some samples."""
         self.network.load(c.theta)
         self.network.train(False)
         correct, loss = 0, 0.0
         for start in range(0, len(indices), CHUNK):
-            x, y = self.test_samples.batch(indices[start : start + CHUNK])
+            x, y = samples.batch(indices[start : start + CHUNK])
             with torch.no_grad():
                 logits = self.problem.config.algorithm.personal_logits(self.network(x), c)
             if torch.isnan(logits).any():
@@ -217,5 +233,10 @@ def _kept(vectors: Mapping[str, Tensor]) -> Vectors:
 
 
 def number_of_chunks(samples: int) -> int:
-    """Chunks of a test or training set."""
+    """Chunks of a set of samples."""
     return -(-samples // CHUNK)
+
+
+def holders(held: Shards | None) -> np.ndarray | None:
+    """Whose each held-out sample is, int64 `(n,)`, counted 0, 1, ... over the clients that hold any out."""
+    return None if held is None else np.repeat(np.cumsum(held.sizes > 0) - 1, held.sizes)

@@ -22,23 +22,40 @@ def summary(
     `personal_accuracy_eE` and so on for each. `generic_accuracy`.
     """
     result: dict[str, float] = {}
-    for e in epochs:
-        own = np.array([scores[i][f"own_{e}"] for i in sorted(scores)])
-        values = {
-            "personal_accuracy": float(own.mean()),
-            "personal_std": float(own.std()),
-            "personal_worst10": float(np.sort(own)[: int(np.ceil(WORST * len(own)))].mean()),
-        }
-        result |= values
-        if len(epochs) > 1:
-            result |= {f"{name}_e{e}": value for name, value in values.items()}
+    for name, test in (("personal", "own"), ("validation_personal", "validation")):
+        for e in epochs:
+            own = [scores[i][f"{test}_{e}"] for i in sorted(scores) if f"{test}_{e}" in scores[i]]
+            if own:
+                values = over_clients(name, np.array(own))
+                result |= values
+                if len(epochs) > 1:
+                    result |= {f"{key}_e{e}": value for key, value in values.items()}
     generic = test_accuracy if test_accuracy is not None else everyone(scores)["test_accuracy"]
     return result | {"generic_accuracy": generic}
 
 
-def everyone(scores: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
-    """Mean over clients of accuracy (percent) and loss on the whole test set."""
+def over_clients(name: str, accuracies: np.ndarray) -> dict[str, float]:
+    """Mean, deviation (population) and mean of the worst tenth (rounded up) of the clients' accuracies.
+
+    Args:
+        name: what the metrics begin with.
+        accuracies: float `(clients,)`, percent.
+
+    Returns:
+        `NAME_accuracy`, `NAME_std` and `NAME_worst10`.
+    """
     return {
-        "test_accuracy": float(np.mean([scores[i]["everyone"] for i in sorted(scores)])),
-        "test_loss": float(np.mean([scores[i]["everyone_loss"] for i in sorted(scores)])),
+        f"{name}_accuracy": float(accuracies.mean()),
+        f"{name}_std": float(accuracies.std()),
+        f"{name}_worst10": float(np.sort(accuracies)[: int(np.ceil(WORST * len(accuracies)))].mean()),
+    }
+
+
+def everyone(scores: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+    """Mean over clients of accuracy (percent) and loss on the whole test set, and on all that is held out."""
+    return {
+        f"{name}_{what}": float(np.mean([scores[i][f"{test}{suffix}"] for i in sorted(scores)]))
+        for name, test in (("test", "everyone"), ("validation", "everyone_validation"))
+        for what, suffix in (("accuracy", ""), ("loss", "_loss"))
+        if all(test in scores[i] for i in scores)
     }

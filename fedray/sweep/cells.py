@@ -2,8 +2,8 @@
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedray.common.component import as_written
@@ -12,6 +12,7 @@ from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem, fitted
 from fedray.sweep.grid import SYMBOLS, Sweep, found
+from fedray.sweep.sections import on_test_set
 
 KEPT_PROBLEMS = 8
 """Dealt data sets that are kept: cells that share one follow each other."""
@@ -43,7 +44,7 @@ class Problems:
 
     def cell(self, run: RunConfig, label: str) -> Cell:
         """The cell of a configuration; its data are loaded unless they are there. Raises UserError."""
-        source = json.dumps(run.data.options())
+        source = json.dumps(run.data.options() | {"validation": None})
         if source not in self._loaded:
             data = run.data.load()
             self._loaded[source] = data, data.digest
@@ -69,7 +70,7 @@ class Problems:
                 self._problems.popitem(last=False)
         self._problems.move_to_end(setting)
         dealt = self._problems[setting]
-        return Problem(cell.run, dealt.data, dealt.shards, dealt.tests)
+        return replace(dealt, config=cell.run)
 
     @staticmethod
     def _setting(cell: Cell) -> list[Any]:
@@ -78,6 +79,7 @@ class Problems:
         personal = run.evaluation.personal
         return [
             cell.data,
+            run.data.options()["validation"],
             run.partition.options(),
             run.clients.model_dump(mode="json"),
             None if personal is None else personal.split,
@@ -102,16 +104,46 @@ def cells(sweep: Sweep, problems: Problems) -> dict[str, Cell]:
         UserError: a configuration is wrong, its data or its model cannot be used.
     """
     found: dict[str, Cell] = {}
-    varied = sweep.varied
+    make = maker(sweep, problems)
     for point in sweep.points():
+        cell = make(point)
+        found.setdefault(cell.hash, cell)
+    return found
+
+
+def maker(sweep: Sweep, problems: Problems) -> Callable[[dict[str, Any]], Cell]:
+    """What makes the checked cell of one of a sweep's configurations. It raises UserError as `cells` does."""
+    varied = sweep.varied
+
+    def make(point: dict[str, Any]) -> Cell:
         run = RunConfig.parse(point)
         if run.runtime.backend != "ray":
             raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
+        if run.data.validation is None:
+            _refuse_unvalidated(sweep)
         cell = problems.cell(run, label(point, run, varied))
-        if cell.hash not in found:
-            problems.check(cell)
-            found[cell.hash] = cell
-    return found
+        problems.check(cell)
+        return cell
+
+    return make
+
+
+def _refuse_unvalidated(sweep: Sweep) -> None:
+    """Nothing selects on the test set unless the file names it."""
+    lacking = "the cells have no `data.validation`"
+    if sweep.scheduler is not None and not on_test_set(sweep.scheduler.metric):
+        raise UserError(
+            f"scheduler.metric: found {sweep.scheduler.metric}, but {lacking}; hold samples out, or name the test set: "
+            "`metric: test_accuracy`"
+        )
+    if sweep.learns and not on_test_set(sweep.select):
+        raise UserError(
+            f"select: found {sweep.select}, but {lacking}; hold samples out, or name the test set: "
+            f"`select: {sweep.select.replace('validation', 'test')}`"
+        )
+    for key in sweep.stop:
+        if "validation" in key:
+            raise UserError(f"stop.{key}: {lacking}")
 
 
 def cell_point(sweep: Sweep, which: str | None = None) -> dict[str, Any]:

@@ -3,47 +3,28 @@
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
-import numpy as np
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from fedray.common.component import as_written, describe
 from fedray.common.errors import UserError, truncated_repr, unknown
-from fedray.common.rng import generator
 from fedray.common.yaml_files import load_yaml
 from fedray.config import Section
 from fedray.sweep.claims import Claim
+from fedray.sweep.sections import SELECT, Final, Scheduler, Tune, on_test_set
+from fedray.sweep.space import Searcher, Space, check_space, draw
 
 COMPONENTS = ("data", "partition", "model", "algorithm")
 """Sections that a grid replaces whole, since their other keys belong to the name; other sections are merged."""
 
 SYMBOLS = {"rho": "ρ", "alpha": "α", "beta": "β", "kappa": "κ", "mu": "μ", "lambda": "λ", "tau": "τ", "gamma": "γ"}
 
-STOPS = ("round", "test_accuracy")
+STOPS = ("round", "validation_accuracy", "test_accuracy")
 """What `stop` can name: a cell ends when it is at or above the value."""
 
-
-def _short(value: float) -> float:
-    """Six significant digits, which a person can type again."""
-    return float(f"{value:.6g}")
-
-
-DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
-    "uniform": lambda rng, low, high: _short(rng.uniform(low, high)),
-    "loguniform": lambda rng, low, high: _short(math.exp(rng.uniform(math.log(low), math.log(high)))),
-    "randint": lambda rng, low, high: int(rng.integers(low, high)),
-    "choice": lambda rng, *values: values[int(rng.integers(len(values)))],
-}
-ARGUMENTS = {
-    "uniform": "[LOW, HIGH]",
-    "loguniform": "[LOW, HIGH], above 0",
-    "randint": "[LOW, HIGH), integers",
-    "choice": "a list of values, at least one",
-}
-"""What they take, for messages."""
 
 CELLS = 100_000
 """A sweep of more cells is taken for a mistake."""
@@ -76,29 +57,45 @@ class Sweep(Section):
     cases: Annotated[Cases, BeforeValidator(_axes)] = Field(
         {}, description="settings that belong together: a list is one axis, a mapping names several"
     )
-    search: dict[str, dict[str, list[Any]]] = {}
+    search: Space = Field({}, description="what is drawn; a case may have a `search` of its own beside its keys")
     samples: int = Field(1, gt=0, description="draws of `search` per grid point")
-    scheduler: Literal["asha", "median"] | None = None
+    searcher: Searcher = Field(Searcher(), description="who draws")
+    select: str = Field(
+        "last10_validation_accuracy",
+        description="the metric of a whole run that says which draw is best: of the validation set, or of the test "
+        "set if you name it",
+    )
+    scheduler: Scheduler | None = None
     stop: dict[str, float] = {}
+    tune: Tune | None = Field(None, description="first find the best draw of each method and setting")
+    final: Final | None = Field(None, description="then run it with fresh seeds")
     smoke: Changes | None = None
     claims: list[Claim] = Field([], description="what the results are to decide: `fedray claims NAME`")
 
+    @field_validator("searcher", "scheduler", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
     @field_validator("search")
     @classmethod
-    def _known(cls, search: dict[str, dict[str, list[Any]]]) -> dict[str, dict[str, list[Any]]]:
-        for key, distribution in search.items():
-            if len(distribution) != 1:
-                raise UserError(f"search.{key}: one distribution is required, found {list(distribution)}")
-            ((kind, arguments),) = distribution.items()
-            if kind not in DISTRIBUTIONS:
-                raise unknown(f"search.{key}", kind, DISTRIBUTIONS)
-            try:
-                DISTRIBUTIONS[kind](np.random.default_rng(0), *arguments)
-            except (TypeError, ValueError, ArithmeticError):
-                raise UserError(
-                    f"search.{key}: {kind} does not take {truncated_repr(arguments)}; {ARGUMENTS[kind]} is required"
-                ) from None
-        return search
+    def _known(cls, search: Space) -> Space:
+        return check_space("search", search)
+
+    @field_validator("cases")
+    @classmethod
+    def _spaces_of_cases(cls, cases: Cases) -> Cases:
+        for name, axis in cases.items():
+            for number, case in enumerate(axis):
+                check_space(f"cases.{name}.{number}.search", case.get("search", {}))
+        return cases
+
+    @field_validator("select")
+    @classmethod
+    def _selects(cls, metric: str) -> str:
+        if metric not in SELECT:
+            raise unknown("select", metric, SELECT)
+        return metric
 
     @field_validator("stop")
     @classmethod
@@ -120,8 +117,17 @@ class Sweep(Section):
             if len(set(written)) < len(values):
                 twice = next(value for value in values if written.count(repr(value)) > 1)
                 raise UserError(f"{name}: lists {truncated_repr(twice)} more than once")
-        if self.samples > 1 and not self.search:
-            raise UserError(f"samples: found {self.samples}; without `search` there is nothing to draw")
+        if not self.spaces:
+            if self.samples > 1:
+                raise UserError(f"samples: found {self.samples}; without `search` there is nothing to draw")
+            for key, given in (("searcher", self.searcher != Searcher()), ("tune", self.tune is not None)):
+                if given:
+                    raise UserError(f"{key}: without `search` there is nothing to draw")
+        for key in (key for space in self.spaces for key in space if self.learns):
+            if key.partition(".")[0] in ("data", "runtime"):
+                raise UserError(
+                    f"search.{key}: optuna cannot draw keys of data or runtime, which are needed before the first draw"
+                )
         count = self.samples * math.prod(map(len, [*self.cases.values(), *self.grid.values()]))
         if count > CELLS:
             raise UserError(f"grid: the axes multiply to {count} cells; at most {CELLS} are allowed")
@@ -134,11 +140,43 @@ class Sweep(Section):
                 raise UserError(f"grid.{second}: stands after {first}, which it would undo; list it before")
         return self
 
+    @model_validator(mode="after")
+    def _stages(self) -> Self:
+        if (self.tune is None) != (self.final is None):
+            missing, there = ("tune", "final") if self.tune is None else ("final", "tune")
+            raise UserError(f"{missing}: is required beside `{there}`")
+        if self.tune is None or self.final is None:
+            return self
+        if both := set(self.tune.seeds) & set(self.final.seeds):
+            raise UserError(
+                f"final.seeds: {min(both)} is also in tune.seeds; a seed that helped to choose says nothing about "
+                "the choice"
+            )
+        for key in self.keys:
+            if key == "seed" or key.startswith("data.validation"):
+                raise UserError(f"{key}: belongs to `tune` and `final`, which say it for each stage")
+        if on_test_set(self.select) and self.tune.validation is not None:
+            raise UserError(f"tune.validation: select is {self.select}, which does not look at it; leave one out")
+        if on_test_set(self.select) and self.final.train_on == "training":
+            raise UserError("final.train_on: found training; nothing is held out where `select` names the test set")
+        return self
+
+    @property
+    def learns(self) -> bool:
+        """Whether its draws follow from the results of earlier ones."""
+        return self.searcher.name == "optuna" and bool(self.spaces)
+
+    @property
+    def spaces(self) -> list[Space]:
+        """The spaces of `search` and of the cases, where they are not empty."""
+        found = [self.search, *(case.get("search", {}) for axis in self.cases.values() for case in axis)]
+        return [space for space in found if space]
+
     @property
     def keys(self) -> list[str]:
         """Every key that cases, grid and search set, in the order in which they are set."""
-        cases = (key for axis in self.cases.values() for case in axis for key in case)
-        return list(dict.fromkeys([*cases, *self.grid, *self.search]))
+        cases = (key for axis in self.cases.values() for case in axis for key in case if key != "search")
+        return list(dict.fromkeys([*cases, *self.grid, *(key for space in self.spaces for key in space)]))
 
     @property
     def varied(self) -> list[str]:
@@ -157,9 +195,11 @@ class Sweep(Section):
     @property
     def stopper(self) -> str:
         """What may end a cell of this sweep early; empty where nothing may."""
-        rules = [self.scheduler or "", *(f"{key}>={as_written(value)}" for key, value in self.stop.items())]
+        rules = [f"{key}>={as_written(value)}" for key, value in self.stop.items()]
+        if self.scheduler is None:
+            return " ".join(rules)
         # Who a scheduler stops depends on the other cells, so its outcomes hold for this sweep alone.
-        return " ".join([*filter(None, rules), f"in {self.name}"] if self.scheduler else rules).strip()
+        return " ".join([self.scheduler.rule, *rules, f"in {self.name}"])
 
     @classmethod
     def load(cls, path: Path, smoke: bool = False) -> "Sweep":
@@ -207,7 +247,9 @@ class Sweep(Section):
         for key, value in changes.items():
             head, _, rest = key.partition(".")
             if head in type(self).model_fields:
-                document[head] = {**(document.get(head) or {}), rest: value} if rest else value
+                held = document.get(head)
+                inside = held.model_dump() if isinstance(held, Section) else held or {}
+                document[head] = {**inside, rest: value} if rest else value
             elif key in self.keys:
                 raise UserError(f"--set {key}: an axis of the sweep sets it too; try --set 'grid.{key}=[VALUE]'")
             else:
@@ -220,25 +262,39 @@ class Sweep(Section):
         except ValidationError as error:
             raise UserError(f"--set: {describe(error, '', type(self))}") from None
 
-    def points(self) -> Iterator[dict[str, Any]]:
-        """Every configuration, as written (defaults not filled in): cases x grid x samples, in the file's order."""
+    def combinations(self) -> Iterator[tuple[dict[str, Any], Space]]:
+        """Cases x grid, in the file's order: a configuration, and what is drawn for it."""
         for cases, values in itertools.product(
             itertools.product(*self.cases.values()), itertools.product(*self.grid.values())
         ):
-            config = dict(self.base)
+            config, space = dict(self.base), dict(self.search)
             for key, value in (
                 *(pair for case in cases for pair in case.items()),
                 *zip(self.grid, values, strict=True),
             ):
-                config = changed(config, key, value)
-            for index in range(self.samples if self.search else 1):
-                yield self._drawn(config, index)
+                if key == "search":
+                    space |= value
+                else:
+                    config = changed(config, key, value)
+            yield config, space
 
-    def _drawn(self, config: dict[str, Any], index: int) -> dict[str, Any]:
-        for key, distribution in self.search.items():
-            ((kind, arguments),) = distribution.items()
-            config = changed(config, key, DISTRIBUTIONS[kind](generator(0, f"search/{key}", index), *arguments))
-        return config
+    def points(self) -> Iterator[dict[str, Any]]:
+        """Every configuration, as written (defaults not filled in): cases x grid x samples, in the file's order.
+
+        Draws of `optuna` follow from results; random ones stand in for them (`fedray.sweep.studies` makes the real
+        ones).
+        """
+        for config, space in self.combinations():
+            for index in range(self.samples if space else 1):
+                yield drawn(config, draw(space, self.searcher, index, self.samples))
+
+
+def drawn(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with the values of a draw."""
+    result = dict(config)
+    for key, value in values.items():
+        result = changed(result, key, value)
+    return result
 
 
 def changed(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from fedray.common.errors import UserError, truncated_repr
 from fedray.config import Runtime
-from fedray.sweep.cells import Cell, Problems, cells
+from fedray.sweep.cells import Cell, Problems, cells, maker
 from fedray.sweep.grid import Sweep
+from fedray.sweep.studies import Known, advance, studies
 from fedray.tracking.store import Outcome, outcomes
 
 
@@ -17,7 +18,7 @@ class Plan:
     """What a call of a sweep will do. Nobody changes one; `dataclasses.replace` makes another.
 
     Attributes:
-        cells: hash -> cell, in the sweep's order.
+        cells: hash -> cell, in the sweep's order; of a search that learns those that can be drawn by now.
         problems: their data.
         known: hash -> outcome in MLflow, of those that have one.
         force: finished cells are run again.
@@ -34,7 +35,11 @@ class Plan:
     @property
     def to_run(self) -> list[Cell]:
         """The cells that this call has to run."""
-        return [cell for cell in self.cells.values() if self.is_chosen(cell) and (self.force or not self._done(cell))]
+        return [
+            cell
+            for cell in self.cells.values()
+            if self.is_chosen(cell) and (self.force or not self.is_done(self.known.get(cell.hash)))
+        ]
 
     def is_chosen(self, cell: Cell) -> bool:
         """Whether this call may run the cell."""
@@ -53,13 +58,45 @@ class Plan:
             f"{statuses['diverged']} diverged, {len(self.to_run)} to run"
         )
 
-    def _done(self, cell: Cell) -> bool:
+    def learn(self, known: Known) -> "Plan":
+        """The plan with the cells that can be drawn now; the same one where that adds none.
+
+        Args:
+            known: values of the cells that have an outcome.
+        """
+        if not self.sweep.learns:
+            return self
+        drawn = advance(studies(self.sweep, maker(self.sweep, self.problems)), known)
+        new = {cell.hash: cell for cell in drawn if cell.hash not in self.cells}
+        return replace(self, cells={**self.cells, **new}) if new else self
+
+    def values(self, outcomes: Mapping[str, Outcome]) -> dict[str, float | None]:
+        """What outcomes say of the metric that selects, of the cells that need not run again.
+
+        Raises:
+            UserError: a finished run has not logged the metric.
+        """
+        return {
+            cell: value_of(outcome.status, outcome.metrics, self.sweep.select)
+            for cell, outcome in outcomes.items()
+            if cell in self.cells and self.is_done(outcome)
+        }
+
+    def is_done(self, outcome: Outcome | None) -> bool:
         """Whether another call would only repeat the outcome; what another rule stopped early is not done."""
-        outcome = self.known.get(cell.hash)
         if outcome is None:
             return False
         stopped_alike = outcome.status == "stopped" and outcome.stopper == self.sweep.stopper
         return outcome.status in ("finished", "diverged") or stopped_alike
+
+
+def value_of(status: str, metrics: Mapping[str, float], select: str) -> float | None:
+    """The metric that selects, None unless the run has finished. Raises UserError where it was not logged."""
+    if status != "finished":
+        return None
+    if select not in metrics:
+        raise UserError(f"select: {select} is not logged by the runs; evaluation.personal gives personal accuracies")
+    return metrics[select]
 
 
 def plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Plan:
@@ -73,10 +110,19 @@ def plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Plan:
     Raises:
         UserError: a cell cannot run, or `only` names none; before anything starts.
     """
+    if only and sweep.learns:
+        raise UserError("--only: the cells of a search with optuna follow from each other; run it whole")
     problems = Problems()
-    found = cells(sweep, problems)
+    found = {} if sweep.learns else cells(sweep, problems)
     chosen = frozenset(hash for text in only for hash in selected(found, text)) if only else None
-    return Plan(sweep, found, problems, outcomes(found), force, chosen)
+    made = Plan(sweep, found, problems, {}, force, chosen)
+    while True:  # of a search that learns each turn adds a generation that has been run
+        known = outcomes([cell for cell in made.cells if cell not in made.known])
+        made = replace(made, known={**made.known, **known})
+        learnt = made.learn({} if force or not sweep.learns else made.values(made.known))
+        if learnt is made:
+            return made
+        made = learnt
 
 
 def selected(cells: Mapping[str, Cell], text: str) -> list[str]:

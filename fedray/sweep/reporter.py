@@ -1,6 +1,7 @@
 """Everything Tune reports, handed on to MLflow and to the display."""
 
 import os
+import shutil
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,11 +26,10 @@ class TuneReporter(tune.Callback):
     or for a picture to be drawn. Only that thread touches the tracker until `close_rest`.
     """
 
-    def __init__(self, session: Session, cells: Sequence[Cell], progress: Progress) -> None:
+    def __init__(self, session: Session, progress: Progress) -> None:
         self.session, self.tracker, self.progress = session, session.tracker, progress
-        self._cells = {cell.hash: cell for cell in cells}
         self._runs: dict[str, CellRun] = {}
-        self._last: dict[str, dict[str, float]] = {}
+        self._histories: dict[str, list[dict[str, float]]] = {}
         self._pictures: dict[str, bytes] = {}
         self._writer = ThreadPoolExecutor(1, "mlflow")
         self._written: deque[Future[None]] = deque()
@@ -45,6 +45,7 @@ class TuneReporter(tune.Callback):
             self._runs[cell.hash] = CellRun()
             self._write(self._open, cell, self._runs[cell.hash])
         self._write(self._runs[cell.hash].history.clear)  # a trial's first report holds all rows there are
+        self._histories[cell.hash] = []
         self.progress.started(cell.hash, cell.label)
 
     def on_trial_result(
@@ -54,7 +55,7 @@ class TuneReporter(tune.Callback):
         rows = result["rows"]
         if rows:
             self._write(self.tracker.log_rows, self._runs[cell.hash], rows)
-            self._last[cell.hash] = rows[-1]
+            self._histories[cell.hash] += rows
             self.progress.row(cell.hash, rows[-1], cell.run.training.rounds)
         if result["done"] and result["status"] != "running":
             self._close(cell, result["status"], result)
@@ -80,7 +81,7 @@ class TuneReporter(tune.Callback):
 
     def close_rest(self) -> None:
         """Whatever is still open when Tune returns was interrupted. Returns when all has been handed to the tracker."""
-        for cell in self._cells.values():
+        for cell in self.session.plan.cells.values():
             if cell.hash in self._runs and cell.hash not in self.progress.outcomes:
                 self._close(
                     cell, "interrupted", {"message": "the sweep was interrupted; run the same command again to resume"}
@@ -89,6 +90,12 @@ class TuneReporter(tune.Callback):
         if self.refusal is None:  # else it is being raised, and the others are refused for the same reason
             for written in self._written:
                 written.result()
+
+    def forget(self, cells: Sequence[Cell]) -> None:
+        """Mark earlier runs of cells that are run again as superseded, and delete their checkpoints."""
+        self._write(self.tracker.supersede, [cell.hash for cell in cells])
+        for cell in cells:
+            shutil.rmtree(directory(cell), ignore_errors=True)
 
     def _write(self, write: Callable[..., None], *arguments: Any) -> None:
         self._written.append(self._writer.submit(write, *arguments))
@@ -105,9 +112,9 @@ class TuneReporter(tune.Callback):
     def _close(self, cell: Cell, status: str, result: dict[str, Any]) -> None:
         self._write(self.tracker.close_cell, self._runs[cell.hash], status, result, result.get("message", ""))
         self._write(self.session.claims.release, cell.hash)
-        last = self._last.get(cell.hash)
-        text = f"{last['test_accuracy']:.2f} %" if last else "no evaluation"
-        self.session.statuses[cell.hash] = status
+        history = self._histories[cell.hash]
+        text = f"{history[-1]['test_accuracy']:.2f} %" if history else "no evaluation"
+        self.session.closed(cell.hash, status, history)
         if "traceback" in result:
             text = f"{result['message']} (traceback: {self._keep(cell, result['traceback'])})"
         elif result.get("message"):
@@ -123,4 +130,4 @@ class TuneReporter(tune.Callback):
         return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
     def _cell(self, trial: Trial) -> Cell:
-        return self._cells[trial.config["cell"]["hash"]]
+        return self.session.plan.cells[trial.config["cell"]["hash"]]

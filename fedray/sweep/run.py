@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedray.cluster.prepare import prepared
 from fedray.cluster.resources import refuse_unseen
 from fedray.common.errors import UserError
 from fedray.common.signals import sigterm_as_interrupt
 from fedray.sweep import plan as planning
-from fedray.sweep.cells import Cell
 from fedray.sweep.grid import Sweep
 from fedray.sweep.plan import Plan
 from fedray.sweep.session import Session
@@ -80,15 +80,23 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
         parent = tracker.open_sweep(
             plan.sweep.name,
             plan.sweep.description,
-            [{"hash": cell.hash, "label": cell.label, "config": cell.run.resolved()} for cell in plan.cells.values()],
+            _listed(plan),
         )
-        session = Session(plan, claims, tracker, parent, {cell: known.status for cell, known in plan.known.items()})
+        session = Session(plan, claims, tracker, parent)
+        session.note(plan.known)
         try:
             _run(session, max_concurrent)
         finally:
+            if len(session.plan.cells) > len(plan.cells):
+                tracker.list_cells(parent, _listed(session.plan))
             tracker.close_sweep(parent, session.counts)
             tracker.close()
     return session.counts
+
+
+def _listed(plan: Plan) -> list[dict[str, Any]]:
+    """The sweep's cells as its run in MLflow holds them."""
+    return [{"hash": cell.hash, "label": cell.label, "config": cell.run.resolved()} for cell in plan.cells.values()]
 
 
 @contextlib.contextmanager
@@ -104,32 +112,19 @@ def _ready(plan: Plan, address: str | None) -> Iterator[Plan]:
 
 def _run(session: Session, max_concurrent: int | None) -> None:
     """Run what is to run and no other sweep runs; wait for what another one does."""
-    left = {cell.hash for cell in session.plan.to_run}
     told = False
-    while left:
-        mine = session.claims.take(left)
-        if left - mine and not told:
+    while session.left:
+        cells = session.take(session.tracker.outcomes) or session.learn()
+        if session.left and not told:
             told = True
             print(
-                f"{session.plan.sweep.name}: {len(left - mine)} cells are being run by another sweep; waiting for them",
+                f"{session.plan.sweep.name}: {len(session.left)} cells are being run by another sweep; "
+                "waiting for them",
                 flush=True,
             )
-        if mine:
-            cells = _still_to_run(session, mine)
-            if cells:
-                run_cells(session, cells, max_concurrent)
-                if any(session.statuses.get(cell.hash) in (None, "running", "interrupted") for cell in cells):
-                    return  # told to stop
-            left -= mine
-        if left:
+        if cells:
+            run_cells(session, cells, max_concurrent)
+            if any(session.statuses.get(cell) in (None, "running", "interrupted") for cell in session.tried):
+                return  # told to stop
+        if session.left:
             time.sleep(POLL)
-
-
-def _still_to_run(session: Session, claimed: set[str]) -> list[Cell]:
-    """Those of the claimed cells that another sweep has not just finished; the others are given up."""
-    known = session.tracker.outcomes(claimed)
-    session.statuses |= {cell: outcome.status for cell, outcome in known.items()}
-    cells = [cell for cell in replace(session.plan, known=known).to_run if cell.hash in claimed]
-    for cell in claimed - {cell.hash for cell in cells}:
-        session.claims.release(cell)
-    return cells

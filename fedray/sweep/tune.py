@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +13,9 @@ from fedray.sweep.cells import Cell
 from fedray.sweep.grid import Sweep
 from fedray.sweep.progress import Progress
 from fedray.sweep.reporter import TuneReporter
+from fedray.sweep.searcher import NextCells, trial_config
 from fedray.sweep.session import Session
-from fedray.sweep.storage import directory, scratch
+from fedray.sweep.storage import scratch
 from fedray.sweep.trainable import CellTrainable, DataRef
 
 RETRIES = 3
@@ -24,12 +24,10 @@ RETRIES = 3
 
 def run_cells(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
     """Run cells as trials of Tune on the Ray that is running. Their outcomes go into `session.statuses`."""
-    if session.plan.force:
-        session.tracker.supersede([cell.hash for cell in cells])
-        for cell in cells:
-            shutil.rmtree(directory(cell), ignore_errors=True)
     with Progress(len(cells)) as progress:
-        reporter = TuneReporter(session, cells, progress)
+        reporter = TuneReporter(session, progress)
+        if session.plan.force:
+            reporter.forget(cells)
         with contextlib.ExitStack() as stack:
             stack.callback(reporter.close_rest)
             folder = stack.enter_context(scratch())  # Tune's own state: a sweep resumes from MLflow and checkpoints
@@ -40,17 +38,8 @@ def _tune(
     session: Session, cells: Sequence[Cell], reporter: TuneReporter, max_concurrent: int | None, folder: Path
 ) -> None:
     sweep = session.plan.sweep
-    configs = [
-        {
-            "hash": cell.hash,
-            "run": cell.run.resolved(),
-            "data": cell.data,
-            "directory": str(directory(cell)),
-            "report_each": bool(sweep.scheduler or sweep.stop),
-        }
-        for cell in cells
-    ]
-    data = {key: DataRef(session.plan.problems.data[key]) for key in {cell.data for cell in cells}}
+    every = session.plan.problems.data if sweep.learns else {cell.data for cell in cells}
+    data = {key: DataRef(session.plan.problems.data[key]) for key in every}
     os.environ |= {
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
         "RAY_AIR_NEW_OUTPUT": "0",
@@ -61,9 +50,13 @@ def _tune(
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the TuneReporter says what failed
     tuner = tune.Tuner(
         tune.with_parameters(CellTrainable, data=data),
-        param_space={"cell": tune.grid_search(configs)},
+        param_space={} if sweep.learns else {"cell": tune.grid_search([trial_config(sweep, cell) for cell in cells])},
         tune_config=tune.TuneConfig(
-            scheduler=_scheduler(sweep, cells), max_concurrent_trials=max_concurrent, reuse_actors=True
+            scheduler=_scheduler(sweep, cells),
+            search_alg=NextCells(session, cells, reporter) if sweep.learns else None,
+            num_samples=-1 if sweep.learns else 1,
+            max_concurrent_trials=max_concurrent,
+            reuse_actors=True,
         ),
         run_config=tune.RunConfig(
             name="sweep",
@@ -84,23 +77,21 @@ def _tune(
 
 
 def _scheduler(sweep: Sweep, cells: Sequence[Cell]) -> TrialScheduler:
+    asked = sweep.scheduler
+    if asked is None:
+        return FIFOScheduler()
     rounds = max((cell.run.training.rounds for cell in cells), default=1)
-    if sweep.scheduler == "asha":
+    grace = asked.grace or max(1, rounds // 9)
+    if asked.name == "asha":
         return ASHAScheduler(
             time_attr="round",
-            metric="test_accuracy",
+            metric=asked.metric,
             mode="max",
             max_t=rounds,
-            grace_period=max(1, rounds // 9),
-            reduction_factor=3,
+            grace_period=min(grace, rounds),
+            reduction_factor=asked.factor or 3,
         )
-    if sweep.scheduler == "median":
-        # min_time_slice: never pause a trial to wait for others, since only its own checkpoints are kept.
-        return MedianStoppingRule(
-            time_attr="round",
-            metric="test_accuracy",
-            mode="max",
-            min_time_slice=10**9,
-            grace_period=max(1, rounds // 9),
-        )
-    return FIFOScheduler()
+    # min_time_slice: never pause a trial to wait for others, since only its own checkpoints are kept.
+    return MedianStoppingRule(
+        time_attr="round", metric=asked.metric, mode="max", min_time_slice=10**9, grace_period=grace
+    )

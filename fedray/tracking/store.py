@@ -10,8 +10,8 @@ import socket
 import tempfile
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -201,10 +201,11 @@ def _one_at_a_time(store: Path | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What MLflow knows of a cell: `fedray.status`, and what stopped it where it was stopped early."""
+    """What MLflow knows of a cell: `fedray.status`, what stopped it where it was stopped early, its last metrics."""
 
     status: str
     stopper: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def search(client: MlflowClient, experiment: str, filter: str) -> Iterator[Run]:
@@ -247,7 +248,7 @@ def status(run: Run) -> str:
 def outcomes_in(client: MlflowClient, experiment: str, cells: Iterable[str]) -> dict[str, Outcome]:
     """Cell hash -> outcome, of those of the cells that have one."""
     return {
-        cell: Outcome(status(run), run.data.tags.get("fedray.stopper", ""))
+        cell: Outcome(status(run), run.data.tags.get("fedray.stopper", ""), run.data.metrics)
         for cell, run in best_runs(client, experiment, cells).items()
     }
 

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -109,6 +110,10 @@ class Tracker:
         self.client.update_run(run_id, status="RUNNING")
         self.client.log_dict(run_id, {"cells": list(cells)}, "cells.json")
         return run_id
+
+    def list_cells(self, run_id: str, cells: Sequence[Mapping[str, Any]]) -> None:
+        """Write which cells a sweep has, in place of what was written before."""
+        self._outbox.send(lambda: self.client.log_dict(run_id, {"cells": list(cells)}, "cells.json"))
 
     def close_sweep(self, run_id: str, counts: Mapping[str, int]) -> None:
         """Final status of the parent: FINISHED when every cell has an outcome, else FAILED."""
@@ -281,19 +286,23 @@ def final_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """`final_*` (last evaluated round), `last10_*` (mean of the last 10 evaluated rounds), and `best_*` of accuracies.
 
     `evaluations` says of how many rounds there were values; with fewer than 10 `last10_*` is the mean of those.
-    `best_round` is that of the test accuracy.
+    Where samples are held out, `best_round` is that of the best validation accuracy, and `best_*` is each accuracy in
+    the best such round that has it: the test set selects nothing. Without them `best_round` is that of the best test
+    accuracy, and each `best_*` is its own largest value.
     """
     if not history:
         return {}
+    validated = "validation_accuracy" in history[-1]
+    selects = "validation_accuracy" if validated else "test_accuracy"
     result = {"evaluations": float(len(history))}
     for name in [key for key in history[-1] if key not in ("round", "lr")]:
         values = [row[name] for row in history if name in row]
         result[f"final_{name}"] = values[-1]
         result[f"last{LAST}_{name}"] = sum(values[-LAST:]) / len(values[-LAST:])
         if name.endswith("_accuracy"):
-            result[f"best_{name}"] = max(values)
-    best = max(history, key=lambda row: row["test_accuracy"])
-    return result | {"best_round": best["round"]}
+            having = [row for row in history if name in row]
+            result[f"best_{name}"] = max(having, key=itemgetter(selects))[name] if validated else max(values)
+    return result | {"best_round": max(history, key=itemgetter(selects))["round"]}
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

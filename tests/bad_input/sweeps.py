@@ -4,6 +4,9 @@ import yaml
 
 from tests.bad_input.case import BASE, LAUGHS, RUN, Case, put, sweep, text
 
+LR = {"training.lr": {"loguniform": [0.01, 1]}}
+FINAL = {"seeds": [7]}
+
 CASES: dict[str, Case] = {
     # The YAML itself
     "absent": Case(["run", "absent.yaml"], "absent.yaml: cannot be read: No such file or directory"),
@@ -115,9 +118,65 @@ CASES: dict[str, Case] = {
         search={"seed": {"choice": []}},
     ),
     "search a list": sweep("search.seed: found [1, 2]; a mapping is required", search={"seed": [1, 2]}),
-    "scheduler": sweep("scheduler: found 'random'; input should be 'asha' or 'median'", scheduler="random"),
+    "scheduler": sweep("scheduler.name: found 'random'; input should be 'asha' or 'median'", scheduler="random"),
+    "scheduler on the test set, unasked": sweep(
+        "scheduler.metric: found validation_accuracy, but the cells have no `data.validation`; hold samples out, or "
+        "name the test set: `metric: test_accuracy`",
+        scheduler="asha",
+    ),
+    "factor of median": sweep(
+        "scheduler.factor: belongs to asha; median has none",
+        scheduler={"name": "median", "metric": "test_accuracy", "factor": 2},
+    ),
+    "stop on what is not held out": sweep(
+        "stop.validation_accuracy: the cells have no `data.validation`", stop={"validation_accuracy": 90}
+    ),
+    "searcher": sweep(
+        "searcher.name: found 'grid'; input should be 'random', 'sobol' or 'optuna'", searcher="grid", search=LR
+    ),
+    "searcher of nothing": sweep("searcher: without `search` there is nothing to draw", searcher="sobol"),
+    "generation of sobol": sweep(
+        "searcher.generation: belongs to optuna; sobol learns nothing",
+        searcher={"name": "sobol", "generation": 4},
+        search=LR,
+    ),
+    "select": sweep("select: unknown name 'validation_acuracy'; did you mean…", search=LR, select="validation_acuracy"),
+    "optuna on what is not held out": sweep(
+        "select: found last10_validation_accuracy, but the cells have no `data.validation`; hold samples out, or name "
+        "the test set: `select: last10_test_accuracy`",
+        search=LR,
+        searcher="optuna",
+    ),
+    "optuna draws data": sweep(
+        "search.data.preset: optuna cannot draw keys of data or runtime, which are needed before the first draw",
+        search={"data.preset": {"choice": ["plain"]}},
+        searcher="optuna",
+        select="last10_test_accuracy",
+    ),
+    "space of a case": sweep(
+        "cases.cases.0.search.training.lr: found 3; a mapping is required",
+        cases=[{"algorithm.rho": 0.1, "search": {"training.lr": 3}}],
+    ),
+    "tune without final": sweep("final: is required beside `tune`", search=LR, tune={"seeds": [1]}),
+    "final without tune": sweep("tune: is required beside `final`", search=LR, final={"seeds": [1]}),
+    "a seed in both stages": sweep(
+        "final.seeds: 2 is also in tune.seeds; a seed that helped to choose says nothing about the choice",
+        search=LR,
+        tune={"seeds": [1, 2]},
+        final={"seeds": [2, 3]},
+    ),
+    "a seed twice": sweep("tune.seeds: found [1, 1]; each seed once", search=LR, tune={"seeds": [1, 1]}, final=FINAL),
+    "seeds in the grid of stages": sweep(
+        "seed: belongs to `tune` and `final`, which say it for each stage",
+        search=LR,
+        grid={"seed": [0]},
+        tune={"seeds": [1]},
+        final=FINAL,
+    ),
+    "tune nothing": sweep("tune: without `search` there is nothing to draw", tune={"seeds": [1]}, final=FINAL),
     "stop": sweep(
-        "stop: unknown name 'acuracy'; did you mean 'test_accuracy'? valid: round, test_accuracy", stop={"acuracy": 3}
+        "stop: unknown name 'acuracy'; did you mean 'test_accuracy'? valid: round, test_accuracy, validation_accuracy",
+        stop={"acuracy": 3},
     ),
     "stop at once": sweep("stop.round: found 0; every cell would stop at once", stop={"round": 0}),
     "stop at nan": sweep(

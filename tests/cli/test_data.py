@@ -56,10 +56,10 @@ def test_check_knows_what_options_change() -> None:
     for value, train in (
         ({"name": "emnist", "fraction": 0.2}, 139_586),
         ("pathmnist", 100_000),
-        ({"name": "pathmnist", "validation": "unused"}, 89_996),
+        ({"name": "pathmnist", "validation_images": "unused"}, 89_996),
         ("tissuemnist", 189_106),
         ("cinic10", 90_000),
-        ({"name": "cinic10", "validation": "train"}, 180_000),
+        ({"name": "cinic10", "validation_images": "train"}, 180_000),
     ):
         expected = data_source(value).expected()
         assert expected is not None

@@ -134,6 +134,24 @@ def test_personal_models_give_the_same_inline_and_with_1_2_3_actors(name: str, b
         assert hashes(Simulation(problem, backend)) == expected
 
 
+@pytest.mark.parametrize("source", ["clients", "pool"])
+@pytest.mark.parametrize("name", ["fedavg", "fedrep"])
+def test_held_out_samples_give_the_same_inline_and_with_1_2_3_actors(
+    name: str, source: str, backends: dict[int, RayBackend]
+) -> None:
+    """More than a chunk of 500 is held out, so that several actors share it."""
+    changes = {
+        "data": {"name": "digits", "validation": {"fraction": 0.5, "from": source}},
+        "evaluation": {"every": 1, "train": name == "fedavg", "personal": {"epochs": 1, "every": 2}},
+    }
+    problem = Problem.build(RunConfig.parse(config(name, rounds=2).resolved() | changes))
+    expected = hashes(Simulation(problem, InlineBackend()))
+    assert {"validation_accuracy", "validation_loss"} <= expected[2][-1].keys()
+    assert ("validation_personal_accuracy" in expected[2][-1]) == (source == "clients")
+    for backend in backends.values():
+        assert hashes(Simulation(problem, backend)) == expected
+
+
 KINDS_OF_STATE = ("fedavg", "fedcm", "fedlesam", "moon", "fedrobust", "scaffold", "fedtoga", "fedgen")
 """None; the server's; a client's (three shapes); both; both and scratch vectors; uploads that are not summed.
 All others: make test-faults."""

@@ -90,7 +90,7 @@ def test_medmnist(root: Path, name: str, channels: int, classes: int) -> None:
     first = arrays["val_images"][0]
     np.testing.assert_array_equal(data.x_train[20], first.transpose(2, 0, 1) if channels == 3 else first[None])
     assert data.y_train.tolist() == [*arrays["train_labels"][:, 0], *arrays["val_labels"][:, 0]]
-    assert (len(load(name, validation="unused").y_train), data.num_classes) == (20, classes)
+    assert (len(load(name, validation_images="unused").y_train), data.num_classes) == (20, classes)
     paper = load(name, preset="fedsol")
     assert (paper.input_shape, paper.mean, paper.augment) == ((3, 28, 28), (0.5,) * 3, (Flip(),))
 
@@ -101,7 +101,7 @@ def test_cinic10(root: Path) -> None:
     data = load("cinic10")
     assert (data.x_train.shape, data.y_train.tolist()) == ((20, 3, 32, 32), [i // 2 for i in range(20)])
     np.testing.assert_array_equal(data.x_test[4], first["test", 2].transpose(2, 0, 1))
-    assert len(load("cinic10", validation="train").y_train) == 40
+    assert len(load("cinic10", validation_images="train").y_train) == 40
     assert len(cached(root)) == 2
     assert isinstance(data.x_train, np.memmap)
     assert load("cinic10").digest == data.digest

@@ -64,13 +64,14 @@ def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple
     )
     listed = list(cells(sweep, problems).values())
     session: Any = SimpleNamespace(
-        plan=SimpleNamespace(sweep=sweep, problems=problems),
+        plan=SimpleNamespace(sweep=sweep, problems=problems, cells={cell.hash: cell for cell in listed}),
         tracker=told,
         parent="parent",
         claims=SimpleNamespace(release=release),
         statuses={},
+        closed=lambda *_: None,
     )
-    reporter = TuneReporter(session, listed, Progress(len(listed)))
+    reporter = TuneReporter(session, Progress(len(listed)))
     return reporter, [SimpleNamespace(config={"cell": {"hash": cell.hash}}) for cell in listed], listed
 
 

@@ -138,7 +138,11 @@ ONE_OF_EACH = {
 
 @pytest.mark.parametrize(
     "rule",
-    [{"stop": {"round": 3}}, {"scheduler": "median"}, pytest.param({"scheduler": "asha"}, marks=pytest.mark.faults)],
+    [
+        {"stop": {"round": 3}},
+        {"scheduler": {"name": "median", "metric": "test_accuracy"}},
+        pytest.param({"scheduler": {"name": "asha", "metric": "test_accuracy"}}, marks=pytest.mark.faults),
+    ],
 )
 def test_stopped_diverged_and_failing_cells_side_by_side(rule: dict[str, Any], tmp_path: Path) -> None:
     """Whatever stops cells early, one that diverges in round 1 and one whose code raises do not disturb the others.

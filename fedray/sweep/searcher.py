@@ -1,0 +1,71 @@
+"""The searcher that Tune asks for trials, where later draws follow from the results of earlier ones."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from ray.tune.search import Searcher
+
+from fedray.sweep.cells import Cell
+from fedray.sweep.grid import Sweep
+from fedray.sweep.reporter import TuneReporter
+from fedray.sweep.session import Session
+from fedray.sweep.storage import directory
+
+
+class NextCells(Searcher):
+    """Hands out the cells of a search, the next generation of draws as soon as its results allow (`sweep.studies`).
+
+    It keeps no state: what is to be drawn follows from the outcomes, which are in `session` and in MLflow.
+    """
+
+    def __init__(self, session: Session, cells: Sequence[Cell], reporter: TuneReporter) -> None:
+        super().__init__()
+        self.session, self.reporter, self._queue = session, reporter, deque(cells)
+        self._known = -1
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "NextCells":
+        return self  # Tune copies what it is given; this one belongs to the sweep that runs
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # pickled for Tuner.restore, which is not used
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        return True
+
+    def suggest(self, trial_id: str) -> Any:
+        """The next trial; None where results have to come in first; FINISHED where there is nothing left to draw."""
+        if not self._queue and len(self.session.values) != self._known:
+            self._known = len(self.session.values)
+            self._learn()
+        if self._queue:
+            return {"cell": trial_config(self.session.plan.sweep, self._queue.popleft())}
+        running = any(self.session.statuses.get(cell) in (None, "running") for cell in self.session.tried)
+        return None if running else Searcher.FINISHED
+
+    def _learn(self) -> None:
+        cells = self.session.learn()
+        if self.session.plan.force:
+            self.reporter.forget(cells)
+        self.reporter.progress.total += len(cells)
+        self._queue.extend(cells)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Nothing: outcomes come through the reporter, whole."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: there is no state."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing: there is no state."""
+
+
+def trial_config(sweep: Sweep, cell: Cell) -> dict[str, Any]:
+    """What a trial is told of its cell."""
+    return {
+        "hash": cell.hash,
+        "run": cell.run.resolved(),
+        "data": cell.data,
+        "directory": str(directory(cell)),
+        "report_each": bool(sweep.scheduler or sweep.stop),
+    }

@@ -1,0 +1,103 @@
+"""Held-out samples: what is measured on them, and that training never sees them."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from fedray.config import RunConfig
+from fedray.datasets.arrays import Digits
+from fedray.datasets.dataset import Samples
+from fedray.engine.backend import InlineBackend
+from fedray.engine.loop import run
+from fedray.engine.problem import Problem
+from fedray.tracking.tracker import final_metrics
+
+
+def config(algorithm: Any = "fedavg", validation: Any = None, **evaluation: Any) -> RunConfig:
+    return RunConfig.parse(
+        {
+            "data": {"name": "digits", "validation": validation},
+            "partition": {"name": "dirichlet", "alpha": 0.5},
+            "clients": {"total": 8, "per_round": 4},
+            "model": {"name": "mlp", "hidden": [16]},
+            "algorithm": algorithm,
+            "training": {"rounds": 2, "local_epochs": 1, "batch_size": 20},
+            "evaluation": {"every": 1, **evaluation},
+            "runtime": {"backend": "inline"},
+        }
+    )
+
+
+@pytest.mark.parametrize("source", ["clients", "pool"])
+def test_what_is_measured_on_the_held_out_samples(source: str) -> None:
+    """As the trained model gives it, sample by sample; 0.45 of 1,437 are more than one chunk of 500."""
+    problem = Problem.build(config(validation={"fraction": 0.45, "from": source}))
+    result = run(problem, InlineBackend())
+    last, held = result.history[-1], problem.validation
+    assert held is not None
+    assert len(held.indices) > 500
+    network = problem.network("cpu")
+    network.load(result.theta)
+    network.train(False)
+    x, y = Samples(problem.data.x_train, problem.data.y_train, problem.data, "cpu").batch(held.indices)
+    with torch.no_grad():
+        logits = network(x).logits
+    is_right = (logits.argmax(1) == y).numpy()
+    assert last["validation_accuracy"] == pytest.approx(100 * is_right.mean())
+    assert last["validation_loss"] == pytest.approx(float(cross_entropy(logits, y)), rel=1e-5)
+    if source == "pool":
+        assert "validation_client_accuracy" not in last
+        return
+    parts = np.split(is_right, held.offsets[1:-1])
+    own = np.array([100 * part.mean() for part in parts if len(part)])
+    assert last["validation_client_accuracy"] == pytest.approx(own.mean())
+    assert last["validation_client_std"] == pytest.approx(own.std())
+    assert last["validation_client_worst10"] == pytest.approx(own.min()), "a tenth of 8 clients is one"
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep"])
+@pytest.mark.parametrize("source", ["clients", "pool"])
+def test_training_never_sees_them(algorithm: str, source: str) -> None:
+    """Black images in their place change what is measured on them, and nothing else."""
+    asked = config(algorithm, {"fraction": 0.2, "from": source}, personal={"epochs": 1, "every": 1})
+    problem = Problem.build(asked)
+    assert problem.validation is not None
+    x = problem.data.x_train.copy()
+    x[problem.validation.indices] = 0
+    blackened = replace(problem, data=replace(problem.data, x_train=x))
+    ours, theirs = run(problem, InlineBackend()), run(blackened, InlineBackend())
+    assert ours.state.sha256() == theirs.state.sha256()
+    for row, other in zip(ours.history, theirs.history, strict=True):
+        changed = {name for name in row if row[name] != other[name]}
+        assert changed
+        assert all(name.startswith("validation_") for name in changed), changed
+
+
+def test_measuring_changes_nothing_and_train_accuracy_is_of_what_is_trained_on() -> None:
+    """A run with the same shards and no held-out samples has the same state; all 1,437 less a fifth are left."""
+    asked = config(validation={"fraction": 0.2}, train=True)
+    problem = Problem.build(asked)
+    assert len(problem.evaluated["train"]) == 1437 - len(problem.evaluated["validation"])
+    plain = Problem(config(train=True), problem.data, problem.shards)
+    assert run(problem, InlineBackend()).state.sha256() == run(plain, InlineBackend()).state.sha256()
+    assert "validation" not in Problem.build(config(), Digits().load()).evaluated
+
+
+def test_best_is_selected_on_the_held_out_samples() -> None:
+    """Round 2 is best on the held-out samples, round 3 on the test set; of equal ones the first counts."""
+    rows = [
+        {"round": 1.0, "test_accuracy": 60.0, "validation_accuracy": 50.0, "personal_accuracy": 70.0},
+        {"round": 2.0, "test_accuracy": 61.0, "validation_accuracy": 58.0},
+        {"round": 3.0, "test_accuracy": 69.0, "validation_accuracy": 58.0},
+        {"round": 4.0, "test_accuracy": 62.0, "validation_accuracy": 55.0, "personal_accuracy": 65.0},
+    ]
+    found = final_metrics(rows)
+    assert (found["best_round"], found["best_test_accuracy"], found["best_validation_accuracy"]) == (2, 61, 58)
+    assert found["best_personal_accuracy"] == 65, "of the rounds that measure it"
+    plain = [{key: value for key, value in row.items() if key != "validation_accuracy"} for row in rows]
+    found = final_metrics(plain)
+    assert (found["best_round"], found["best_test_accuracy"], found["best_personal_accuracy"]) == (3, 69, 70)
