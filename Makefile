@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-FAULTS := tests/faults tests/backend $(addprefix tests/test_,sweep.py checkpoint.py outbox.py claims.py divergence.py)
+FAULTS := tests/faults tests/cluster tests/sweep/test_run.py tests/sweep/test_storage.py tests/tracking/test_outbox.py \
+	tests/engine/test_checkpoint.py tests/engine/test_divergence.py
 
 .PHONY: quickstart test test-slow test-faults lint bench
 
@@ -25,9 +26,9 @@ lint: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-.venv/ready: requirements.txt pyproject.toml
+.venv/ready: requirements.txt constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements.txt -e '.[dev]'
 	touch $@
 
 # Three quarters of an hour on two idle cores; PAIRS=5 for a look. Results go to .fedray/bench and into docs/performance.md.
