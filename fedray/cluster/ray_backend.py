@@ -1,36 +1,42 @@
 """Training on Ray actors: one long-lived actor per bundle, one call per actor and round, respawn of the dead."""
 
-import heapq
 import logging
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
-import numpy as np
 import ray
-import torch
 from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
+from fedray.algorithms import Algorithm
+from fedray.cluster.object_states import Arrays, ObjectState, arrays, copied, deal, packed, unpacked
 from fedray.cluster.timeouts import CallTimeouts
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset, as_tensor
+from fedray.engine import client_files
+from fedray.engine.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
+from fedray.engine.state import ClientState, StateDamaged, StateRef, loaded
 from fedray.engine.worker import LESS_MEMORY, Worker, number_of_chunks
 from fedray.partitions.shards import Shards
 
 log = logging.getLogger("fedray")
+T = TypeVar("T")
 RESPAWNS = 4
 """How often one call may lose its actor before the trial gives up (and is started again, elsewhere perhaps)."""
 STARTING = 600.0
 """Seconds that a new actor may take to be placed and to start."""
 
-Arrays = dict[str, np.ndarray]
+STAYS_FROM = 64 << 10
+"""Bytes from which on a state stays in the object store; smaller ones travel with the reply."""
+
+SentTask = tuple[int, float, Arrays | StateRef]
 
 
 class ClientActor:
@@ -42,26 +48,49 @@ class ClientActor:
         """Make ready for a run; replaces all of the one before."""
         self._worker = Worker(Problem(RunConfig.parse(config), data, shards, tests, validation))
 
-    def train(self, broadcast: dict[str, Any], tasks: list[tuple[int, float, Arrays]]) -> dict[str, Any]:
-        """Train clients. The result is returned, not put, so that it outlives this actor."""
+    def train(self, broadcast: dict[str, Any], tasks: list[SentTask], stays_from: int | None) -> Any:
+        """Train clients. All is returned, not put, so that it outlives this actor.
+
+        Args:
+            broadcast: `Broadcast` as arrays.
+            tasks: the clients.
+            stays_from: bytes from which on a state is a return value of its own; None: all travel with the reply.
+
+        Returns:
+            The reply; with `stays_from` a tuple of the reply and, for each task, its client's state, or None where it
+            is small and in the reply.
+        """
         reply = self._worker.train(_broadcast(broadcast), _tasks(tasks))
-        return {
-            "sums": _arrays(reply.sums),
+        states = {i: arrays(loaded(state)) for i, state in reply.states.items()}
+        sizes = {i: sum(array.nbytes for array in state.values()) for i, state in states.items()}
+        apart = [] if stays_from is None else [i for i, size in sizes.items() if size >= stays_from]
+        head = {
+            "sums": arrays(reply.sums),
             "diverged": reply.diverged,
             "probes": reply.probes,
-            "states": {i: _arrays(state) for i, state in reply.states.items()},
-            "each": {i: _arrays(each) for i, each in reply.each.items()},
+            "states": {i: state for i, state in states.items() if i not in apart},
+            "largest": max(sizes.values(), default=0),
+            "each": {i: arrays(each) for i, each in reply.each.items()},
         }
+        return head if stays_from is None else (head, *(states[i] if i in apart else None for i, *_ in tasks))
 
-    def evaluate(self, model: dict[str, np.ndarray], chunks: list[int], split: str) -> Arrays:
+    def evaluate(self, model: Arrays, chunks: list[int], split: str) -> Arrays:
         """Exact sums over some chunks of a set of samples."""
-        return _arrays(self._worker.evaluate(_tensor(model["theta"]), _tensor(model["buffers"]), chunks, split))
+        return arrays(self._worker.evaluate(copied(model["theta"]), copied(model["buffers"]), chunks, split))
 
     def evaluate_personal(
-        self, broadcast: dict[str, Any], tasks: list[tuple[int, float, Arrays]], request: PersonalEval
+        self, broadcast: dict[str, Any], tasks: list[SentTask], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
         """Test the personal models of clients."""
         return self._worker.evaluate_personal(_broadcast(broadcast), _tasks(tasks), request)
+
+    def write_states(self, directory: str, versions: list[tuple[int, int, Arrays | StateRef]]) -> dict[int, Written]:
+        """Write clients' states, each hashed here once."""
+        return client_files.write_states(directory, [Version(i, at, unpacked(state)) for i, at, state in versions])
+
+    def hash_states(self, nowhere: None, states: list[tuple[int, StateRef]]) -> dict[int, str]:
+        """client -> the hash of its state."""
+        return client_files.hash_states(dict(states))
 
 
 class RayBackend:
@@ -74,6 +103,7 @@ class RayBackend:
     def __init__(self, runtime: Runtime, group: PlacementGroup | None = None) -> None:
         self.runtime, self.group = runtime, group
         self.data: ray.ObjectRef[Dataset] | None = None
+        self.stays_from = STAYS_FROM
         self._actors: list[Any] = [None] * runtime.actors
 
     def open(self, problem: Problem) -> None:
@@ -87,22 +117,28 @@ class RayBackend:
         self._steps = [problem.config.training.steps(int(n)) for n in problem.shards.sizes]
         self._chunks = {split: number_of_chunks(len(samples)) for split, samples in problem.evaluated.items()}
         self._timeouts = CallTimeouts()
+        self._homes: dict[int, int] = {}
+        # A method whose server answers each client has the states pass through it anyway.
+        self._stay = self._apart = type(problem.config.algorithm).reply is Algorithm.reply
         for slot, actor in enumerate(self._actors):
             if actor is None:
                 self._spawn(slot)
         self._call("open", [self._setup] * len(self._actors))
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
-        return [
-            Reply(
-                _sums(answer["sums"]),
-                {i: _vectors(each) for i, each in answer["each"].items()},
-                {i: _vectors(state) for i, state in answer["states"].items()},
-                answer["diverged"],
-                answer["probes"],
-            )
-            for answer in self._call("train", self._dealt(broadcast, tasks))
-        ]
+        stays_from = self.stays_from if self._apart else None
+        dealt = [(*call, stays_from) for call in self._dealt(broadcast, tasks)]
+        self._homes |= {i: slot for slot, (_, sent, _) in enumerate(dealt) for i, *_ in sent}
+        replies, largest = [], 0
+        for (_, sent, _), answer in zip([call for call in dealt if call[1]], self._call("train", dealt), strict=True):
+            head, *refs = answer if isinstance(answer, list) else [answer]
+            states: dict[int, ClientState] = {i: _vectors(state) for i, state in head["states"].items()}
+            states |= {i: ObjectState(ref) for (i, *_), ref in zip(sent, refs, strict=False) if i not in states}
+            each = {i: _vectors(each) for i, each in head["each"].items()}
+            replies.append(Reply(_sums(head["sums"]), each, states, head["diverged"], head["probes"]))
+            largest = max(largest, head["largest"])
+        self._apart = self._stay and largest >= self.stays_from
+        return replies
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
         sent = ray.put({"theta": theta.numpy(), "buffers": buffers.numpy()})
@@ -115,22 +151,41 @@ class RayBackend:
         calls = [(*call, request) for call in self._dealt(broadcast, tasks)]
         return {i: scores for answer in self._call("evaluate_personal", calls) for i, scores in answer.items()}
 
-    def _dealt(
-        self, broadcast: Broadcast, tasks: Sequence[ClientTask]
-    ) -> list[tuple[Any, list[tuple[int, float, Arrays]]]]:
+    def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
+        shares = self._at_home([version.client for version in versions])
+        calls = [(directory, [(*versions[k][:2], packed(versions[k].state)) for k in share]) for share in shares]
+        try:
+            written = _joined(self._call("write_states", calls))
+        except RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, OSError) else error) from None
+        _note({i: known.sha256 for i, known in written.items()}, {i: state for i, _, state in versions})
+        return written
+
+    def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
+        ids = list(states)
+        calls = [(None, [(ids[k], packed(states[ids[k]])) for k in share]) for share in self._at_home(ids)]
+        hashes = _joined(self._call("hash_states", calls))
+        _note(hashes, states)
+        return hashes
+
+    def _at_home(self, clients: Sequence[int]) -> list[list[int]]:
+        """Positions of clients dealt to the actors where their states lie."""
+        parts = len(self._actors)
+        return deal([1] * len(clients), [self._homes.get(i) for i in clients], parts)
+
+    def _dealt(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[tuple[Any, list[SentTask]]]:
         """The arguments of one call per actor: the broadcast, stored once, and the actor's tasks."""
         sent = ray.put(
             vars(broadcast)
             | {
                 "theta": broadcast.theta.numpy(),
                 "buffers": broadcast.buffers.numpy(),
-                "message": _arrays(broadcast.message),
+                "message": arrays(broadcast.message),
             }
         )
-        shares = longest_first([self._steps[task.client] for task in tasks], len(self._actors))
-        return [
-            (sent, [(tasks[k].client, tasks[k].weight, _arrays(tasks[k].state)) for k in share]) for share in shares
-        ]
+        homes = [self._homes.get(t.client) if isinstance(t.state, ObjectState) else None for t in tasks]
+        shares = deal([self._steps[task.client] for task in tasks], homes, len(self._actors))
+        return [(sent, [(tasks[k].client, tasks[k].weight, packed(tasks[k].state)) for k in share]) for share in shares]
 
     def close(self) -> None:
         for actor in self._actors:
@@ -158,14 +213,16 @@ class RayBackend:
         """
         busy = [slot for slot, args in enumerate(arguments) if method == "open" or len(args[1]) > 0]
         began = dict.fromkeys(busy, time.monotonic())
-        pending = {slot: getattr(self._actors[slot], method).remote(*arguments[slot]) for slot in busy}
+        pending = {slot: self._started(slot, method, arguments[slot]) for slot in busy}
         answers = []
         for slot in busy:
             work = self._work(method, arguments[slot])
             for attempt in range(RESPAWNS + 1):
                 left = began[slot] + self._timeouts.limit(method, work, attempt) - time.monotonic()
                 try:
-                    answers.append(ray.get(pending[slot], timeout=max(left, 1.0)))
+                    first, *others = pending[slot]
+                    answer = ray.get(first, timeout=max(left, 1.0))
+                    answers.append([answer, *others] if others else answer)
                     if attempt == 0:
                         self._timeouts.measured(method, work, time.monotonic() - began[slot])
                     break
@@ -182,55 +239,51 @@ class RayBackend:
                     if method != "open":
                         self._actors[slot].open.remote(*self._setup)
                     began[slot] = time.monotonic() + STARTING
-                    pending[slot] = getattr(self._actors[slot], method).remote(*arguments[slot])
+                    pending[slot] = self._started(slot, method, arguments[slot])
                 except RayTaskError as error:
-                    raise (error.cause if isinstance(error.cause, UserError) else error) from None
+                    if isinstance(error.cause, RayError):
+                        raise RayError(f"a client's state was lost: {type(error.cause).__name__}") from error
+                    raise (error.cause if isinstance(error.cause, UserError | StateDamaged) else error) from None
         return answers
+
+    def _started(self, slot: int, method: str, arguments: tuple[Any, ...]) -> list[Any]:
+        """The references of a call's return values; what is read is the first."""
+        apart = len(arguments[1]) if method == "train" and arguments[2] is not None else 0
+        call = getattr(self._actors[slot], method).options(num_returns=1 + apart).remote(*arguments)
+        return list(call) if apart else [call]
 
     def _work(self, method: str, arguments: tuple[Any, ...]) -> float:
         """What a call's duration goes with: local steps, or chunks of a set of samples."""
         if method in ("train", "evaluate_personal"):
             return float(sum(self._steps[client] for client, *_ in arguments[1]))
-        return float(len(arguments[1])) if method == "evaluate" else 1.0
+        return 1.0 if method == "open" else float(len(arguments[1]))
 
 
-def longest_first(loads: Sequence[int], parts: int) -> list[list[int]]:
-    """Positions 0..len(loads)-1 dealt to `parts`: the longest first, each to the least loaded (Graham 1969).
-
-    The largest part's load is at most 4/3 - 1/(3 parts) of the best possible.
-    """
-    shares: list[list[int]] = [[] for _ in range(parts)]
-    heap = [(0, part) for part in range(parts)]
-    for k in sorted(range(len(loads)), key=lambda k: -loads[k]):
-        load, part = heapq.heappop(heap)
-        shares[part].append(k)
-        heapq.heappush(heap, (load + loads[k], part))
-    return shares
+def _joined(answers: Sequence[dict[int, T]]) -> dict[int, T]:
+    return {i: value for answer in answers for i, value in answer.items()}
 
 
-def _arrays(vectors: dict[str, Tensor]) -> Arrays:
-    return {name: v.numpy() for name, v in vectors.items()}
+def _note(hashes: Mapping[int, str], states: Mapping[int, ClientState]) -> None:
+    """Keep the hashes of states in the object store, so that each is computed once."""
+    for i, digest in hashes.items():
+        if isinstance(state := states[i], ObjectState):
+            state.sha256 = digest
 
 
 def _broadcast(sent: dict[str, Any]) -> Broadcast:
     return Broadcast(
         **sent
-        | {"theta": _tensor(sent["theta"]), "buffers": _tensor(sent["buffers"]), "message": _vectors(sent["message"])}
+        | {"theta": copied(sent["theta"]), "buffers": copied(sent["buffers"]), "message": _vectors(sent["message"])}
     )
 
 
-def _tasks(sent: list[tuple[int, float, Arrays]]) -> list[ClientTask]:
-    return [ClientTask(i, weight, _vectors(state)) for i, weight, state in sent]
+def _tasks(sent: "list[SentTask]") -> list[ClientTask]:
+    return [ClientTask(i, weight, unpacked(state)) for i, weight, state in sent]
 
 
-def _vectors(arrays: Arrays) -> Vectors:
-    return Vectors({name: _tensor(array) for name, array in arrays.items()})
+def _vectors(sent: Arrays) -> Vectors:
+    return Vectors({name: copied(array) for name, array in sent.items()})
 
 
-def _sums(arrays: Arrays) -> dict[str, Tensor]:
-    return {name: as_tensor(array) for name, array in arrays.items()}
-
-
-def _tensor(array: np.ndarray) -> Tensor:
-    # A copy: what comes out of the object store is read-only and shared.
-    return torch.tensor(array)
+def _sums(sent: Arrays) -> dict[str, Tensor]:
+    return {name: as_tensor(array) for name, array in sent.items()}

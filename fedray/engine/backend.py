@@ -1,12 +1,15 @@
 """Training in this process, and the interface every backend has."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
 
+from fedray.engine import client_files
+from fedray.engine.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
+from fedray.engine.state import ClientState
 from fedray.engine.worker import Worker, number_of_chunks
 
 
@@ -26,6 +29,12 @@ class Backend(Protocol):
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
         """Test personal models, as `Worker.evaluate_personal`."""
+
+    def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
+        """Write clients' states where they lie, as `client_files.write_states`."""
+
+    def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
+        """client -> the hash of its state, computed where it lies."""
 
     def close(self) -> None:
         """Give everything back."""
@@ -48,6 +57,12 @@ class InlineBackend:
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
         return self._worker.evaluate_personal(broadcast, tasks, request)
+
+    def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
+        return client_files.write_states(directory, versions)
+
+    def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
+        return client_files.hash_states(states)
 
     def close(self) -> None:
         pass

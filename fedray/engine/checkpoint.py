@@ -1,18 +1,18 @@
 """A run's state on disk: written atomically, checked when read, never unpickled.
 
-A cell's directory holds, per checkpoint after round r: `clients-r.safetensors` (the states that changed since the
-checkpoint before), `server-r.safetensors` (theta, buffers, server vectors) and, last and by atomic rename,
-`checkpoint-r.json`, which names every file it needs with its SHA-256. The last two checkpoints are kept, and the client
-files that they still name.
+A cell's directory holds, per checkpoint after round r: `server-r.safetensors` (theta, buffers, server vectors) and,
+written last and by atomic rename, `checkpoint-r.json`, which names every file it needs with its SHA-256. A client's
+state is a file `client-i-a.safetensors`, a the round that last changed it. It is written once, by the process that
+holds the state, and read when the client is drawn again. The last two checkpoints are kept, and the client files that
+they name.
 """
 
 import contextlib
 import hashlib
 import json
 import logging
-import os
 import re
-from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
-from fedray.engine.state import State
+from fedray.engine.client_files import StoredState, Version, Written, file_name, owned, write, write_states
+from fedray.engine.state import ClientState, State, StateDamaged
 
 log = logging.getLogger("fedray")
 KEPT = 2
+FORMAT = 2
+"""Of the manifest. 1, which had no number, kept the states of all clients of a checkpoint in one file."""
 DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
 """What reading a file raises that this module did not write, or not so."""
+OURS = r"(checkpoint-\d+\.json|(clients|server)-\d+\.safetensors|client-\d+-\d+\.safetensors)(\.\d+\.tmp)?"
+
+Writer = Callable[[str, Sequence[Version]], dict[int, Written]]
+"""Writes states into a directory: `client_files.write_states`, or a backend's, where the states lie."""
 
 
 class Checkpoints:
@@ -34,8 +42,8 @@ class Checkpoints:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        # What the next save may build on: only what this process has read or written and so knows to be whole.
-        self._before: dict[str, Any] | None = None
+        # What the next save may build on: only what this process has read or written and so knows to be there.
+        self._before: dict[int, Written] = {}
 
     def rounds(self) -> list[int]:
         """Rounds of which a manifest exists, ascending."""
@@ -43,85 +51,118 @@ class Checkpoints:
         names = (re.fullmatch(r"checkpoint-(\d+)\.json", path.name) for path in paths)
         return sorted(int(match[1]) for match in names if match)
 
-    def save(self, state: State) -> None:
-        """Write the state. Raises OSError (disk full, say); the checkpoint before then stays as it was."""
+    def save(self, state: State, writer: Writer = write_states) -> None:
+        """Write the state; of the clients only what changed since the checkpoint before.
+
+        Raises:
+            OSError: a file cannot be written (disk full, say). The checkpoint before then stays as it was.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
-        before = self._before
-        old: dict[int, int] = before["clients"] if before else {}
-        # A state whose client has not been active since the last checkpoint is in a file already.
-        last = before["round"] if before else 0
-        changed = [i for i in state.clients if i not in old or state.active[i] > last]
-        homes = {i: old[i] for i in state.clients if i in old} | dict.fromkeys(changed, state.round)
-        files = {
-            name: digest
-            for name, digest in (before["files"] if before else {}).items()
-            if name in {f"clients-{home}.safetensors" for home in homes.values()}
-        }
+        clients = {i: known for i, known in self._before.items() if state.active.get(i) == known.active}
+        changed = [Version(i, state.active[i], s) for i, s in state.clients.items() if i not in clients]
         try:
-            if changed:
-                tensors = {f"{i}/{name}": v for i in changed for name, v in state.clients[i].items()}
-                files |= self._write(f"clients-{state.round}.safetensors", save(_own(tensors)))
+            clients |= writer(str(self.directory), changed) if changed else {}
             server = {"theta": state.theta, "buffers": state.buffers}
             server |= {f"server/{name}": v for name, v in state.server.items()}
-            files |= self._write(f"server-{state.round}.safetensors", save(_own(server)))
+            content = save(owned(server))
+            write(self.directory, f"server-{state.round}.safetensors", content)
+            stored = {i: StoredState("", clients[i].sha256) for i in state.clients}
             manifest = {
+                "format": FORMAT,
                 "round": state.round,
                 "seconds": state.seconds,
                 "history": state.history,
-                "clients": homes,
-                "active": state.active,
                 "dropped": state.dropped,
-                "files": files,
-                "state_sha256": state.sha256(),
+                "server": hashlib.sha256(content).hexdigest(),
+                "clients": clients,
+                "state_sha256": _with_clients(state, stored).sha256(),
             }
-            body = json.dumps(manifest)
-            document = {"sha256": hashlib.sha256(body.encode()).hexdigest(), "manifest": body}
-            self._write(f"checkpoint-{state.round}.json", json.dumps(document).encode())
+            self._write_manifest(state.round, manifest)
         except OSError:
             self._prune(state.round)  # what no manifest names only fills the disk
             raise
-        self._before = manifest
+        self._before = clients
         self._prune(state.round)
 
     def load(self) -> State | None:
-        """The newest state that is whole, or None. What is damaged is logged and passed over."""
+        """The newest state that is whole, or None; clients' states are read, and checked, when they are needed.
+
+        What is damaged is logged and passed over.
+
+        Raises:
+            UserError: a checkpoint was written by a later version.
+        """
         for round in reversed(self.rounds()):
             try:
                 return self._load(round)
             except DAMAGE as error:
-                log.warning(
-                    "checkpoint %s is damaged (%s); falling back to the one before",
-                    self.directory / f"checkpoint-{round}.json",
-                    error,
-                )
+                self._warn(round, error)
         return None
+
+    def fall_back(self, damaged: StateDamaged) -> State | None:
+        """As `load`, once the checkpoints are gone that name the file of a client's state that cannot be read."""
+        path, reason = damaged.args
+        for round in self.rounds():
+            with contextlib.suppress(*DAMAGE):
+                if Path(path).name in _files(self._manifest(round)):
+                    self._warn(round, reason)
+                    (self.directory / f"checkpoint-{round}.json").unlink()
+        self._before = {}
+        return self.load()
+
+    def drop_clients(self) -> None:
+        """Remove the clients' states of a finished run; model, history and hashes of the newest checkpoint stay."""
+        for round in reversed(self.rounds()):
+            with contextlib.suppress(*DAMAGE):
+                manifest = self._manifest(round)
+                if manifest.get("format") == FORMAT:
+                    self._write_manifest(round, manifest | {"states": "dropped"})
+                    self._prune(round, kept=1)
+                return
+
+    def _warn(self, round: int, reason: object) -> None:
+        path = self.directory / f"checkpoint-{round}.json"
+        log.warning("checkpoint %s is damaged (%s); falling back to the one before", path, reason)
 
     def _load(self, round: int) -> State:
         manifest = self._manifest(round)
+        if "format" not in manifest:
+            return self._load_first_format(round, manifest)
+        if manifest["format"] > FORMAT:
+            raise UserError(
+                f"{self.directory / f'checkpoint-{round}.json'}: written by a later fedray (format "
+                f"{manifest['format']}, this one reads up to {FORMAT}); use that version, or another FEDRAY_STORAGE"
+            )
+        clients: dict[int, Written] = manifest["clients"]
+        dropped = manifest.get("states") == "dropped"
+        stored: dict[int, ClientState] = {}
+        for i, known in clients.items():
+            path = self.directory / file_name(i, known.active)
+            if not dropped and path.stat().st_size != known.nbytes:
+                raise ValueError(f"{path.name} does not have the size it was written with")
+            stored[i] = StoredState(str(path), known.sha256)
+        server = load(self._read(f"server-{round}.safetensors", manifest["server"]))
+        active = {i: known.active for i, known in clients.items()}
+        state = _state(manifest, server, stored, active)
+        if state.sha256() != manifest["state_sha256"]:
+            raise ValueError("the state does not have the hash it was saved with")
+        self._before = {} if dropped else clients
+        return state
+
+    def _load_first_format(self, round: int, manifest: dict[str, Any]) -> State:
+        """A checkpoint of a version whose manifests had no number: read whole, checked by the hashes of its files."""
         files = {name: load(self._read(name, digest)) for name, digest in manifest["files"].items()}
         server = files[f"server-{round}.safetensors"]
-        clients: dict[int, Vectors] = defaultdict(Vectors)
-        homes = manifest["clients"]
+        clients: dict[int, Vectors] = {}
         for name, tensors in files.items():
             for key, v in tensors.items() if name.startswith("clients-") else ():
                 client, _, vector = key.partition("/")
-                if f"clients-{homes.get(int(client))}.safetensors" == name:
-                    clients[int(client)][vector] = v
-        state = State(
-            round,
-            server.pop("theta"),
-            server.pop("buffers"),
-            Vectors({name.removeprefix("server/"): v for name, v in server.items()}),
-            dict(clients),
-            manifest["active"],
-            manifest["history"],
-            manifest["seconds"],
-            manifest["dropped"],
-        )
-        if state.sha256() != manifest["state_sha256"]:
-            raise ValueError("the state does not have the hash it was saved with")
-        self._before = manifest
-        return state
+                if f"clients-{manifest['clients'].get(int(client))}.safetensors" == name:
+                    clients.setdefault(int(client), Vectors())[vector] = v
+        if clients.keys() != manifest["clients"].keys():
+            raise ValueError("states are missing in its files")
+        self._before = {}
+        return _state(manifest, server, clients, {i: manifest["active"][i] for i in clients})
 
     def _manifest(self, round: int) -> dict[str, Any]:
         document = json.loads((self.directory / f"checkpoint-{round}.json").read_bytes())
@@ -129,8 +170,17 @@ class Checkpoints:
             raise ValueError("the manifest does not have the checksum it was written with")
         manifest: dict[str, Any] = json.loads(document["manifest"])
         for name in ("clients", "active"):  # JSON's keys are strings
-            manifest[name] = {int(i): value for i, value in manifest[name].items()}
+            if name in manifest:
+                manifest[name] = {int(i): value for i, value in manifest[name].items()}
+        if "format" in manifest:
+            found = manifest["clients"].items()
+            manifest["clients"] = {i: Written(int(at), str(digest), int(n)) for i, (at, digest, n) in found}
         return manifest
+
+    def _write_manifest(self, round: int, manifest: dict[str, Any]) -> None:
+        body = json.dumps(manifest)
+        document = {"sha256": hashlib.sha256(body.encode()).hexdigest(), "manifest": body}
+        write(self.directory, f"checkpoint-{round}.json", json.dumps(document).encode())
 
     def _read(self, name: str, digest: str) -> bytes:
         if not re.fullmatch(r"(clients|server)-\d+\.safetensors", name):
@@ -140,41 +190,42 @@ class Checkpoints:
             raise ValueError(f"{name} does not have the checksum it was written with")
         return content
 
-    def _write(self, name: str, content: bytes) -> dict[str, str]:
-        """Write and rename; a reader sees the whole file or none. Returns {name: SHA-256}."""
-        temporary = self.directory / f"{name}.{os.getpid()}.tmp"
-        try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(self.directory / name)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        return {name: hashlib.sha256(content).hexdigest()}
-
-    def _prune(self, newest: int) -> None:
+    def _prune(self, newest: int, kept: int = KEPT) -> None:
         # What claims to be newer than the checkpoint just written was damaged, or of a run that was given up.
-        kept = [round for round in self.rounds() if round <= newest][-KEPT:]
-        needed = {f"checkpoint-{round}.json" for round in kept}
-        for round in kept:
+        rounds = [round for round in self.rounds() if round <= newest][-kept:]
+        needed = {f"checkpoint-{round}.json" for round in rounds}
+        for round in rounds:
             with contextlib.suppress(*DAMAGE):  # a damaged manifest needs nothing
-                needed |= set(self._manifest(round)["files"])
+                needed |= _files(self._manifest(round))
         for path in self.directory.iterdir():
-            ours = re.fullmatch(r"(checkpoint|clients|server)-\d+\.(json|safetensors)", path.name)
-            if ours and path.name not in needed:
+            if re.fullmatch(OURS, path.name) and path.name not in needed:
                 path.unlink()
 
 
-def _own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors that share no memory, as safetensors wants them."""
-    seen: set[int] = set()
-    owned = {}
-    for name, tensor in tensors.items():
-        tensor = tensor.contiguous()
-        pointer = tensor.untyped_storage().data_ptr()
-        shared = pointer in seen or tensor.untyped_storage().nbytes() != tensor.nbytes
-        owned[name] = tensor.clone() if shared else tensor
-        seen.add(pointer)
-    return owned
+def _files(manifest: dict[str, Any]) -> set[str]:
+    """The names of the files that a checkpoint needs beside its manifest."""
+    if "format" not in manifest:
+        return set(manifest["files"])
+    dropped = manifest.get("states") == "dropped"
+    clients = set() if dropped else {file_name(i, known.active) for i, known in manifest["clients"].items()}
+    return clients | {f"server-{manifest['round']}.safetensors"}
+
+
+def _state(
+    manifest: dict[str, Any], server: dict[str, Tensor], clients: dict[int, Any], active: dict[int, int]
+) -> State:
+    return State(
+        manifest["round"],
+        server.pop("theta"),
+        server.pop("buffers"),
+        Vectors({name.removeprefix("server/"): v for name, v in server.items()}),
+        clients,
+        active,
+        manifest["history"],
+        manifest["seconds"],
+        manifest["dropped"],
+    )
+
+
+def _with_clients(state: State, clients: dict[int, StoredState]) -> State:
+    return State(state.round, state.theta, state.buffers, state.server, clients)

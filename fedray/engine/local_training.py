@@ -13,6 +13,7 @@ from fedray.common.vectors import Vectors
 from fedray.config import Training
 from fedray.engine.guard import refuse_changed, unchanged
 from fedray.engine.messages import Broadcast, ClientTask
+from fedray.engine.state import loaded
 from fedray.models.network import Network
 
 OWN, OWN_BUFFERS = "own", "own_buffers"
@@ -54,7 +55,8 @@ def start_client(
     task: ClientTask,
 ) -> LocalClient:
     """A client before its first step: at x, but for what it keeps of its own; the network holds its buffers."""
-    state = Vectors(task.state or algorithm.client_state(network.initial))
+    kept = loaded(task.state)
+    state = Vectors(kept or algorithm.client_state(network.initial))
     theta, buffers = broadcast.theta, broadcast.buffers
     if algorithm.keeps != "none":
         own, own_buffers = network.index(algorithm.keeps), network.buffer_index(algorithm.keeps)
@@ -75,7 +77,7 @@ def start_client(
         broadcast.lr,
         training.momentum,
         task.weight,
-        not task.state,
+        not kept,
         len(indices) if training.batch_size == "full" else min(training.batch_size, len(indices)),
         Optimiser(training.clip_norm, training.weight_decay, training.momentum, decayed(training, network)),
         training.counted_steps(len(indices)) if broadcast.steps is None else broadcast.steps,

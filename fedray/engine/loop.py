@@ -4,12 +4,12 @@ import contextlib
 import time
 from collections.abc import Generator
 
-from fedray.common.errors import Diverged, UserError
+from fedray.common.errors import UserError
 from fedray.engine.backend import Backend
 from fedray.engine.checkpoint import Checkpoints
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Result, Simulation
-from fedray.engine.state import State
+from fedray.engine.state import State, StateDamaged
 
 CHECKPOINT_SECONDS = 300.0
 """A checkpoint is made at least this often, where rounds are not longer than that."""
@@ -23,8 +23,8 @@ def rounds(
 ) -> Generator[State]:
     """Make all rounds that are left, from the newest checkpoint where there is one.
 
-    A consumer that stops early closes the generator, and what has been made is saved; so it is where a round fails for
-    a reason that another try may not have (a lost node, Ctrl-C).
+    A consumer that stops early closes the generator, and what has been made is saved; so it is at Ctrl-C. Where a
+    client's state turns out to be damaged on disk, the run goes back to the checkpoint before.
 
     Args:
         simulation: the run; at its start, or restored.
@@ -36,9 +36,10 @@ def rounds(
         The state that the run begins with, then that after each round.
 
     Raises:
-        UserError: a checkpoint cannot be written.
+        UserError: a checkpoint cannot be written, or was written by a later version.
         Diverged: numbers went wrong (`Simulation.step`).
     """
+    start = simulation.state()
     if checkpoints is not None and (found := checkpoints.load()) is not None:
         simulation.restore(found)
     state = simulation.state()
@@ -46,26 +47,32 @@ def rounds(
     try:
         yield state
         while not simulation.done:
-            simulation.step()
+            try:
+                simulation.step()
+            except StateDamaged as damaged:
+                if checkpoints is None:
+                    raise
+                simulation.restore(checkpoints.fall_back(damaged) or start)
+                saved = simulation.state().round
             state = simulation.state()
             due = state.round % every == 0 or simulation.done or time.monotonic() - saved_at > seconds
-            if checkpoints is not None and due:
-                _save(checkpoints, state, saved)
+            if checkpoints is not None and due and state.round > saved:
+                _save(checkpoints, simulation, saved)
                 saved, saved_at = state.round, time.monotonic()
             simulation.lap("checkpoint")
             yield state
-    except (Diverged, UserError):
-        raise
-    except BaseException:
+    except (GeneratorExit, KeyboardInterrupt):
+        simulation.restore(state)  # an interrupted round leaves no trace
         if checkpoints is not None and state.round > saved:
-            with contextlib.suppress(UserError):  # what ended the run is told; the checkpoint before is still there
-                _save(checkpoints, state, saved)
+            with contextlib.suppress(UserError):  # nobody listens any more, and the checkpoint before is still there
+                _save(checkpoints, simulation, saved)
         raise
 
 
-def _save(checkpoints: Checkpoints, state: State, before: int) -> None:
+def _save(checkpoints: Checkpoints, simulation: Simulation, before: int) -> None:
+    state = simulation.state()
     try:
-        checkpoints.save(state)
+        checkpoints.save(state, simulation.backend.write_states)
     except OSError as error:
         kept = f"that of round {before} stays; " if before else ""
         raise UserError(

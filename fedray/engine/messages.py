@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fedray.common.vectors import Vectors
+from fedray.engine.state import ClientState
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class ClientTask:
 
     client: int
     weight: float
-    state: Vectors
+    state: ClientState
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Reply:
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     each: dict[int, Vectors] = field(default_factory=dict)
-    states: dict[int, Vectors] = field(default_factory=dict)
+    states: dict[int, ClientState] = field(default_factory=dict)
     diverged: dict[int, str] = field(default_factory=dict)
     probes: dict[int, dict[str, float]] = field(default_factory=dict)
 

@@ -21,7 +21,7 @@ from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
 from fedray.engine.sampling import cohort_weights, draw_cohort
-from fedray.engine.state import State, theta_sha256
+from fedray.engine.state import ClientState, State, StateRef, loaded, theta_sha256
 from fedray.engine.worker import MAX_TEST_LOSS
 from fedray.evaluation import personal, registry
 from fedray.evaluation.probe import EvaluatedRound
@@ -167,20 +167,28 @@ class Simulation:
         """Go on to the next state, in one assignment: whatever failed above has left the state as it was."""
         s, server = self._state, trained.server
         self.replies = trained.replies
-        for k, i in enumerate(sorted(trained.weights)):
-            trained.reply.states[i] |= {name: stack[k].clone() for name, stack in trained.replies.items()}
-        changed = {i: state for i, state in trained.reply.states.items() if state}
+        changed = {i: state for i, state in self._answered(trained).items() if state}
         self._state = replace(
             s,
             round=s.round + 1,
             theta=server.theta,
             buffers=s.buffers + sums["buffers"] if "buffers" in sums else s.buffers,
             server=server.state,
-            clients=s.clients | changed if changed else s.clients,
-            active=s.active | dict.fromkeys(changed, s.round + 1) if changed else s.active,
+            clients={**s.clients, **changed} if changed else s.clients,
+            active={**s.active, **dict.fromkeys(changed, s.round + 1)} if changed else s.active,
             seconds=s.seconds + time.perf_counter() - started,
             dropped=s.dropped + trained.dropped,
         )
+
+    def _answered(self, trained: Trained) -> Mapping[int, ClientState]:
+        """The new states, and in them what the server answers each client."""
+        states, answers = trained.reply.states, trained.replies
+        if not answers:
+            return states
+        return {
+            i: Vectors(loaded(states[i]) | {name: stack[k].clone() for name, stack in answers.items()})
+            for k, i in enumerate(sorted(trained.weights))
+        }
 
     def _record(self, trained: Trained, sums: Mapping[str, Tensor]) -> None:
         """Test the new state, and add a row to the history."""
@@ -343,7 +351,10 @@ class Simulation:
         self._state = state
 
     def result(self) -> Result:
-        """What the run has given so far."""
+        """What the run has given so far; clients' states that lie elsewhere have their hashes."""
+        unknown = {i: s for i, s in self._state.clients.items() if isinstance(s, StateRef) and s.sha256 is None}
+        if unknown:
+            self.backend.hash_states(unknown)
         return Result(self._state.history, self._state.theta, self.layout, self._state)
 
     def _without(self, t: int, cohort: np.ndarray, reply: Reply) -> np.ndarray:

@@ -1,11 +1,42 @@
 """All that a run is between two rounds."""
 
 import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from fedray.common.vectors import Vectors
+
+
+class StateRef(ABC):
+    """A client's state that lies elsewhere: in another process's memory, or in a file.
+
+    sha256: `vectors_sha256` of it, once somebody who held it has computed that.
+    """
+
+    sha256: str | None
+
+    @abstractmethod
+    def load(self) -> Vectors:
+        """The state; its tensors may lie in memory that must not be written to.
+
+        Raises:
+            StateDamaged: it lies in a file that is not what was written.
+        """
+
+
+ClientState = Vectors | StateRef
+
+
+class StateDamaged(Exception):
+    """A client's state cannot be read from its file: the file's name and the reason."""
+
+
+def loaded(state: ClientState) -> Vectors:
+    """The state itself, from wherever it lies."""
+    return state.load() if isinstance(state, StateRef) else state
 
 
 @dataclass(frozen=True)
@@ -16,8 +47,8 @@ class State:
     theta: Tensor
     buffers: Tensor
     server: Vectors
-    clients: dict[int, Vectors] = field(default_factory=dict)
-    active: dict[int, int] = field(default_factory=dict)
+    clients: Mapping[int, ClientState] = field(default_factory=dict)
+    active: Mapping[int, int] = field(default_factory=dict)
     """client -> the round (1-based) that last changed its state."""
     history: list[dict[str, float]] = field(default_factory=list)
     seconds: float = 0.0
@@ -26,16 +57,28 @@ class State:
     """How often a client was left out of a round because its numbers went wrong."""
 
     def sha256(self) -> str:
-        """Hash of server, every client, buffers and round: equal exactly when everything that matters is."""
-        digest = hashlib.sha256(str(self.round).encode())
-        parts = [("theta", self.theta), ("buffers", self.buffers)]
-        parts += [(f"server.{name}", v) for name, v in sorted(self.server.items())]
+        """Hash of round, server, buffers and each client's hash: equal exactly when everything that matters is."""
+        server = Vectors({"theta": self.theta, "buffers": self.buffers})
+        server |= {f"server.{name}": v for name, v in self.server.items()}
+        digest = hashlib.sha256(f"{self.round} {vectors_sha256(server)}".encode())
         for i, state in sorted(self.clients.items()):
-            parts += [(f"client.{i}.{name}", v) for name, v in sorted(state.items())]
-        for name, v in parts:
-            digest.update(f"{name}{v.dtype}{tuple(v.shape)}".encode())
-            digest.update(v.contiguous().numpy().tobytes())
+            digest.update(f" {i} {state_sha256(state)}".encode())
         return digest.hexdigest()
+
+
+def state_sha256(state: ClientState) -> str:
+    """The hash of a client's state: known, or computed here."""
+    known = state.sha256 if isinstance(state, StateRef) else None
+    return known or vectors_sha256(loaded(state))
+
+
+def vectors_sha256(vectors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, dtypes, shapes and bytes, by ascending name."""
+    digest = hashlib.sha256()
+    for name, v in sorted(vectors.items()):
+        digest.update(f"{name}{v.dtype}{tuple(v.shape)}".encode())
+        digest.update(v.contiguous().numpy().reshape(-1).view("u1").data)
+    return digest.hexdigest()
 
 
 def theta_sha256(theta: Tensor) -> str:

@@ -22,6 +22,7 @@ from fedray.engine.exact_sum import Accumulator, NotSummable, finite
 from fedray.engine.local_training import personal_client, train_client
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
+from fedray.engine.state import loaded
 from fedray.evaluation import registry
 from fedray.evaluation.probes import probe_client
 from fedray.models.cuda_graph import Recorder
@@ -64,7 +65,7 @@ class Worker:
         """Train the clients of `tasks` one after another and reduce their uploads."""
         config, there = self.problem.config, self._to_device(broadcast)
         sums, reply = Accumulator(), Reply()
-        for task in tasks:
+        for task in map(self._task_to_device, tasks):
             indices = self.problem.shards[task.client]
             with _explained(f"client {task.client} ({len(indices)} samples)"):
                 c, uploads = train_client(
@@ -74,7 +75,7 @@ class Worker:
                     indices,
                     config.training,
                     there,
-                    self._task_to_device(task),
+                    task,
                 )
             each = {name: upload.vector for name, upload in uploads.items() if isinstance(upload, PerClient)}
             try:
@@ -153,7 +154,7 @@ class Worker:
         config, there, tests = self.problem.config, self._to_device(broadcast), self.problem.tests
         held, evaluated = self.problem.own_validation, self.problem.evaluated
         result: dict[int, dict[str, float]] = {}
-        for task in tasks:
+        for task in map(self._task_to_device, tasks):
             scores = result[task.client] = {}
             for epochs in request.epochs:
                 indices = self.problem.shards[task.client]
@@ -165,7 +166,7 @@ class Worker:
                         indices,
                         config.training,
                         there,
-                        self._task_to_device(task),
+                        task,
                         epochs,
                     )
                 if request.own and tests is not None:
@@ -203,7 +204,7 @@ class Worker:
         )
 
     def _task_to_device(self, task: ClientTask) -> ClientTask:
-        return replace(task, state=self._moved(task.state))
+        return replace(task, state=self._moved(loaded(task.state)))
 
     def _moved(self, vectors: Vectors) -> Vectors:
         return Vectors({name: v.to(self.device) for name, v in vectors.items()})

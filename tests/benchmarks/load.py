@@ -16,7 +16,8 @@ import numpy as np
 import ray
 import typer
 
-from fedray.cluster.ray_backend import RayBackend, longest_first
+from fedray.cluster.object_states import longest_first
+from fedray.cluster.ray_backend import RayBackend
 from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem

@@ -10,7 +10,8 @@ import ray
 from ray.exceptions import RayError
 
 from fedray.algorithms import ALGORITHMS, Algorithm
-from fedray.cluster.ray_backend import RayBackend, longest_first
+from fedray.cluster.object_states import longest_first
+from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.resources import cluster_nodes, refuse_infeasible
 from fedray.common.errors import Diverged, UserError
 from fedray.config import RunConfig, Runtime

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedray.cluster.ray_backend import ClientActor, RayBackend, longest_first
+from fedray.cluster.object_states import longest_first
+from fedray.cluster.ray_backend import ClientActor, RayBackend
 from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.messages import Broadcast, ClientTask
@@ -26,6 +27,7 @@ class Weighing(RayBackend):
         for actor in self._workers:
             actor.open(problem.config.resolved(), problem.data, problem.shards, None)
         self.received: list[int] = []
+        self._homes, self._stay, self._apart = {}, False, False
 
     def _call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         answers = [

@@ -1,0 +1,100 @@
+"""Clients' states as files: one per client and version, hashed where it lies, read when it is needed."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedray.common.vectors import Vectors
+from fedray.engine.state import ClientState, StateDamaged, StateRef, loaded, state_sha256, vectors_sha256
+
+
+class Version(NamedTuple):
+    """A client's state to be written: the round that last changed it, and where it lies."""
+
+    client: int
+    active: int
+    state: ClientState
+
+
+class Written(NamedTuple):
+    """What a manifest says of a client's state: the round that last changed it, its hash, the bytes of its file."""
+
+    active: int
+    sha256: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class StoredState(StateRef):
+    """A client's state in a file of a checkpoint, which is checked when it is read."""
+
+    path: str
+    sha256: str
+
+    def load(self) -> Vectors:
+        try:
+            state = Vectors(load(Path(self.path).read_bytes()))
+        except (OSError, ValueError, SafetensorError) as error:
+            raise StateDamaged(self.path, str(error)) from None
+        if vectors_sha256(state) != self.sha256:
+            raise StateDamaged(self.path, "it does not have the hash it was written with")
+        return state
+
+
+def file_name(client: int, active: int) -> str:
+    """Of the state that a client has since the round `active` (1-based)."""
+    return f"client-{client}-{active}.safetensors"
+
+
+def write_states(directory: str, versions: Sequence[Version]) -> dict[int, Written]:
+    """Write each state to a file of its own; a reader sees whole files or none.
+
+    Raises:
+        OSError: a file cannot be written (disk full, say). Those that were written stay: no manifest names them.
+    """
+    written: dict[int, Written] = {}
+    for client, active, state in versions:
+        vectors = loaded(state)
+        content = save(owned(vectors))
+        digest = state.sha256 if isinstance(state, StateRef) else None
+        write(Path(directory), file_name(client, active), content)
+        written[client] = Written(active, digest or vectors_sha256(vectors), len(content))
+    return written
+
+
+def hash_states(states: Mapping[int, ClientState]) -> dict[int, str]:
+    """client -> the hash of its state."""
+    return {i: state_sha256(state) for i, state in states.items()}
+
+
+def write(directory: Path, name: str, content: bytes) -> None:
+    """Write and rename. Raises OSError; nothing is left of a file that could not be written."""
+    temporary = directory / f"{name}.{os.getpid()}.tmp"
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(directory / name)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors that share no memory, as safetensors wants them."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        tensor = tensor.contiguous()
+        pointer = tensor.untyped_storage().data_ptr()
+        shared = pointer in seen or tensor.untyped_storage().nbytes() != tensor.nbytes
+        result[name] = tensor.clone() if shared else tensor
+        seen.add(pointer)
+    return result

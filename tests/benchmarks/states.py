@@ -1,0 +1,123 @@
+"""Many large states: SCAFFOLD with 2,000 clients of a million parameters against 200, and FedAvg's memory.
+
+python -m tests.benchmarks.states                       # an hour; 16 GB of disk, nothing else running
+python -m tests.benchmarks.states --clients 400 --rounds 20
+"""
+
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import numpy as np
+import ray
+import typer
+
+from fedray.cluster.ray_backend import RayBackend
+from fedray.config import RunConfig, Runtime
+from fedray.datasets.dataset import Dataset
+from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
+
+COHORT, SAMPLES, HIDDEN = 20, 20, 13_333  # P = 75 x 13,333 + 10 = 999,985
+
+
+def problem(algorithm: str, clients: int, rounds: int) -> Problem:
+    """Cohorts of 20 that go through all clients in turn, so that all hold a state after clients / 20 rounds."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((clients * SAMPLES, 64), dtype=np.float32), rng.integers(0, 10, clients * SAMPLES)
+    data = Dataset("random", x, y, x[:100], y[:100], 10, client_train=np.repeat(np.arange(clients), SAMPLES))
+    cohorts = [[(COHORT * t + k) % clients for k in range(COHORT)] for t in range(rounds)]
+    config = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": "natural",
+            "clients": {"total": clients, "cohorts": cohorts},
+            "model": {"name": "mlp", "hidden": [HIDDEN]},
+            "algorithm": algorithm,
+            "training": {"rounds": rounds, "local_steps": 2, "batch_size": SAMPLES},
+            "evaluation": {"every": rounds},
+            "runtime": {"actors": 2},
+        }
+    )
+    return Problem.build(config, data)
+
+
+def own_memory() -> int:
+    """RssAnon of this process, the trial: bytes that are neither shared nor of files."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status: no RssAnon")
+
+
+def measured(algorithm: str, clients: int, rounds: int, folder: Path) -> dict[str, Any]:
+    """Median seconds of the last 20 rounds, of a checkpoint after 20 changed states, of loading; memory."""
+    before = own_memory()
+    backend = RayBackend(Runtime(actors=2))
+    try:
+        simulation = Simulation(problem(algorithm, clients, rounds), backend)
+        store, seconds, saves = Checkpoints(folder), [], []
+        for t in range(rounds):
+            started = time.perf_counter()
+            simulation.step()
+            seconds.append(time.perf_counter() - started)
+            if t % 20 == 19 or t >= rounds - 3:
+                started = time.perf_counter()
+                store.save(simulation.state(), backend.write_states)
+                saves.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        found = Checkpoints(folder).load()
+        loading = time.perf_counter() - started
+        assert found is not None
+        resumed = Simulation(simulation.problem, backend)
+        resumed.restore(found)
+        on_disk = sum(path.stat().st_size for path in folder.iterdir())
+        return {
+            "algorithm": algorithm,
+            "clients": clients,
+            "with_state": len(found.clients),
+            "round_seconds": median(seconds[-20:]),
+            "checkpoint_seconds": median(saves[-2:]),
+            "load_seconds": loading,
+            "own_memory": own_memory() - before,
+            "disk": on_disk,
+        }
+    finally:
+        backend.close()
+
+
+def main(
+    clients: Annotated[int, typer.Option(min=COHORT)] = 2000,
+    rounds: Annotated[int, typer.Option(min=4)] = 100,
+    few: Annotated[int, typer.Option(min=COHORT)] = 200,
+) -> None:
+    """Print a line of JSON for each run, then the ratios with what they should be at most."""
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+    found = {}
+    for name, algorithm, number in (
+        ("plain", "fedavg", clients),
+        ("few", "scaffold", few),
+        ("many", "scaffold", clients),
+    ):
+        folder = Path(tempfile.mkdtemp(prefix="fedray-states-"))
+        try:
+            found[name] = measured(algorithm, number, rounds, folder)
+        finally:
+            shutil.rmtree(folder)
+        print(json.dumps(found[name]), flush=True)
+    many, less, plain = found["many"], found["few"], found["plain"]
+    for what, ratio in (
+        ("round, many clients / few", many["round_seconds"] / less["round_seconds"]),
+        ("checkpoint, many clients / few", many["checkpoint_seconds"] / less["checkpoint_seconds"]),
+        ("own memory of the trial, SCAFFOLD / FedAvg", many["own_memory"] / plain["own_memory"]),
+    ):
+        print(f"{what}: {ratio:.2f} (<= 1.2)")
+
+
+if __name__ == "__main__":
+    typer.run(main)
