@@ -55,10 +55,17 @@ class Problems:
         return Cell(run.cell(digest), label, run, key)
 
     def check(self, cell: Cell) -> None:
-        """Deal the data out and try the model, once per setting. Raises UserError where either is impossible."""
+        """Deal the data out, and try the model, once per kind of cell. Raises UserError where either is impossible.
+
+        Cells that differ in their seed alone, or in hyper-parameters that no shape depends on, are of one kind: what a
+        seed of its own makes impossible is found when its trial starts.
+        """
         run = cell.run
-        model = [cell.data, run.model.options(), run.algorithm.options(), run.training.precision, run.evaluation.probes]
-        if _new(self._checked, self._setting(cell), model):
+        dealt = self._setting(cell)[:-1]
+        if _new(self._checked, dealt):
+            self.problem(cell)
+        shapes = {key: value for key, value in run.algorithm.options().items() if not isinstance(value, float)}
+        if _new(self._checked, cell.data, run.model.options(), shapes, run.training.precision, run.evaluation.probes):
             self.problem(cell).network("cpu")
 
     def problem(self, cell: Cell) -> Problem:

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +12,7 @@ from ray import tune
 from ray.tune.experiment import Trial
 
 from fedray.common.errors import redacted
-from fedray.sweep.cells import Cell
+from fedray.sweep.cells import KEPT_PROBLEMS, Cell
 from fedray.sweep.progress import Progress
 from fedray.sweep.session import Session
 from fedray.sweep.storage import directory
@@ -30,7 +30,7 @@ class TuneReporter(tune.Callback):
         self.session, self.tracker, self.progress = session, session.tracker, progress
         self._runs: dict[str, CellRun] = {}
         self._histories: dict[str, list[dict[str, float]]] = {}
-        self._pictures: dict[str, bytes] = {}
+        self._pictures: OrderedDict[str, bytes] = OrderedDict()
         self._writer = ThreadPoolExecutor(1, "mlflow")
         self._written: deque[Future[None]] = deque()
         self.refusal: BaseException | None = None
@@ -107,12 +107,16 @@ class TuneReporter(tune.Callback):
         digest = problem.shards.digest
         if digest not in self._pictures:
             self._pictures[digest] = problem.picture()
+            if len(self._pictures) > KEPT_PROBLEMS:
+                self._pictures.popitem(last=False)
+        self._pictures.move_to_end(digest)
         self.tracker.log_picture(run, self._pictures[digest])
 
     def _close(self, cell: Cell, status: str, result: dict[str, Any]) -> None:
         self._write(self.tracker.close_cell, self._runs[cell.hash], status, result, result.get("message", ""))
         self._write(self.session.claims.release, cell.hash)
-        history = self._histories[cell.hash]
+        self._write(self._runs[cell.hash].history.clear)  # the driver does not grow with the cells that have ended
+        history = self._histories.pop(cell.hash)
         text = f"{history[-1]['test_accuracy']:.2f} %" if history else "no evaluation"
         self.session.closed(cell.hash, status, history)
         if "traceback" in result:

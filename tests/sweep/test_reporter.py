@@ -131,3 +131,21 @@ def test_runs_with_the_same_partition_share_its_picture(monkeypatch: pytest.Monk
     sink.close_rest()
     assert told.calls.count("picture") == 4
     assert len(drawn) == len(set(drawn)) == 2
+
+
+def test_nothing_is_kept_of_cells_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 partitions: of their pictures 8 stay. Rows and the last accuracy of a cell go when it has its outcome."""
+    monkeypatch.setattr("fedray.engine.problem.Problem.picture", lambda problem: b"\x89PNG" + bytes(1000))
+    told = Told()
+    told.gate.set()
+    reporter, trials, listed = made(told, lambda cell: None, seed=list(range(20)))
+    for trial in trials:
+        reporter.on_trial_start(0, [], trial)
+        reporter._runs[trial.config["cell"]["hash"]].history += [ROW]
+        reporter.on_trial_result(1, [], trial, {"rows": [ROW], "done": True, "status": "finished"})
+    reporter.close_rest()
+    assert told.calls.count("picture") == 20
+    assert len(reporter._pictures) == 8
+    assert not any(run.history for run in reporter._runs.values())
+    assert not reporter._histories
+    assert len(listed) == 20
