@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
 from fedray.algorithms import Algorithm, algorithm
+from fedray.algorithms.feddisco import Disco
+from fedray.algorithms.fedexp import Extrapolation
 from fedray.common.component import Checked, Component, describe
 from fedray.common.errors import UserError
 from fedray.common.identity import EXCLUDED, Later
@@ -88,10 +90,17 @@ class Training(Section):
         description="what C bounds: q, or q less the α y or μ y that FL-Simulator's code adds as weight decay (D-12)",
     )
     server_lr: float = Field(1.0, gt=0, allow_inf_nan=False, description="η_g: scales the averaged update only")
-    aggregation: Literal["uniform", "samples", "batches"] = Field(
+    aggregation: Literal["uniform", "samples", "batches", "disco"] = Field(
         "uniform",
-        description="π: weights of the cohort's average, equal, proportional to n_i, or to the whole batches in n_i "
-        "(FedGELA's code, D-42)",
+        description="π: weights of the cohort's average, equal, proportional to n_i, to the whole batches in n_i "
+        "(FedGELA's code, D-42), or by how balanced the client's labels are (`disco`, whose options are feddisco's)",
+    )
+    disco: Annotated[Disco, Later()] = Field(Disco(), description="options of `aggregation: disco`: a, b, metric")
+    server_step: Annotated[Literal["average", "fedexp"], Later()] = Field(
+        "average", description="fedexp: the averaged update is extrapolated (`fedexp`, whose options are fedexp's)"
+    )
+    fedexp: Annotated[Extrapolation, Later()] = Field(
+        Extrapolation(), description="options of `server_step: fedexp`: epsilon, epsilon_scale, test"
     )
     on_divergence: Literal["stop", "drop"] = Field(
         "stop",
@@ -128,6 +137,10 @@ class Training(Section):
             raise UserError("training.local_steps: give either local_steps or local_epochs, not both")
         if isinstance(self.batch_size, int) and self.batch_size < 1:
             raise UserError(f"training.batch_size: found {self.batch_size}; a positive number or `full` is required")
+        if self.aggregation != "disco" and self.disco != Disco():
+            raise UserError(f"training.disco: has options, but training.aggregation is {self.aggregation}")
+        if self.server_step != "fedexp" and self.fedexp != Extrapolation():
+            raise UserError(f"training.fedexp: has options, but training.server_step is {self.server_step}")
         return self
 
     def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
@@ -314,6 +327,8 @@ class RunConfig(Section):
             for component in (self.data, self.partition, self.model, self.algorithm, *probes):
                 refuse_unreachable(component)
         self.algorithm.check(self.model)
+        if self.extrapolation and self.algorithm.shares == "none":
+            raise UserError(f"training.server_step: fedexp scales the average; {self.algorithm.name} has none")
         if self.evaluation.train and self.algorithm.keeps != "none":
             raise UserError(
                 f"evaluation.train: tests the global model; {self.algorithm.name} has none that could be tested"
@@ -321,6 +336,20 @@ class RunConfig(Section):
         for probe in probes:
             probe.check(self.algorithm)
         return self
+
+    @property
+    def disco(self) -> Disco | None:
+        """FedDisco's weights, where the method or `training.aggregation` asks for them."""
+        if isinstance(self.algorithm, Disco):
+            return self.algorithm
+        return self.training.disco if self.training.aggregation == "disco" else None
+
+    @property
+    def extrapolation(self) -> Extrapolation | None:
+        """FedExP's step, where the method or `training.server_step` asks for it."""
+        if isinstance(self.algorithm, Extrapolation):
+            return self.algorithm
+        return self.training.fedexp if self.training.server_step == "fedexp" else None
 
     @property
     def channels_last(self) -> bool:

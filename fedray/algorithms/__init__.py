@@ -5,7 +5,9 @@ from fedray.algorithms.base import Algorithm
 from fedray.algorithms.ditto import APFL, Ditto
 from fedray.algorithms.fedala import FedALA
 from fedray.algorithms.fedavg import FedAvg, FedProx
+from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.feddyn import FedDC, FedDyn
+from fedray.algorithms.fedexp import FedExP
 from fedray.algorithms.fedgela import FedAvgLA, FedGE, FedGELA
 from fedray.algorithms.fedgen import FedGen
 from fedray.algorithms.fedlesam import FedLESAM, FedLESAMD, FedLESAMS
@@ -80,6 +82,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         PFedMe,
         APFL,
         FedALA,
+        FedExP,
+        FedDisco,
     )
 }
 

@@ -163,7 +163,7 @@ def train_client(
     with drawn, unchanged(algorithm, _given(c)):
         train(c, algorithm, training)
         uploads: dict[str, Sum | PerClient] = dict(algorithm.upload(c))
-    if reserved := uploads.keys() & {"update", "buffers", "train_loss", "sums"}:
+    if reserved := uploads.keys() & {"update", "buffers", "train_loss", "squares", "sums"}:
         raise ValueError(f"{algorithm.name}: an upload cannot be named {reserved.pop()!r}")
     own, own_buffers = network.index(algorithm.keeps), network.buffer_index(algorithm.keeps)
     if len(own):
@@ -173,6 +173,8 @@ def train_client(
     if algorithm.shares != "none":
         update = c.update if algorithm.shares == "all" else c.update[network.index(algorithm.shares)]
         uploads["update"] = Sum(update, task.weight)
+        if broadcast.squares:
+            uploads["squares"] = Sum(update.square().sum(), task.weight)
     if len(own_buffers):
         c.state[OWN_BUFFERS] = network.buffers[own_buffers]
     if len(own_buffers) < network.buffers.numel():

@@ -13,7 +13,7 @@ class Broadcast:
     """What every client of a round receives. round: t from 0; lr: η_t; theta (P,), buffers (B,) float32.
 
     measured: whether the probes look at each client after its training. steps: K, where the method draws the round's
-    number of local steps; None for the configuration's.
+    number of local steps; None for the configuration's. squares: whether each client also sends ||u_i||².
     """
 
     round: int
@@ -24,6 +24,7 @@ class Broadcast:
     cohort: int
     measured: bool = False
     steps: int | None = None
+    squares: bool = False
 
 
 @dataclass(frozen=True)

@@ -43,16 +43,26 @@ def _draw(clients: Clients, rng: np.random.Generator) -> np.ndarray:
     return rng.choice(clients.total, size=count, replace=False, shuffle=False)
 
 
-def cohort_weights(config: RunConfig, sizes: np.ndarray, cohort: np.ndarray) -> dict[int, float]:
+def cohort_weights(
+    config: RunConfig, sizes: np.ndarray, cohort: np.ndarray, counts: np.ndarray | None = None
+) -> dict[int, float]:
     """π: client -> its weight in the cohort's average; they sum to 1.
 
-    `training.aggregation` says which: uniform, or proportional to n_i or to the number of whole batches in n_i.
+    `training.aggregation` says which: uniform, proportional to n_i or to the whole batches in n_i, or FedDisco's.
+
+    Args:
+        config: of the run.
+        sizes: int64 `(N,)`, each client's training samples.
+        cohort: ids, int64 `(M,)`.
+        counts: int64 `(N, C)`, each client's samples of each class; FedDisco alone needs them.
 
     Raises:
         UserError: No client of the cohort has a whole batch.
     """
     training, counted = config.training, sizes[cohort]
-    if training.aggregation == "uniform":
+    if config.disco is not None and counts is not None:
+        weights = config.disco.weights(counts[cohort])
+    elif training.aggregation == "uniform":
         weights = np.full(len(cohort), 1 / len(cohort))
     else:
         if training.aggregation == "batches" and training.batch_size != "full":

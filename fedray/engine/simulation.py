@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from fedray.evaluation.probe import EvaluatedRound
 from fedray.evaluation.probes import over_cohort
 from fedray.models.network import Layout
 
+BEFORE = "before"
+"""Name among the server's vectors of the iterate before the last, which no algorithm sees."""
 log = logging.getLogger("fedray")
 
 
@@ -67,7 +70,8 @@ class Trained:
 
     server: what the server is in this round, to be aggregated into. weights: client -> π_i, of those that took part.
     parts: what each process gave. reply: what of it is kept per client. dropped: clients whose numbers went wrong.
-    replies: what the server answers each of them, name -> `(M, ...)` by ascending id, once it has aggregated.
+    replies: what the server answers each of them, name -> `(M, ...)` by ascending id, once it has aggregated. beside:
+    what the engine keeps among the server's vectors for itself.
     """
 
     server: Server
@@ -76,6 +80,7 @@ class Trained:
     reply: Reply
     dropped: int
     replies: Vectors = field(default_factory=Vectors)
+    beside: Vectors = field(default_factory=Vectors)
 
 
 class Simulation:
@@ -130,7 +135,7 @@ class Simulation:
         s, drawn = self._state, len(cohort)
         while True:
             server = self._server(s.round, len(cohort))
-            weights = cohort_weights(self.problem.config, self.problem.shards.sizes, cohort)
+            weights = cohort_weights(self.problem.config, self.problem.shards.sizes, cohort, self._counts)
             broadcast = self._broadcast(server, bool(self.probes) and self._is_evaluated(s.round + 1))
             tasks = [ClientTask(i, w, s.clients.get(i, Vectors())) for i, w in weights.items()]
             self.lap("broadcast")
@@ -148,7 +153,12 @@ class Simulation:
     def _aggregate(self, trained: Trained, sums: Mapping[str, Tensor]) -> None:
         """Let the algorithm make the new server of `trained.server`."""
         server, t = trained.server, self._state.round
-        got = {name: v for name, v in sums.items() if name not in ("train_loss", "buffers")}
+        got = {name: v for name, v in sums.items() if name not in ("train_loss", "buffers", "squares")}
+        if extrapolation := self.problem.config.extrapolation:
+            decay = server.lr / self.problem.config.training.lr
+            server.server_lr *= extrapolation.factor(sums["squares"], sums["update"], decay, server.cohort)
+            if extrapolation.test == "average":
+                trained.beside[BEFORE] = self._state.theta
         got["update"] = self._whole(sums.get("update"))
         algorithm = self.problem.config.algorithm
         with torch_draws(self.problem.config.seed, "server", t), unchanged(algorithm, self._kept()):
@@ -173,7 +183,7 @@ class Simulation:
             round=s.round + 1,
             theta=server.theta,
             buffers=s.buffers + sums["buffers"] if "buffers" in sums else s.buffers,
-            server=server.state,
+            server=Vectors(server.state, **trained.beside),
             clients={**s.clients, **changed} if changed else s.clients,
             active={**s.active, **dict.fromkeys(changed, s.round + 1)} if changed else s.active,
             seconds=s.seconds + time.perf_counter() - started,
@@ -208,7 +218,7 @@ class Simulation:
             trained.weights,
             measured,
             update,
-            self._state.theta,
+            self._tested,
             self.layout,
             tested.get("correct", torch.zeros(0)),
             tested,
@@ -242,7 +252,7 @@ class Simulation:
         s, training = self._state, self.problem.config.training
         return Server(
             s.theta,
-            Vectors(s.server),
+            Vectors({name: v for name, v in s.server.items() if name != BEFORE}),
             self.layout,
             self.problem.config.clients.total,
             cohort,
@@ -264,6 +274,7 @@ class Simulation:
             server.cohort,
             measured,
             steps,
+            self.problem.config.extrapolation is not None,
         )
 
     def _whole(self, update: Tensor | None) -> Tensor:
@@ -316,6 +327,20 @@ class Simulation:
             "validation_client", 100 * sums["correct_of_clients"].numpy() / sizes[sizes > 0]
         )
 
+    @property
+    def _tested(self) -> Tensor:
+        """The global model as it is tested: x, but for FedExP's mean of the last two iterates (D-82)."""
+        s = self._state
+        return (s.theta + s.server[BEFORE]) / 2 if BEFORE in s.server and s.round > 1 else s.theta
+
+    @cached_property
+    def _counts(self) -> np.ndarray | None:
+        """Each client's samples of each class, int64 `(N, C)`, where the weights depend on them."""
+        data = self.problem.data
+        if self.problem.config.disco is None:
+            return None
+        return self.problem.shards.label_counts(data.y_train, data.num_classes)
+
     def _holds(self, client: int) -> Tensor:
         """Which classes a client has training samples of, bool `(C,)`."""
         data = self.problem.data
@@ -323,7 +348,7 @@ class Simulation:
         return torch.from_numpy(np.bincount(labels, minlength=data.num_classes) > 0)
 
     def _sums(self, split: str) -> dict[str, Tensor]:
-        sums = total(self.backend.evaluate(self._state.theta, self._state.buffers, split))
+        sums = total(self.backend.evaluate(self._tested, self._state.buffers, split))
         if float(sums["unbounded"]):
             raise Diverged(self._state.round, None, f"the {split} loss is not finite or above {MAX_TEST_LOSS:g}")
         return sums
@@ -335,6 +360,7 @@ class Simulation:
             tested &= tests.sizes > 0
         ids = [int(i) for i in np.flatnonzero(tested)]
         server = self._server(s.round - 1, len(ids))  # the learning rate is that of the round just made
+        server.theta = self._tested
         tasks = [ClientTask(i, 1 / len(ids), s.clients.get(i, Vectors())) for i in ids]
         scores = self.backend.evaluate_personal(self._broadcast(server), tasks, request)
         for i in ids:

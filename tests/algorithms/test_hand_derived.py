@@ -14,6 +14,7 @@ from tests.algorithms import (
     rounds_outputs,
     rounds_personal,
     rounds_server,
+    rounds_settings,
     rounds_sharpness,
 )
 from tests.algorithms.quadratic import CASES, check
@@ -26,6 +27,7 @@ MODULES = [
     rounds_outputs,
     rounds_personal,
     rounds_server,
+    rounds_settings,
     rounds_sharpness,
 ]
 """Importing one registers its cases."""

@@ -150,3 +150,51 @@ def mimelite(w: World, beta: float) -> Tensors:
         x = x + w.server_lr * w.average(u)
         m = beta * m + w.average(G)
     return x
+
+
+def fedexp(w: World, epsilon: float, per_client: bool = False) -> Tensors:
+    """Jhunjhunwala et al., ICLR 2023: the step max(1, sum p_i |u_i|^2 / (2 (|U|^2 + eps_t))), eps_t = eps decay^2."""
+    x = w.x0
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch))
+            u[c.i] = c.u
+        p, U = w.weights(list(u)), w.average(u)
+        eps = epsilon * w.lr_decay ** (2 * t) * (len(u) if per_client else 1)
+        ratio = sum(p[i] * dot(u[i], u[i]) for i in u) / (2 * (dot(U, U) + eps))
+        x = x + w.server_lr * max(1.0, ratio) * U
+    return x
+
+
+def feddisco(w: World, a: float, b: float, metric: str) -> Tensors:
+    """Ye et al., ICML 2023: weights relu(p_i - a d_i + b), normalised; d from class shares to uniform."""
+    x = w.x0
+    classes = 1 + max(int(y.max()) for _, y in w.clients)
+    for t in range(w.rounds):
+        u, d = {}, {}
+        for c in w.participants(t, x):
+            y = w.clients[c.i][1]
+            share = [float((y == k).mean()) for k in range(classes)]
+            if metric == "l1":
+                d[c.i] = sum(abs(s - 1 / classes) for s in share)
+            elif metric == "l2":
+                d[c.i] = sum((s - 1 / classes) ** 2 for s in share) ** 0.5
+            elif metric == "cosine":
+                d[c.i] = 1 - 1 / ((sum(s * s for s in share) * classes) ** 0.5)
+            else:
+                d[c.i] = sum(s * np.log(s * classes) for s in share if s > 0)
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch))
+            u[c.i] = c.u
+        if metric == "kl":
+            d = {i: value / sum(d.values()) for i, value in d.items()}
+        everyone = sum(len(w.clients[i][1]) for i in u)
+        raw = {i: max(0.0, len(w.clients[i][1]) / everyone - a * d[i] + b) for i in u}
+        total = sum(raw.values())
+        step = zeros(x)
+        for i in u:
+            step = step + raw[i] / total * u[i]
+        x = x + w.server_lr * step
+    return x

@@ -132,6 +132,20 @@ COMBINED: dict[str, dict[str, float]] = {
 
 CASES: list[Case] = [
     *cases("fedavg", averaging.fedavg, settings=tuple(name for name in SETTINGS if name != "clip as code")),
+    *cases("fedexp", averaging.fedexp, {"epsilon": 0.02}, epsilon=0.02),
+    *cases(
+        "fedexp",
+        averaging.fedexp,
+        {"epsilon": 0.02, "epsilon_scale": "cohort", "test": "last"},
+        label="cohort",
+        epsilon=0.02,
+        per_client=True,
+    ),
+    *[
+        case
+        for metric in ("l2", "l1", "cosine", "kl")
+        for case in cases("feddisco", averaging.feddisco, label=metric, a=0.3, b=0.05, metric=metric)
+    ],
     *cases("fedprox", averaging.fedprox, settings=PULL, mu=0.7),
     *cases("scaffold", corrections.scaffold),
     *cases("feddyn", corrections.feddyn, settings=PULL, alpha=0.3),

@@ -1,0 +1,150 @@
+"""FedExP's step and FedDisco's weights: as methods, as settings of any other, and where they are FedAvg again."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedray.algorithms import ALGORITHMS
+from fedray.algorithms.feddisco import Disco
+from fedray.algorithms.fedexp import Extrapolation
+from fedray.common.errors import UserError
+from fedray.config import RunConfig
+from fedray.engine.backend import InlineBackend
+from fedray.engine.exact_sum import total
+from fedray.engine.loop import run
+from fedray.engine.simulation import Simulation
+from tests.algorithms.digits import final, problem
+
+
+@pytest.mark.parametrize(
+    ("options", "training"),
+    [
+        ({"name": "fedexp", "epsilon": 1e9}, {}),  # the lower bound
+        ({"name": "fedexp"}, {"clients": {"cohorts": [[0], [3], [2], [5]]}}),  # ratio ½ for a cohort of one
+        ({"name": "feddisco", "a": 0.0, "b": 0.0}, {}),  # by samples
+        ({"name": "feddisco", "a": 0.0, "b": 0.3}, {"sizes": (32, 32, 32, 32)}),
+    ],
+)
+def test_fedavg_bit_for_bit(options: dict[str, Any], training: dict[str, Any]) -> None:
+    assert torch.equal(final(options, **training).theta, final("fedavg", **training).theta)
+
+
+APART: dict[str, Any] = {"sizes": (2,) * 6, "per_round": 6}
+"""Clients of two digits each, whose updates hardly overlap, so that the step grows."""
+
+
+@pytest.mark.parametrize("base", ["fedavg", "scaffold", "feddyn", "fedavgm", "fedsam", "fedbabu", "ditto"])
+@pytest.mark.parametrize(
+    "setting", [{"server_step": "fedexp", "fedexp": {"epsilon": 1e-4}}, {"aggregation": "disco", "disco": {"a": 0.3}}]
+)
+def test_they_combine_with_methods_that_average(base: str, setting: dict[str, Any]) -> None:
+    """They change the numbers; and for FedAvg the setting is the method."""
+    options = APART if "server_step" in setting else {}
+    found = final(base, **setting, **options).theta
+    assert (found - final(base, **options).theta).abs().max() > 1e-4
+    if base == "fedavg":
+        name = "fedexp" if "server_step" in setting else "feddisco"
+        own = {"name": name, **(setting.get("fedexp") or setting.get("disco"))}
+        assert torch.equal(found, final(own, **options).theta)
+
+
+def test_large_b_is_the_uniform_mean() -> None:
+    left = final({"name": "feddisco", "b": 1e9}).theta
+    assert torch.allclose(left, final("fedavg", aggregation="uniform").theta, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("metric", ["l1", "l2", "cosine", "kl"])
+def test_weights(metric: Any) -> None:
+    """Classes (4, 0), (3, 3), (1, 2): p = 4, 6 and 3 of 13; the balanced client weighs most."""
+    counts = np.array([[4, 0], [3, 3], [1, 2]])
+    d = {
+        "l1": [1, 0, 1 / 3],
+        "l2": [0.5**0.5, 0, (1 / 18) ** 0.5],
+        "cosine": [1 - 0.5**0.5, 0, 1 - 3 / 10**0.5],
+        "kl": list(np.array([np.log(2), 0, np.log(2 / 3) / 3 + 2 * np.log(4 / 3) / 3])),
+    }[metric]
+    if metric == "kl":
+        d = list(np.array(d) / sum(d))
+    raw = np.maximum(0, np.array([4, 6, 3]) / 13 - 0.2 * np.array(d) + 0.1)
+    found = Disco(a=0.2, metric=metric).weights(counts)
+    assert np.allclose(found, raw / raw.sum(), atol=1e-12)
+    assert found.argmax() == 1
+
+
+def test_no_positive_weight_is_by_samples() -> None:
+    """D-85."""
+    assert np.allclose(Disco(a=9, b=0).weights(np.array([[4, 0], [0, 2]])), [4 / 6, 2 / 6])
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 8])
+def test_orthogonal_updates_of_equal_length(m: int) -> None:
+    """||U||² = ||u||²/M: the factor is max(1, M/2); with equal updates ½, so 1."""
+    u = torch.eye(m, 9) * 3
+    extrapolation = Extrapolation(epsilon=0)
+    assert extrapolation.factor(torch.tensor(9.0), u.mean(0), 1.0, m) == pytest.approx(max(1, m / 2))
+    assert extrapolation.factor(torch.tensor(9.0), u[0], 1.0, m) == 1
+    assert extrapolation.factor(torch.tensor(0.0), 0 * u[0], 1.0, m) == 1
+
+
+def test_epsilon_follows_the_learning_rate() -> None:
+    """||u||² = 8, ||U||² = 1: 8/(2 (1 + ε decay²)), ε = 4, decay ½; with M = 3 8/(2 (1 + 3))."""
+    one = torch.ones(1)
+    assert Extrapolation(epsilon=4).factor(8 * one, one, 0.5, 3) == 2
+    assert Extrapolation(epsilon=4, epsilon_scale="cohort").factor(8 * one, one, 0.5, 3) == 1
+
+
+def test_the_mean_of_the_last_two_iterates_is_tested() -> None:
+    """Not in the first round; and training goes on from the last: the same theta whatever is tested."""
+    rows: dict[str, list[dict[str, float]]] = {}
+    for test in ("average", "last"):
+        base = problem({"name": "fedexp", "epsilon": 1e-4, "test": test}).config.resolved()
+        given = problem("fedavg")
+        config = RunConfig.parse(base | {"evaluation": {"every": 1}})
+        simulation = Simulation(type(given)(config, given.data, given.shards), InlineBackend())
+        thetas = [simulation.state().theta]
+        while not simulation.done:
+            simulation.step()
+            thetas.append(simulation.state().theta)
+        rows[test] = simulation.state().history
+        if test == "average":
+            sums = simulation.backend.evaluate((thetas[-1] + thetas[-2]) / 2, simulation.state().buffers)
+            assert simulation.state().history[-1]["test_loss"] == float(total(sums)["loss"])
+            assert simulation.state().server.keys() == {"before"}
+            assert torch.equal(simulation.state().server["before"], thetas[-2])
+    assert rows["average"][0]["test_loss"] == rows["last"][0]["test_loss"]
+    assert all(a["test_loss"] != b["test_loss"] for a, b in zip(rows["average"][1:], rows["last"][1:], strict=True))
+    both = [final({"name": "fedexp", "epsilon": 1e-4, "test": test}).theta for test in ("average", "last")]
+    assert torch.equal(*both)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, kind in ALGORITHMS.items() if kind.shares == "none"))
+def test_without_an_average_there_is_no_step(name: str) -> None:
+    with pytest.raises(UserError, match=r"^training\.server_step: fedexp scales the average"):
+        problem(name, server_step="fedexp")
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"disco": {"a": 0.1}}, "training.disco: has options, but training.aggregation is samples"),
+        ({"fedexp": {"epsilon": 0.1}}, "training.fedexp: has options, but training.server_step is average"),
+    ],
+)
+def test_options_of_a_setting_that_is_off_are_refused(training: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        problem("fedavg", **training)
+
+
+def test_identity() -> None:
+    """A configuration that asks for neither has the identity that it had before."""
+    plain = problem("fedavg").config.identity("d")["training"]
+    assert not {"disco", "fedexp", "server_step"} & plain.keys()
+    asked = problem("fedavg", server_step="fedexp", fedexp={"epsilon": 0.1}).config.identity("d")["training"]
+    assert asked["server_step"] == "fedexp"
+    assert asked["fedexp"]["epsilon"] == 0.1
+
+
+def test_disco_of_all_clients_run() -> None:
+    assert run(problem({"name": "feddisco"}, per_round=6), InlineBackend()).theta.isfinite().all()
