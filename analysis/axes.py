@@ -6,10 +6,18 @@ from functools import reduce
 import pandas as pd
 
 from fedray.common.errors import unknown
+from fedray.partitions import PARTITIONS
 from fedray.sweep.grid import COMPONENTS, SYMBOLS
 
-ALWAYS = ("partition.alpha", "partition.shards", "partition.classes")
-"""Options that are part of a name also where a sweep has one value only."""
+ALWAYS = tuple(
+    dict.fromkeys(
+        f"partition.{option}"
+        for kind in PARTITIONS.values()
+        for option, field in kind.model_fields.items()
+        if field.is_required()
+    )
+)
+"""Options that are part of a name also where a sweep has one value only: a partition's that have no default."""
 
 
 def symbol(key: str) -> str:

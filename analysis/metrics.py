@@ -140,11 +140,6 @@ def selecting(sweep: SweepTable) -> str:
     return found if f"metrics.{found}" in sweep.cells else DEFAULT
 
 
-def on_test_set(metric: str) -> bool:
-    """Whether to select by the metric is to select on the test set."""
-    return "validation" not in metric
-
-
 def lower_is_better(metric: str) -> bool:
     """Whether the smallest entry is the best one."""
     return any(word in metric for word in LOWER_IS_BETTER)

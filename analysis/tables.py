@@ -19,10 +19,11 @@ import typer
 from analysis.axes import labels, searched_rows, separating
 from analysis.collect import SweepTable, collect
 from analysis.formats import FORMATS
-from analysis.metrics import DEFAULT, is_rounds, lower_is_better, on_test_set, selecting, title, values
+from analysis.metrics import DEFAULT, is_rounds, lower_is_better, selecting, title, values
 from analysis.published import beside
 from analysis.result_table import BEST, Entry, ResultTable, averaged, entry, side_by_side, with_best
 from fedray.common.errors import unknown
+from fedray.sweep.sections import on_test_set
 
 
 def build(

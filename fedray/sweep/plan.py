@@ -86,7 +86,7 @@ class Plan:
         """Whether another call would only repeat the outcome; what another rule stopped early is not done."""
         if outcome is None:
             return False
-        stopped_alike = outcome.status == "stopped" and outcome.stopper == self.sweep.stopper
+        stopped_alike = outcome.status in ("stopped", "pruned") and outcome.stopper == self.sweep.stopper
         return outcome.status in ("finished", "diverged") or stopped_alike
 
 

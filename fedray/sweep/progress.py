@@ -9,7 +9,14 @@ from rich.table import Table
 
 from fedray.common.errors import redacted
 
-STYLE = {"finished": "green", "diverged": "yellow", "failed": "red", "stopped": "cyan", "running": "bold"}
+STYLE = {
+    "finished": "green",
+    "diverged": "yellow",
+    "failed": "red",
+    "stopped": "cyan",
+    "pruned": "cyan",
+    "running": "bold",
+}
 
 
 class Progress:

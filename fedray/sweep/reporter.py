@@ -62,8 +62,10 @@ class TuneReporter(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         cell = self._cell(trial)
-        if cell.hash not in self.progress.outcomes:  # Tune ended it, not the trial: a scheduler or `stop`
-            self._close(cell, "stopped", {"stopper": self.session.plan.sweep.stopper})
+        if cell.hash not in self.progress.outcomes:  # Tune ended it, not the trial: `stop` or a scheduler
+            sweep, history = self.session.plan.sweep, self._histories[cell.hash]
+            reached = history and any(history[-1].get(key, 0) >= value for key, value in sweep.stop.items())
+            self._close(cell, "stopped" if reached else "pruned", {"stopper": sweep.stopper})
 
     def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         self.progress.note(f"the process of {self._cell(trial).label} died; starting it again from its checkpoint")

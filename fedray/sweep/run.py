@@ -95,8 +95,13 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
 
 
 def _listed(plan: Plan) -> list[dict[str, Any]]:
-    """The sweep's cells as its run in MLflow holds them."""
-    return [{"hash": cell.hash, "label": cell.label, "config": cell.run.resolved()} for cell in plan.cells.values()]
+    """The sweep's cells as its run in MLflow holds them; those of a search with the keys that are drawn."""
+    keys = list(dict.fromkeys(key for space in plan.sweep.spaces for key in space))
+    search = {"search": {"keys": keys, "select": plan.sweep.select}} if keys else {}
+    return [
+        {"hash": cell.hash, "label": cell.label, "config": cell.run.resolved(), **search}
+        for cell in plan.cells.values()
+    ]
 
 
 @contextlib.contextmanager

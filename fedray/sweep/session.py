@@ -53,7 +53,7 @@ class Session:
             history: its evaluated rounds.
         """
         self.statuses[cell] = status
-        if self.plan.sweep.learns and status in ("finished", "diverged", "stopped"):
+        if self.plan.sweep.learns and status in ("finished", "diverged", "stopped", "pruned"):
             self.values[cell] = value_of(status, final_metrics(history), self.plan.sweep.select)
 
     def take(self, look_up: Callable[[Iterable[str]], dict[str, Outcome]]) -> list[Cell]:

@@ -12,6 +12,7 @@ from fedray.sweep.cells import Cell, Problems, cells
 from fedray.sweep.grid import Sweep
 from fedray.sweep.progress import Progress
 from fedray.sweep.reporter import TuneReporter
+from fedray.sweep.session import Session
 
 BASE = {
     "data": "digits",
@@ -149,3 +150,29 @@ def test_nothing_is_kept_of_cells_that_have_ended(monkeypatch: pytest.MonkeyPatc
     assert not any(run.history for run in reporter._runs.values())
     assert not reporter._histories
     assert len(listed) == 20
+
+
+@pytest.mark.parametrize(("accuracy", "status"), [(50.0, "stopped"), (49.9, "pruned")])
+def test_what_the_file_stops_is_not_what_a_scheduler_prunes(accuracy: float, status: str) -> None:
+    """`stop: {test_accuracy: 50}`: Tune ends both, the first at its goal, the second because it lags behind others."""
+    told = Told()
+    told.gate.set()
+    sink, (trial, _), _ = made(told, lambda cell: None)
+    sink.session.plan.sweep = sink.session.plan.sweep.model_copy(update={"stop": {"test_accuracy": 50.0}})
+    sink.on_trial_start(0, [], trial)
+    sink.on_trial_result(
+        1, [], trial, {"rows": [ROW | {"test_accuracy": accuracy}], "done": False, "status": "running"}
+    )
+    sink.on_trial_complete(2, [], trial)
+    sink.close_rest()
+    assert f"close {status}" in told.calls
+
+
+@pytest.mark.parametrize("status", ["finished", "diverged", "stopped", "pruned"])
+def test_a_search_that_learns_is_told_of_every_outcome(status: str) -> None:
+    """A value for the finished cell alone; the others count as tried, or the search would wait for them for ever."""
+    sweep: Any = SimpleNamespace(learns=True, select="last10_test_accuracy")
+    nothing: Any = None
+    session = Session(SimpleNamespace(sweep=sweep), nothing, nothing, "parent")  # type: ignore[arg-type]
+    session.closed("cell", status, [ROW | {"test_loss": 1.0}])
+    assert session.values == {"cell": 50.0 if status == "finished" else None}
