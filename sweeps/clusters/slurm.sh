@@ -34,8 +34,22 @@ export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$FEDRAY_STORAGE/tokens/$SLURM_JOB
 read -r ip _ < <(hostname --ip-address)
 address=$ip:$port
 
-told='' driver=''
-trap 'told=yes; [[ -z $driver ]] || kill -TERM "$driver"' TERM
+# again: queue the job again where another try may do better: after the signal always, else a limited number of times.
+again() {
+    if [[ -n $told ]] || ((${SLURM_RESTART_COUNT:-0} < ${FEDRAY_RESTARTS:-10})); then
+        scontrol requeue "$SLURM_JOB_ID" || true  # refused where the job has been cancelled
+    fi
+}
+told='' driver='' killer=''
+stop() {  # the sweep has 200 s; what is queued after the time limit is lost
+    told=yes
+    if [[ -n $driver ]]; then
+        kill -TERM "$driver" 2>/dev/null || true
+        (sleep 200 && kill -KILL "$driver") 2>/dev/null &
+        killer=$!
+    fi
+}
+trap stop TERM
 nodes=()
 leave() {  # called by the trap below
     if ((${#nodes[@]})); then kill -TERM "${nodes[@]}" 2>/dev/null || true; wait "${nodes[@]}" || true; fi
@@ -54,7 +68,7 @@ start() {
 start 0 1 --head --node-ip-address="$ip" --port="$port" --ray-client-server-port=$((port + 10000)) \
     --include-dashboard=false
 until "$bin/ray" health-check --address "$address" >/dev/null 2>&1; do
-    if [[ -n $told ]] || ((SECONDS > 300)); then echo "Ray's head did not start at $address" >&2; exit 1; fi
+    if [[ -n $told ]] || ((SECONDS > 300)); then echo "Ray's head did not start at $address" >&2; again; exit 1; fi
     sleep 1
 done
 if ((SLURM_NNODES > 1)); then start 1 $((SLURM_NNODES - 1)) --address="$address"; fi
@@ -82,6 +96,8 @@ if [[ -z $told ]]; then
     wait "$driver" || code=$?
     if [[ -n $told ]]; then code=0; wait "$driver" || code=$?; fi  # the first wait ended with the signal
 fi
-# 130: interrupted, cells are left to run
-if [[ -n $told ]] && ((code == 130 || code == 143)); then scontrol requeue "$SLURM_JOB_ID"; fi
+[[ -z $killer ]] || kill "$killer" 2>/dev/null || true
+# 0: all cells have an outcome. 2: a mistake in the call, which another try repeats. Anything else may go better: cells
+# were interrupted (130) or have failed (1), the driver was killed (137), Ray's head was lost.
+if ((code != 0 && code != 2)); then again; fi
 exit "$code"

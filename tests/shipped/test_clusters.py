@@ -13,7 +13,10 @@ import yaml
 
 REPOSITORY = Path(__file__).parents[2]
 CLUSTERS = REPOSITORY / "sweeps/clusters"
-POD: dict[str, Any] = {"spec": {"containers": list, "volumes": list}}
+POD: dict[str, Any] = {
+    "spec": {"containers": list, "volumes": list, "securityContext": {"fsGroup": int, "fsGroupChangePolicy": str}}
+}
+GPU_POD: dict[str, Any] = {"spec": POD["spec"] | {"tolerations": [{"key": str, "operator": str, "effect": str}]}}
 RAYJOB: dict[str, Any] = {
     "apiVersion": str,
     "kind": str,
@@ -34,7 +37,7 @@ RAYJOB: dict[str, Any] = {
                     "minReplicas": int,
                     "maxReplicas": int,
                     "rayStartParams": dict,
-                    "template": POD,
+                    "template": GPU_POD,
                 }
             ],
         },
@@ -84,11 +87,46 @@ def test_rayjob_has_the_documented_fields() -> None:
     assert all(isinstance(value, str) for group in groups for value in group["rayStartParams"].values())
 
 
-def test_ray_up_accepts_its_file() -> None:
-    """The same two steps that `ray up` begins with."""
+def test_secrets_are_named_and_never_written() -> None:
+    """Passwords come from Secrets; MLflow takes requests for its own names alone, and Postgres no strangers."""
+    documents = list(yaml.safe_load_all((CLUSTERS / "mlflow.yaml").read_text(encoding="utf-8")))
+    kinds = [(document["kind"], document["metadata"]["name"]) for document in documents]
+    assert ("Secret", "fedray-mlflow") not in kinds, "it is made by a command"
+    assert {("StatefulSet", "fedray-postgres"), ("Deployment", "fedray-mlflow")} <= set(kinds)
+    pods = {d["metadata"]["name"]: d["spec"]["template"]["spec"] for d in documents if "template" in d["spec"]}
+    secret = {"secretKeyRef": {"name": "fedray-mlflow", "key": "postgres-password"}}
+    for pod in pods.values():
+        (container,) = pod["containers"]
+        assert secret in [variable.get("valueFrom") for variable in container["env"]]
+        assert {mount["name"] for mount in container["volumeMounts"]} <= {"data", "artifacts"}
+        assert "fsGroup" in pod["securityContext"]
+    (mlflow,) = pods["fedray-mlflow"]["containers"]
+    assert "--allowed-hosts=mlflow:5000,localhost:5000" in mlflow["args"]
+    policies = {d["metadata"]["name"] for d in documents if d["kind"] == "NetworkPolicy"}
+    assert policies == {"fedray-mlflow", "fedray-postgres"}
+
+
+def test_the_allowed_hosts_are_those_that_mlflow_lets_in() -> None:
+    """As MLflow itself compares the Host header of a request."""
+    from mlflow.server.security_utils import is_allowed_host_header
+
+    allowed = ["mlflow:5000", "localhost:5000"]
+    assert is_allowed_host_header(allowed, "mlflow:5000")
+    assert is_allowed_host_header(allowed, "localhost:5000")
+    assert not is_allowed_host_header(allowed, "evil.example.org:5000")
+
+
+def test_no_image_holds_results_or_keys() -> None:
+    ignored = set((REPOSITORY / ".dockerignore").read_text(encoding="utf-8").split("\n"))
+    assert {".git", ".venv", ".fedray", "mlflow.db*", "mlartifacts", ".env", "*.pem"} <= ignored
+
+
+@pytest.mark.parametrize("name", ["ray-up.yaml", "ray-up-aws.yaml"])
+def test_ray_up_accepts_its_file(name: str) -> None:
+    """The same two steps that `ray up` begins with, without asking the cloud."""
     from ray.autoscaler._private.util import prepare_config, validate_config
 
-    config = prepare_config(load("ray-up.yaml"))
+    config = prepare_config(load(name))
     validate_config(config)
     starts = [
         command
@@ -97,6 +135,62 @@ def test_ray_up_accepts_its_file() -> None:
     ]
     assert len(starts) == 2
     assert all(command.startswith("RAY_AUTH_MODE=token ") for command in starts)
+
+
+FAKES = {
+    "ray": '[[ $1 == health-check ]] && exit "${HEALTH:-0}"\nexec sleep 600\n',
+    "python": "cat >/dev/null <&0 || true\n",
+    "fedray": 'trap \'sleep "${LAST:-0}"; exit 130\' TERM\ntouch "$STARTED"\n[[ -z ${CODE:-} ]] || exit "$CODE"\n'
+    "while true; do sleep 0.1; done\n",
+}
+"""What lies in `.venv/bin`; `fedray` ends with CODE, or as one that is told to stop."""
+
+
+@pytest.mark.parametrize(
+    ("code", "restarts", "again"),
+    [
+        ("0", "0", False),
+        ("1", "0", True),  # cells have failed, or Ray's head was lost
+        ("1", "10", False),  # enough
+        ("2", "0", False),  # the user's mistake
+        ("137", "0", True),  # the driver was killed
+        ("", "99", True),  # told to stop: always
+    ],
+)
+def test_slurm_jobs_queue_again_where_another_try_may_do_better(
+    code: str, restarts: str, again: bool, tmp_path: Path
+) -> None:
+    binaries, calls, started = tmp_path / ".venv/bin", tmp_path / "calls", tmp_path / "started"
+    binaries.mkdir(parents=True)
+    for name, text in (FAKES | STUBS).items():
+        (binaries / name).write_text(f"#!/bin/bash\n{text}", encoding="utf-8")
+        (binaries / name).chmod(0o755)
+    env = {
+        "PATH": f"{binaries}:{os.environ['PATH']}",
+        "MLFLOW_TRACKING_URI": "sqlite:///x",
+        "FEDRAY_STORAGE": str(tmp_path / "s"),
+        "SCONTROL_CALLS": str(calls),
+        "SLURM_JOB_ID": "7",
+        "SLURM_NNODES": "1",
+        "SLURM_CPUS_PER_TASK": "1",
+        "SLURM_RESTART_COUNT": restarts,
+        "STARTED": str(started),
+        "CODE": code,
+    }
+    with subprocess.Popen(
+        ["bash", CLUSTERS / "slurm.sh", "x.yaml"],
+        env=env,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as job:
+        until = time.monotonic() + 60
+        while not started.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        if not code:
+            job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == int(code or 130)
+    assert (calls.read_text().split() if calls.exists() else []) == (["requeue", "7"] if again else [])
 
 
 def test_slurm_script_is_bash() -> None:
