@@ -5,7 +5,7 @@ BIN := .venv/bin
 FAULTS := tests/faults tests/cluster tests/sweep/test_run.py tests/sweep/test_storage.py tests/tracking/test_outbox.py \
 	tests/engine/test_checkpoint.py tests/engine/test_divergence.py
 
-.PHONY: quickstart test test-slow test-faults lint bench
+.PHONY: quickstart test test-slow test-faults lint docs bench
 
 quickstart: .venv/ready
 	$(BIN)/fedray sweep sweeps/quickstart.yaml
@@ -25,6 +25,10 @@ lint: .venv/ready
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The pages of docs/ as a site: open site/index.html.
+docs: .venv/ready
+	$(BIN)/zensical build
 
 .venv/ready: requirements.txt constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv

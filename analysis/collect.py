@@ -13,7 +13,7 @@ from mlflow.entities import Run
 
 from fedray.common.errors import UserError, unknown
 from fedray.tracking.store import best_runs, open_store, search, status
-from fedray.tracking.tracker import flat
+from fedray.tracking.tracker import SUMMARY, flat
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,6 @@ def _row(cell: dict[str, Any], run: Run | None) -> dict[str, Any]:
     row |= flat({key: value for key, value in cell["config"].items() if key != "runtime"})
     if run is not None:
         row |= {"status": status(run), "run_id": run.info.run_id}
-        row |= {f"metrics.{name}": value for name, value in run.data.metrics.items()}
+        row |= {f"metrics.{name.removeprefix(SUMMARY)}": value for name, value in run.data.metrics.items()}
         row |= {"message": run.data.tags.get("fedray.message", "")}
     return row

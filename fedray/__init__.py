@@ -8,10 +8,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from analysis.frames import load, results, run_sweep
     from fedray.algorithms.base import Algorithm, Client, PerClient, Sum
     from fedray.api import simulate
+    from fedray.cluster.kept import connect
     from fedray.common.errors import Diverged, UserError
-    from fedray.engine.simulation import Result
+    from fedray.engine.result import Result
 
 __version__ = "0.1.0"
 
@@ -23,10 +25,28 @@ _HOMES = {
     "simulate": "fedray.api",
     "Diverged": "fedray.common.errors",
     "UserError": "fedray.common.errors",
-    "Result": "fedray.engine.simulation",
+    "Result": "fedray.engine.result",
+    "connect": "fedray.cluster.kept",
+    "load": "analysis.frames",
+    "results": "analysis.frames",
+    "run_sweep": "analysis.frames",
 }
 
-__all__ = ["Algorithm", "Client", "Diverged", "PerClient", "Result", "Sum", "UserError", "__version__", "simulate"]
+__all__ = [
+    "Algorithm",
+    "Client",
+    "Diverged",
+    "PerClient",
+    "Result",
+    "Sum",
+    "UserError",
+    "__version__",
+    "connect",
+    "load",
+    "results",
+    "run_sweep",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,41 +8,50 @@ from pathlib import Path
 from typing import Any
 
 from fedray.common.errors import Diverged
+from fedray.common.progress import Moved, bar
 from fedray.common.signals import sigterm_as_interrupt
+from fedray.common.yaml_files import load_yaml
 from fedray.config import RunConfig
+from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import Backend, InlineBackend
 from fedray.engine.checkpoint import Checkpoints
 from fedray.engine.device import refuse_missing
 from fedray.engine.loop import rounds
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
-from fedray.engine.simulation import Result, Simulation
+from fedray.engine.result import Result
+from fedray.engine.simulation import Simulation
 
 Evaluated = Callable[[dict[str, float]], None]
 """Is called with each newly evaluated round's row."""
 
 
 def simulate(
-    config: Mapping[str, Any] | RunConfig,
+    config: Mapping[str, Any] | RunConfig | str | Path,
     *,
     track: str | None = None,
-    checkpoints: Path | None = None,
+    checkpoints: str | Path | None = None,
     evaluated: Evaluated = lambda row: None,
     profile: Profile | None = None,
+    data: Dataset | None = None,
+    progress: bool | None = None,
 ) -> Result:
     """One run, from its start or from its newest checkpoint to its end.
 
         result = fedray.simulate({"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"})
         print(result.history[-1]["test_accuracy"])
 
-    With `runtime.backend: ray` (the default) a local Ray is started unless one is running.
+    With `runtime.backend: ray` (the default) a local Ray is started unless one is running; `fedray.connect()` keeps one
+    for all calls.
 
     Args:
-        config: nested mapping as a run's YAML file holds it (docs/configuration.md).
+        config: a run's YAML file, or its contents as a nested mapping (docs/configuration.md).
         track: name of the run in MLflow; None: it is not logged there.
         checkpoints: directory for checkpoints, read and written; None: neither.
         evaluated: called with the row of each newly evaluated round.
         profile: filled with where the time of each round went.
+        data: the data set that `config` names, where it is loaded already.
+        progress: show a bar on standard error; None: on a terminal and in a notebook.
 
     Returns:
         The evaluated rounds, the final parameters and the whole state.
@@ -51,21 +60,22 @@ def simulate(
         UserError: the configuration, data, model, cluster or store cannot be used; nothing has been logged then.
         Diverged: numbers went wrong in a round.
     """
-    parsed = RunConfig.parse(config)
+    parsed = RunConfig.parse(load_yaml(Path(config)) if isinstance(config, str | Path) else config)
     if track is not None:
         from fedray.tracking.store import refuse_unwritable_store
 
         refuse_unwritable_store()
-    data = parsed.data.load()
+    data = data or parsed.data.load()
     problem = Problem.build(parsed, data)
     with sigterm_as_interrupt(), _ready(problem) as (problem, backend):
         simulation = Simulation(problem, backend, profile)  # tries the model: before there is a run in MLflow
-        store = None if checkpoints is None else Checkpoints(checkpoints)
-        if track is None:
-            _run(simulation, store, evaluated)
-        else:
-            _run_tracked(simulation, store, evaluated, track, parsed.cell(data.digest))
-        return simulation.result()
+        store = None if checkpoints is None else Checkpoints(Path(checkpoints))
+        with bar(parsed.algorithm.name, parsed.training.rounds, progress) as moved:
+            if track is None:
+                _run(simulation, store, evaluated, moved)
+                return simulation.result()
+            run = _run_tracked(simulation, store, evaluated, moved, track, parsed.cell(data.digest))
+            return replace(simulation.result(), run_id=run)
 
 
 @contextlib.contextmanager
@@ -82,25 +92,44 @@ def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend]]:
         yield replace(problem, config=config), ray
 
 
-def _run(simulation: Simulation, store: Checkpoints | None, evaluated: Evaluated) -> None:
+def _run(
+    simulation: Simulation,
+    store: Checkpoints | None,
+    evaluated: Evaluated,
+    moved: Moved,
+    resumed: Callable[[list[dict[str, float]]], None] = lambda rows: None,
+) -> None:
+    """All rounds that are left. `resumed` is told the rows that a checkpoint held."""
     every = simulation.problem.config.runtime.checkpoint_every
     with contextlib.closing(rounds(simulation, store, every)) as states:
-        told = len(next(states).history)
+        state = next(states)
+        resumed(state.history)
+        told = len(state.history)
         for state in states:
             for row in state.history[told:]:
                 evaluated(row)
             told = len(state.history)
+            moved(state.round, state.history)
             simulation.lap("report")
 
 
-def _run_tracked(simulation: Simulation, store: Checkpoints | None, evaluated: Evaluated, name: str, cell: str) -> None:
-    """As `_run`, and rows and outcome go to MLflow. Raises what the run raises, once its status has been written."""
+def _run_tracked(
+    simulation: Simulation, store: Checkpoints | None, evaluated: Evaluated, moved: Moved, name: str, cell: str
+) -> str:
+    """As `_run`, and rows and outcome go to MLflow: into a new run, or with checkpoints into the cell's own.
+
+    Returns:
+        The id of the run in MLflow.
+
+    Raises:
+        Exception: what the run raises, once its status has been written.
+    """
     from fedray.tracking.tracker import CellRun, Tracker
 
     problem, profile = simulation.problem, simulation.profile
     config = problem.config
     tracker, log = Tracker(), CellRun()
-    tracker.open_cell(log, cell, name, config.resolved(), config.tags(), parent=None, again=False)
+    tracker.open_cell(log, cell, name, config.resolved(), config.tags(), parent=None, again=store is not None)
     tracker.log_picture(log, problem.picture())
 
     def logged(row: dict[str, float]) -> None:
@@ -108,7 +137,7 @@ def _run_tracked(simulation: Simulation, store: Checkpoints | None, evaluated: E
         evaluated(row)
 
     try:
-        _run(simulation, store, logged)
+        _run(simulation, store, logged, moved, lambda rows: tracker.log_rows(log, rows))
     except Diverged as error:
         tracker.close_cell(log, "diverged", {"diverged_round": error.round}, str(error))
         raise
@@ -123,3 +152,4 @@ def _run_tracked(simulation: Simulation, store: Checkpoints | None, evaluated: E
         tracker.close_cell(log, "finished", summary | ({} if profile is None else {"profile": profile.record()}))
     finally:
         tracker.close()
+    return log.id

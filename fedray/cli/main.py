@@ -1,12 +1,12 @@
 """The command line: `fedray run | sweep | list | ui | data`, and the scripts in analysis/."""
 
-import json
 import os
 import socket
+import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,8 +15,10 @@ from fedray.cli.analysis import add_scripts
 from fedray.cli.archive import export, import_, verify
 from fedray.cli.data import data_app
 from fedray.cli.listing import list_
+from fedray.cli.run import Set, assignments, run
+from fedray.cli.runs import rm, status
 from fedray.common.entry import entry
-from fedray.common.errors import UserError, redacted, truncated_repr
+from fedray.common.errors import UserError, redacted
 
 app = typer.Typer(
     add_completion=False,
@@ -25,21 +27,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Federated-learning sweeps on Ray, tracked in MLflow.",
 )
-
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a dotted key; repeatable")]
-
-
-def assignments(given: list[str] | None) -> dict[str, Any]:
-    """Dotted key -> value of every `--set`. Raises UserError."""
-    from fedray.common.yaml_files import parse_yaml
-
-    found = {}
-    for assignment in given or []:
-        key, equals, value = assignment.partition("=")
-        if not equals or not key:
-            raise UserError(f"--set: found {truncated_repr(assignment)}; KEY=VALUE is required")
-        found[key] = parse_yaml(value, f"--set {key}")
-    return found
 
 
 def _version(asked: bool) -> None:
@@ -57,68 +44,7 @@ def options(
     pass
 
 
-@app.command()
-def run(
-    file: Annotated[Path, typer.Argument(help="a run's YAML file, or a sweep's (its first cell)")],
-    cell: Annotated[
-        str | None, typer.Option(metavar="N|HASH", help="of a sweep: this cell, as --dry-run shows")
-    ] = None,
-    set_: Set = None,
-    backend: Annotated[str | None, typer.Option(help="inline | ray")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False,
-    track: Annotated[bool, typer.Option(help="log to MLflow")] = True,
-    profiled: Annotated[bool, typer.Option("--profile", help="where each round's time went")] = False,
-) -> None:
-    """One run."""
-    from fedray.common.yaml_files import load_yaml
-    from fedray.sweep.shipped import located
-
-    file = located(file)
-    point, changes = load_yaml(file), assignments(set_)  # a slip there is told before PyTorch is imported
-
-    from rich.console import Console
-    from rich.table import Table
-
-    from fedray.api import simulate
-    from fedray.config import RunConfig
-    from fedray.engine.profile import Profile
-    from fedray.sweep.cells import cell_point, label
-    from fedray.sweep.grid import Sweep, changed
-
-    if "base" in point:
-        point = cell_point(Sweep.load(file), cell)
-    elif cell is not None:
-        raise UserError(f"--cell: {file} is one run, not a sweep")
-    for key, value in changes.items():
-        point = changed(point, key, value)
-    if backend is not None:
-        point = changed(point, "runtime.backend", backend)
-    try:
-        config = RunConfig.parse(point)
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from None
-    profile = Profile() if profiled else None
-    result = simulate(config, track=label(point, config) if track else None, profile=profile)
-    summary = result.summary()
-    if as_json:
-        print(json.dumps(summary if profile is None else summary | {"profile": profile.metrics()}))
-        return
-    personal = {"PA %": "personal_accuracy", "GA %": "generic_accuracy"} if "personal_accuracy" in summary else {}
-    table = Table("round", "test accuracy %", "test loss", "train loss", *personal, box=None)
-    for row in result.history[-10:]:
-        table.add_row(
-            f"{row['round']:.0f}",
-            f"{row['test_accuracy']:.2f}",
-            f"{row['test_loss']:.4g}",
-            f"{row['train_loss']:.4g}",
-            *(f"{row[name]:.2f}" if name in row else "" for name in personal.values()),
-        )
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(f"{label(point, config)}: {summary['seconds_per_round']:.3g} s per round")
-    console.print(f"theta_sha256 {summary['theta_sha256']}", soft_wrap=True)
-    if profile is not None:
-        console.print(profile.table())
+app.command()(run)
 
 
 @app.command()
@@ -179,23 +105,40 @@ def sweep(
         raise typer.Exit(drive(plan, max_concurrent, address))
 
 
+OPENER = """
+import socket, sys, time, webbrowser
+host, port, page = sys.argv[1:]
+for _ in range(240):
+    try:
+        socket.create_connection((host, int(port)), 1).close()
+        webbrowser.open(page)
+        break
+    except OSError:
+        time.sleep(0.5)
+"""
+"""Opens a browser once the server listens: it replaces this process, so somebody else has to."""
+
+
 @app.command()
 def ui(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
     host: Annotated[str, typer.Option(help="address to listen at; any other lets others in, unasked")] = "127.0.0.1",
 ) -> None:
     """MLflow's UI on this directory's store (or MLFLOW_TRACKING_URI), on 127.0.0.1 unless told otherwise."""
-    from fedray.tracking.store import open_store, store_uri
+    from fedray.tracking.store import address, store_uri
 
     uri = store_uri()
     if uri.startswith(("http://", "https://")):
         raise UserError(f"MLFLOW_TRACKING_URI: {redacted(uri)} is a server, which shows its own UI in a browser")
-    open_store()
+    page = address(server=f"http://{host}:{port}")
     try:
         with socket.create_server((host, port)):
             pass
     except OSError as error:
         raise UserError(f"--port: {host}:{port} cannot be listened at: {error.strerror}; give another --port") from None
+    print(f"MLflow shows the runs at {page} in a moment; Ctrl-C ends it", flush=True)
+    if sys.stdout.isatty():
+        subprocess.Popen([sys.executable, "-c", OPENER, host, str(port), page])  # noqa: S603
     # The address of the store can hold a password: an environment is private, a command line is not.
     os.execve(  # noqa: S606
         sys.executable,
@@ -208,6 +151,8 @@ app.command("list")(list_)
 app.command("export")(export)
 app.command("import")(import_)
 app.command("verify")(verify)
+app.command()(status)
+app.command()(rm)
 app.add_typer(data_app, name="data")
 add_scripts(app)
 
@@ -223,8 +168,6 @@ def _prefer_own_analysis() -> None:
 
     The modules of the other package can still be imported where fedray's has none of their names.
     """
-    import fedray
-
     if "analysis" in sys.modules:
         return
     own, here = Path(fedray.__file__).parents[1] / "analysis", Path.cwd() / "analysis"

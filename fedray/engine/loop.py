@@ -8,7 +8,8 @@ from fedray.common.errors import UserError
 from fedray.engine.backend import Backend
 from fedray.engine.checkpoint import Checkpoints
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Result, Simulation
+from fedray.engine.result import Result
+from fedray.engine.simulation import Simulation
 from fedray.engine.state import State, StateDamaged
 
 CHECKPOINT_SECONDS = 300.0

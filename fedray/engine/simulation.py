@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,47 +20,17 @@ from fedray.engine.guard import unchanged
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
+from fedray.engine.result import Result
 from fedray.engine.sampling import cohort_weights, draw_cohort
-from fedray.engine.state import ClientState, State, StateRef, loaded, theta_sha256
+from fedray.engine.state import ClientState, State, StateRef, loaded
 from fedray.engine.worker import MAX_TEST_LOSS
 from fedray.evaluation import personal, registry
 from fedray.evaluation.probe import EvaluatedRound
 from fedray.evaluation.probes import over_cohort
-from fedray.models.network import Layout
 
 BEFORE = "before"
 """Name among the server's vectors of the iterate before the last, which no algorithm sees."""
 log = logging.getLogger("fedray")
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run gives.
-
-    history: a row per evaluated round (`round`, `test_accuracy` in percent, `test_loss`, `train_loss`, `lr`, and what
-    `evaluation` asks for beside).
-    theta: float32 `(P,)`, in `model.parameters()` order; layout: its slices.
-    """
-
-    history: list[dict[str, float]]
-    theta: Tensor
-    layout: Layout
-    state: State
-
-    def summary(self) -> dict[str, Any]:
-        """Last round's metrics, hashes and mean seconds per round (evaluation excluded)."""
-        last = self.history[-1]
-        more = ("validation_accuracy", "personal_accuracy", "personal_std", "personal_worst10", "generic_accuracy")
-        return {
-            "test_accuracy": last["test_accuracy"],
-            "test_loss": last["test_loss"],
-            "train_loss": last["train_loss"],
-            **{name: last[name] for name in more if name in last},
-            "rounds": self.state.round,
-            "theta_sha256": theta_sha256(self.theta),
-            "state_sha256": self.state.sha256(),
-            "seconds_per_round": self.state.seconds / self.state.round,
-        }
 
 
 @dataclass(frozen=True)
@@ -381,7 +350,7 @@ class Simulation:
         unknown = {i: s for i, s in self._state.clients.items() if isinstance(s, StateRef) and s.sha256 is None}
         if unknown:
             self.backend.hash_states(unknown)
-        return Result(self._state.history, self._state.theta, self.layout, self._state)
+        return Result(self._state.history, self._state.theta, self.layout, self._state, self.problem)
 
     def _without(self, t: int, cohort: np.ndarray, reply: Reply) -> np.ndarray:
         """The cohort less the clients whose numbers went wrong. Raises Diverged: see `training.on_divergence`."""

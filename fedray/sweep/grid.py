@@ -205,28 +205,35 @@ class Sweep(Section):
     def load(cls, path: Path, smoke: bool = False) -> "Sweep":
         """Read a file; with `smoke` its own `smoke` section is applied. Raises UserError naming file and key."""
         try:
-            sweep = cls.model_validate(load_yaml(path))
-            if not smoke:
-                return sweep
-            if sweep.smoke is None:
-                raise UserError("smoke: this sweep has no smoke section")
-            base = dict(sweep.base)
-            for key, value in sweep.smoke.base.items():
-                base = changed(base, key, value)
-            if foreign := sweep.smoke.cases.keys() - sweep.cases.keys():
-                raise unknown("smoke.cases", min(foreign), sweep.cases)
-            changes = {
-                "name": f"{sweep.name}-smoke",
-                "base": base,
-                "grid": sweep.grid | sweep.smoke.grid,
-                "cases": sweep.cases | sweep.smoke.cases,
-            }
-            given = {key: getattr(sweep, key) for key in sweep.model_fields_set - {"smoke"}}
-            return cls.model_validate(given | changes)
-        except ValidationError as error:
-            raise UserError(f"{path}: {describe(error, '', cls)}") from None
+            return cls.parse(load_yaml(path), smoke)
         except UserError as error:
             raise UserError(str(error) if str(error).startswith(f"{path}: ") else f"{path}: {error}") from None
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any], smoke: bool = False) -> "Sweep":
+        """A sweep from a file's contents; with `smoke` its own `smoke` section is applied. Raises UserError."""
+        try:
+            sweep = cls.model_validate(dict(document))
+            return sweep._small() if smoke else sweep
+        except ValidationError as error:
+            raise describe(error, "", cls) from None
+
+    def _small(self) -> "Sweep":
+        if self.smoke is None:
+            raise UserError("smoke: this sweep has no smoke section")
+        base = dict(self.base)
+        for key, value in self.smoke.base.items():
+            base = changed(base, key, value)
+        if foreign := self.smoke.cases.keys() - self.cases.keys():
+            raise unknown("smoke.cases", min(foreign), self.cases)
+        changes = {
+            "name": f"{self.name}-smoke",
+            "base": base,
+            "grid": self.grid | self.smoke.grid,
+            "cases": self.cases | self.smoke.cases,
+        }
+        given = {key: getattr(self, key) for key in self.model_fields_set - {"smoke"}}
+        return type(self).model_validate(given | changes)
 
     def altered(self, changes: Mapping[str, Any]) -> "Sweep":
         """A copy with other values, as `fedray sweep --set` gives them.

@@ -20,7 +20,9 @@ def names() -> list[str]:
     """`quickstart`, `fedtoga/table1`, ..., sorted. Cluster templates and papers' claims are not sweeps."""
     root = folder()
     found = (path.relative_to(root) for path in root.rglob("*.yaml") if path.name != CLAIMS)
-    return sorted(path.with_suffix("").as_posix() for path in found if path.parts[0] != "clusters")
+    return sorted(
+        path.with_suffix("").as_posix() for path in found if path.parts[0] != "clusters" and path.stem != "claims"
+    )
 
 
 def papers() -> list[str]:

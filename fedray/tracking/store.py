@@ -75,6 +75,10 @@ def _refuse_file(path: Path) -> None:
 
 
 EXPERIMENT = "fedray"
+UI = "http://127.0.0.1:5000"
+"""Where `fedray ui` listens unless it is told otherwise."""
+TRAINING = "?workflowType=machine_learning"
+"""Of the two ways in which MLflow shows an experiment, the one for training; the other is for language models."""
 IS_CELL = "tags.`fedray.kind` = 'cell'"
 RANK = ("finished", "diverged", "stopped", "pruned", "failed", "interrupted", "running")
 """Where a cell has several runs, the one whose status comes first counts."""
@@ -185,6 +189,19 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
         raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redacted(one_line(error))}") from None
 
 
+def address(run: str = "", server: str = "") -> str:
+    """Where MLflow's UI shows a run, or all of them, in its "model training" mode.
+
+    Args:
+        run: its id; empty: the experiment's runs.
+        server: of the UI; empty: MLFLOW_TRACKING_URI where that is one, else the address of `fedray ui`.
+    """
+    uri = store_uri()
+    server = server or (redacted(uri).rstrip("/") if uri.startswith(("http://", "https://")) else UI)
+    _, experiment = open_store()
+    return f"{server}/#/experiments/{experiment}/runs{f'/{run}' if run else ''}{TRAINING}"
+
+
 @contextlib.contextmanager
 def _one_at_a_time(store: Path | None) -> Iterator[None]:
     """Two processes that make the tables of one SQLite store leave it broken: the directory is locked meanwhile."""
@@ -237,6 +254,13 @@ def best_runs(client: MlflowClient, experiment: str, cells: Iterable[str]) -> di
         if cell not in best or RANK.index(status(run)) < RANK.index(status(best[cell])):
             best[cell] = run
     return best
+
+
+def delete_runs(runs: Iterable[str]) -> None:
+    """Delete runs by id, as MLflow's UI does: they are no longer found, and `mlflow gc` frees their space."""
+    client, _ = open_store()
+    for run in runs:
+        client.delete_run(run)
 
 
 def status(run: Run) -> str:

@@ -11,6 +11,7 @@ a metric's timestamp is its run's start plus its round in milliseconds, and MLfl
 """
 
 import hashlib
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,8 +20,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mlflow.entities import Metric, Param, Run, RunTag
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
+from mlflow.entities import Dataset, DatasetInput, Metric, Param, Run, RunTag
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 
 from fedray.common.errors import redacted
 from fedray.tracking.outbox import Outbox
@@ -39,6 +40,8 @@ from fedray.tracking.store import (
 
 T = TypeVar("T")
 
+SUMMARY = "summary/"
+"""Stands before metrics that a run has once; MLflow's pages show them as a section below what is logged by round."""
 LAST = 10
 """How many evaluated rounds `last10_*` averages."""
 ENDED = ("finished", "stopped", "pruned")
@@ -99,7 +102,13 @@ class Tracker:
 
     def open_sweep(self, name: str, description: str, cells: Sequence[Mapping[str, Any]]) -> str:
         """The sweep's parent run, made or found again; `cells` (hash, label, configuration) become its artefact."""
-        tags = {"fedray.kind": "sweep", "fedray.sweep": name, "mlflow.note.content": description}
+        tags = {
+            "fedray.kind": "sweep",
+            "fedray.sweep": name,
+            "mlflow.note.content": description,
+            MLFLOW_SOURCE_NAME: f"fedray sweep {name}",
+            MLFLOW_SOURCE_TYPE: "LOCAL",
+        }
         run = next(
             search(self.client, self.experiment, f"tags.`fedray.kind` = 'sweep' AND tags.`fedray.sweep` = '{name}'"),
             None,
@@ -192,6 +201,8 @@ class Tracker:
     def _describe(self, run_id: str, config: Mapping[str, Any]) -> None:
         self.client.log_dict(run_id, dict(config), "config.yaml")
         settings = {key: value for key, value in config.items() if key != "runtime"}
+        if "data" in config:
+            self.client.log_inputs(run_id, [DatasetInput(_dataset(config["data"]))])
         self.client.log_batch(run_id, params=[Param(k, v) for k, v in flat(settings).items()])
 
     @staticmethod
@@ -200,6 +211,8 @@ class Tracker:
             "fedray.kind": "cell",
             "fedray.cell": cell,
             "fedray.status": "running",
+            MLFLOW_SOURCE_NAME: f"fedray sweep {tags['fedray.sweep']}" if "fedray.sweep" in tags else "fedray run",
+            MLFLOW_SOURCE_TYPE: "LOCAL",
             **tags,
             **git_tags(),
             **environment_tags(),
@@ -257,7 +270,7 @@ class Tracker:
         def write() -> None:
             self.client.log_batch(
                 run.id,
-                [Metric(k, v, run.start + step, step) for k, v in metrics.items()],
+                [Metric(f"{SUMMARY}{k}", v, run.start + step, step) for k, v in metrics.items()],
                 tags=[RunTag(k, v) for k, v in tags.items()],
             )
             if profile:
@@ -303,6 +316,13 @@ def final_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
             having = [row for row in history if name in row]
             result[f"best_{name}"] = max(having, key=itemgetter(selects))[name] if validated else max(values)
     return result | {"best_round": max(history, key=itemgetter(selects))["round"]}
+
+
+def _dataset(options: Mapping[str, Any]) -> Dataset:
+    """What MLflow's column `Dataset` shows: the name, and a digest and the text of the options."""
+    text = json.dumps(options, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return Dataset(name=str(options["name"]), digest=digest, source_type="fedray", source=text)
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

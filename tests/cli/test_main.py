@@ -78,7 +78,7 @@ def test_run_inline_with_json_and_tracking(
     (run,) = search(*open_store(), IS_CELL)
     assert run.info.status == "FINISHED"
     assert run.data.tags["fedray.theta_sha256"] == result["theta_sha256"]
-    assert run.data.metrics["final_test_accuracy"] == result["test_accuracy"]
+    assert run.data.metrics["summary/final_test_accuracy"] == result["test_accuracy"]
 
 
 def test_a_run_shows_personal_and_generic_accuracy(

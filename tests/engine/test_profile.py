@@ -53,5 +53,5 @@ def test_it_is_printed_and_logged(tmp_path: Path) -> None:
     assert all(f"\n{part}" in done.stdout for part in PARTS)
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     (run,) = client.search_runs([e.experiment_id for e in client.search_experiments() if e.name == "fedray"])
-    assert {f"profile_{part}_seconds" for part in PARTS} <= run.data.metrics.keys()
+    assert {f"summary/profile_{part}_seconds" for part in PARTS} <= run.data.metrics.keys()
     assert "profile.json" in {artifact.path for artifact in client.list_artifacts(run.info.run_id)}

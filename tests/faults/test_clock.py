@@ -33,8 +33,8 @@ def test_jumps_of_the_wall_clock_change_nothing(tmp_path: Path) -> None:
     assert state_hashes(tmp_path) == undisturbed(SWEEP)
     logged_once(tmp_path, 12)
     for run in runs(tmp_path):
-        assert 0 < run.data.metrics["seconds_per_round"] < 60
-        assert run.data.metrics["evaluations"] == 12
+        assert 0 < run.data.metrics["summary/seconds_per_round"] < 60
+        assert run.data.metrics["summary/evaluations"] == 12
     stamps = {run.info.start_time // 86_400_000 for run in runs(tmp_path)} | {
         run.info.end_time // 86_400_000 for run in runs(tmp_path)
     }

@@ -69,9 +69,9 @@ def test_what_mlflow_holds(finished: Path) -> None:
     assert {artifact.path for artifact in client.list_artifacts(run.info.run_id)} == {"config.yaml", "partition.png"}
     history = client.get_metric_history(run.info.run_id, "test_accuracy")
     values = [metric.value for metric in sorted(history, key=lambda metric: metric.step)]
-    assert run.data.metrics["final_test_accuracy"] == values[-1]
-    assert run.data.metrics["last10_test_accuracy"] == pytest.approx(sum(values[2:]) / 10)
-    assert run.data.metrics["best_test_accuracy"] == max(values)
+    assert run.data.metrics["summary/final_test_accuracy"] == values[-1]
+    assert run.data.metrics["summary/last10_test_accuracy"] == pytest.approx(sum(values[2:]) / 10)
+    assert run.data.metrics["summary/best_test_accuracy"] == max(values)
 
 
 def test_table_of_the_sweep(finished: Path) -> None:
@@ -79,7 +79,9 @@ def test_table_of_the_sweep(finished: Path) -> None:
     lines = out.splitlines()
     assert lines[0] == "row,column,mean,std,seeds,others"
     scaffold = [
-        run.data.metrics["last10_test_accuracy"] for run in runs(finished) if run.data.tags["algorithm"] == "scaffold"
+        run.data.metrics["summary/last10_test_accuracy"]
+        for run in runs(finished)
+        if run.data.tags["algorithm"] == "scaffold"
     ]
     mean = sum(scaffold) / 2
     row = next(line for line in lines if line.startswith("scaffold")).split(",")
@@ -95,7 +97,7 @@ def test_a_diverged_cell_is_marked_and_the_sweep_goes_on(tmp_path: Path) -> None
     assert "small: 1 diverged, 1 finished" in out
     bad = next(run for run in runs(tmp_path) if run.data.tags["fedray.status"] == "diverged")
     assert bad.info.status == "FAILED"
-    assert bad.data.metrics["diverged_round"] == 1
+    assert bad.data.metrics["summary/diverged_round"] == 1
     assert "diverged in round 1, client" in bad.data.tags["fedray.message"]
     out = done(fedray(tmp_path, "small", "--rows", "training.lr", module="analysis.tables"))
     assert "(1 diverged)" in out

@@ -1,0 +1,128 @@
+"""Finished work from Python: a run with its model (`fedray.load`), a sweep as DataFrames (`fedray.results`)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from mlflow.exceptions import MlflowException
+
+from analysis.collect import Collected, collect
+from analysis.metrics import by_round, history
+from fedray.common.errors import UserError, truncated_repr
+from fedray.common.yaml_files import parse_yaml
+from fedray.config import RunConfig
+from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.problem import Problem
+from fedray.engine.result import Result
+from fedray.sweep.grid import Sweep
+from fedray.sweep.plan import plan
+from fedray.sweep.run import execute
+from fedray.sweep.shipped import located
+from fedray.sweep.storage import storage
+from fedray.tracking.store import open_store
+
+
+@dataclass(frozen=True)
+class Results:
+    """A sweep's results.
+
+    Attributes:
+        name: the sweep's.
+        cells: a row per cell: `label`, `status`, `run_id`, the configuration under dotted names (as text), metrics
+            under `metrics.NAME`.
+        curves: a row per cell, evaluated round and metric: `cell`, `label`, `round`, `metric`, `value`.
+    """
+
+    name: str
+    cells: pd.DataFrame
+    curves: pd.DataFrame
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{n} {status}" for status, n in self.cells["status"].value_counts().items())
+        return f"<Results of {self.name}: {len(self.cells)} cells ({counts}), {len(self.curves)} points of curves>"
+
+
+def run_sweep(
+    sweep: str | Path | Mapping[str, Any],
+    *,
+    changes: Mapping[str, Any] | None = None,
+    only: Sequence[str] = (),
+    smoke: bool = False,
+    force: bool = False,
+    max_concurrent: int | None = None,
+    address: str | None = None,
+) -> Results:
+    """Run what is left of a sweep, as `fedray sweep` does.
+
+    Args:
+        sweep: its file, the name of one that comes with fedray, or its contents.
+        changes: dotted key -> value, as `--set`.
+        only: the cells to run, as `--only`; empty: all.
+        smoke: run the file's own small version.
+        force: run finished cells again.
+        max_concurrent: trials at a time; None: as many as fit.
+        address: of a cluster, `auto` or HOST:PORT; None: $RAY_ADDRESS, else this machine.
+
+    Returns:
+        The results, failed and missing cells among them.
+
+    Raises:
+        UserError: the sweep cannot run; nothing has been started then.
+    """
+    loaded = Sweep.parse(sweep, smoke) if isinstance(sweep, Mapping) else Sweep.load(located(Path(sweep)), smoke)
+    if changes:
+        loaded = loaded.altered(changes)
+    execute(plan(loaded, force, only), max_concurrent, address)
+    return results(loaded.name)
+
+
+def results(name: str) -> Results:
+    """A sweep's cells and curves, as MLflow has them.
+
+    Raises:
+        UserError: there is no such sweep.
+    """
+    sweep = collect(name)
+    return Results(sweep.name, sweep.cells, _curves(sweep))
+
+
+def _curves(sweep: Collected) -> pd.DataFrame:
+    have = sweep.cells[sweep.cells["run_id"].notna()]
+    rows = [
+        (cell, label, round, metric, value)
+        for metric in by_round(sweep)
+        for cell, label, run_id in zip(have["cell"], have["label"], have["run_id"], strict=True)
+        for round, value in history(sweep, str(run_id), metric).items()
+    ]
+    return pd.DataFrame(rows, columns=["cell", "label", "round", "metric", "value"])
+
+
+def load(run: str) -> Result:
+    """A run that was made before, from its newest checkpoint.
+
+    A class of your own is imported from the working directory, as when the run was made: load what you trust.
+
+    Args:
+        run: its id in MLflow, as `fedray run` prints it, a table of `results` holds it and MLflow shows it.
+
+    Raises:
+        UserError: there is no such run, or no checkpoint of it in FEDRAY_STORAGE.
+    """
+    client, _ = open_store()
+    try:
+        found = client.get_run(run)
+    except MlflowException:
+        raise UserError(f"load: {truncated_repr(run)} is not the id of a run in this store") from None
+    cell = found.data.tags.get("fedray.cell")
+    if cell is None:
+        raise UserError(f"load: {run} is a sweep; one of its cells is required")
+    state = Checkpoints(storage() / "cells" / cell).load()
+    if state is None:
+        raise UserError(f"load: there is no checkpoint of {run} in {storage()}; FEDRAY_STORAGE says where they are")
+    text = Path(client.download_artifacts(run, "config.yaml")).read_text(encoding="utf-8")
+    config = RunConfig.parse(parse_yaml(text, "config.yaml"))
+    problem = Problem.build(config)
+    layout = problem.network("cpu").layout
+    return Result(state.history, state.theta, layout, state, problem, run)

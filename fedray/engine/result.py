@@ -1,0 +1,103 @@
+"""What a run gives: its curve, its trained model, and both on disk."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from fedray.common.errors import UserError
+from fedray.engine.problem import Problem
+from fedray.engine.state import State, theta_sha256
+from fedray.models.network import Layout
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+SOMETIMES = ("validation_accuracy", "personal_accuracy", "personal_std", "personal_worst10", "generic_accuracy")
+"""What a run measures beside accuracy and losses, where its configuration asks for it."""
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """What a run gives.
+
+    Attributes:
+        history: a row per evaluated round: `round`, `test_accuracy` in percent, `test_loss`, `train_loss`, `lr`, and
+            what `evaluation` asks for beside.
+        theta: float32 `(P,)`, the global model in the order of `model.parameters()`.
+        layout: the slices of theta.
+        state: everything that the run would go on from.
+        problem: the configuration with its data dealt out.
+        run_id: the run in MLflow; empty where it was not logged.
+    """
+
+    history: list[dict[str, float]]
+    theta: Tensor
+    layout: Layout
+    state: State
+    problem: Problem = field(compare=False)
+    run_id: str = ""
+
+    def __repr__(self) -> str:
+        config = self.problem.config
+        last = f"test accuracy {self.history[-1]['test_accuracy']:.2f} %" if self.history else "not evaluated"
+        of = f"{self.state.round} of {config.training.rounds} rounds"
+        return f"<Result of {config.algorithm.name} on {config.data.name}: {of}, {last}>"
+
+    def summary(self) -> dict[str, Any]:
+        """Last round's metrics, hashes and mean seconds per round (evaluation excluded)."""
+        last = self.history[-1]
+        return {
+            "test_accuracy": last["test_accuracy"],
+            "test_loss": last["test_loss"],
+            "train_loss": last["train_loss"],
+            **{name: last[name] for name in SOMETIMES if name in last},
+            "rounds": self.state.round,
+            "theta_sha256": theta_sha256(self.theta),
+            "state_sha256": self.state.sha256(),
+            "seconds_per_round": self.state.seconds / self.state.round,
+        }
+
+    def to_frame(self) -> "DataFrame":
+        """The history as a pandas DataFrame with a row per evaluated round, `round` as its index."""
+        from pandas import DataFrame  # here: it takes a second to import, and a run does not need it
+
+        return DataFrame(self.history).set_index("round")
+
+    def model(self) -> nn.Module:
+        """The trained global model: a new module on the CPU, in evaluation mode.
+
+        It takes images as the run does: float32 in [0, 1], normalised with the mean and deviation of `data`.
+
+        Raises:
+            UserError: the method has no global model, because each client keeps its own parameters.
+        """
+        algorithm = self.problem.config.algorithm
+        if algorithm.keeps != "none":
+            raise UserError(f"model: {algorithm.name} has no global model; each client keeps parameters of its own")
+        module = self.problem.module()
+        parts = self.layout.views(self.theta)
+        floats = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                parameter.copy_(parts[name])
+            for buffer, part in zip(floats, self.state.buffers.split([b.numel() for b in floats]), strict=True):
+                buffer.copy_(part.view_as(buffer))
+        return module.eval()
+
+    def save(self, path: str | Path) -> Path:
+        """Write the trained model's state_dict as a safetensors file; `safetensors.torch.load_file` reads it.
+
+        Raises:
+            UserError: the file cannot be written, or the method has no global model.
+        """
+        tensors = {name: tensor.contiguous().clone() for name, tensor in self.model().state_dict().items()}
+        metadata = {"theta_sha256": theta_sha256(self.theta), "config": self.problem.config.model_dump_json()}
+        try:
+            save_file(tensors, path, metadata)
+        except Exception as error:  # safetensors has an exception of its own
+            raise UserError(f"{path}: the model cannot be written: {error}") from None
+        return Path(path)

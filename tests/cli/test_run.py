@@ -1,0 +1,128 @@
+"""`fedray run` keeps what it makes: checkpoints, the model, one run in MLflow that is shown and resumed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from mlflow.entities import Run
+from safetensors.torch import load_file
+
+import fedray
+from fedray.cli import main as cli
+from fedray.tracking.store import open_store, search
+from tests.bad_input.case import BASE, RUN
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("MLFLOW_TRACKING_URI", "FEDRAY_DATA", "FEDRAY_STORAGE", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN | {"evaluation": {"every": 1}}))
+    return tmp_path
+
+
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr("sys.argv", ["fedray", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    captured = capsys.readouterr()
+    return int(exit_.value.code or 0), captured.out, captured.err
+
+
+def counting() -> list[Run]:
+    """The runs that count: those that no later one supersedes."""
+    found = search(*open_store(), "tags.`fedray.kind` = 'cell'")
+    return [run for run in found if run.data.tags["fedray.status"] != "superseded"]
+
+
+def test_a_run_is_kept_shown_again_and_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second call trains nothing (its checkpoint is the same file) and makes no second run in MLflow."""
+    code, out, err = call(monkeypatch, capsys, "run", "run.yaml", "--save", "model.safetensors")
+    assert code == 0, err
+    (run,) = counting()
+    _, experiment = open_store()
+    link = f"http://127.0.0.1:5000/#/experiments/{experiment}/runs/{run.info.run_id}?workflowType=machine_learning"
+    assert f"run {run.info.run_id} in MLflow: {link}" in out
+    (checkpoint,) = folder.glob(".fedray/cells/*/checkpoint-2.json")
+    made = checkpoint.stat().st_mtime_ns
+    _, again, _ = call(monkeypatch, capsys, "run", "run.yaml", "--json")
+    assert checkpoint.stat().st_mtime_ns == made
+    assert len(list(search(*open_store(), "tags.`fedray.kind` = 'cell'"))) == 1
+    (run,) = counting()
+    assert (run.info.status, run.data.tags["fedray.status"]) == ("FINISHED", "finished")
+    assert json.loads(again)["run_id"] == run.info.run_id
+    loaded = fedray.load(run.info.run_id)
+    assert loaded.summary()["theta_sha256"] == run.data.tags["fedray.theta_sha256"]
+    saved = load_file("model.safetensors")
+    flat = torch.cat([saved[name].flatten() for name, _ in loaded.model().named_parameters()])
+    assert torch.equal(flat, loaded.theta)
+
+
+def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(monkeypatch, capsys, "run", "run.yaml", "--no-track", "--json", "--set", "training.rounds=4")
+    assert not (folder / ".fedray").exists()
+    assert not (folder / "mlflow.db").exists(), "--no-track leaves nothing behind"
+    step, made = fedray.engine.simulation.Simulation.step, []
+
+    def interrupted(simulation: object) -> None:
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(simulation)
+        step(simulation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedray.engine.simulation.Simulation.step", interrupted)
+        code, _, _ = call(monkeypatch, capsys, "run", "run.yaml", "--set", "training.rounds=4")
+    assert code == 130
+    (run,) = counting()
+    assert run.data.tags["fedray.status"] == "interrupted"
+    code, out, _ = call(monkeypatch, capsys, "run", "run.yaml", "--json", "--set", "training.rounds=4")
+    assert code == 0
+    (run,) = counting()
+    client, _ = open_store()
+    curve = [metric.value for metric in client.get_metric_history(run.info.run_id, "test_accuracy")]
+    assert len(curve) == 4
+    assert json.loads(out)["test_accuracy"] == curve[-1]
+
+
+def test_force_starts_again_and_the_earlier_run_no_longer_counts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = json.loads(call(monkeypatch, capsys, "run", "run.yaml", "--json")[1])
+    second = json.loads(call(monkeypatch, capsys, "run", "run.yaml", "--json", "--force")[1])
+    assert first["run_id"] != second["run_id"]
+    assert first["theta_sha256"] == second["theta_sha256"]
+    (run,) = counting()
+    assert run.info.run_id == second["run_id"]
+
+
+def test_one_cell_of_a_sweep(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = {"name": "x", "base": BASE, "grid": {"seed": [3, 4]}}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    for arguments, seed in (((), "s3"), (("--cell", "2"), "s4")):
+        code, out, err = call(monkeypatch, capsys, "run", "sweep.yaml", *arguments, "--backend", "inline", "--no-track")
+        assert code == 0, err
+        assert f"{seed}: " in out
+    code, _, err = call(monkeypatch, capsys, "run", "run.yaml", "--cell", "1")
+    assert (code, err) == (2, "fedray: --cell: run.yaml is one run, not a sweep\n")
+
+
+def test_the_result_in_python(folder: Path) -> None:
+    """`simulate` of a file; the result prints short, gives a frame and a model whose accuracy is the one measured."""
+    result = fedray.simulate("run.yaml", checkpoints="ck", progress=False)
+    last = result.history[-1]
+    assert repr(result) == (f"<Result of fedsam on digits: 2 of 2 rounds, test accuracy {last['test_accuracy']:.2f} %>")
+    assert list(result.to_frame().index) == [1, 2]
+    data = result.problem.data
+    inputs = (torch.from_numpy(data.x_test).float() / 255 - 0.3054) / 0.3763  # the digits' mean and deviation
+    with torch.no_grad():
+        right = (result.model()(inputs).argmax(1).numpy() == data.y_test).mean()
+    assert 100 * right == pytest.approx(last["test_accuracy"], abs=1e-4)
+    assert list(Path("ck").glob("checkpoint-2.json"))

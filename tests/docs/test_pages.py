@@ -1,0 +1,77 @@
+"""The pages do what they say: their files are written, their commands run, in order, in an empty folder.
+
+A fence is `python` or `yaml` with `# NAME` on its first line (a file), `sh` (commands that are run), or `text` (what
+cannot be run here: a cluster, a server, an installation).
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedray.sweep.grid import Sweep
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("tutorial", "concepts", "metrics", "sweep-file", "recipes", "python")
+
+
+def fences(page: str) -> Iterator[tuple[str, str]]:
+    """Language and content of each fence of a page, in order."""
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        yield match[1], match[2]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> dict[str, str]:
+    """An environment in which `fedray` and `python` are those under test, and nothing is set beside."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, arguments in (("fedray", " -P -m fedray.cli"), ("python", "")):
+        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable}{arguments} "$@"\n')
+        (programs / name).chmod(0o755)
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
+    return kept | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(DOCS.parent)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_followed_to_the_letter(page: str, shell: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    ran = 0
+    for language, content in fences(page):
+        name = re.match(r"# (\w+\.(?:py|yaml))\n", content)
+        if name is not None:
+            (folder / name[1]).write_text(content, encoding="utf-8")
+            continue
+        if language not in ("sh", "python"):
+            continue
+        commands = content.splitlines() if language == "sh" else [content]
+        for command in commands:
+            words = ["bash", "-c", command] if language == "sh" else [sys.executable, "-c", command]
+            done = subprocess.run(words, cwd=folder, env=shell, capture_output=True, text=True, timeout=900)
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+            ran += 1
+    assert ran, "a page without a command"
+
+
+def test_every_key_of_a_sweep_file_has_a_section() -> None:
+    headings = re.findall(r"^## `(\w+)`$", (DOCS / "sweep-file.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(headings) == set(Sweep.model_fields)
+
+
+def test_every_link_leads_somewhere() -> None:
+    for page in DOCS.glob("*.md"):
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            if not target.startswith(("http", "#", "mailto")):
+                assert (DOCS / target.partition("#")[0]).exists(), f"{page.name}: {target}"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = set(re.findall(r'"([\w-]+\.md)"', (DOCS.parent / "zensical.toml").read_text(encoding="utf-8")))
+    assert listed == {page.name for page in DOCS.glob("*.md")}
