@@ -20,6 +20,12 @@ NAMES = {
     "personal_accuracy": "personal accuracy in %",
     "personal_std": "deviation of the personal accuracy over clients in points",
     "personal_worst10": "personal accuracy in % of the worst tenth of the clients",
+    "personal_best": "personal accuracy in % of the best client",
+    "personal_worst": "personal accuracy in % of the worst client",
+    "personal_train_accuracy": "accuracy in % on the clients' own training samples",
+    "personal_train_std": "deviation of the accuracy on own training samples over clients in points",
+    "personal_train_best": "accuracy in % on own training samples of the best client",
+    "personal_train_worst": "accuracy in % on own training samples of the worst client",
     "generic_accuracy": "generic accuracy in %",
     "validation_accuracy": "validation accuracy in %",
     "validation_loss": "validation loss",
@@ -172,4 +178,6 @@ def _relative_flops(config: dict[str, Any]) -> float:
 
 
 def _first_round(sweep: SweepTable, run_id: str, target: float) -> float:
-    return next((float(t) for t, value in history(sweep, run_id, "test_accuracy").items() if value >= target), NEVER)
+    """By the generic accuracy where the run has logged it, which is the test accuracy where a global model gives it."""
+    found = history(sweep, run_id, "generic_accuracy") or history(sweep, run_id, "test_accuracy")
+    return next((float(t) for t, value in found.items() if value >= target), NEVER)

@@ -97,6 +97,16 @@ PROTOCOL = {
     "fedgela": "the paper reports the best round",
     "fedtoga": "the paper does not say of which round its accuracies are",
 }
+OVER_CLIENTS = {
+    "fedsam": {
+        "personal_accuracy": ("test_accuracy", "value"),
+        "personal_std": ("test_accuracy", "std"),
+        "personal_train_accuracy": ("train_accuracy", "value"),
+        "personal_train_std": ("train_accuracy", "std"),
+    },
+    "fedsol": {"personal_std": ("personal_accuracy", "std")},
+}
+"""Paper -> our metric over clients -> the printed metric, and which of its columns it is."""
 Key = tuple[str, str]
 Setting = tuple[str, ...]
 
@@ -170,7 +180,17 @@ def best_others(
 
 def prints(name: str, metric: str) -> bool:
     """Whether a published table has the metric. Raises UserError for no such table."""
-    return bool((load(name)["metric"] == _theirs(metric)).any())
+    return bool((_with_deviations(name)["metric"] == _theirs(metric)).any())
+
+
+def _with_deviations(name: str) -> pd.DataFrame:
+    """The table, and its deviations over clients as rows of the metrics that we call them (`OVER_CLIENTS`)."""
+    rows = load(name)
+    tables = [rows]
+    for ours, (printed, column) in OVER_CLIENTS.get(name.partition("/")[0], {}).items():
+        found = rows[rows["metric"] == printed].assign(metric=ours)
+        tables.append(found if column == "value" else found.assign(value=found["std"], std=float("nan")))
+    return pd.concat(tables, ignore_index=True)
 
 
 def _theirs(metric: str) -> str:
@@ -206,7 +226,7 @@ def _candidates_of(
 
 def _rows(name: str, metric: str) -> pd.DataFrame:
     """The table's rows of a metric. `version=old` (numbers copied from earlier papers) is nobody's result here."""
-    rows = load(name)
+    rows = _with_deviations(name)
     target, theirs = rounds_target(metric), _theirs(metric)
     if not (rows["metric"] == theirs).any():
         raise UserError(f"--metric: {name} prints {', '.join(dict.fromkeys(rows['metric']))}; found {metric!r}")

@@ -184,6 +184,10 @@ class Personal(Section):
         "class shares (FedSOL)",
     )
 
+    train: Annotated[bool, Later()] = Field(
+        False, description="also test each personal model on its client's own training samples, not augmented"
+    )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         listed = self.tuned

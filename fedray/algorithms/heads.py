@@ -70,7 +70,7 @@ class FedBABU(Algorithm):
     """q = g(y) on the body alone: nobody trains the head before fine-tuning, which moves everything.
 
     Only the body is sent. The accuracy of the global model is that of the trained body under its first, random head;
-    the generic accuracy is the mean of the fine-tuned models'.
+    the generic accuracy is the mean of the fine-tuned models' (D-117).
     """
 
     name = "fedbabu"

@@ -53,11 +53,13 @@ class Reply:
 
 @dataclass(frozen=True)
 class PersonalEval:
-    """Which tests personal models take: on the client's own test samples, on the whole test set (`everyone`).
+    """Which tests personal models take: on the client's own test samples, on the whole test set (`everyone`), on the
+    client's own training samples (`train`).
 
-    epochs: of fine-tuning, ascending; the whole test set is for the last alone.
+    epochs: of fine-tuning, ascending; the whole test set and the training samples are for the last alone.
     """
 
     epochs: tuple[int, ...]
     own: bool
     everyone: bool
+    train: bool = False

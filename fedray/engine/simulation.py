@@ -264,20 +264,29 @@ class Simulation:
         asked, algorithm, s = self.problem.config.evaluation, self.problem.config.algorithm, self._state
         row: dict[str, float] = {}
         sums: dict[str, Tensor] = {}
+        stored: dict[int, dict[str, float]] = {}
         if algorithm.keeps == "none":
             sums = self._sums("test")
             count = len(self.problem.data.y_test)
             row |= {"test_accuracy": 100 * float(sums["correct"].sum()) / count, "test_loss": float(sums["loss"])}
             row |= self._validate()
         else:
-            row |= personal.everyone(self._evaluate_personal(PersonalEval((0,), own=False, everyone=True)))
+            stored = self._evaluate_personal(PersonalEval((0,), own=False, everyone=True))
+            row |= personal.everyone(stored)
         if asked.train:
             count = len(self.problem.evaluated["train"])
             row["train_accuracy"] = 100 * float(self._sums("train")["correct"].sum()) / count
-        if asked.personal is not None and (s.round % asked.personal.every == 0 or self.done):
+        if asked.personal is None:
+            return row, sums
+        if s.round % asked.personal.every == 0 or self.done:
             epochs = asked.personal.tuned if algorithm.personal == "tuned" else (0,)
-            scores = self._evaluate_personal(PersonalEval(epochs, own=True, everyone=not algorithm.generic))
+            request = PersonalEval(epochs, own=True, everyone=not algorithm.generic, train=asked.personal.train)
+            scores = self._evaluate_personal(request)
             row |= personal.summary(scores, epochs, row["test_accuracy"] if algorithm.generic else None)
+        elif algorithm.generic:
+            row["generic_accuracy"] = row["test_accuracy"]
+        elif algorithm.personal == "kept":
+            row["generic_accuracy"] = personal.everyone({i: stored[i] for i in self._tested(True)})["test_accuracy"]
         return row, sums
 
     def _validate(self) -> dict[str, float]:
@@ -323,11 +332,8 @@ class Simulation:
         return sums
 
     def _evaluate_personal(self, request: PersonalEval) -> dict[int, dict[str, float]]:
-        """Every client that has samples (and test samples, where these are asked for) takes the tests."""
-        s, tests, tested = self._state, self.problem.tests, self.problem.shards.sizes > 0
-        if request.own and tests is not None:
-            tested &= tests.sizes > 0
-        ids = [int(i) for i in np.flatnonzero(tested)]
+        """The scores of `_tested` clients: client -> test -> value. Raises Diverged."""
+        s, ids = self._state, self._tested(request.own)
         server = self._server(s.round - 1, len(ids))  # the learning rate is that of the round just made
         server.theta = self._tested
         tasks = [ClientTask(i, 1 / len(ids), s.clients.get(i, Vectors())) for i in ids]
@@ -336,6 +342,13 @@ class Simulation:
             if any(np.isnan(value) for value in scores[i].values()):
                 raise Diverged(s.round, i, "the personal model's outputs are not numbers")
         return scores
+
+    def _tested(self, own: bool) -> list[int]:
+        """Every client that has samples and, with `own`, test samples of its own."""
+        tests, tested = self.problem.tests, self.problem.shards.sizes > 0
+        if own and tests is not None:
+            tested &= tests.sizes > 0
+        return [int(i) for i in np.flatnonzero(tested)]
 
     def state(self) -> State:
         """The run as it is after the last whole round. Neither it nor its tensors are ever modified in place."""

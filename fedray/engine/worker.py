@@ -148,8 +148,8 @@ class Worker:
 
         `own_E` after E epochs: accuracy on the client's own test samples, percent; `everyone`, `everyone_loss`:
         accuracy and mean loss on the whole test set. Where samples are held out also `validation_E`, of the client's
-        own (if it has any), `everyone_validation` and `everyone_validation_loss`. What cannot be a number any more is
-        NaN.
+        own (if it has any), `everyone_validation` and `everyone_validation_loss`. `train_E`: accuracy on the
+        client's own training samples. What cannot be a number any more is NaN.
         """
         config, there, tests = self.problem.config, self._to_device(broadcast), self.problem.tests
         held, evaluated = self.problem.own_validation, self.problem.evaluated
@@ -178,6 +178,8 @@ class Worker:
                     if split in evaluated:
                         name = "everyone" if split == "test" else f"everyone_{split}"
                         scores[name], scores[f"{name}_loss"] = self._score(c, samples, evaluated[split])
+            if request.train:
+                scores[f"train_{epochs}"], _ = self._score(c, self.train_samples, indices)
         return result
 
     def _score(self, c: LocalClient, samples: Samples, indices: np.ndarray) -> tuple[float, float]:

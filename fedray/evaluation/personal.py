@@ -19,10 +19,12 @@ def summary(
 
     `personal_accuracy`: mean over clients. `personal_std`: standard deviation over clients (population).
     `personal_worst10`: mean of the worst tenth of them (rounded up). Of the largest number of epochs; with several also
-    `personal_accuracy_eE` and so on for each. `generic_accuracy`.
+    `personal_accuracy_eE` and so on for each. `personal_best`, `personal_worst`: the best and the worst client.
+    `personal_train_accuracy`, `_std`, `_best`, `_worst`: the same on the clients' own training samples, where these
+    were tested. `generic_accuracy`.
     """
     result: dict[str, float] = {}
-    for name, test in (("personal", "own"), ("validation_personal", "validation")):
+    for name, test in (("personal", "own"), ("personal_train", "train"), ("validation_personal", "validation")):
         for e in epochs:
             own = [scores[i][f"{test}_{e}"] for i in sorted(scores) if f"{test}_{e}" in scores[i]]
             if own:
@@ -30,6 +32,9 @@ def summary(
                 result |= values
                 if len(epochs) > 1:
                     result |= {f"{key}_e{e}": value for key, value in values.items()}
+    for name, test in (("personal", "own"), ("personal_train", "train")):
+        if last := [one[f"{test}_{epochs[-1]}"] for one in scores.values() if f"{test}_{epochs[-1]}" in one]:
+            result |= {f"{name}_best": max(last), f"{name}_worst": min(last)}
     generic = test_accuracy if test_accuracy is not None else everyone(scores)["test_accuracy"]
     return result | {"generic_accuracy": generic}
 

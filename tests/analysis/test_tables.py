@@ -269,6 +269,16 @@ def test_rounds_to_the_best_of_a_method(store: Tracker) -> None:
         build(collect("sweep"), "rounds_to:fedavgg")
 
 
+def test_rounds_count_by_the_generic_accuracy_where_it_is_logged(store: Tracker) -> None:
+    """Fine-tuned models are at 85 % in round 2, an untrained head at 90 % in round 1: FedBABU's GA has one meaning."""
+    rows = history(90, 90)
+    rows[1]["generic_accuracy"] = 85
+    one = cell(FEDAVG, 0.5, 0)
+    write(store, [one], {one["hash"]: ("finished", rows)})
+    table = build(collect("sweep"), "rounds_to:80")
+    assert [entry.mean for entry in table.entries.values()] == [2]
+
+
 def test_relative_flops_are_counted_for_the_runs_model(store: Tracker) -> None:
     """FedSAM passes twice where FedAvg does once; no MLflow metric is behind it. Fewer is better."""
     cells = [cell(a, 0.5, 0) for a in (SMALL, FEDAVG)]

@@ -70,7 +70,14 @@ class NoNumber(FedAvg):
 
 
 def few(algorithm: Any, personal: Mapping[str, Any], **evaluation: Any) -> dict[str, float]:
-    """One round of three clients, every input 1: client 0 has label 0, client 1 label 1, client 2 labels 0, 0, 1.
+    """The only round of `few_rounds`."""
+    return few_rounds(algorithm, personal, 1, **evaluation)[-1]
+
+
+def few_rounds(
+    algorithm: Any, personal: Mapping[str, Any], rounds: int = 2, **evaluation: Any
+) -> list[dict[str, float]]:
+    """Rounds of three clients, every input 1: client 0 has label 0, client 1 label 1, client 2 labels 0, 0, 1.
 
     One full-batch step with η = 1: W = (½, -½), (-½, ½) and (1/6, -1/6), so that the own models answer 0, 1, 0; the
     mean (1/18, -1/18) answers 0. Tests: labels 0, 0, 0, 1.
@@ -93,11 +100,11 @@ def few(algorithm: Any, personal: Mapping[str, Any], **evaluation: Any) -> dict[
             "model": "tests.evaluation.test_personal:Line",
             "algorithm": algorithm,
             "runtime": {"backend": "inline"},
-            "training": {"rounds": 1, "local_epochs": 1, "batch_size": "full", "lr": 1.0},
-            "evaluation": {"personal": dict(personal), **evaluation},
+            "training": {"rounds": rounds, "local_epochs": 1, "batch_size": "full", "lr": 1.0},
+            "evaluation": {"every": 1, "personal": dict(personal)} | evaluation,
         }
     )
-    return run(Problem.build(config, data), InlineBackend()).history[-1]
+    return run(Problem.build(config, data), InlineBackend()).history
 
 
 def test_disjoint_test_sets() -> None:
@@ -128,6 +135,37 @@ def test_shared_test_sets() -> None:
     assert found["personal_worst10"] == pytest.approx(75)
 
 
+def test_the_global_model_on_own_samples() -> None:
+    """x answers 0: 100, 0 and 2/3 of the clients' training samples, 100, 0 and 75 % of their test samples."""
+    found = few("fedavg", {"epochs": 0, "split": "share", "train": True})
+    assert found["personal_train_accuracy"] == pytest.approx(500 / 9)
+    assert found["personal_train_std"] == pytest.approx(sqrt((100**2 + (200 / 3) ** 2) / 3 - (500 / 9) ** 2))
+    assert (found["personal_train_best"], found["personal_train_worst"]) == pytest.approx((100, 0))
+    assert (found["personal_best"], found["personal_worst"]) == pytest.approx((100, 0))
+    assert not [name for name in few("fedavg", {"epochs": 0}) if "train_accuracy" in name]
+
+
+@pytest.mark.parametrize(
+    ("method", "rounds"),
+    [("fedavg", [1, 2, 3, 4]), ("local-only", [1, 2, 3, 4]), ("fedbabu", [3, 4]), ("fedrep", [3, 4])],
+)
+def test_generic_accuracy_is_measured_whenever_the_test_set_is(method: str, rounds: list[int]) -> None:
+    """Where a global model, or models that clients keep as they stand, answer it; fine-tuned ones every 3 rounds."""
+    found = result(method, {"epochs": 1, "every": 3}, {"every": 1}, rounds=4).history
+    assert [row["round"] for row in found if "generic_accuracy" in row] == rounds
+    assert [row["round"] for row in found if "personal_accuracy" in row] == [3, 4]
+    if method == "fedavg":
+        assert all(row["generic_accuracy"] == row["test_accuracy"] for row in found)
+
+
+def test_generic_accuracy_is_of_the_clients_with_test_samples() -> None:
+    """Disjoint: client 1 has none. Round 1 of 2, where only the stored models are tested, as in the last."""
+    first, last = few_rounds("local-only", {"every": 2})
+    assert "personal_accuracy" not in first
+    assert first["generic_accuracy"] == pytest.approx(75)
+    assert last["generic_accuracy"] == pytest.approx(75)
+
+
 def test_one_number_of_epochs_has_no_suffix() -> None:
     found = few("fedavg", {"epochs": 0, "split": "share"})
     assert found["personal_accuracy"] == pytest.approx(175 / 3)
@@ -153,6 +191,7 @@ def test_without_a_global_model() -> None:
 def test_summary() -> None:
     """Eleven clients with 0, 10, .. 100 %: mean 50, variance 1,000, the worst two (11 % rounded up) 5 on average."""
     marks = {i: {"own_1": 10.0 * i, "own_5": 100.0, "everyone": 2.0 * i, "everyone_loss": 1.0 + i} for i in range(11)}
+    trained = {i: {**scores, "train_1": 10.0 * i} for i, scores in marks.items()}
     found = summary(marks, (1, 5), 61.0)
     assert found == pytest.approx(
         {
@@ -165,12 +204,17 @@ def test_summary() -> None:
             "personal_accuracy": 100,
             "personal_std": 0,
             "personal_worst10": 100,
+            "personal_best": 100,
+            "personal_worst": 100,
             "generic_accuracy": 61,
         }
     )
-    assert summary(marks, (1,), None) == pytest.approx(
-        {"personal_accuracy": 50, "personal_std": sqrt(1000), "personal_worst10": 5, "generic_accuracy": 10}
-    )
+    own = {"personal_accuracy": 50, "personal_std": sqrt(1000), "personal_worst10": 5}
+    own |= {"personal_best": 100, "personal_worst": 0, "generic_accuracy": 10}
+    assert summary(marks, (1,), None) == pytest.approx(own)
+    train = {"personal_train_accuracy": 50, "personal_train_std": sqrt(1000)}
+    train |= {"personal_train_worst10": 5, "personal_train_best": 100, "personal_train_worst": 0}
+    assert summary(trained, (1,), None) == pytest.approx(own | train)
     assert everyone(marks) == pytest.approx({"test_accuracy": 10, "test_loss": 6})
 
 
@@ -284,7 +328,7 @@ def test_when() -> None:
     history = result("fedavg", {"epochs": 0, "every": 4}, {"every": 2}, rounds=7).history
     assert [row["round"] for row in history] == [2, 4, 6, 7]
     assert [row["round"] for row in history if "personal_accuracy" in row] == [4, 7]
-    assert [row["round"] for row in history if "generic_accuracy" in row] == [4, 7]
+    assert [row["round"] for row in history if "generic_accuracy" in row] == [2, 4, 6, 7]
     assert "personal_accuracy" not in result("fedavg").history[-1]
     between = result("fedavg", {"epochs": 0, "every": 3}, {"every": 4}, rounds=7).history
     assert [(row["round"], "personal_accuracy" in row) for row in between] == [

@@ -330,6 +330,24 @@ def test_fedgela_clients_have_a_whole_batch(name: str) -> None:
             assert run.partition.min_size >= run.training.batch_size
 
 
+@pytest.mark.parametrize("name", [name for name in PAPERS if name.startswith("fedsam/table")])
+def test_fedsam_tests_the_global_model_on_every_clients_own_samples(name: str) -> None:
+    """Training and validation accuracy with their deviation over clients are 84 of the printed values."""
+    for run in runs(name):
+        personal = run.evaluation.personal
+        assert personal is not None
+        assert personal.train
+        assert personal.tuned == (0,)
+
+
+@pytest.mark.parametrize("name", [name for name in PAPERS if name.startswith("fedgela/table")])
+def test_fedgela_measures_ga_whenever_a_global_model_gives_it(name: str) -> None:
+    """The paper takes the best during training; stored models every 5 rounds, fine-tuned ones with PA."""
+    for run in runs(name):
+        if run.evaluation.personal is not None:
+            assert run.evaluation.every <= {"fedproto": 5, "fedrep": 10, "fedbabu": 10}.get(run.algorithm.name, 1)
+
+
 def test_fedsols_best_radius_is_inside_of_figure_4() -> None:
     """The best rho is between 0.5 and 2 in the paper."""
     radii = {run.algorithm.rho for run in runs("fedsol/figure4") if run.algorithm.name == "fedsol"}
