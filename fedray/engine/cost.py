@@ -167,8 +167,8 @@ def input_shape(config: RunConfig) -> tuple[tuple[int, ...], int]:
         shape, classes, _ = config.model.published
     else:
         raise UserError(f"data.name: the shape of {config.data.name} is not known before the data are read")
-    if config.model.image_size is not None and len(shape) == 3:
-        shape = (shape[0], config.model.image_size, config.model.image_size)
+    if config.model.side is not None and len(shape) == 3:
+        shape = (shape[0], config.model.side, config.model.side)
     return shape, classes
 
 

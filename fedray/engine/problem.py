@@ -134,7 +134,7 @@ class Problem:
 
 def fitted(data: Dataset, config: RunConfig) -> Dataset:
     """Images smaller or larger than the one size a model takes are resized, and it is said."""
-    size = config.model.image_size
+    size = config.model.side
     shape = data.input_shape
     if size is None or len(shape) != 3 or shape[1:] == (size, size):
         return data

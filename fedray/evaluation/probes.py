@@ -22,6 +22,26 @@ from fedray.evaluation.proximal import proximal
 from fedray.models.network import Layout, Output
 
 
+class Adaptation(Probe):
+    """`adaptation`: ‖Φ_k W - W‖, how far a client's classifier is scaled away from the shared one (FedGELA)."""
+
+    name = "adaptation"
+    metrics = {"adaptation": "distance of adapted and shared classifier ‖ΦW - W‖"}
+
+    def check(self, algorithm: Algorithm) -> None:
+        if "phi" not in type(algorithm).model_fields:
+            raise UserError(
+                f"evaluation.probes: adaptation needs a classifier that clients scale (fedgela, fedavg-la); "
+                f"{algorithm.label()} has none"
+            )
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        c = seen.c
+        w = angles.classifier(c.theta, c.layout, c.population.classes)
+        moved = (c.local.phi[: len(w)] - 1)[:, None] * w
+        return {"adaptation": float(torch.linalg.vector_norm(moved))}
+
+
 class Angles(Probe):
     """Angles between classifier vectors and between class means (FedGELA, figures 2, 3, 5)."""
 

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from fedray.common.errors import UserError
 from fedray.common.plugins import resolve
 from fedray.evaluation.probe import Probe
-from fedray.evaluation.probes import Angles, Classes, Drift, Forgetting, Lambda, Proximal
+from fedray.evaluation.probes import Adaptation, Angles, Classes, Drift, Forgetting, Lambda, Proximal
 
-PROBES: dict[str, type[Probe]] = {kind.name: kind for kind in (Angles, Classes, Drift, Forgetting, Lambda, Proximal)}
+PROBES: dict[str, type[Probe]] = {
+    kind.name: kind for kind in (Adaptation, Angles, Classes, Drift, Forgetting, Lambda, Proximal)
+}
 
 
 def probes(names: Sequence[str]) -> tuple[Probe, ...]:

@@ -29,6 +29,11 @@ class ModelSpec(Component):
     init: str | None = Field(None, description="path of a state_dict (torch.save or .safetensors) to start from")
 
     @property
+    def side(self) -> int | None:
+        """The height and width that images are resized to; None for as they are."""
+        return self.image_size
+
+    @property
     def taps(self) -> tuple[str, ...]:
         """Names of the submodules whose input is a tap (inner features, before the activation), first to last."""
         return ()

@@ -1,6 +1,7 @@
 """SL-ViT: a vision transformer for small data sets (Lee, Lee, Song, arXiv 2112.13492), FedSOL's size."""
 
 import math
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention, unfold
 
 from fedray.common.errors import UserError
+from fedray.common.identity import Later
 from fedray.models.base import ModelSpec, image
 
 SHIFTS = ((1, -1, 0, 0), (-1, 1, 0, 0), (0, 0, 1, -1), (0, 0, -1, 1))
@@ -92,6 +94,13 @@ class SLViT(ModelSpec):
     dim: int = Field(192, gt=0, description="width of the tokens")
     depth: int = Field(9, gt=0, description="blocks")
     heads: int = Field(12, gt=0, description="attention heads, of 64 each")
+    resize: Annotated[int | None, Later()] = Field(
+        None, gt=0, multiple_of=4, description="side that images are resized to (FedSOL: 32, D-36); default as they are"
+    )
+
+    @property
+    def side(self) -> int | None:
+        return self.resize
 
     @property
     def taps(self) -> tuple[str, ...]:

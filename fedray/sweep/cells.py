@@ -49,7 +49,7 @@ class Problems:
             data = run.data.load()
             self._loaded[source] = data, data.digest
         data, digest = self._loaded[source]
-        key = f"{digest}/{run.model.image_size}"
+        key = f"{digest}/{run.model.side}"
         if key not in self.data:
             self.data[key] = fitted(data, run)
         return Cell(run.cell(digest), label, run, key)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from fedray.algorithms import algorithm
+from fedray.engine.cost import cost
 from tests.shipped.test_paper_sweeps import CELLS, NO_TABLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
@@ -27,6 +29,23 @@ def sweeps(text: str) -> set[str]:
         if given or re.match(r"(table|figure)\d", name):
             found.add(f"{folder}/{name}")
     return found
+
+
+COSTS = re.findall(r"^\| (\S+) \| (\d)x \| (\d)x \| (\d) \| (\d) \| (\d) \|$", PAGE, re.M)
+
+
+@pytest.mark.parametrize("row", COSTS, ids=[row[0] for row in COSTS])
+def test_costs_in_fedtogas_convention_are_the_measured_ones(row: tuple[str, ...]) -> None:
+    """Storage is 1 + what a client keeps, communication what it sends, but for the variates of FedLESAM-S."""
+    method, (storage, communication, down, up, kept) = row[0], map(int, row[1:])
+    found = cost(algorithm({"name": method.lower()}))
+    assert [round(x, 1) for x in (found.down, found.up, found.client)] == [down, up, kept]
+    assert storage == 1 + kept
+    assert communication == up - (method == "FedLESAM-S")
+
+
+def test_all_methods_of_fedtogas_table_4_are_there() -> None:
+    assert len(COSTS) == 8
 
 
 def test_every_sweep_is_named_and_exists() -> None:

@@ -12,13 +12,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize, softmax
 
 from fedray.client import Population
-from fedray.common.errors import Diverged
+from fedray.common.errors import Diverged, UserError
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import train_client
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
+from fedray.engine.sampling import draw_cohort
 from fedray.evaluation.angles import mean_angle, pairwise
 from fedray.evaluation.probes import drift_between
 from fedray.evaluation.proximal import proximal
@@ -56,6 +57,20 @@ def test_angles_of_fedges_classifier() -> None:
         for name in ("global_angle_classifier", "angle_classifier_existing", "angle_classifier_missing"):
             assert row[name] == pytest.approx(96.37937, rel=1e-5)
         assert row["angle_classifier_existing_std"] == pytest.approx(0, abs=1e-3)
+
+
+def test_adaptation_by_class_counts() -> None:
+    """‖Φ W - W‖² = E_W Σ_c (C n_c/n - 1)², for every class vector has the squared length E_W = 4."""
+    problem = digits({"name": "fedgela", "scale_w": 4.0}, {"name": "mlp", "hidden": [16]}, ["adaptation"])
+    counts = problem.shards.label_counts(problem.data.y_train, 10)
+    phi = 10 * counts / counts.sum(1, keepdims=True)
+    cohort = draw_cohort(problem.config, problem.shards.sizes, problem.config.training.rounds - 1)
+    expected = [math.sqrt(4 * ((phi[i] - 1) ** 2).sum()) for i in cohort]
+    row = last_row(problem)
+    assert row["adaptation"] == pytest.approx(np.mean(expected), rel=1e-5)
+    assert row["adaptation_std"] == pytest.approx(np.std(expected), rel=1e-4)
+    with pytest.raises(UserError, match=r"adaptation needs a classifier that clients scale .*fedavg has none"):
+        digits("fedavg", {"name": "mlp", "hidden": [16]}, ["adaptation"])
 
 
 def test_angles_of_clients_and_server() -> None:

@@ -57,7 +57,7 @@ def test_a_probe_of_the_users_own_changes_no_number() -> None:
     [
         (["drfit"], "unknown name 'drfit'; did you mean 'drift'?"),
         (["drift", "drift"], "found drift, drift; each once"),
-        (["tests.evaluation.test_registry:NoProbe"], "is not a fedray.evaluation.probe.Probe"),
+        (["tests.evaluation.test_registry:NoProbe"], "is not a subclass of fedray.evaluation.probe.Probe"),
         (["tests.evaluation.test_registry:Absent"], "cannot be imported"),
     ],
 )
@@ -72,7 +72,8 @@ def test_what_is_no_probe_is_refused_in_one_line(names: list[str], message: str)
 def test_every_metric_of_a_probe_has_a_title() -> None:
     """What a probe logs is what its class declares, and every title is another."""
     plain, row = last_row(digits("fedsol")), last_row(digits("fedsol", probes=EVERY_PROBE))
-    measured = row.keys() - plain.keys()
+    scaled = last_row(digits("fedgela", {"name": "mlp", "hidden": [16]}, ["adaptation"]))
+    measured = (row.keys() | scaled.keys()) - plain.keys()
     assert len({metric_title(name) for name in measured}) == len(measured)
     assert all(metric_title(name) != name for name in measured)
     assert metric_title("accuracy_class_3") == "accuracy of the class (%) 3"

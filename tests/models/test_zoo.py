@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn.functional import pad
 
 from fedray.common.errors import UserError
+from fedray.config import RunConfig
+from fedray.engine.problem import Problem
 from fedray.models import MODELS, model_spec
 from fedray.models.base import parameter_count
 from fedray.models.network import Network
@@ -221,3 +223,20 @@ def test_shift_paddings_move_by_one_pixel() -> None:
     x = torch.zeros(1, 1, 3, 3)
     x[0, 0, 1, 1] = 1
     assert [pad(x, shift)[0, 0].nonzero()[0].tolist() for shift in SHIFTS] == [[1, 2], [1, 0], [2, 1], [0, 1]]
+
+
+def test_sl_vit_takes_images_resized_to_32() -> None:
+    """As FedSOL prints it (D-36): 28 pixels become 32, whose network has 6,176,275 parameters for 10 classes."""
+    config = {
+        "data": {"name": "synthetic", "shape": [3, 28, 28], "train": 40, "test": 10},
+        "partition": "iid",
+        "clients": {"total": 2, "per_round": 1},
+        "model": {"name": "sl_vit", "resize": 32},
+        "algorithm": "fedavg",
+    }
+    problem = Problem.build(RunConfig.parse(config))
+    assert problem.data.input_shape == (3, 32, 32)
+    assert problem.network("cpu").theta.numel() == 6_176_275
+    as_it_is = RunConfig.parse(config | {"model": "sl_vit"})
+    assert Problem.build(as_it_is).data.input_shape == (3, 28, 28)
+    assert "resize" not in as_it_is.identity("")["model"]

@@ -354,6 +354,10 @@ def test_fedsols_best_radius_is_inside_of_figure_4() -> None:
     assert min(radii) < 0.5 < 2 < max(radii)
 
 
+def test_sl_vit_is_resized_as_printed() -> None:
+    assert {run.model.side for run in runs("fedsol/table3") if run.model.name == "sl_vit"} == {32}
+
+
 def test_readings_that_a_paper_states_differently_name_their_option() -> None:
     """D-26, D-109, D-110, D-111: what is printed is one option away, and the header says which."""
     stated = {
