@@ -285,7 +285,7 @@ class Simulation:
             row |= personal.summary(scores, epochs, row["test_accuracy"] if algorithm.generic else None)
         elif algorithm.generic:
             row["generic_accuracy"] = row["test_accuracy"]
-        elif algorithm.personal == "kept":
+        elif stored and algorithm.personal == "kept":
             row["generic_accuracy"] = personal.everyone({i: stored[i] for i in self._tested(True)})["test_accuracy"]
         return row, sums
 

@@ -99,7 +99,7 @@ def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch
         (
             "fedavg",
             {"probes": ["drifting"]},
-            "evaluation.probes: unknown name 'drifting'; did you mean 'drift'? valid: angles, classes",
+            "evaluation.probes: unknown name 'drifting'; did you mean 'drift'? valid: adaptation, angles, classes",
         ),
         ("fedrep", {"probes": ["classes"]}, "evaluation.probes: classes tests the global model; fedrep has none"),
         ("fedrep", {"train": True}, "evaluation.train: tests the global model; fedrep has none"),
