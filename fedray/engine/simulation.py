@@ -286,7 +286,8 @@ class Simulation:
         elif algorithm.generic:
             row["generic_accuracy"] = row["test_accuracy"]
         elif stored and algorithm.personal == "kept":
-            row["generic_accuracy"] = personal.everyone({i: stored[i] for i in self._tested(True)})["test_accuracy"]
+            own = {i: stored[i] for i in self._clients_to_test(own=True)}
+            row["generic_accuracy"] = personal.everyone(own)["test_accuracy"]
         return row, sums
 
     def _validate(self) -> dict[str, float]:
@@ -332,8 +333,8 @@ class Simulation:
         return sums
 
     def _evaluate_personal(self, request: PersonalEval) -> dict[int, dict[str, float]]:
-        """The scores of `_tested` clients: client -> test -> value. Raises Diverged."""
-        s, ids = self._state, self._tested(request.own)
+        """The scores of `_clients_to_test`: client -> test -> value. Raises Diverged."""
+        s, ids = self._state, self._clients_to_test(request.own)
         server = self._server(s.round - 1, len(ids))  # the learning rate is that of the round just made
         server.theta = self._tested
         tasks = [ClientTask(i, 1 / len(ids), s.clients.get(i, Vectors())) for i in ids]
@@ -343,7 +344,7 @@ class Simulation:
                 raise Diverged(s.round, i, "the personal model's outputs are not numbers")
         return scores
 
-    def _tested(self, own: bool) -> list[int]:
+    def _clients_to_test(self, own: bool) -> list[int]:
         """Every client that has samples and, with `own`, test samples of its own."""
         tests, tested = self.problem.tests, self.problem.shards.sizes > 0
         if own and tests is not None:
