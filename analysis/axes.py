@@ -62,7 +62,7 @@ def settings(cells: pd.DataFrame) -> list[str]:
         name
         for name in map(str, cells)
         if "." in name
-        and name.partition(".")[0] not in (*COMPONENTS, "metrics")
+        and name.partition(".")[0] not in (*COMPONENTS, "metrics", "chosen")
         and cells[name].nunique(dropna=False) > 1
     ]
 
@@ -98,6 +98,6 @@ def _one(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series
 def _valid(columns: Iterable[str]) -> set[str]:
     return (
         {name.removesuffix(".name") for name in columns if name.endswith(".name")}
-        | {name for name in columns if "." in name and not name.startswith("metrics.")}
+        | {name for name in columns if "." in name and not name.startswith(("metrics.", "chosen."))}
         | {"seed"}
     )

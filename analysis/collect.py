@@ -22,13 +22,15 @@ class SweepTable:
 
     cells: a row per cell: `cell` (hash), `label`, `status` (tracking.RANK, or `missing`), `run_id`, the configuration
     under dotted names (strings), metrics under `metrics.NAME` (floats). configs: `cell` -> configuration. search: what
-    draws its cells, empty for a grid.
+    draws its cells, empty for a grid. tuned: `cell` -> how it was chosen (`fedray.sweep.stages.record`), of a final
+    stage; the chosen values are under `chosen.KEY` in `cells`, so that they part no rows or columns.
     """
 
     name: str
     cells: pd.DataFrame
     configs: dict[str, dict[str, Any]]
     search: "Search"
+    tuned: dict[str, dict[str, Any]]
 
     def history(self, run_id: str, metric: str) -> dict[int, float]:
         """Evaluated round -> value, in order; empty where the run has not logged the metric."""
@@ -91,6 +93,7 @@ def collect(name: str) -> Collected:
             (Search(tuple(cell["search"]["keys"]), cell["search"]["select"]) for cell in cells if cell.get("search")),
             Search(),
         ),
+        {cell["hash"]: cell["tuned"] for cell in cells if "tuned" in cell},
         client,
         {run.info.run_id: run for run in found if run is not None},
         parents[name],
@@ -112,6 +115,8 @@ def _searched(cells: list[dict[str, Any]]) -> Search:
 def _row(cell: dict[str, Any], run: Run | None) -> dict[str, Any]:
     row: dict[str, Any] = {"cell": cell["hash"], "label": cell["label"], "status": "missing", "run_id": None}
     row |= flat({key: value for key, value in cell["config"].items() if key != "runtime"})
+    for key in cell.get("tuned", {}).get("values", ()):
+        row[f"chosen.{key}"] = row.pop(key, None)
     if run is not None:
         row |= {"status": status(run), "run_id": run.info.run_id}
         row |= {f"metrics.{name.removeprefix(SUMMARY)}": value for name, value in run.data.metrics.items()}

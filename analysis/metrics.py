@@ -125,8 +125,13 @@ def rounds_target(metric: str) -> float | None:
     return float(target)
 
 
-def title(metric: str) -> str:
-    """The metric in words."""
+def held_out(sweep: SweepTable) -> bool:
+    """Whether every cell holds samples out, on which its best round is selected."""
+    return "data.validation.fraction" in sweep.cells and bool(sweep.cells["data.validation.fraction"].notna().all())
+
+
+def title(metric: str, held_out: bool = False) -> str:
+    """The metric in words; `held_out` says that the best round was selected on held-out samples."""
     target = rounds_target(metric)
     if target is not None:
         return f"first evaluated round with a test accuracy of at least {target:g} %"
@@ -137,6 +142,8 @@ def title(metric: str) -> str:
     prefix = next((prefix for prefix in WHICH if metric.startswith(prefix)), "")
     name = metric.removeprefix(prefix)
     words = NAMES.get(name) or metric_title(name)
+    if prefix == "best_" and held_out:
+        return f"{words} of the round that is best on the held-out samples"
     return metric if words == name else f"{words}{WHICH[prefix or 'final_']}"
 
 

@@ -16,10 +16,11 @@ from typing import Annotated
 import pandas as pd
 import typer
 
+from analysis import tuned
 from analysis.axes import labels, searched_rows, separating
 from analysis.collect import SweepTable, collect
 from analysis.formats import FORMATS
-from analysis.metrics import DEFAULT, is_rounds, lower_is_better, selecting, title, values
+from analysis.metrics import DEFAULT, held_out, is_rounds, lower_is_better, selecting, title, values
 from analysis.published import beside
 from analysis.result_table import BEST, Entry, ResultTable, averaged, entry, side_by_side, with_best
 from fedray.common.errors import unknown
@@ -77,6 +78,7 @@ def build(
             f"a search: best row first, by {selecting(sweep)}"
             + " (selected on the test set)" * on_test_set(selecting(sweep))
         )
+    notes += tuned.notes(sweep, cells)
     if reference:
         if reference not in names[0]:
             raise unknown("--to", reference, names[0])
@@ -90,7 +92,7 @@ def build(
         entries = {key: replace(one, printed=printed.get(key)) for key, one in entries.items()}
         notes += said
     return ResultTable(
-        f"{sweep.name}: {title(metric)}",
+        f"{sweep.name}: {title(metric, held_out(sweep))}{tuned.mark(sweep)}",
         *names,
         entries,
         _ranks(entries, names[1], lower_is_better(metric)),

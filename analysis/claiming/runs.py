@@ -45,7 +45,7 @@ def expected(sweep: Sweep) -> SweepTable:
         | flat({part: value for part, value in config.items() if part != "runtime"})
         for cell, config in configs.items()
     ]
-    return SweepTable(sweep.name, pd.DataFrame(rows), configs, Search())
+    return SweepTable(sweep.name, pd.DataFrame(rows), configs, Search(), {})
 
 
 def hours_spent(cells: pd.DataFrame) -> float:

@@ -83,10 +83,12 @@ def sweep(
         loaded = loaded.altered(changes)
     if estimate:
         from fedray.sweep.estimate import show
+        from fedray.sweep.stages import at_first_draws, tuning
 
         if not dry_run:
             raise UserError("--estimate: goes with --dry-run")
-        show(loaded)
+        for one in [loaded] if loaded.tune is None else [tuning(loaded), at_first_draws(loaded)]:
+            show(one)
         return
     if address is not None and address.startswith("ray://") and not dry_run:
         from fedray.sweep.remote import sweep_in_cluster
@@ -96,6 +98,10 @@ def sweep(
 
     if not dry_run:
         refuse_unwritable()
+    if loaded.tune is not None:
+        from fedray.sweep.stages import run_stages
+
+        raise typer.Exit(run_stages(loaded, str(file), force, only or (), max_concurrent, address, dry_run))
     plan = planned(loaded, str(file), force, only or ())
     if dry_run:
         from fedray.sweep.dry_run import show as show_plan

@@ -53,10 +53,7 @@ def gradients(run: RunConfig) -> float | None:
         return None
     training, evaluation, method = run.training, run.evaluation, run.algorithm
     samples = -(-known.train // run.clients.total)
-    batch, epoch = _batch(run, samples), training.steps_per_epoch(samples)
-    passes = _cost(json.dumps(method.options()))
-    step = passes.gradients + FORWARD * passes.predictions
-    client = training.steps(samples) * step + passes.full_gradients * epoch
+    batch, epoch, client = _batch(run, samples), training.steps_per_epoch(samples), _of_client(run, samples)
     total = training.rounds * run.clients.cohort_size * client
     evaluated = [
         t for t in range(1, training.rounds + 1) if t % evaluation.every == 0 or t > training.rounds - evaluation.last
@@ -68,6 +65,21 @@ def gradients(run: RunConfig) -> float | None:
         tuning = {"tuned": evaluation.personal.tuned[-1] * epoch, "trained": client, "kept": 0}[method.personal]
         total += times * run.clients.total * tuning
     return total
+
+
+def training_gradients(run: RunConfig) -> float | None:
+    """Gradients of a batch that a run's training takes, forward passes counted as a third; None as `gradients`."""
+    known = run.data.expected()
+    if known is None or known.train is None:
+        return None
+    return run.training.rounds * run.clients.cohort_size * _of_client(run, -(-known.train // run.clients.total))
+
+
+def _of_client(run: RunConfig, samples: int) -> float:
+    """Gradients of a client with this many samples in a round."""
+    passes = _cost(json.dumps(run.algorithm.options()))
+    step = passes.gradients + FORWARD * passes.predictions
+    return run.training.steps(samples) * step + passes.full_gradients * run.training.steps_per_epoch(samples)
 
 
 def _batch(run: RunConfig, samples: int) -> int:

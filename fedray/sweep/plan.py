@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 from fedray.common.errors import UserError, truncated_repr
 from fedray.config import Runtime
@@ -23,6 +24,7 @@ class Plan:
         known: hash -> outcome in MLflow, of those that have one.
         force: finished cells are run again.
         chosen: hashes of the cells that this call may run; None: all.
+        tuned: of a final stage hash -> how the cell's configuration was chosen (`stages.record`).
     """
 
     sweep: Sweep
@@ -31,6 +33,7 @@ class Plan:
     known: Mapping[str, Outcome]
     force: bool = False
     chosen: frozenset[str] | None = None
+    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def to_run(self) -> list[Cell]:

@@ -18,6 +18,7 @@ from fedray.common.errors import UserError, redacted
 from fedray.datasets.base import data_dir
 from fedray.sweep.grid import Sweep
 from fedray.sweep.run import drive, planned, refuse_unwritable
+from fedray.sweep.stages import run_stages
 from fedray.sweep.storage import storage
 from fedray.tracking.store import store_uri
 
@@ -88,6 +89,8 @@ def _drive(
     loaded = Sweep.model_validate(sweep)
     try:
         refuse_unwritable()
+        if loaded.tune is not None:
+            return run_stages(loaded, loaded.name, force, only, max_concurrent, "auto"), ""
         return drive(planned(loaded, loaded.name, force, only), max_concurrent, "auto"), ""
     except UserError as error:
         return 2, redacted(str(error))

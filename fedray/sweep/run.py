@@ -95,11 +95,12 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
 
 
 def _listed(plan: Plan) -> list[dict[str, Any]]:
-    """The sweep's cells as its run in MLflow holds them; those of a search with the keys that are drawn."""
+    """The sweep's cells as its run in MLflow holds them; of a search and of a final stage with what analysis needs."""
     keys = list(dict.fromkeys(key for space in plan.sweep.spaces for key in space))
     search = {"search": {"keys": keys, "select": plan.sweep.select}} if keys else {}
+    tuned = {cell: {"tuned": dict(chosen)} for cell, chosen in plan.tuned.items()}
     return [
-        {"hash": cell.hash, "label": cell.label, "config": cell.run.resolved(), **search}
+        {"hash": cell.hash, "label": cell.label, "config": cell.run.resolved(), **search, **tuned.get(cell.hash, {})}
         for cell in plan.cells.values()
     ]
 
