@@ -10,14 +10,18 @@ from fedray.algorithms.feddyn import FedDC, FedDyn
 from fedray.algorithms.fedexp import FedExP
 from fedray.algorithms.fedgela import FedAvgLA, FedGE, FedGELA
 from fedray.algorithms.fedgen import FedGen
+from fedray.algorithms.fedgloss import FedGloSS
 from fedray.algorithms.fedlesam import FedLESAM, FedLESAMD, FedLESAMS
 from fedray.algorithms.fednova import FedNova
+from fedray.algorithms.fednsam import FedNSAM
 from fedray.algorithms.fedproto import FedProto
 from fedray.algorithms.fedrobust import FedRobust
 from fedray.algorithms.fedsam import FedASAM, FedGAMMA, FedSAM, FedSpeed
 from fedray.algorithms.fedsmoo import FedSMOO
 from fedray.algorithms.fedsol import FedSOL, Projection
+from fedray.algorithms.fedswa import FedMoSWA, FedSWA
 from fedray.algorithms.fedtoga import FedTOGA
+from fedray.algorithms.fedwmsam import FedWMSAM
 from fedray.algorithms.heads import FedBABU, FedRep, FedRod
 from fedray.algorithms.logit_adjustment import FedLC, FedRS
 from fedray.algorithms.momentum import FedCM, MimeLite, MoFedSAM
@@ -84,6 +88,11 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedALA,
         FedExP,
         FedDisco,
+        FedGloSS,
+        FedSWA,
+        FedMoSWA,
+        FedWMSAM,
+        FedNSAM,
     )
 }
 

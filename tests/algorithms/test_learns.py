@@ -16,6 +16,7 @@ from fedray.engine.problem import Problem
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedsam": {"rho": 0.05},
+    "fedgloss": {"rho": 0.05, "rho_l": 0.05},
     "mofedsam": {"rho": 0.05, "beta": 0.3},
     "perfedavg": {"inner_lr": 0.01},
     "fedgen": {"alpha": 1, "beta": 1, "steps": 10, "hidden": 64},

@@ -39,6 +39,11 @@ COSTS = {
     "local-only": (0, 0, 1, 0, 1),
     "fedbn": (1, 1, 0, 0, 1),
     "fedexp": (1, 1, 0, 1, 1),
+    "fedgloss": (1, 1, 1, 2, 2),
+    "fedswa": (1, 1, 0, 0, 1),
+    "fedmoswa": (2, 2, 1, 1, 1),
+    "fedwmsam": (3, 2, 1, 2, 1),
+    "fednsam": (1, 1, 0, 1, 2),
     "feddisco": (1, 1, 0, 0, 1),
     "ditto": (1, 1, 1, 0, 2),
     "apfl": (1, 1, 1, 0, 2),
@@ -59,6 +64,9 @@ def test_cost(name: str) -> None:
         ({"name": "fedtoga", "perturbation": "neighbour"}, Cost(2, 1, 1, 2, 1)),  # one backward pass a step
         ({"name": "fedtoga", "perturbation": "global"}, Cost(2, 1, 1, 2, 2)),
         ({"name": "fedlesam", "estimate": "server"}, Cost(2, 1, 0, 1, 1)),  # the released code: one more downlink
+        ({"name": "fedgloss", "rho_l": 0}, Cost(1, 1, 1, 2, 1)),
+        ({"name": "fednsam", "perturbation": "momentum"}, Cost(2, 1, 0, 1, 1)),
+        ({"name": "fedwmsam", "variates": False, "adaptive": False}, Cost(2, 1, 0, 1, 1)),
         ({"name": "mimelite"}, Cost(2, 2, 0, 1, 1, full_gradients=1)),
         ({"name": "fedntd"}, Cost(1, 1, 0, 0, 1, predictions=1)),
         ({"name": "moon"}, Cost(1, 1, 1, 0, 1, predictions=2)),

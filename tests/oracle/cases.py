@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import averaging, classifiers, corrections, fedsol, losses, sharpness
+from . import averaging, classifiers, corrections, fedsol, losses, newest, sharpness
 from .tensors import Tensors
 
 BASE: dict[str, Any] = {
@@ -146,6 +146,69 @@ CASES: list[Case] = [
         for metric in ("l2", "l1", "cosine", "kl")
         for case in cases("feddisco", averaging.feddisco, label=metric, a=0.3, b=0.05, metric=metric)
     ],
+    *cases(
+        "fedgloss",
+        newest.fedgloss,
+        {"alpha": 0.3, "rho": 0.4, "rho_l": 0.3},
+        settings=PULL,
+        alpha=0.3,
+        rho=0.4,
+        rho_l=0.3,
+    ),
+    *cases(
+        "fedgloss",
+        newest.fedgloss,
+        {"alpha": 0.3, "rho": 0.4, "rho_l": 0.3, "start_rho": 0.1, "warmup": 6, "dual_divisor": "product"},
+        label="warm-up, product",
+        settings=("plain",),
+        alpha=0.3,
+        rho=0.4,
+        rho_l=0.3,
+        start_rho=0.1,
+        warmup=6,
+        product=True,
+    ),
+    *cases("fedswa", newest.fedswa, rho=0.3, alpha=1.3),
+    *cases("fedmoswa", newest.fedmoswa, rho=0.3, alpha=1.3, gamma=0.4),
+    *[
+        case
+        for label, options, arguments in (
+            ("", {}, {}),
+            ("fixed", {"adaptive": False}, {"adaptive": False}),
+            ("plain momentum", {"variates": False}, {"variates": False}),
+            ("downhill", {"sign": "code"}, {"downhill": True}),
+            ("scaled", {"target": "scaled"}, {"scaled": True}),
+        )
+        for case in cases(
+            "fedwmsam",
+            newest.fedwmsam,
+            {"rho": 0.5, "alpha": 0.4, **options},
+            label=label,
+            settings=MLP_ONLY,
+            rho=0.5,
+            alpha=0.4,
+            **arguments,
+        )
+    ],
+    *cases("fednsam", newest.fednsam, gamma=0.6, rho=0.3),
+    *cases(
+        "fednsam",
+        newest.fednsam,
+        {"gamma": 0.6, "rho": 0.3, "perturbation": "momentum"},
+        label="momentum",
+        gamma=0.6,
+        rho=0.3,
+        along=True,
+    ),
+    *cases(
+        "fednsam",
+        newest.fednsam,
+        {"gamma": 0.6, "rho": 0.3, "memory": "last"},
+        label="last",
+        gamma=0.6,
+        rho=0.3,
+        short=True,
+    ),
     *cases("fedprox", averaging.fedprox, settings=PULL, mu=0.7),
     *cases("scaffold", corrections.scaffold),
     *cases("feddyn", corrections.feddyn, settings=PULL, alpha=0.3),

@@ -1,0 +1,50 @@
+"""FedNSAM: SAM from the server's Nesterov look-ahead."""
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from fedray.algorithms.base import Algorithm, Client, Received, Server, Vectors, unit
+
+
+class FedNSAM(Algorithm):
+    """Start at s = x + γ m; q = g(y + e), e = ρ unit(g(y)); m <- γ m + η_g U, x <- x + m. U = Σ π_i (y_K - s).
+
+    So x becomes the mean of the local models. The abstract perturbs along the global Nesterov momentum, uphill: e = -ρ
+    unit(m), `perturbation: momentum`, with one gradient per step; what the authors ran, and the default here, is SAM on
+    the local gradient (D-99). Their code loses the momentum, m <- γ U + U (`memory: last`, D-100), and has two γ
+    (D-101). γ = 0 is FedSAM, ρ = 0 FedACG without its proximal term. The paper's formulas were not read, only its
+    abstract and code [S].
+    """
+
+    name = "fednsam"
+    paper = "Liu et al., FedNSAM: consistency of local and global flatness for federated learning, 2026"
+    idea = "SAM from the server's look-ahead"
+    gamma: float = Field(
+        0.85, ge=0, lt=1, description="γ: server momentum", json_schema_extra={"paper": {"FedNSAM": 0.85}}
+    )
+    rho: float = Field(0.05, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"FedNSAM": 0.05}})
+    perturbation: Literal["gradient", "momentum"] = Field("gradient", description="what e follows (D-99)")
+    memory: Literal["all", "last"] = Field(
+        "all", description="last: m <- γ U + U, which remembers one round, as in the code (D-100)"
+    )
+
+    def server_state(self, theta: Tensor) -> Vectors:
+        return Vectors(m=theta.new_zeros(theta.shape))
+
+    def broadcast(self, server: Server) -> Tensor:
+        return server.theta + self.gamma * server.state.m
+
+    def message(self, server: Server) -> Vectors:
+        return Vectors(m=server.state.m) if self.perturbation == "momentum" else Vectors()
+
+    def gradient(self, c: Client) -> Tensor:
+        along = c.grad(c.theta) if self.perturbation == "gradient" else -c.message.m
+        return c.grad(c.theta + self.rho * unit(along))
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        update = server.server_lr * got.update
+        kept = server.state.m if self.memory == "all" else update
+        server.state.m = self.gamma * kept + update
+        server.theta = server.theta + server.state.m

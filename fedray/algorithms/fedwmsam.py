@@ -1,0 +1,101 @@
+"""FedWMSAM: client-level momentum with control variates, and SAM along the way that the momentum would have gone."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.linalg import vector_norm
+
+from fedray.algorithms.base import Client, Received, Server, Sum, Uploads, Vectors, unit
+from fedray.algorithms.momentum import ClientMomentum
+from fedray.common.errors import UserError
+
+
+class FedWMSAM(ClientMomentum):
+    """q = α (g(y + e) + c - c_i) + (1 - α) Δ with e = ρ unit(x + k Δ_i - y), Δ_i = Δ + α/(1 - α) (c - c_i); k: the
+    step.
+
+    Δ is FedCM's, c and c_i are SCAFFOLD's; e = 0 in the first step; one gradient per step. With `adaptive` the server
+    moves α <- 0.99 α + 0.01 clip(mean_i (1 + cos(u_i, Δ)), 0.1, 0.9) with the Δ of the round (a cosine with 0 makes the
+    term 0), so that updates along the momentum lower α.
+
+    Readings: e is one vector of length ρ, where the code adds scalars (D-89); it points uphill, as in the authors'
+    summary (`sign: code` descends, D-90); k Δ_i lacks η as written (`target: scaled` has it, D-91); Δ has no factor of
+    the learning rate's decay (D-92); α's rule is known from code alone (D-93). α = 1 with ρ = 0 is SCAFFOLD, without
+    variates and with ρ = 0 this is FedCM. The paper's formulas were not read, only its poster and code [S].
+    """
+
+    name = "fedwmsam"
+    paper = "Li et al., FedWMSAM: fast and flat federated learning via weighted momentum and SAM, NeurIPS 2025"
+    idea = "SAM along the momentum's path, one gradient per step, with variates and a learnt α"
+    rho: float = Field(
+        0.01, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"best": 0.01, "FedWMSAM's code": 0.1}}
+    )
+    alpha: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="α: weight of the fresh gradient, the first one where it adapts; 1 needs ρ = 0",
+        json_schema_extra={"paper": {"FedWMSAM": 0.1}},
+    )
+    adaptive: bool = Field(True, description="the server moves α between 0.1 and 0.9 (D-93)")
+    variates: bool = Field(True, description="with control variates c and c_i")
+    sign: Literal["uphill", "code"] = Field("uphill", description="direction of e (D-90)")
+    target: Literal["plain", "scaled"] = Field("plain", description="scaled: k η Δ_i in place of k Δ_i (D-91)")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.alpha == 1 and self.rho:
+            raise UserError("algorithm.alpha: found 1 with rho above 0; α/(1 - α) has to be finite")
+        return self
+
+    def server_state(self, theta: Tensor) -> Vectors:
+        zero = theta.new_zeros(theta.shape)
+        state = Vectors(super().server_state(theta))
+        if self.variates:
+            state.c = zero
+        if self.adaptive:
+            state.alpha = theta.new_tensor(self.alpha)
+        return state
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        return Vectors(c=theta.new_zeros(theta.shape)) if self.variates else Vectors()
+
+    def message(self, server: Server) -> Vectors:
+        return Vectors(server.state)
+
+    def perturbation(self, c: Client, alpha: Tensor | float) -> Tensor:
+        """e `(P,)`."""
+        ahead = c.message.delta
+        if self.variates:
+            ahead = ahead + alpha / (1 - alpha) * (c.message.c - c.state.c)
+        steps = c.step * (c.lr if self.target == "scaled" else 1.0)
+        e = self.rho * unit(c.theta_0 + steps * ahead - c.theta)
+        return e if self.sign == "uphill" else -e
+
+    def direction(self, c: Client) -> Tensor:
+        alpha = c.message.alpha if self.adaptive else self.alpha
+        g = c.grad(c.theta + self.perturbation(c, alpha) if self.rho and c.step else c.theta)
+        if self.variates:
+            g = g + (c.message.c - c.state.c)
+        return alpha * g + (1 - alpha) * c.message.delta
+
+    def upload(self, c: Client) -> Uploads:
+        uploads = dict(super().upload(c))
+        if self.variates:
+            change = -c.message.c - c.update / (c.counted_steps * c.lr)
+            c.state.c = c.state.c + change
+            uploads["c_change"] = Sum(change)
+        if self.adaptive:
+            lengths = vector_norm(c.update) * vector_norm(c.message.delta)
+            cosine = c.update @ c.message.delta / lengths.clamp(min=1e-30)
+            uploads["value"] = Sum((lengths > 0) * (1 + cosine))
+        return uploads
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        super().aggregate(server, got)
+        if self.variates:
+            server.state.c = server.state.c + got.c_change / server.clients
+        if self.adaptive:
+            value = (got.value / server.cohort).clamp(0.1, 0.9)
+            server.state.alpha = 0.99 * server.state.alpha + 0.01 * value
