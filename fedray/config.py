@@ -244,6 +244,11 @@ class Runtime(Section):
         "models wait less for Python",
     )
     checkpoint_every: Annotated[int, EXCLUDED] = Field(50, gt=0, description="rounds between checkpoints")
+    keep_states: Annotated[bool | None, EXCLUDED] = Field(
+        None,
+        description="keep the clients' states of a finished cell; default: where its personal models lie in them. "
+        "The model is always kept",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -354,6 +359,13 @@ class RunConfig(Section):
         if isinstance(self.algorithm, Extrapolation):
             return self.algorithm
         return self.training.fedexp if self.training.server_step == "fedexp" else None
+
+    @property
+    def keeps_states(self) -> bool:
+        """`runtime.keep_states`; where it is not given whether the personal models lie in the clients' states."""
+        if self.runtime.keep_states is not None:
+            return self.runtime.keep_states
+        return self.algorithm.keeps != "none" or self.algorithm.personal == "kept"
 
     @property
     def channels_last(self) -> bool:

@@ -1,10 +1,12 @@
 """Everything Tune reports, handed on to MLflow and to the display."""
 
+import logging
 import os
 import shutil
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,14 @@ from ray import tune
 from ray.tune.experiment import Trial
 
 from fedray.common.errors import redacted
+from fedray.engine.checkpoint import Checkpoints
 from fedray.sweep.cells import KEPT_PROBLEMS, Cell
 from fedray.sweep.progress import Progress
 from fedray.sweep.session import Session
 from fedray.sweep.storage import directory
 from fedray.tracking.tracker import CellRun
+
+log = logging.getLogger("fedray")
 
 
 class TuneReporter(tune.Callback):
@@ -115,7 +120,9 @@ class TuneReporter(tune.Callback):
         self.tracker.log_picture(run, self._pictures[digest])
 
     def _close(self, cell: Cell, status: str, result: dict[str, Any]) -> None:
-        self._write(self.tracker.close_cell, self._runs[cell.hash], status, result, result.get("message", ""))
+        drops = status == "finished" and not cell.run.keeps_states
+        written = partial(_drop_states, cell) if drops else _nothing
+        self._write(self.tracker.close_cell, self._runs[cell.hash], status, result, result.get("message", ""), written)
         self._write(self.session.claims.release, cell.hash)
         self._write(self._runs[cell.hash].history.clear)  # the driver does not grow with the cells that have ended
         history = self._histories.pop(cell.hash)
@@ -137,3 +144,15 @@ class TuneReporter(tune.Callback):
 
     def _cell(self, trial: Trial) -> Cell:
         return self.session.plan.cells[trial.config["cell"]["hash"]]
+
+
+def _drop_states(cell: Cell) -> None:
+    """Remove the clients' states of a cell whose run is FINISHED in the store; files that stay only take room."""
+    try:
+        Checkpoints(directory(cell)).drop_clients()
+    except OSError as error:
+        log.warning("%s: clients' states cannot be removed: %s", directory(cell), error.strerror)
+
+
+def _nothing() -> None:
+    pass

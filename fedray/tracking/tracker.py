@@ -253,8 +253,15 @@ class Tracker:
 
         self._send(write)
 
-    def close_cell(self, run: CellRun, status: str, summary: Mapping[str, Any], message: str = "") -> None:
-        """Final metrics, `fedray.status` and MLflow's status of a cell."""
+    def close_cell(
+        self,
+        run: CellRun,
+        status: str,
+        summary: Mapping[str, Any],
+        message: str = "",
+        written: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Final metrics, `fedray.status` and MLflow's status of a cell. `written` is called once the store has them."""
         metrics = final_metrics(run.history) if status in ENDED else {}
         if "seconds_per_round" in summary:
             metrics["seconds_per_round"] = summary["seconds_per_round"]

@@ -3,16 +3,22 @@
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fedray.engine.backend import InlineBackend
+from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.loop import rounds
+from fedray.engine.simulation import Simulation
 from fedray.sweep.cells import Cell, Problems, cells
 from fedray.sweep.grid import Sweep
 from fedray.sweep.progress import Progress
 from fedray.sweep.reporter import TuneReporter
 from fedray.sweep.session import Session
+from fedray.sweep.storage import directory
 
 BASE = {
     "data": "digits",
@@ -176,3 +182,55 @@ def test_a_search_that_learns_is_told_of_every_outcome(status: str) -> None:
     session = Session(SimpleNamespace(sweep=sweep), nothing, nothing, "parent")  # type: ignore[arg-type]
     session.closed("cell", status, [ROW | {"test_loss": 1.0}])
     assert session.values == {"cell": 50.0 if status == "finished" else None}
+
+
+class Storing(Told):
+    """A store in which each outcome arrives at once, or never."""
+
+    def __init__(self, arrives: bool) -> None:
+        super().__init__()
+        self.arrives = arrives
+        self.gate.set()
+
+    def close_cell(self, run: Any, status: str, summary: Any, message: str, written: Callable[[], None]) -> None:
+        if self.arrives:
+            written()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "keep", "status", "arrives", "left"),
+    [
+        ("scaffold", None, "finished", True, False),
+        ("scaffold", None, "finished", False, True),
+        ("scaffold", None, "failed", True, True),
+        ("scaffold", True, "finished", True, True),
+        ("fedrep", None, "finished", True, True),
+        ("fedrep", False, "finished", True, False),
+        ("local-only", None, "finished", True, True),
+    ],
+)
+def test_a_finished_cell_drops_its_clients_states(
+    algorithm: str,
+    keep: bool | None,
+    status: str,
+    arrives: bool,
+    left: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once the store has its outcome; not where they are asked for, nor where the personal models lie in them."""
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+    sink, (trial, *_), (cell, *_) = made(
+        Storing(arrives), lambda cell: None, algorithm=[algorithm], **{"runtime.keep_states": [keep]}
+    )
+    simulation = Simulation(sink.session.plan.problems.problem(cell), InlineBackend())
+    store = Checkpoints(directory(cell))
+    for state in rounds(simulation, store):
+        last = state
+    sink.on_trial_start(0, [], trial)
+    sink.on_trial_result(1, [], trial, {"rows": [ROW], "done": True, "status": status})
+    sink.close_rest()
+    assert bool(list(directory(cell).glob("client-*"))) == left
+    found = Checkpoints(directory(cell)).load()
+    assert found is not None
+    assert found.sha256() == last.sha256()
