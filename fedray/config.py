@@ -14,7 +14,7 @@ from fedray.common.component import Checked, Component, describe
 from fedray.common.errors import UserError
 from fedray.common.identity import EXCLUDED, Later
 from fedray.common.plugins import refuse_unreachable
-from fedray.common.yaml_files import located
+from fedray.common.yaml_files import located_file
 from fedray.datasets import data_source
 from fedray.datasets.base import DataSource
 from fedray.evaluation import registry
@@ -29,6 +29,10 @@ NUMERICS = 2
 
 IDENTIFYING = ("name", "validation", "source", "revision")
 """What of the data section enters the identity beside the digest of the arrays."""
+
+
+SMALLEST_SHARE = 0.0001
+"""The smallest part of a CPU or GPU that Ray can hand out."""
 
 
 class Section(Checked):
@@ -75,9 +79,11 @@ class Clients(Section):
 class Training(Section):
     """The local optimiser and the server's averaging. lr of round t (from 0) is lr x lr_decay^t."""
 
-    rounds: int = Field(100, gt=0)
-    local_epochs: int | None = Field(None, gt=0, description="passes over the client's shard per round; default 5")
-    local_steps: int | None = Field(None, gt=0, description="mini-batches per round, instead of local_epochs")
+    rounds: int = Field(100, gt=0, le=10**7)
+    local_epochs: int | None = Field(
+        None, gt=0, le=10**6, description="passes over the client's shard per round; default 5"
+    )
+    local_steps: int | None = Field(None, gt=0, le=10**9, description="mini-batches per round, instead of local_epochs")
     batch_size: int | Literal["full"] = Field(50, description="samples per batch, or `full` for the whole shard")
     shuffle: bool = Field(True, description="reshuffle the shard every epoch")
     lr: float = Field(0.1, gt=0, allow_inf_nan=False, description="η: local learning rate of the first round")
@@ -136,7 +142,7 @@ class Training(Section):
         if self.local_epochs is not None and self.local_steps is not None:
             raise UserError("training.local_steps: give either local_steps or local_epochs, not both")
         if isinstance(self.batch_size, int) and self.batch_size < 1:
-            raise UserError(f"training.batch_size: found {self.batch_size}; a positive number or `full` is required")
+            raise UserError(f"training.batch_size: found {self.batch_size}; allowed: a positive number or `full`")
         if self.aggregation != "disco" and self.disco != Disco():
             raise UserError(f"training.disco: has options, but training.aggregation is {self.aggregation}")
         if self.server_step != "fedexp" and self.fedexp != Extrapolation():
@@ -233,7 +239,7 @@ class Runtime(Section):
     gpus_per_actor: Annotated[Annotated[float, Field(ge=0)] | Literal["auto"], EXCLUDED] = Field(
         0.0, description="fractions share a GPU; auto: as many actors a GPU as the measured memory of one allows"
     )
-    threads: int = Field(1, gt=0, description="threads of each process that computes")
+    threads: int = Field(1, gt=0, le=1024, description="threads of each process that computes")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where gpus_per_actor > 0, else cpu")
     deterministic: bool = Field(
         True, description="on a GPU, only kernels that give the same bits every time; false may be faster"
@@ -261,6 +267,9 @@ class Runtime(Section):
             raise UserError("runtime.gpus_per_actor: found auto with device cpu, which takes no memory of a GPU")
         if self.backend == "ray" and self.device == "cuda" and gpus == 0:
             raise UserError("runtime.device: found cuda with gpus_per_actor 0; Ray hides GPUs that are not asked for")
+        for key, value in (("cpus_per_actor", self.cpus_per_actor), ("gpus_per_actor", gpus)):
+            if isinstance(value, float | int) and 0 < value < SMALLEST_SHARE:
+                raise UserError(f"runtime.{key}: found {value}; Ray counts in units of {SMALLEST_SHARE}")
         if gpus == 0 and self.cpus_per_actor == 0:
             raise UserError("runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU")
         if self.cuda_graph and self.torch_device == "cpu":
@@ -421,6 +430,6 @@ class RunConfig(Section):
 
 def _file_digest(key: str, path: str) -> str:
     try:
-        return hashlib.sha256(located(key, path).read_bytes()).hexdigest()
+        return hashlib.sha256(located_file(key, path).read_bytes()).hexdigest()
     except OSError as error:
         raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from None

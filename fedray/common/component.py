@@ -5,7 +5,8 @@ A component is a frozen pydantic model whose fields are the options a user write
 """
 
 import inspect
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
@@ -13,12 +14,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from fedray.common.errors import UserError, truncated_repr, unknown
 from fedray.common.identity import enters, nested, source_digest
 
+LARGEST = 3.4e38
+"""Numbers above this are infinite in float32."""
 WANTED = {"model_type": "mapping", "dict_type": "mapping", "tuple_type": "list", "list_type": "list"}
-"""Kinds of pydantic's complaints whose words are Python's, and what YAML calls the thing that is required."""
+"""Pydantic's names of complaints, and what YAML calls what it expected."""
 
 
 class Checked(BaseModel):
-    """Base of whatever a user writes: frozen, no unknown keys, no infinities, and `true` is not the number 1."""
+    """Base of whatever a user writes: frozen, no unknown keys, no infinities, and `true` is not 1."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -40,10 +43,13 @@ class Checked(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _is_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         kinds = _kinds(cls.model_fields[info.field_name or ""].annotation)
-        if kinds & {int, float} and bool not in kinds and _has_truth(value):
-            raise ValueError("true and false are no numbers")
+        if kinds & {int, float}:
+            if bool not in kinds and _any(value, lambda one: isinstance(one, bool)):
+                raise ValueError("expected a number, got a boolean")
+            if _any(value, _too_large):
+                raise ValueError("the number is too large")
         return value
 
 
@@ -52,8 +58,15 @@ def _kinds(annotation: Any) -> set[Any]:
     return {annotation}.union(*map(_kinds, get_args(annotation)))
 
 
-def _has_truth(value: Any) -> bool:
-    return isinstance(value, bool) or (isinstance(value, list | tuple) and any(map(_has_truth, value)))
+def _any(value: Any, holds: Callable[[Any], bool]) -> bool:
+    return any(_any(one, holds) for one in value) if isinstance(value, list | tuple) else holds(value)
+
+
+def _too_large(value: Any) -> bool:
+    """Whether float32 or a 64-bit integer, which everything is computed in, cannot hold a number."""
+    if isinstance(value, float):
+        return math.isfinite(value) and abs(value) > LARGEST
+    return isinstance(value, int) and abs(value) >= 2**63
 
 
 class Component(Checked):
@@ -113,9 +126,9 @@ def describe(error: ValidationError, section: str = "", model: type[BaseModel] |
         above = ".".join(str(part) for part in (section, *first["loc"][:-1]) if part != "")
         return unknown(above or "configuration", str(first["loc"][-1]), valid)
     if first["type"] == "missing":
-        return UserError(f"{path}: is required")
+        return UserError(f"{path} is required")
     if first["type"] in WANTED:
-        return UserError(f"{path}: found {truncated_repr(first['input'])}; a {WANTED[first['type']]} is required")
+        return UserError(f"{path}: expected a {WANTED[first['type']]}, got {truncated_repr(first['input'])}")
     message = first["msg"].removeprefix("Value error, ")
     return UserError(f"{path}: found {truncated_repr(first['input'])}; {message[0].lower()}{message[1:]}")
 

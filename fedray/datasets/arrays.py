@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from fedray.common.errors import UserError, one_line
-from fedray.common.yaml_files import located
+from fedray.common.yaml_files import located_file
 from fedray.datasets.base import Images, Published, Recipe
 from fedray.datasets.dataset import Dataset
 
@@ -53,10 +53,8 @@ class Npz(Images):
     path: str = Field(description="the .npz file")
 
     def read(self) -> Dataset:
-        path = located("data.path", self.path)
+        path = located_file("data.path", self.path)
         try:
-            if path.exists() and not path.is_file():  # reading a pipe or a device could take for ever
-                raise ValueError("it is not a regular file")
             if path.is_file() and not zipfile.is_zipfile(path):  # NumPy would tell how to load a pickle all the same
                 raise ValueError("it is not an archive of arrays")
             with np.load(path, allow_pickle=False) as file:

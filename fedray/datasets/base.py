@@ -116,7 +116,9 @@ class Images(DataSource):
     )
     channels: Literal[1, 3] | None = Field(None, description="3: grey images become RGB; default: the preset's")
     mean: tuple[float, ...] = Field((), description="per channel, of images in [0, 1]; default: the preset's")
-    std: tuple[float, ...] = Field((), description="per channel, of images in [0, 1]; default: the preset's")
+    std: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        (), description="per channel, of images in [0, 1]; default: the preset's"
+    )
 
     @field_validator("augment", mode="before")
     @classmethod

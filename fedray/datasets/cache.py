@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from stat import S_ISREG
 
 import numpy as np
 
@@ -75,5 +76,7 @@ def _key(version: str, sources: Iterable[Path]) -> str:
             stat = path.stat()
         except OSError as error:
             raise UserError(f"data.name: {path} cannot be read: {error.strerror}") from None
+        if not S_ISREG(stat.st_mode):
+            raise UserError(f"data.name: {path} is not a regular file")
         digest.update(f"{path.relative_to(data_dir())}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:16]

@@ -1,15 +1,18 @@
 """Images and text made up from a formula, for trying out a sweep whose data are not at hand."""
 
-from typing import Annotated
+import math
+from typing import Annotated, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.datasets.base import DataSource, Images, Published, Recipe
 from fedray.datasets.dataset import Dataset
 
+VALUES = 4 * 10**9
+"""Pixels or characters that may be made up; more are taken for a typo."""
 PATCHES = 4
 """A class's pattern is 4 x 4 patches per channel, whatever the image's size."""
 
@@ -21,7 +24,7 @@ class Synthetic(Images):
 
     name = "synthetic"
     recipes = {"plain": Recipe((0.5,), (0.25,))}
-    classes: int = Field(10, gt=1, description="number of classes")
+    classes: int = Field(10, gt=1, le=100_000, description="number of classes")
     shape: tuple[Annotated[int, Field(gt=0)], Annotated[int, Field(gt=0)], Annotated[int, Field(gt=0)]] = Field(
         (3, 32, 32), description="channels, height, width"
     )
@@ -35,6 +38,11 @@ class Synthetic(Images):
         description="standard deviation of a pixel's noise; the "
         "patches of two classes differ by 0.29 (rms; images are in [0, 1])",
     )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        refuse_typos((self.train + self.test + self.classes) * math.prod(self.shape))
+        return self
 
     def expected(self) -> Published:
         return Published(self.train, self.test, self.classes, self.shape, clients=self.clients or None, size="none")
@@ -76,6 +84,11 @@ class SyntheticText(DataSource):
     test: int = Field(500, gt=0, description="test samples")
     clients: int = Field(0, ge=0, description="natural clients; 0: the data come without")
 
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        refuse_typos((self.train + self.test) * self.length)
+        return self
+
     def expected(self) -> Published:
         return Published(self.train, self.test, self.classes, (self.length,), clients=self.clients or None, size="none")
 
@@ -97,6 +110,14 @@ class SyntheticText(DataSource):
         first, steps = rng.integers(self.classes, size=(count, 1)), rng.integers(1, 4, size=(count, self.length))
         text = np.concatenate([first, first + steps.cumsum(axis=1)], axis=1) % self.classes
         return text[:, :-1].astype(np.uint8), text[:, -1].astype(np.int64)
+
+
+def refuse_typos(values: int) -> None:
+    """Refuse more values than VALUES. Raises UserError."""
+    if values > VALUES:
+        raise UserError(
+            f"data.train: train, test and shape ask for {values:.3g} values; at most {VALUES:.3g} are allowed"
+        )
 
 
 def owners(clients: int, count: int, part: str) -> np.ndarray | None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedray.common.component import Component
 from fedray.common.errors import UserError, one_line
-from fedray.common.yaml_files import located
+from fedray.common.yaml_files import located_file
 
 
 class ModelSpec(Component):
@@ -69,7 +69,7 @@ class ModelSpec(Component):
         """Load the `init` file, if any. Raises UserError where it does not fit."""
         if self.init is None:
             return
-        path = located("model.init", self.init)
+        path = located_file("model.init", self.init)
         try:
             if path.suffix == ".safetensors":
                 from safetensors.torch import load_file
@@ -81,7 +81,7 @@ class ModelSpec(Component):
         except FileNotFoundError:
             raise UserError(f"model.init: {path} does not exist") from None
         except pickle.UnpicklingError:  # torch's message tells how to run whatever a file names
-            raise UserError(f"model.init: {path} does not fit {self.name}: it is no file of tensors") from None
+            raise UserError(f"model.init: {path} does not fit {self.name}: it is not a file of tensors") from None
         except Exception as error:  # torch and safetensors raise a dozen kinds for a file that is not theirs
             raise UserError(f"model.init: {path} does not fit {self.name}: {one_line(error)}") from None
 

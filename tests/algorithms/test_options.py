@@ -49,9 +49,9 @@ def test_numbers(name: str, option: str) -> None:
             {"name": "fedtoga", "perturbation": "local"},
             "algorithm.perturbation: found 'local'; input should be 'fusion', 'global' or 'neighbour'",
         ),
-        ({"mu": 1.0}, "a mapping with a `name` is required"),
+        ({"mu": 1.0}, "expected a name or a mapping with `name`"),
         ({"name": "fedray.algorithms:Missing"}, "algorithm.name: 'fedray.algorithms:Missing' cannot be imported"),
-        ({"name": "fedray.engine.problem:Problem"}, "is not a fedray.algorithms.base.Algorithm"),
+        ({"name": "fedray.engine.problem:Problem"}, "is not a subclass of fedray.algorithms.base.Algorithm"),
     ],
 )
 def test_messages(section: Any, message: str) -> None:

@@ -81,7 +81,7 @@ def test_a_model_of_ones_own_may_serve() -> None:
         ({"name": "fedsol", "proximal": "fedavg"}, "algorithm.proximal.name: unknown name 'fedavg'; did you mean"),
         ({"name": "fedsol", "proximal": {"name": "kl", "tau": 0}}, "algorithm.proximal.tau: found 0; input should"),
         ({"name": "fedsol", "proximal": {"name": "fednova", "mu": 1}}, "algorithm.proximal.mu: found 1"),
-        ({"name": "fedsol", "proximal": 3}, "algorithm.proximal: found 3; a mapping with a `name` is required"),
+        ({"name": "fedsol", "proximal": 3}, "algorithm.proximal: expected a name or a mapping with `name`, got 3"),
         ({"name": "fedsol", "proximal": "moon", "perturb": "head"}, "algorithm.perturb: found 'head', on which MOON"),
         (
             {"name": "projection", "proximal": "moon"},

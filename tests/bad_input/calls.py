@@ -106,7 +106,7 @@ CASES: dict[str, Case] = {
     "show alpha": Case(
         ["data", "show", "digits", "--alpha", "nan"], "partition.alpha: found nan; input should be a finite number"
     ),
-    "show no alpha": Case(["data", "show", "digits"], "partition.alpha: is required"),
+    "show no alpha": Case(["data", "show", "digits"], "partition.alpha is required"),
     "show to nowhere": Case(
         ["data", "show", "digits", "--alpha", "1", "--out", "no/such/a.png"],
         "--out: no/such/a.png cannot be written: [Errno 2] No such file or directory: 'no/such/a.png'",

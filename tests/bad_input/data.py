@@ -1,5 +1,6 @@
 """Data sets and other files that a run names."""
 
+import os
 import pickle
 
 import numpy as np
@@ -18,9 +19,24 @@ CASES: dict[str, Case] = {
         NPZ,
         prepare=put("data.npz", ""),
     ),
-    "npz is a folder": run(
-        "data.path: . is not a readable .npz file: ValueError: it is not a regular file", "data={name: npz, path: .}"
+    "npz is a pipe": run(
+        "data.path: data.npz is not a regular file", NPZ, prepare=lambda here: os.mkfifo(here / "data.npz")
     ),
+    "npz is a device": run("data.path: /dev/zero is not a regular file", "data={name: npz, path: /dev/zero}"),
+    "npz without features": run(
+        "data.path: data.npz: x_train has shape (20, 0); at least one sample and one feature are required",
+        NPZ,
+        prepare=npz(x_train=np.zeros((20, 0), np.float32)),
+    ),
+    "npz of complex numbers": run(
+        "data.path: data.npz: x_train is complex64 (20, 5); uint8 (n, h, w[, c]) or float32 (n, ...) is required",
+        NPZ,
+        prepare=npz(x_train=np.zeros((20, 5), np.complex64)),
+    ),
+    "weights are a pipe": run(
+        "model.init: a.pt is not a regular file", "model.init=a.pt", prepare=lambda here: os.mkfifo(here / "a.pt")
+    ),
+    "npz is a folder": run("data.path: . is not a regular file", "data={name: npz, path: .}"),
     "npz of nobody": run(
         "data.path: found '~no_such_user/x': Could not determine home directory…",
         "data={name: npz, path: ~no_such_user/x}",
@@ -235,11 +251,11 @@ CASES: dict[str, Case] = {
         prepare=put("a.safetensors", b"\xff" * 64),
     ),
     "init a pickle": run(
-        "model.init: a.pt does not fit mlp: it is no file of tensors",
+        "model.init: a.pt does not fit mlp: it is not a file of tensors",
         "model.init=a.pt",
         prepare=put("a.pt", pickle.dumps(Opens(), 2)),
     ),
-    "init a folder": run("model.init: . does not fit mlp: IsADirectoryError: [Errno 21]…", "model.init=."),
+    "init a folder": run("model.init: . is not a regular file", "model.init=."),
     "init of nobody": run(
         "model.init: found '~no_such_user/x': Could not determine home directory…", "model.init=~no_such_user/x"
     ),

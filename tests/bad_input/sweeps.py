@@ -1,5 +1,7 @@
 """The YAML itself, and what a sweep says."""
 
+import os
+
 import yaml
 
 from tests.bad_input.case import BASE, LAUGHS, RUN, Case, put, sweep, text
@@ -12,12 +14,18 @@ CASES: dict[str, Case] = {
     "absent": Case(["run", "absent.yaml"], "absent.yaml: cannot be read: No such file or directory"),
     "a folder": Case(["sweep", "."], ".: cannot be read: Is a directory"),
     "sweep absent": Case(["sweep", "absent.yaml"], "absent.yaml: cannot be read: No such file or directory"),
-    "empty": text("file.yaml: holds nothing, a mapping is required", ""),
-    "a list": text("file.yaml: holds list, a mapping is required", "- 1\n"),
-    "a word": text("file.yaml: holds str, a mapping is required", "hello"),
+    "a pipe": Case(["run", "p.yaml"], "p.yaml: is not a regular file", lambda here: os.mkfifo(here / "p.yaml")),
+    "a device": Case(["sweep", "/dev/zero"], "/dev/zero: is not a regular file"),
+    "aliases of a long text": text(
+        "file.yaml: its aliases repeat more than 100000 values",
+        f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 70_000)}]\n",
+    ),
+    "empty": text("file.yaml: expected a mapping, got nothing", ""),
+    "a list": text("file.yaml: expected a mapping, got list", "- 1\n"),
+    "a word": text("file.yaml: expected a mapping, got str", "hello"),
     "broken": text("file.yaml: line 2: is not YAML: expected ',' or ']', but got '<stream end>'", "a: [1\n"),
     "tab": text("file.yaml: line 2: is not YAML: found character '\\t' that cannot start any token", "a:\n\tb: 1\n"),
-    "twice": text("file.yaml: line 2: the key 'seed' stands there twice", "seed: 1\nseed: 2\n"),
+    "twice": text("file.yaml: line 2: the key 'seed' is repeated", "seed: 1\nseed: 2\n"),
     "object": text(
         "file.yaml: line 1: is not YAML: could not determine a constructor for the tag "
         "'tag:yaml.org,2002:python/object/apply:os.system'",
@@ -29,9 +37,9 @@ CASES: dict[str, Case] = {
     ),
     "latin-1": text("file.yaml: is not a text file", "name: é".encode("latin-1")),
     "two documents": text("file.yaml: line 2: is not YAML: but found another document", "a: 1\n---\nb: 2\n"),
-    "number as key": text("file.yaml: line 1: the key 1 is no text; in quotes it is", "1: 2\n"),
-    "list as key": text("file.yaml: line 1: the key [1] is no text; in quotes it is", "? [1]\n: 2\n"),
-    "on as key": text("file.yaml: line 1: the key True is no text; in quotes it is", "on: 2\n"),
+    "number as key": text("file.yaml: line 1: keys must be strings; quote 1", "1: 2\n"),
+    "list as key": text("file.yaml: line 1: keys must be strings; quote [1]", "? [1]\n: 2\n"),
+    "on as key": text("file.yaml: line 1: keys must be strings; quote True", "on: 2\n"),
     "merge key": text("file.yaml: line 1: `<<` merges mappings only", "<<: 3\n"),
     "merge a list": text("file.yaml: line 1: `<<` merges mappings only", "<<: [{a: 1}, b]\n"),
     "billion laughs": text("file.yaml: its aliases repeat more than 100000 values", LAUGHS),
@@ -47,8 +55,8 @@ CASES: dict[str, Case] = {
         "file.yaml: line 1: is not YAML: could not determine a constructor for the tag '!x'", "seed: !x 1\n"
     ),
     "undefined alias": text("file.yaml: line 1: is not YAML: found undefined alias 'a'", "seed: *a\n"),
-    "base a list": text("file.yaml: base: found [1]; a mapping is required", "name: x\nbase: [1]\n"),
-    "nothing in it": text("file.yaml: data: is required", "{}"),
+    "base a list": text("file.yaml: base: expected a mapping, got [1]", "name: x\nbase: [1]\n"),
+    "nothing in it": text("file.yaml: data is required", "{}"),
     "surrogate": text(
         "file.yaml: seed: found '\\ud800'; input should be a valid string, unable to parse raw data as a unicode "
         "string",
@@ -56,8 +64,8 @@ CASES: dict[str, Case] = {
     ),
     # Sweeps
     "unknown key": sweep("configuration: unknown name 'gird'; did you mean 'grid'?…", gird={}),
-    "no list": sweep("grid.seed: found 3; a list is required", grid={"seed": 3}),
-    "grid a list": sweep("grid: found [1]; a mapping is required", grid=[1]),
+    "no list": sweep("grid.seed: expected a list, got 3", grid={"seed": 3}),
+    "grid a list": sweep("grid: expected a mapping, got [1]", grid=[1]),
     "bad cell": sweep(
         "algorithm.rho: found -0.1; input should be greater than or equal to 0", grid={"algorithm.rho": [0.1, -0.1]}
     ),
@@ -67,7 +75,7 @@ CASES: dict[str, Case] = {
     "value twice": sweep("grid.seed: lists 0 more than once", grid={"seed": [0, 1, 0]}),
     "case twice": sweep("cases.cases: lists {'seed': 1} more than once", cases=[{"seed": 1}, {"seed": 1}]),
     "no cases": sweep("cases.cases: found []; list should have at least 1 item after validation, not 0", cases=[]),
-    "case a number": sweep("cases.cases.0: found 1; a mapping is required", cases=[1]),
+    "case a number": sweep("cases.cases.0: expected a mapping, got 1", cases=[1]),
     "unknown case": sweep("configuration: unknown name 'sed'; did you mean 'seed'?…", cases=[{"sed": 1}]),
     "too many cells": sweep(
         "grid: the axes multiply to 160400 cells; at most 100000 are allowed",
@@ -117,7 +125,7 @@ CASES: dict[str, Case] = {
         "search.seed: choice does not take []; a list of values, at least one is required",
         search={"seed": {"choice": []}},
     ),
-    "search a list": sweep("search.seed: found [1, 2]; a mapping is required", search={"seed": [1, 2]}),
+    "search a list": sweep("search.seed: expected a mapping, got [1, 2]", search={"seed": [1, 2]}),
     "scheduler": sweep("scheduler.name: found 'random'; input should be 'asha' or 'median'", scheduler="random"),
     "scheduler on the test set, unasked": sweep(
         "scheduler.metric: found validation_accuracy, but the cells have no `data.validation`; hold samples out, or "
@@ -154,7 +162,7 @@ CASES: dict[str, Case] = {
         select="last10_test_accuracy",
     ),
     "space of a case": sweep(
-        "cases.cases.0.search.training.lr: found 3; a mapping is required",
+        "cases.cases.0.search.training.lr: expected a mapping, got 3",
         cases=[{"algorithm.rho": 0.1, "search": {"training.lr": 3}}],
     ),
     "tune without final": sweep("final: is required beside `tune`", search=LR, tune={"seeds": [1]}),
@@ -203,8 +211,8 @@ CASES: dict[str, Case] = {
         name="x" * 200,
     ),
     "no name": sweep("name: found None; input should be a valid string", name=None),
-    "base of a list": sweep("base: found [1]; a mapping is required", base=[1]),
-    "base empty": sweep("data: is required", base={}),
+    "base of a list": sweep("base: expected a mapping, got [1]", base=[1]),
+    "base empty": sweep("data is required", base={}),
     "no smoke": sweep("smoke: this sweep has no smoke section", "--smoke"),
     "smoke cases": sweep(
         "smoke.cases: unknown name 'b'; valid: a",

@@ -116,7 +116,7 @@ def test_arrays_and_weights_run_nothing(here: Path) -> None:
     with pytest.raises(UserError, match="Object arrays cannot be loaded"):
         data_source({"name": "npz", "path": "data.npz"}).load()
     spec = RunConfig.parse(RUN | {"model": {"name": "mlp", "init": "init.pt"}}).model
-    with pytest.raises(UserError, match="it is no file of tensors"):
+    with pytest.raises(UserError, match="it is not a file of tensors"):
         spec.load_init(torch.nn.Linear(1, 1))
     assert not (here / "owned").exists()
 
