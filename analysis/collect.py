@@ -12,8 +12,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from fedray.common.errors import UserError, unknown
-from fedray.tracking.store import best_runs, open_store, search, status
-from fedray.tracking.tracker import SUMMARY, flat
+from fedray.tracking.store import best_runs, metrics, open_store, search, status
+from fedray.tracking.tracker import flat
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,6 @@ def _row(cell: dict[str, Any], run: Run | None) -> dict[str, Any]:
         row[f"chosen.{key}"] = row.pop(key, None)
     if run is not None:
         row |= {"status": status(run), "run_id": run.info.run_id}
-        row |= {f"metrics.{name.removeprefix(SUMMARY)}": value for name, value in run.data.metrics.items()}
+        row |= {f"metrics.{name}": value for name, value in metrics(run).items()}
         row |= {"message": run.data.tags.get("fedray.message", "")}
     return row

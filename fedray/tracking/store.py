@@ -79,6 +79,8 @@ UI = "http://127.0.0.1:5000"
 """Where `fedray ui` listens unless it is told otherwise."""
 TRAINING = "?workflowType=machine_learning"
 """Of the two ways in which MLflow shows an experiment, the one for training; the other is for language models."""
+SUMMARY = "summary/"
+"""Stands before metrics that a run has once, so that MLflow's pages show them as a section of their own."""
 IS_CELL = "tags.`fedray.kind` = 'cell'"
 RANK = ("finished", "diverged", "stopped", "pruned", "failed", "interrupted", "running")
 """Where a cell has several runs, the one whose status comes first counts."""
@@ -263,6 +265,11 @@ def delete_runs(runs: Iterable[str]) -> None:
         client.delete_run(run)
 
 
+def metrics(run: Run) -> dict[str, float]:
+    """A run's latest metrics under the names that tables use, without the prefix of those that it has once."""
+    return {name.removeprefix(SUMMARY): value for name, value in run.data.metrics.items()}
+
+
 def status(run: Run) -> str:
     """A cell's `fedray.status`."""
     found = run.data.tags.get("fedray.status", "running")
@@ -272,7 +279,7 @@ def status(run: Run) -> str:
 def outcomes_in(client: MlflowClient, experiment: str, cells: Iterable[str]) -> dict[str, Outcome]:
     """Cell hash -> outcome, of those of the cells that have one."""
     return {
-        cell: Outcome(status(run), run.data.tags.get("fedray.stopper", ""), run.data.metrics)
+        cell: Outcome(status(run), run.data.tags.get("fedray.stopper", ""), metrics(run))
         for cell, run in best_runs(client, experiment, cells).items()
     }
 

@@ -28,6 +28,7 @@ from fedray.tracking.outbox import Outbox
 from fedray.tracking.provenance import environment_tags, git_tags
 from fedray.tracking.store import (
     RANK,
+    SUMMARY,
     Outcome,
     is_transient,
     open_store,
@@ -40,8 +41,6 @@ from fedray.tracking.store import (
 
 T = TypeVar("T")
 
-SUMMARY = "summary/"
-"""Stands before metrics that a run has once; MLflow's pages show them as a section below what is logged by round."""
 LAST = 10
 """How many evaluated rounds `last10_*` averages."""
 ENDED = ("finished", "stopped", "pruned")

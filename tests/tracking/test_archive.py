@@ -106,7 +106,7 @@ def test_what_is_further_here_stays_and_what_is_not_is_replaced(use: Callable[[s
     sweep = stored_sweep("sweep")
     assert {one["hash"] for one in sweep.cells} == {one["hash"] for one in [*CELLS, other]}
     assert {run.data.tags["fedray.status"] for run in sweep.runs.values()} == {"finished"}
-    assert sweep.runs[CELLS[2]["hash"]].data.metrics["final_test_accuracy"] == 80
+    assert sweep.runs[CELLS[2]["hash"]].data.metrics["summary/final_test_accuracy"] == 80
 
 
 def test_refusals(use: Callable[[str], None], tmp_path: Path) -> None:
