@@ -1,7 +1,10 @@
 """FedGELA: a fixed classifier for everyone, adapted to each client's classes; its halves FedGE and LA-only."""
 
-from typing import Annotated, Literal
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -9,8 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Client, Forward, ParameterGroup
 from fedray.algorithms.linear_head import Gamma, LinearHead, Q, Unbiased, counts, normalised, phi
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, one_line
 from fedray.common.identity import Later
+from fedray.common.yaml_files import located
 from fedray.models.network import Layout, Output
 
 PAPER = "Fan et al., Federated learning with bilateral curation for partially class-disjoint data, NeurIPS 2023"
@@ -27,13 +31,31 @@ def simplex_etf(classes: int, width: int) -> Tensor:
     return result
 
 
+def read_simplex(path: str) -> Tensor:
+    """Class vectors `(C, d)`, float64, of a .npy file.
+
+    Raises:
+        UserError: The file cannot be read, or holds something else than a matrix of numbers.
+    """
+    try:
+        rows = np.load(located("algorithm.simplex", path), allow_pickle=False)
+        if rows.ndim != 2 or not np.isfinite(rows).all():
+            raise ValueError(f"it holds {rows.dtype} {rows.shape}")
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(
+            f"algorithm.simplex: {path} is not a .npy file of finite numbers (classes, features): {one_line(error)}"
+        ) from None
+    return torch.from_numpy(rows.astype(np.float64))
+
+
 class FedGE(LinearHead):
     """q = ∇ CE(W h/||h||) by the body, W = √E_W times a simplex ETF that never moves; only the body is sent.
 
     FedGELA with Φ = 1: its ablation "GE". A model needs at least as many features as classes; its head's bias is 0. The
     paper's models end in a linear projection (`model.projection`), whose features can have either sign. Features of
     length 1 (E_H = 1) as in the paper, not the BatchNorm of its code (D-37); √E_W is the factor on the logits, of which
-    the paper and its code speak in different units (D-38). The personal model is the one after local training.
+    the paper and its code speak in different units (D-38). `simplex` reads the class vectors that the authors' code
+    drew (D-118). The personal model is the one after local training.
     """
 
     name = "fedge"
@@ -49,6 +71,15 @@ class FedGE(LinearHead):
         description="E_W: squared length of a class vector",
         json_schema_extra={"paper": {"figure 4, powers of ten": "10e3 to 10e6"}},
     )
+    simplex: Annotated[str | None, Later()] = Field(
+        None, description="path of a .npy file with the class vectors m_c as rows; default drawn by the run's seed"
+    )
+
+    def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
+        found = super().identity_entries(written)
+        if self.simplex is not None:  # by what the file holds, not by where it is
+            found["simplex"] = hashlib.sha256(read_simplex(self.simplex).numpy().tobytes()).hexdigest()
+        return found
 
     def check_built(self, layout: Layout, tokens: bool) -> None:
         super().check_built(layout, tokens)
@@ -62,7 +93,10 @@ class FedGE(LinearHead):
     def initial(self, theta: Tensor, layout: Layout) -> Tensor:
         theta = theta * layout.part("body")
         weight = layout.views(theta)[self.weight(layout)]
-        weight.copy_(self.scale_w**0.5 * simplex_etf(*weight.shape))
+        rows = simplex_etf(*weight.shape) if self.simplex is None else read_simplex(self.simplex)
+        if rows.shape != weight.shape:
+            raise UserError(f"algorithm.simplex: found {tuple(rows.shape)}; the model's head has {tuple(weight.shape)}")
+        weight.copy_(self.scale_w**0.5 * rows)
         return theta
 
     def trained_part(self, c: Client) -> ParameterGroup:

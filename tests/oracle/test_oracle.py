@@ -11,12 +11,16 @@ of its initial model) is the first one for which the oracle, on its own, never c
 
 import dataclasses
 import functools
+import hashlib
 import typing
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedray.algorithms import ALGORITHMS
+from fedray.algorithms.fedgela import simplex_etf
+from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
@@ -25,7 +29,7 @@ from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 
 from .cases import BASE, CASES, NOT_COMPARED, SETTINGS, Case
-from .classifiers import fedrod_with_heads
+from .classifiers import fedgela, fedrod_with_heads
 from .nets import MLP, SoftmaxRegression
 from .tensors import Tensors
 from .world import World
@@ -199,6 +203,30 @@ def test_every_setting_matters(setting: str) -> None:
         assert np.abs(fedrays(index) - flat(without)).max() > 3 * TOLERANCE, name
 
 
+@pytest.mark.parametrize("method", ["fedge", "fedgela"])
+def test_simplex(method: str, tmp_path: Path) -> None:
+    """Class vectors of a file: the oracle starts from them, and they are not those that the seed draws."""
+    rows = simplex_etf(CLASSES, HIDDEN).numpy()[::-1]
+    np.save(tmp_path / "m.npy", rows)
+    form = "one" if method == "fedge" else "x"
+    options = {"scale_w": 4.0, "simplex": str(tmp_path / "m.npy")}
+    case = Case(method, fedgela, options, {"scale_w": 4.0, "form": form})
+    w = world(case, 0)
+    assert np.abs(w.x0["W2"] - 2 * rows).max() < 1e-6
+    assert np.abs(run(problem(case, 0), InlineBackend()).theta.numpy() - flat(fedgela(w, 4.0, form))).max() < TOLERANCE
+    drawn = Case(method, fedgela, {"scale_w": 4.0}, {})
+    assert np.abs(world(drawn, 0).x0["W2"] - w.x0["W2"]).max() > 0.1
+    identity = problem(case, 0).config.identity("")["algorithm"]
+    assert identity["simplex"] == hashlib.sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()
+    assert "simplex" not in problem(drawn, 0).config.identity("")["algorithm"]
+    np.save(tmp_path / "m.npy", rows[:, 1:])
+    with pytest.raises(UserError, match=r"algorithm\.simplex: found \(4, 7\); the model's head has \(4, 8\)"):
+        world(case, 0)
+    (tmp_path / "m.npy").write_text("text")
+    with pytest.raises(UserError, match=r"algorithm\.simplex: .*m\.npy is not a \.npy file"):
+        world(case, 0)
+
+
 def test_every_method_has_an_oracle() -> None:
     """Nothing in the registry is left uncompared but by name and reason."""
     compared = {case.method for case in CASES}
@@ -218,7 +246,7 @@ def test_every_option_is_compared(name: str) -> None:
             assert used == {"True", "False"}, option
         elif isinstance(field.default, int | float):
             assert used - {repr(field.default)}, option
-        else:
+        elif option != "simplex":  # test_simplex
             assert option == "proximal"
             losses = {given.get(option, {"name": field.default})["name"] for given in options}
             assert losses == ALGORITHMS[name].choices.keys()
