@@ -35,7 +35,7 @@ def line(one: Decided, price: Price) -> str:
     counts = Counter(column.status for column in one.columns.values())
     parts = [f"{one.whole.status:<14}  {one.claim.name}: {one.claim.says}"]
     if len(one.columns) > 1:
-        parts.append(", ".join(f"{n} of {len(one.columns)} columns {status}" for status, n in counts.items()))
+        parts.append(", ".join(f"{status} in {n} of {len(one.columns)} columns" for status, n in counts.items()))
     parts += [text for text in (ours(one.whole), theirs(one), seeds(one.whole), cost(one, price)) if text]
     return " | ".join(parts)
 

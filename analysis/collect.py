@@ -89,10 +89,7 @@ def collect(name: str) -> Collected:
         name,
         pd.DataFrame(rows),
         {cell["hash"]: cell["config"] for cell in cells},
-        next(
-            (Search(tuple(cell["search"]["keys"]), cell["search"]["select"]) for cell in cells if cell.get("search")),
-            Search(),
-        ),
+        _searched(cells),
         {cell["hash"]: cell["tuned"] for cell in cells if "tuned" in cell},
         client,
         {run.info.run_id: run for run in found if run is not None},
