@@ -178,8 +178,8 @@ def _relative_flops(config: dict[str, Any]) -> float:
     for section in ("algorithm", "model"):
         if ":" in config[section]["name"]:
             raise UserError(
-                f"--metric: relative_flops of {config[section]['name']}, a class of one's own, cannot be "
-                "counted: what a store names is not imported"
+                f"--metric: relative_flops of {config[section]['name']}, a plug-in, cannot be "
+                "counted: fedray imports no class that a store names"
             )
     return relative_compute(RunConfig.parse(config))
 

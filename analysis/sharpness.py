@@ -148,8 +148,7 @@ def _read(client: MlflowClient, run: str) -> tuple[RunConfig, str, str]:
     for section in ("algorithm", "model"):
         if ":" in config[section]["name"]:
             raise UserError(
-                f"--run: {section} is {config[section]['name']}, a class of one's own; what a store names "
-                "is not imported"
+                f"--run: {section} is {config[section]['name']}, a plug-in; fedray imports no class that a store names"
             )
     parsed = RunConfig.parse(config)
     if parsed.algorithm.keeps != "none":

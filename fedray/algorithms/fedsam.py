@@ -48,7 +48,7 @@ class FedSAM(Algorithm):
     def check_built(self, layout: Layout, tokens: bool) -> None:
         super().check_built(layout, tokens)
         if not (layout.part(self.perturb) * layout.trainable).any():
-            raise UserError(f"algorithm.perturb: found {self.perturb!r}, of which the model has nothing to train")
+            raise UserError(f"algorithm.perturb: found {self.perturb!r}; the model has no parameters there to train")
 
     def gradient(self, c: Client) -> Tensor:
         return c.grad(c.theta + self.rho * unit(c.grad(c.theta, part=self.perturb)))

@@ -146,7 +146,7 @@ class FedSOL(WithProximalLoss):
     def check_built(self, layout: Layout, tokens: bool) -> None:
         super().check_built(layout, tokens)
         if not (layout.part(self.perturb) * layout.trainable).any():
-            raise UserError(f"algorithm.perturb: found {self.perturb!r}, of which the model has nothing to train")
+            raise UserError(f"algorithm.perturb: found {self.perturb!r}; the model has no parameters there to train")
 
     def label(self) -> str:
         """As the paper's tables call it: `fedsol`, `fedsol-all`, `fedsol+feddyn`, `fedsol-a3`."""

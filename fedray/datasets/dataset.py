@@ -59,7 +59,7 @@ class Dataset:
             )
         if self.augment and self.x_train.ndim != 4:
             raise UserError(
-                f"data.augment: data {self.name} are no images, their samples have shape {self.x_train.shape[1:]}"
+                f"data.augment: data {self.name} are not images; their samples have shape {self.x_train.shape[1:]}"
             )
 
     @property

@@ -130,7 +130,7 @@ class FedISIC2019(Images):
         for line, row in enumerate(lines, 2):
             try:
                 if not re.fullmatch(r"\w[\w.-]*", row["image"]):
-                    raise ValueError(f"{row['image']!r} is no name of an image")
+                    raise ValueError(f"{row['image']!r} is not the name of an image")
                 path = root / "ISIC_2019_Training_Input_preprocessed" / f"{row['image']}.jpg"
                 target, centre = int(row["target"]), int(row["center"])
                 if not (0 <= target < 8 and 0 <= centre < 2**31):

@@ -82,7 +82,7 @@ def _users(name: str, path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
             for user, count in zip(content["users"], content["num_samples"], strict=True)
         ]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"data.name: {name}: {path} is no LEAF json: {one_line(error)}") from None
+        raise UserError(f"data.name: {name}: {path} is not a LEAF json: {one_line(error)}") from None
     for user, x, y, count in rows:
         if not (isinstance(user, str) and isinstance(x, list) and isinstance(y, list)):
             raise UserError(f"data.name: {name}: {path}: user {truncated_repr(user)} has no lists x and y")

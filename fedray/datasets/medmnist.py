@@ -39,7 +39,7 @@ class MedMNIST(Images):
             raise self.missing(path.name)
         try:
             if not zipfile.is_zipfile(path):  # NumPy would tell how to load a pickle all the same
-                raise ValueError("it is no archive of arrays")
+                raise ValueError("it is not an archive of arrays")
             with np.load(path, allow_pickle=False) as file:
                 arrays = {
                     f"{part}_{what}": file[f"{part}_{what}"]

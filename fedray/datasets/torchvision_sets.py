@@ -77,7 +77,7 @@ class Torchvision(Images):
         if not path.exists():
             raise self.missing(str(path.relative_to(data_dir())))
         if not path.is_file():
-            raise UserError(f"data.name: {self.name}: {path} is no file")
+            raise UserError(f"data.name: {self.name}: {path} is not a file")
         if md5 is not None and _md5(path) != md5:
             raise UserError(f"data.name: {self.name}: {path} is damaged, its md5 is not the published {md5}")
 

@@ -155,7 +155,9 @@ def test_perturbing_nothing_is_refused(perturb: str, model: Any, refused: bool) 
     if not refused:
         built.network("cpu")
         return
-    with pytest.raises(UserError, match=r"algorithm\.perturb: found 'body', of which the model has nothing to train"):
+    with pytest.raises(
+        UserError, match=r"algorithm\.perturb: found 'body'; the model has no parameters there to train"
+    ):
         built.network("cpu")
 
 

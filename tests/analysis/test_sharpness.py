@@ -84,7 +84,7 @@ def test_refusals(store: Tracker) -> None:
     for run, message in (
         (none, "there is no checkpoint of it in"),
         (personal, "has no global model"),
-        (foreign, "a class of one's own; what a store names is not imported"),
+        (foreign, "a plug-in; fedray imports no class that a store names"),
         (sweep, "is a sweep; one of its cells is required"),
         ("0" * 32, "is not in this store"),
     ):

@@ -132,7 +132,7 @@ CASES: dict[str, Case] = {
         prepare=put("data/MNIST/raw/train-images-idx3-ubyte.gz", "hello"),
     ),
     "file is a folder": run(
-        "data.name: mnist: {here}/data/MNIST/raw/train-images-idx3-ubyte is no file",
+        "data.name: mnist: {here}/data/MNIST/raw/train-images-idx3-ubyte is not a file",
         "data=mnist",
         prepare=lambda here: (here / "data/MNIST/raw/train-images-idx3-ubyte").mkdir(parents=True),
     ),
@@ -155,17 +155,17 @@ CASES: dict[str, Case] = {
         prepare=put("data/cifar-10-batches-py/data_batch_1", pickle.dumps(Opens())),
     ),
     "leaf no json": run(
-        "data.name: femnist: {here}/data/femnist/train/a.json is no LEAF json: JSONDecodeError: Expecting property…",
+        "data.name: femnist: {here}/data/femnist/train/a.json is not a LEAF json: JSONDecodeError: Expecting property…",
         "data=femnist",
         prepare=leaf("{"),
     ),
     "leaf a list": run(
-        "data.name: femnist: {here}/data/femnist/train/a.json is no LEAF json: TypeError: list indices…",
+        "data.name: femnist: {here}/data/femnist/train/a.json is not a LEAF json: TypeError: list indices…",
         "data=femnist",
         prepare=leaf("[]"),
     ),
     "leaf deep": run(
-        "data.name: femnist: {here}/data/femnist/train/a.json is no LEAF json: RecursionError: maximum recursion…",
+        "data.name: femnist: {here}/data/femnist/train/a.json is not a LEAF json: RecursionError: maximum recursion…",
         "data=femnist",
         prepare=leaf("[" * 100000),
     ),
@@ -205,7 +205,7 @@ CASES: dict[str, Case] = {
     ),
     "isic path": run(
         "data.name: fed_isic2019: {here}/data/fed_isic2019/train_test_split: line 2 has no image, target (0 to "
-        "7), center and fold (train or test): ValueError(\"'../../x' is no name of an image\")",
+        "7), center and fold (train or test): ValueError(\"'../../x' is not the name of an image\")",
         "data=fed_isic2019",
         prepare=put("data/fed_isic2019/train_test_split", "image,target,center,fold\n../../x,1,0,train\n"),
     ),
@@ -221,7 +221,8 @@ CASES: dict[str, Case] = {
         prepare=put("data/fed_isic2019/train_test_split", "image,target,center,fold\n"),
     ),
     "medmnist text": run(
-        "data.name: tissuemnist: {here}/data/tissuemnist.npz cannot be read: ValueError: it is no archive of arrays",
+        "data.name: tissuemnist: {here}/data/tissuemnist.npz cannot be read: ValueError: it is not an archive of "
+        "arrays",
         "data=tissuemnist",
         prepare=put("data/tissuemnist.npz", "hello"),
     ),

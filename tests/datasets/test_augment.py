@@ -189,7 +189,7 @@ def test_wrong_transforms_are_refused(value: object, words: list[str]) -> None:
 
 def test_augmentation_needs_images() -> None:
     x, y = np.zeros((4, 5), np.float32), np.zeros(4, np.int64)
-    with pytest.raises(UserError, match="are no images"):
+    with pytest.raises(UserError, match="are not images"):
         Dataset("table", x, y, x, y, 1, augment=(Flip(),))
 
 
