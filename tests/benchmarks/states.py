@@ -8,6 +8,8 @@ import json
 import shutil
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -57,7 +59,7 @@ def own_memory() -> int:
 
 def measured(algorithm: str, clients: int, rounds: int, folder: Path) -> dict[str, Any]:
     """Median seconds of the last 20 rounds, of a checkpoint after 20 changed states, of loading; memory."""
-    before = own_memory()
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
     backend = RayBackend(Runtime(actors=2))
     try:
         simulation = Simulation(problem(algorithm, clients, rounds), backend)
@@ -84,11 +86,12 @@ def measured(algorithm: str, clients: int, rounds: int, folder: Path) -> dict[st
             "round_seconds": median(seconds[-20:]),
             "checkpoint_seconds": median(saves[-2:]),
             "load_seconds": loading,
-            "own_memory": own_memory() - before,
+            "own_memory": own_memory(),
             "disk": on_disk,
         }
     finally:
         backend.close()
+        ray.shutdown()
 
 
 def main(
@@ -97,7 +100,6 @@ def main(
     few: Annotated[int, typer.Option(min=COHORT)] = 200,
 ) -> None:
     """Print a line of JSON for each run, then the ratios with what they should be at most."""
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
     found = {}
     for name, algorithm, number in (
         ("plain", "fedavg", clients),
@@ -106,7 +108,8 @@ def main(
     ):
         folder = Path(tempfile.mkdtemp(prefix="fedray-states-"))
         try:
-            found[name] = measured(algorithm, number, rounds, folder)
+            with ProcessPoolExecutor(1, get_context("spawn")) as alone:  # its memory is that of this run alone
+                found[name] = alone.submit(measured, algorithm, number, rounds, folder).result()
         finally:
             shutil.rmtree(folder)
         print(json.dumps(found[name]), flush=True)
