@@ -167,7 +167,7 @@ def _state(directory: Path) -> State:
     if state is None:
         raise UserError(
             f"--run: there is no checkpoint of it in {directory}; FEDRAY_STORAGE says where they are, and "
-            "`fedray run` writes none"
+            "`fedray run --no-track` writes none"
         )
     return state
 
