@@ -25,7 +25,7 @@ from mlflow.exceptions import MlflowException
 
 from analysis.published import _algorithm
 from fedray.cli import main as cli
-from fedray.common import component
+from fedray.common import plugins
 from fedray.common.errors import UserError, redacted
 from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig
@@ -189,7 +189,7 @@ def test_a_name_in_the_store_is_not_imported(here: Path, monkeypatch: pytest.Mon
     cell = pd.Series({"algorithm.name": "stranger:X", "algorithm.rho": 0.1})
     assert _algorithm(cell) == "stranger:X"
     assert not (here / "owned").exists()
-    with pytest.raises(UserError, match="is not a fedray"):  # by a configuration it is
+    with pytest.raises(UserError, match="is not a subclass of fedray"):  # by a configuration it is
         RunConfig.parse(RUN | {"algorithm": "stranger:X"})
     assert (here / "owned").exists()
 
@@ -198,7 +198,7 @@ def test_a_checkpoint_names_no_class(here: Path, monkeypatch: pytest.MonkeyPatch
     """A manifest that is right but for the names in it: nothing is imported, nothing else is read."""
     import hashlib
 
-    monkeypatch.setattr(component.importlib, "import_module", None)
+    monkeypatch.setattr(plugins.importlib, "import_module", None)
     body = json.dumps(
         {
             "round": 1,

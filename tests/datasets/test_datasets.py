@@ -259,7 +259,7 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
     ("femnist", leaf_with([[1.5] * 784], [1]), ["784", "[0, 1]"]),
     ("femnist", leaf_with([[0.5] * 784], [62]), ["62", "0..61"]),
     ("femnist", leaf_with([[0.5] * 784], [1], count=2), ["num_samples says 2"]),
-    ("femnist", lambda root: truncate(str(next((root / "femnist/test").glob("*.json"))))(root), ["no LEAF json"]),
+    ("femnist", lambda root: truncate(str(next((root / "femnist/test").glob("*.json"))))(root), ["not a LEAF json"]),
     ("shakespeare", leaf_with(["a" * 79], ["b"], name="shakespeare"), ["80 characters"]),
     ("shakespeare", leaf_with(["a" * 79 + "é"], ["b"], name="shakespeare"), ["é"]),
     ("fed_isic2019", remove("fed_isic2019/ISIC_2019_Training_Input_preprocessed/ISIC_0000001.jpg"), ["ISIC_0000001"]),
