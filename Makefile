@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 FAULTS := tests/faults tests/cluster tests/sweep/test_run.py tests/sweep/test_storage.py tests/tracking/test_outbox.py \
-	tests/engine/test_checkpoint.py tests/engine/test_divergence.py
+	tests/engine/disk/test_checkpoint.py tests/engine/test_divergence.py
 
 .PHONY: quickstart test test-slow test-faults lint docs bench
 

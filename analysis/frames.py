@@ -13,13 +13,13 @@ from analysis.metrics import by_round, history
 from fedray.common.errors import UserError, truncated_repr
 from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig
-from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
+from fedray.sweep.file.shipped import located
 from fedray.sweep.grid import Sweep
 from fedray.sweep.plan import plan
 from fedray.sweep.run import execute
-from fedray.sweep.shipped import located
 from fedray.sweep.storage import storage
 from fedray.tracking.store import open_store
 

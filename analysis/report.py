@@ -27,11 +27,11 @@ from analysis.compare import Comparison, across, compared, header, lines, notes
 from analysis.drawing import search
 from analysis.drawing.comparison import forests, rank_diagram
 from analysis.figures import curves
-from analysis.formats import in_html
 from analysis.metrics import DEFAULT, title
-from analysis.result_table import ResultTable
 from analysis.style import styled
 from analysis.tables import build
+from analysis.tabling.formats import in_html
+from analysis.tabling.result_table import ResultTable
 from fedray.sweep.grid import COMPONENTS
 
 MADE_WITH = {"mlflow.source.git.commit": "commit of fedray"}

@@ -27,7 +27,7 @@ from fedray.common.rng import generator
 from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Samples
-from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import Problem
 from fedray.engine.state import State
 from fedray.sweep.storage import storage

@@ -16,15 +16,15 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from analysis import tuned
 from analysis.axes import labels, searched_rows, separating
 from analysis.collect import SweepTable, collect
-from analysis.formats import FORMATS
 from analysis.metrics import DEFAULT, held_out, is_rounds, lower_is_better, selecting, title, values
-from analysis.published import beside
-from analysis.result_table import BEST, Entry, ResultTable, averaged, entry, side_by_side, with_best
+from analysis.tabling import tuned
+from analysis.tabling.formats import FORMATS
+from analysis.tabling.published import beside
+from analysis.tabling.result_table import BEST, Entry, ResultTable, averaged, entry, side_by_side, with_best
 from fedray.common.errors import unknown
-from fedray.sweep.sections import on_test_set
+from fedray.sweep.file.sections import on_test_set
 
 
 def build(

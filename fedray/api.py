@@ -14,8 +14,8 @@ from fedray.common.yaml_files import load_yaml
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import Backend, InlineBackend
-from fedray.engine.checkpoint import Checkpoints
 from fedray.engine.device import refuse_missing
+from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import rounds
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile

@@ -17,11 +17,11 @@ from analysis.axes import labels, separating
 from analysis.collect import SweepTable
 from analysis.compare import one_per_seed
 from analysis.metrics import lower_is_better
-from analysis.published import best_others, printed_values, tables
 from analysis.statistics.intervals import Interval, student
 from analysis.tables import averaged_over
+from analysis.tabling.published import best_others, printed_values, tables
 from fedray.common.errors import UserError
-from fedray.sweep.claims import Claim
+from fedray.sweep.file.claims import Claim
 
 HOLDS, REFUTED, OPEN, NOT_RUN = "holds", "does not hold", "not told apart", "not run yet"
 CONFIDENCE = 0.95

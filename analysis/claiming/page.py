@@ -8,11 +8,11 @@ from markupsafe import Markup
 
 from analysis.claiming.decide import Decided, Verdict
 from analysis.claiming.read import Claims
-from analysis.formats import in_html
-from analysis.published import prints
-from analysis.result_table import ResultTable
 from analysis.tables import build
-from fedray.sweep.shipped import folder
+from analysis.tabling.formats import in_html
+from analysis.tabling.published import prints
+from analysis.tabling.result_table import ResultTable
+from fedray.sweep.file.shipped import folder
 
 
 def page(claims: Claims, decided: list[Decided], costs: list[str]) -> str:

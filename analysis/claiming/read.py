@@ -8,9 +8,9 @@ from fedray.common.component import describe
 from fedray.common.errors import UserError, unknown
 from fedray.common.yaml_files import load_yaml
 from fedray.config import Section
-from fedray.sweep.claims import Claim
+from fedray.sweep.file.claims import Claim
+from fedray.sweep.file.shipped import CLAIMS, folder, names, papers
 from fedray.sweep.grid import Sweep
-from fedray.sweep.shipped import CLAIMS, folder, names, papers
 
 
 class Claims(Section):

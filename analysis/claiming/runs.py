@@ -11,8 +11,8 @@ from fedray.common.errors import UserError
 from fedray.common.yaml_files import load_yaml
 from fedray.config import RunConfig
 from fedray.sweep.estimate import gradients, key, seconds
+from fedray.sweep.file.shipped import located
 from fedray.sweep.grid import Sweep
-from fedray.sweep.shipped import located
 from fedray.tracking.tracker import flat
 
 

@@ -21,7 +21,7 @@ from analysis.collect import SweepTable
 from analysis.metrics import lower_is_better, selecting, title
 from analysis.style import axes, styled, styles, with_legend
 from fedray.common.errors import UserError
-from fedray.sweep.sections import on_test_set
+from fedray.sweep.file.sections import on_test_set
 
 TRIED = ("finished", "stopped", "pruned")
 """Statuses of runs that have a value; only the finished ones can be the best."""

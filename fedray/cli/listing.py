@@ -53,8 +53,8 @@ def lines(what: str) -> dict[str, str]:
 
         return NAMES | COMPUTED | {"rounds_to:PERCENT": "first evaluated round with that test accuracy"}
     if what == "sweeps":
+        from fedray.sweep.file.shipped import folder, names
         from fedray.sweep.grid import Sweep
-        from fedray.sweep.shipped import folder, names
 
         files = {name: folder() / f"{name}.yaml" for name in names()}
         return {name: _description(Sweep, file) for name, file in files.items()}

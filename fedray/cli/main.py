@@ -70,7 +70,7 @@ def sweep(
 ) -> None:
     """A grid of runs. Called again it resumes what is unfinished and skips what is finished."""
     from fedray.common.yaml_files import load_yaml
-    from fedray.sweep.shipped import located
+    from fedray.sweep.file.shipped import located
 
     file = located(file)
     load_yaml(file)  # a slip there is told before PyTorch is imported

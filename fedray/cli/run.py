@@ -30,7 +30,7 @@ def run(
 ) -> None:
     """One run. Called again it resumes from its newest checkpoint; a finished run is shown as it was."""
     from fedray.common.yaml_files import load_yaml
-    from fedray.sweep.shipped import located
+    from fedray.sweep.file.shipped import located
 
     file = located(file)
     point, changes = load_yaml(file), assignments(set_)  # a slip there is told before PyTorch is imported

@@ -18,8 +18,8 @@ from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset, as_tensor
-from fedray.engine import client_files
-from fedray.engine.client_files import Version, Written
+from fedray.engine.disk import client_files
+from fedray.engine.disk.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.state import ClientState, StateDamaged, StateRef, loaded

@@ -5,8 +5,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedray.engine import client_files
-from fedray.engine.client_files import Version, Written
+from fedray.engine.disk import client_files
+from fedray.engine.disk.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.state import ClientState

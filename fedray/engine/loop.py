@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 from fedray.common.errors import UserError
 from fedray.engine.backend import Backend
-from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
 from fedray.engine.simulation import Simulation

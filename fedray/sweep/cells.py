@@ -11,8 +11,8 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem, fitted
+from fedray.sweep.file.sections import on_test_set
 from fedray.sweep.grid import SYMBOLS, Sweep, found
-from fedray.sweep.sections import on_test_set
 
 KEPT_PROBLEMS = 8
 """Dealt data sets that are kept: cells that share one follow each other."""

@@ -13,9 +13,9 @@ from fedray.common.component import as_written, describe
 from fedray.common.errors import UserError, truncated_repr, unknown
 from fedray.common.yaml_files import load_yaml
 from fedray.config import Section
-from fedray.sweep.claims import Claim
-from fedray.sweep.sections import SELECT, Final, Scheduler, Tune, on_test_set
-from fedray.sweep.space import Searcher, Space, check_space, draw
+from fedray.sweep.file.claims import Claim
+from fedray.sweep.file.sections import SELECT, Final, Scheduler, Tune, on_test_set
+from fedray.sweep.file.space import Searcher, Space, check_space, draw
 
 COMPONENTS = ("data", "partition", "model", "algorithm")
 """Sections that a grid replaces whole, since their other keys belong to the name; other sections are merged."""

@@ -17,9 +17,9 @@ from fedray.common.signals import sigterm_as_interrupt
 from fedray.sweep import plan as planning
 from fedray.sweep.grid import Sweep
 from fedray.sweep.plan import Plan
-from fedray.sweep.session import Session
 from fedray.sweep.storage import Claims, refuse_unwritable_storage, storage, sweep_lock
-from fedray.sweep.tune import run_cells
+from fedray.sweep.trials.session import Session
+from fedray.sweep.trials.tune import run_cells
 from fedray.tracking.store import refuse_unwritable_store
 from fedray.tracking.tracker import Tracker
 

@@ -11,11 +11,11 @@ from fedray.datasets.base import Validation
 from fedray.sweep import plan as planning
 from fedray.sweep.cells import maker
 from fedray.sweep.estimate import training_gradients
+from fedray.sweep.file.sections import lower_is_better, on_test_set
+from fedray.sweep.file.space import Space, at_edge, draw, written
 from fedray.sweep.grid import Sweep, drawn
 from fedray.sweep.plan import Plan
 from fedray.sweep.run import drive, planned
-from fedray.sweep.sections import lower_is_better, on_test_set
-from fedray.sweep.space import Space, at_edge, draw, written
 from fedray.sweep.studies import Study, advance, studies
 
 SHARED = ("description", "base", "cases", "grid", "search", "samples", "searcher", "select", "scheduler", "stop")

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedray.sweep.cells import Cell
+from fedray.sweep.file.sections import lower_is_better
+from fedray.sweep.file.space import Space, draw, short
 from fedray.sweep.grid import Sweep, drawn
-from fedray.sweep.sections import lower_is_better
-from fedray.sweep.space import Space, draw, short
 
 Known = Mapping[str, float | None]
 """Hash -> value of `select` of the cells that have an outcome; None where that is not a finished run."""

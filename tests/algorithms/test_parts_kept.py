@@ -15,7 +15,7 @@ from fedray.algorithms.base import Vectors
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
-from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.local_training import start_client
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask

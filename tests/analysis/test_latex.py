@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.formats import latex
-from analysis.result_table import Entry, Printed, ResultTable
+from analysis.tabling.formats import latex
+from analysis.tabling.result_table import Entry, Printed, ResultTable
 
 DOCUMENT = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}

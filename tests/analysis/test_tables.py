@@ -6,8 +6,8 @@ import io
 import pytest
 
 from analysis.collect import collect
-from analysis.formats import comma_separated, latex, markdown
 from analysis.tables import build
+from analysis.tabling.formats import comma_separated, latex, markdown
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import CellRun, Tracker, final_metrics
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write

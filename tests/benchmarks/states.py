@@ -21,7 +21,7 @@ import typer
 from fedray.cluster.ray_backend import RayBackend
 from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset
-from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 

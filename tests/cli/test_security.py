@@ -23,7 +23,7 @@ import yaml
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from analysis.published import _algorithm
+from analysis.tabling.published import _algorithm
 from fedray.cli import main as cli
 from fedray.common import plugins
 from fedray.common.errors import UserError, redacted
@@ -31,7 +31,7 @@ from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig
 from fedray.datasets import data_source
 from fedray.datasets import torchvision_sets as pickles
-from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.tracking import store
 from tests.bad_input.case import RUN
 from tests.datasets import files

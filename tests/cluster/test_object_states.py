@@ -15,8 +15,8 @@ from fedray.cluster.ray_backend import RayBackend
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig, Runtime
 from fedray.engine.backend import InlineBackend
-from fedray.engine.checkpoint import Checkpoints
-from fedray.engine.client_files import Version
+from fedray.engine.disk.checkpoint import Checkpoints
+from fedray.engine.disk.client_files import Version
 from fedray.engine.loop import rounds, run
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation

@@ -16,7 +16,7 @@ from fedray.cluster.resources import cluster_nodes, refuse_infeasible
 from fedray.common.errors import Diverged, UserError
 from fedray.config import RunConfig, Runtime
 from fedray.engine.backend import InlineBackend
-from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation

@@ -9,7 +9,7 @@ from numpy import ndarray
 from fedray.common.errors import Diverged
 from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
-from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation

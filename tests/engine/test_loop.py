@@ -9,8 +9,8 @@ import pytest
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
-from fedray.engine.checkpoint import Checkpoints, Writer
-from fedray.engine.client_files import write_states
+from fedray.engine.disk.checkpoint import Checkpoints, Writer
+from fedray.engine.disk.client_files import write_states
 from fedray.engine.loop import rounds, run
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.worker import LESS_MEMORY
 from tests.sweep.running import SWEEP, done, fedray, logged_once, outcome, runs, state_hashes, undisturbed, write
 

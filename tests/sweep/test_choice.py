@@ -8,9 +8,9 @@ import pytest
 from fedray.common.errors import UserError
 from fedray.sweep.cells import Problems, cell_point
 from fedray.sweep.cells import cells as expanded
+from fedray.sweep.file.shipped import folder, located, names
 from fedray.sweep.grid import Sweep
 from fedray.sweep.plan import selected
-from fedray.sweep.shipped import folder, located, names
 
 BASE: dict[str, Any] = {
     "data": "digits",

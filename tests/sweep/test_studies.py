@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedray.sweep.file.space import Searcher, at_edge, draw, written
 from fedray.sweep.grid import Sweep
-from fedray.sweep.space import Searcher, at_edge, draw, written
 from fedray.sweep.studies import Known, Study, advance, studies
 
 SPACE = {

@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 from analysis.axes import labels
 from analysis.claiming.read import find, read
 from analysis.claiming.runs import expected
-from analysis.published import load, tables
+from analysis.tabling.published import load, tables
 from fedray.cli.main import app
 from fedray.common.errors import UserError
+from fedray.sweep.file.shipped import folder, papers
 from fedray.sweep.grid import Sweep
-from fedray.sweep.shipped import folder, papers
 from fedray.tracking.tracker import Tracker
 from tests.analysis.browser import opened
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write

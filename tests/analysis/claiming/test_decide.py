@@ -6,7 +6,7 @@ import pytest
 from analysis.claiming.decide import HOLDS, NOT_RUN, OPEN, REFUTED, Pair, decide, verdict
 from analysis.collect import collect
 from fedray.common.errors import UserError
-from fedray.sweep.claims import Claim
+from fedray.sweep.file.claims import Claim
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
 from tests.analysis.statistics.test_intervals import tolerance

@@ -11,9 +11,9 @@ from matplotlib.collections import PathCollection
 from analysis.collect import Collected, collect
 from analysis.drawing.search import best_so_far, drawn, heatmaps, importance, importances, keys, scatters, trials
 from analysis.figures import main
-from analysis.formats import markdown
 from analysis.report import page
 from analysis.tables import build
+from analysis.tabling.formats import markdown
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import CellRun, Tracker
 from tests.analysis.runs import history

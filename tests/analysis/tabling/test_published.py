@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.published import COLUMNS, _rows, load, prints, read, tables
+from analysis.tabling.published import COLUMNS, _rows, load, prints, read, tables
 from fedray.common.errors import UserError
 
 

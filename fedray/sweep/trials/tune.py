@@ -11,12 +11,12 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule
 
 from fedray.sweep.cells import Cell
 from fedray.sweep.grid import Sweep
-from fedray.sweep.progress import Progress
-from fedray.sweep.reporter import TuneReporter
-from fedray.sweep.searcher import NextCells, trial_config
-from fedray.sweep.session import Session
 from fedray.sweep.storage import scratch
-from fedray.sweep.trainable import CellTrainable, DataRef
+from fedray.sweep.trials.progress import Progress
+from fedray.sweep.trials.reporter import TuneReporter
+from fedray.sweep.trials.searcher import NextCells, trial_config
+from fedray.sweep.trials.session import Session
+from fedray.sweep.trials.trainable import CellTrainable, DataRef
 
 RETRIES = 3
 """How often a trial whose process died is started again (from its checkpoint)."""

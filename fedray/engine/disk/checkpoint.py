@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
-from fedray.engine.client_files import StoredState, Version, Written, file_name, owned, write, write_states
+from fedray.engine.disk.client_files import StoredState, Version, Written, file_name, owned, write, write_states
 from fedray.engine.state import ClientState, State, StateDamaged
 
 log = logging.getLogger("fedray")

@@ -8,7 +8,7 @@ import pandas as pd
 from analysis.axes import symbol
 from analysis.collect import SweepTable
 from fedray.common.component import as_written
-from fedray.sweep.sections import on_test_set
+from fedray.sweep.file.sections import on_test_set
 
 
 def notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:

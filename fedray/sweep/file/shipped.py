@@ -11,7 +11,7 @@ CLAIMS = "claims.yaml"
 
 def folder() -> Path:
     """Where they are: inside the package in an installed wheel, beside it in a checkout."""
-    package = Path(__file__).parents[1]
+    package = Path(__file__).parents[2]
     inside = package / "sweeps"
     return inside if inside.is_dir() else package.parent / "sweeps"
 

@@ -15,7 +15,7 @@ from fedray.cluster.resources import bundle
 from fedray.common.errors import Diverged, UserError
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
-from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import rounds
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation

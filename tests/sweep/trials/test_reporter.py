@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from fedray.engine.backend import InlineBackend
-from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import rounds
 from fedray.engine.simulation import Simulation
 from fedray.sweep.cells import Cell, Problems, cells
 from fedray.sweep.grid import Sweep
-from fedray.sweep.progress import Progress
-from fedray.sweep.reporter import TuneReporter
-from fedray.sweep.session import Session
 from fedray.sweep.storage import directory
+from fedray.sweep.trials.progress import Progress
+from fedray.sweep.trials.reporter import TuneReporter
+from fedray.sweep.trials.session import Session
 
 BASE = {
     "data": "digits",

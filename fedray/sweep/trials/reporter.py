@@ -14,11 +14,11 @@ from ray import tune
 from ray.tune.experiment import Trial
 
 from fedray.common.errors import redacted
-from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.sweep.cells import KEPT_PROBLEMS, Cell
-from fedray.sweep.progress import Progress
-from fedray.sweep.session import Session
 from fedray.sweep.storage import directory
+from fedray.sweep.trials.progress import Progress
+from fedray.sweep.trials.session import Session
 from fedray.tracking.tracker import CellRun
 
 log = logging.getLogger("fedray")

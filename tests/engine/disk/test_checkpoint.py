@@ -13,7 +13,7 @@ import torch
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
-from fedray.engine.checkpoint import Checkpoints
+from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import rounds, run
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation

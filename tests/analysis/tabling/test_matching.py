@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from analysis.collect import collect
-from analysis.formats import comma_separated, latex, markdown
-from analysis.published import beside
-from analysis.result_table import Printed
 from analysis.tables import build, main
+from analysis.tabling.formats import comma_separated, latex, markdown
+from analysis.tabling.published import beside
+from analysis.tabling.result_table import Printed
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker, flat
 from tests.analysis.runs import history, write

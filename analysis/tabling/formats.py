@@ -5,7 +5,7 @@ import html
 import io
 from collections.abc import Callable
 
-from analysis.result_table import Entry, ResultTable
+from analysis.tabling.result_table import Entry, ResultTable
 
 Key = tuple[str, str]
 

@@ -8,9 +8,9 @@ from ray.tune.search import Searcher
 
 from fedray.sweep.cells import Cell
 from fedray.sweep.grid import Sweep
-from fedray.sweep.reporter import TuneReporter
-from fedray.sweep.session import Session
 from fedray.sweep.storage import directory
+from fedray.sweep.trials.reporter import TuneReporter
+from fedray.sweep.trials.session import Session
 
 
 class NextCells(Searcher):

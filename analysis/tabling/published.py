@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 
 from analysis.metrics import is_rounds, rounds_target
-from analysis.result_table import BEST, Printed
+from analysis.tabling.result_table import BEST, Printed
 from fedray.algorithms import algorithm
 from fedray.common.errors import UserError, unknown
 
-FOLDER = Path(__file__).parent / "published"
+FOLDER = Path(__file__).parents[1] / "published"
 KEYS = ("paper", "table", "dataset", "model", "partition", "clients", "participation", "method", "metric")
 """Columns that are never empty."""
 COLUMNS = (*KEYS[:5], "partition_param", *KEYS[5:7], "rounds", *KEYS[7:], "value", "std", "notes")
