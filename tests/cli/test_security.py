@@ -22,6 +22,7 @@ import torchvision.datasets.utils
 import yaml
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
 from analysis.tabling.published import _algorithm
 from fedray.cli import main as cli
@@ -281,7 +282,7 @@ def test_a_store_that_fails_in_a_run_tells_no_secret(
     caplog: pytest.LogCaptureFixture,
     empty_store: Path,
 ) -> None:
-    """A write fails with MLflow's own words, which repeat the address; so do the logs of others."""
+    """A write is refused (400) in MLflow's own words, which repeat the address; so do the logs of others."""
     shutil.copy(empty_store, here)
     (here / "run.yaml").write_text(yaml.safe_dump(RUN | {"training": {"rounds": 1, "local_epochs": 1}}))
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
@@ -293,10 +294,10 @@ def test_a_store_that_fails_in_a_run_tells_no_secret(
             raise ValueError(URI)
         except ValueError:
             logging.getLogger("urllib3").exception("no luck with %s", URI)
-        raise MlflowException(f"API request to {URI} failed", error_code=400)
+        raise MlflowException(f"API request to {URI} failed", error_code=INVALID_PARAMETER_VALUE)
 
     monkeypatch.setattr(MlflowClient, "log_artifact", fails)
-    assert call(monkeypatch, "run", "run.yaml") == 1
+    assert call(monkeypatch, "run", "run.yaml") == 2
     captured = capfd.readouterr()
     assert "no luck with http://***@127.0.0.1:9/store?token=***" in caplog.text
     assert "retrying http://***@127.0.0.1:9/store?token=***" in captured.err
