@@ -1,0 +1,78 @@
+"""A tuned sweep whose driver is killed in either stage ends as an undisturbed one."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from fedray.engine.backend import InlineBackend
+from fedray.engine.loop import run
+from fedray.sweep.grid import Sweep, drawn
+from fedray.sweep.plan import Plan, plan
+from fedray.sweep.stages import choose, final, tuning
+from fedray.tracking.store import Outcome
+from fedray.tracking.tracker import final_metrics
+from tests.sweep.running import SWEEP, done, fedray, state_hashes, write
+
+TUNED: dict[str, Any] = {
+    "name": "tuned",
+    "base": SWEEP["base"],
+    "cases": [{"algorithm": {"name": "tests.plugins:Slow", "nap": 0.05}}, {"algorithm": "scaffold"}],
+    "search": {"training.lr": {"loguniform": [0.01, 1]}},
+    "samples": 3,
+    "tune": {"seeds": [10]},
+    "final": {"seeds": [0, 1]},
+}
+
+
+def inline(planned: Plan) -> tuple[Plan, dict[str, str]]:
+    """The plan with the outcomes that one process gives its cells, and hash -> state_sha256."""
+    with mock.patch("time.sleep"):
+        results = {cell.hash: run(planned.problems.problem(cell), InlineBackend()) for cell in planned.cells.values()}
+    known = {cell: Outcome("finished", "", final_metrics(result.history)) for cell, result in results.items()}
+    hashes = {cell: result.summary()["state_sha256"] for cell, result in results.items()}
+    return Plan(planned.sweep, planned.cells, planned.problems, known), hashes
+
+
+def killed_at(driver: "subprocess.Popen[str]", words: tuple[str, ...]) -> None:
+    """Kill a driver once a line with these words has come."""
+    assert driver.stdout is not None
+    assert any(all(word in line for word in words) for line in driver.stdout), f"no line with {words}"
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait(timeout=10)
+    driver.communicate()
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("searcher", ["sobol", {"name": "optuna", "generation": 2}])
+def test_killed_in_either_stage_and_called_again(
+    searcher: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL after a cell of the tune stage, then after one of the final stage; 6 and 4 cells."""
+    monkeypatch.chdir(tmp_path)
+    document = TUNED | {"searcher": searcher}
+    write(tmp_path, document)
+    killed_at(fedray(tmp_path, "sweep", "sweep.yaml"), ("[1/", "finished"))
+    killed_at(fedray(tmp_path, "sweep", "sweep.yaml"), ("tuned: chosen", "scaffold"))
+    out = done(fedray(tmp_path, "sweep", "sweep.yaml"))
+    assert "tuned/tune: 6 cells, 6 finished, 0 diverged, 0 to run" in out
+    assert "tuned: 4 finished" in out
+    found = state_hashes(tmp_path)
+    monkeypatch.chdir(tmp_path.parent)  # where there is no store
+    asked, known, expected = Sweep.model_validate(document), dict[str, Outcome](), dict[str, str]()
+    stage = plan(tuning(asked))
+    while True:  # of a search that learns each turn runs a generation
+        stage, hashes = inline(stage)
+        known |= stage.known
+        expected |= hashes
+        grown = stage.learn(stage.values(known))
+        if grown is stage:
+            break
+        stage = grown
+    second = plan(final(asked, [drawn(one.config, one.values) for one in choose(stage)]))
+    assert found == expected | inline(second)[1]
