@@ -26,9 +26,15 @@ class Transform(Checked):
     """Base of the transforms: `moved` composes one more of them onto a map of pixels."""
 
     def moved(self, source: Tensor, rng: np.random.Generator) -> Tensor:
-        """source: int64 `(b, h, w)`, the pixel `row * w + column` shown at each place, h*w for black, h*w + 1 for mean.
+        """Where each pixel of the transformed images comes from. Every image of the batch gets its own draw.
 
-        Every image of the batch gets a draw of its own.
+        Args:
+            source: int64 `(b, h, w)`, the pixel `row * w + column` shown at each place; h*w for black, h*w + 1 for
+                mean.
+            rng: the stream to draw from.
+
+        Returns:
+            int64 `(b, h, w)`, like `source`.
         """
         raise NotImplementedError
 
@@ -99,7 +105,12 @@ TRANSFORMS: dict[str, type[Transform]] = {"flip": Flip, "crop": Crop, "rotate": 
 def transforms(key: str, value: Any) -> tuple[Transform, ...]:
     """Parse `[flip, {crop: 4, fill: mean}, {cutout: 16}]`, in the order they are applied.
 
-    Raises UserError naming `key` for an unknown transform or option.
+    Args:
+        key: the key of the configuration, for the message.
+        value: what the user wrote there.
+
+    Raises:
+        UserError: a transform or an option is unknown.
     """
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         raise UserError(
@@ -123,9 +134,16 @@ def _transform(key: str, entry: Any) -> Transform:
 
 
 def augmented(x: Tensor, chain: Sequence[Transform], black: Tensor, rng: np.random.Generator) -> Tensor:
-    """Each image of a batch augmented on its own.
+    """Augment each image of a batch independently.
 
-    x: float32 `(b, c, h, w)`, normalised; black: float32 `(1, c, 1, 1)`, what a black pixel is after normalisation.
+    Args:
+        x: float32 `(b, c, h, w)`, normalised.
+        chain: the transforms, in the order they are applied.
+        black: float32 `(1, c, 1, 1)`, what a black pixel is after normalisation.
+        rng: the stream to draw from.
+
+    Returns:
+        float32 `(b, c, h, w)`.
     """
     b, c, h, w = x.shape
     source = torch.arange(h * w, device=x.device).view(1, h, w).expand(b, h, w)

@@ -26,7 +26,12 @@ def data_dir() -> Path:
 class Published:
     """What is known of a data set before its files are read; None where it depends on how the files were made.
 
-    train, test: samples. shape: of one sample as it is read. clients: natural clients. size: of the download.
+    Attributes:
+        train: number of training samples.
+        test: number of test samples.
+        shape: of one sample as it is read.
+        clients: number of natural clients.
+        size: of the download.
     """
 
     train: int | None

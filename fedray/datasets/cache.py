@@ -39,11 +39,19 @@ def cached(
     sources: Iterable[Path],
     decode: Callable[[], dict[str, np.ndarray]],
 ) -> dict[str, np.ndarray]:
-    """The arrays of `decode()`, read-only and memory-mapped, decoded anew only when a source file has changed.
+    """The arrays of `decode()`, read-only and memory-mapped, decoded again only when a source file has changed.
 
-    The key is made of `version` (of the decoder and its options) and of every source's path, size and time of
-    modification. The folder appears whole or not at all; of two processes that decode at once one wins.
-    Raises UserError where the cache cannot be written.
+    The key is made of `version` and of every source's path, size and time of modification. The folder appears whole or
+    not at all. If two processes decode at once, one of them wins.
+
+    Args:
+        name: of the data set.
+        version: of the decoder and its options.
+        sources: the files that `decode` reads.
+        decode: makes the arrays.
+
+    Raises:
+        UserError: the cache cannot be written, or it is damaged.
     """
     root = data_dir() / ".fedray-cache"
     folder = root / f"{name}-{_key(version, sources)}"

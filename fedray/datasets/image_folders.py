@@ -20,9 +20,19 @@ CINIC_COLOURS = ((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 
 
 
 def decoded(name: str, paths: Sequence[Path], size: int, crop: bool = False) -> np.ndarray:
-    """RGB images uint8 `(n, 3, size, size)`; with `crop` the centre of larger ones, otherwise they must have that size.
+    """Read pictures as RGB images of one size.
 
-    Raises UserError naming the file that cannot be read or has another size.
+    Args:
+        name: of the data set, for messages.
+        paths: the files.
+        size: height and width in pixels.
+        crop: take the centre of larger pictures; otherwise every picture must have that size.
+
+    Returns:
+        uint8 `(n, 3, size, size)`.
+
+    Raises:
+        UserError: a file cannot be read or has another size; the message names it.
     """
     from PIL import Image
 

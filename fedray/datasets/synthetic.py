@@ -121,9 +121,18 @@ def refuse_typos(values: int) -> None:
 
 
 def owners(clients: int, count: int, part: str) -> np.ndarray | None:
-    """A natural client for each of `count` samples, int64: everyone has one, the rest favours the first clients.
+    """A natural client for each sample. Every client has one sample; the rest favours the first clients.
 
-    Raises UserError where there are fewer samples than clients.
+    Args:
+        clients: number of clients.
+        count: number of samples.
+        part: the key of `data` with their number, for the message and the draw.
+
+    Returns:
+        int64 `(count,)`, or None for data without natural clients.
+
+    Raises:
+        UserError: there are fewer samples than clients.
     """
     if not clients:
         return None

@@ -29,7 +29,13 @@ class Partition(Component):
     def split(self, data: Dataset, clients: int, seed: int) -> Shards:
         """Draw until every client has `min_size` samples, at most 100 times.
 
-        Raises UserError naming the key when that cannot be had.
+        Args:
+            data: the whole data set.
+            clients: N.
+            seed: of the run; the partition's own `seed` replaces it.
+
+        Raises:
+            UserError: no draw satisfies `min_size`; the message names the key.
         """
         if clients * self.min_size > len(data.y_train):
             raise UserError(
@@ -49,10 +55,16 @@ class Partition(Component):
     def split_test(self, data: Dataset, shards: Shards, seed: int, how: Literal["share", "disjoint"]) -> Shards:
         """A test set for each client, with the class mix of its training shard; for personal evaluation.
 
-        share: FedSOL's, floor(1000 x share of the class) test samples of each class, drawn for each client on its own
-        (test sets overlap). disjoint: FedGELA's, each test sample belongs to one client, each class dealt in
-        proportion to the training samples held of it (D-43: their Dirichlet code caps test sizes on their own, which
-        can change the mix; here it does not). Natural clients that come with test samples keep these.
+        Natural clients that come with test samples keep these.
+
+        Args:
+            data: the whole data set.
+            shards: each client's training samples.
+            seed: of the run.
+            how: `share` is FedSOL's: floor(1000 x share of the class) test samples of each class, drawn for each client
+                independently (test sets overlap). `disjoint` is FedGELA's: each test sample belongs to one client, and
+                each class is dealt in proportion to the training samples held of it (D-43: their Dirichlet code caps
+                test sizes separately, which can change the mix; here it does not).
         """
         rng = generator(seed if self.seed is None else self.seed, "partition test")
         counts = shards.label_counts(data.y_train, data.num_classes)

@@ -13,9 +13,12 @@ EXACT_CLIENTS = 500
 
 
 def heatmap(counts: np.ndarray, path: Path | str | None = None, title: str = "") -> Figure:
-    """Draw samples per client (across) and class (down); written to `path` where one is given.
+    """Draw samples per client (across) and class (down). No global state of matplotlib is touched.
 
-    counts: int64 `(clients, classes)`. The figure belongs to nobody else: no global state of matplotlib is touched.
+    Args:
+        counts: int64 `(clients, classes)`.
+        path: where to write the picture; None for not at all.
+        title: of the figure.
     """
     clients, classes = counts.shape
     figure = Figure(figsize=(7.5, min(max(2.5, 1.2 + 0.22 * classes), 7.5)), layout="constrained")
@@ -40,10 +43,14 @@ def heatmap(counts: np.ndarray, path: Path | str | None = None, title: str = "")
 def heterogeneity(counts: np.ndarray) -> dict[str, float]:
     """How unlike the clients are. Clients without samples are counted and otherwise left out.
 
-    counts: int64 `(clients, classes)`. Keys: `clients`, `empty_clients`, `samples`, `mean_classes` (classes a client
-    holds), `size_min`, `size_q25`, `size_median`, `size_q75`, `size_max` (samples per client), `mean_tv` (mean over
-    all pairs of clients of the total-variation distance of their class proportions: 0 for equal, 1 for disjoint;
-    over the pairs of 500 clients where there are more).
+    Args:
+        counts: int64 `(clients, classes)`, samples.
+
+    Returns:
+        `clients`, `empty_clients`, `samples`, `mean_classes` (classes that a client holds), `size_min`, `size_q25`,
+        `size_median`, `size_q75`, `size_max` (samples per client), and `mean_tv`: the mean, over all pairs of clients,
+        of the total-variation distance of their class proportions, 0 for equal and 1 for disjoint ones. With more than
+        500 clients it is over the pairs of 500 of them.
     """
     sizes = counts.sum(axis=1)
     held = counts[sizes > 0]

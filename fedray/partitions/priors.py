@@ -18,8 +18,13 @@ def deal_by_prior(priors: Array, labels: Array, rng: np.random.Generator) -> Sha
     again, so samples can repeat across and within clients and some may never be used (4.1 of the definitions).
 
     The loop is not run sample by sample. Uniform picks among clients that are not full come in the order of
-    independent Poisson processes, one per client; and what the pools do to the draws matters only where one runs out,
-    so only those draws are made one at a time. priors: `(N, classes)`; labels: int64 `(n,)`.
+    independent Poisson processes, one per client. What the pools do to the draws matters only where one runs out,
+    so only those draws are made one at a time.
+
+    Args:
+        priors: `(N, classes)`.
+        labels: int64 `(n,)`.
+        rng: the stream to draw from.
     """
     clients, classes = priors.shape
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]

@@ -10,8 +10,12 @@ SHARE_SIZE = 1000
 def share_test(counts: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Shards:
     """FedSOL's: floor(1000 x the class's share of the training shard) test samples of each class, without repetition.
 
-    Every client draws on its own, so test sets overlap. Where a class has fewer test samples, all of them are taken.
-    counts: training samples `(clients, classes)`; labels: of the test set.
+    Every client draws independently, so test sets overlap. Where a class has fewer test samples, all of them are taken.
+
+    Args:
+        counts: training samples `(clients, classes)`.
+        labels: of the test set.
+        rng: the stream to draw from.
     """
     members = [np.flatnonzero(labels == label) for label in range(counts.shape[1])]
     wanted = SHARE_SIZE * counts // np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -27,6 +31,11 @@ def proportional_test(counts: np.ndarray, labels: np.ndarray, rng: np.random.Gen
     """Each test sample to one client: a class is cut in proportion to the training samples its holders have (FedGELA).
 
     Cut points are floor(cumulative share x test samples), as in the training split. Classes nobody holds stay unused.
+
+    Args:
+        counts: training samples `(clients, classes)`.
+        labels: of the test set.
+        rng: the stream to draw from.
     """
     owner = np.full(len(labels), -1, dtype=np.int64)
     for label, held in enumerate(counts.T):
@@ -41,7 +50,11 @@ def proportional_test(counts: np.ndarray, labels: np.ndarray, rng: np.random.Gen
 def natural_test(train: np.ndarray, test: np.ndarray, shards: Shards, rng: np.random.Generator) -> Shards:
     """The test samples that carry a client's natural id; the pieces of a divided id share them evenly.
 
-    train, test: natural id of each sample; shards: each client's training samples, all of one id (none: no test set).
+    Args:
+        train: natural id of each training sample.
+        test: natural id of each test sample.
+        shards: each client's training samples, all of one id. A client without any gets no test set.
+        rng: the stream to draw from.
     """
     ids = np.array([train[part[0]] if len(part := shards[i]) else -1 for i in range(len(shards))])
     owner = np.full(len(test), -1, dtype=np.int64)
