@@ -33,11 +33,16 @@ from fedray.partitions.shards import Shards
 
 @dataclass(frozen=True)
 class Cost:
-    """Multiples of the model, except for the last three.
+    """What a method costs, in multiples of the model; the last three count passes.
 
-    down, up: sent to and by each participant in a round. client: kept by a client between rounds. server: kept by the
-    server beside x. gradients: backward passes per local step. predictions: forward passes without gradient per local
-    step. full_gradients: passes over the whole shard per round.
+    Attributes:
+        down: sent to each participant in a round.
+        up: sent by each participant in a round.
+        client: kept by a client between rounds.
+        server: kept by the server beside x.
+        gradients: backward passes per local step.
+        predictions: forward passes without gradient per local step.
+        full_gradients: passes over the whole shard per round.
     """
 
     down: float
@@ -138,9 +143,16 @@ def _metered(
 
 
 def cost(algorithm: Algorithm, model: object = None, shape: tuple[int, ...] = (1, 28, 28), classes: int = 10) -> Cost:
-    """Measure an algorithm on a model (a configuration's `model` section; default: a small MLP) and random inputs.
+    """Measure an algorithm on random inputs, with three local steps a round.
 
-    Three local steps a round. Raises UserError where the model cannot serve the method.
+    Args:
+        algorithm: the method.
+        model: a configuration's `model` section; default: a small MLP.
+        shape: of one sample.
+        classes: number of classes.
+
+    Raises:
+        UserError: the model cannot serve the method.
     """
     meter = _Meter()
     simulation = _metered(
@@ -175,10 +187,12 @@ def input_shape(config: RunConfig) -> tuple[tuple[int, ...], int]:
 def relative_compute(config: RunConfig) -> float:
     """Floating-point operations of a client's round, in multiples of FedAvg's with the same model and local training.
 
-    Counted by PyTorch as the round is trained, for the run's model, input shape and epochs: matrix products and
-    convolutions, forward and backward; what is done with whole parameter vectors is not among them. A forward pass
-    is about a third of a gradient. Batches have two samples here, and an epoch one batch.
-    Raises UserError where the data's shape is not known before they are read.
+    PyTorch counts them while a round is trained with the run's model, input shape and epochs: matrix products and
+    convolutions, forward and backward. Operations on whole parameter vectors are not counted. A forward pass is about a
+    third of a gradient. Batches have two samples here, and an epoch one batch.
+
+    Raises:
+        UserError: the data's shape is not known before they are read.
     """
     shape, classes = input_shape(config)
     options, model = config.algorithm.options(), config.model.options() | {"init": None}

@@ -20,9 +20,12 @@ MMAP = 32 << 20
 
 @cache
 def keep_memory() -> bool:
-    """Tune this process's malloc; whether that was possible (False where the C library is not glibc).
+    """Tune this process's malloc to keep the memory that it frees.
 
     Without it every vector above 128 KiB is mapped, faulted in page by page and given back, at each operation.
+
+    Returns:
+        Whether that was possible; False where the C library is not glibc.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -40,7 +43,10 @@ def refuse_missing(device: str) -> None:
 def prepare(tf32: bool, deterministic: bool) -> None:
     """Choose the kernels of this process, before its first one.
 
-    deterministic: the same bits from the same numbers; what has no such kernel raises RuntimeError when it is used.
+    Args:
+        tf32: allow TensorFloat-32.
+        deterministic: the same bits from the same numbers. An operation that has no such kernel raises RuntimeError
+            when it is used.
     """
     torch.backends.cuda.matmul.allow_tf32 = tf32  # torch allows convolutions TF32 unless told not to
     torch.backends.cudnn.allow_tf32 = tf32

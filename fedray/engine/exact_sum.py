@@ -27,10 +27,17 @@ class Accumulator:
         self.sums: dict[str, Tensor] = {}
 
     def add(self, name: str, vector: Tensor, weight: float, terms: int) -> None:
-        """Add weight x vector; `terms` is how many vectors the whole sum will have (the cohort).
+        """Add weight x vector.
 
-        Raises NotSummable where |vector| x weight x terms reaches 2^18 or an entry is not finite: nothing is added,
-        and nothing can wrap around.
+        Args:
+            name: of the sum.
+            vector: of any shape.
+            weight: of the vector.
+            terms: how many vectors the whole sum will have (the cohort).
+
+        Raises:
+            NotSummable: |vector| x weight x terms reaches 2^18, or an entry is not finite. Nothing is added then, and
+                nothing can wrap around.
         """
         factor, vector = weight * SCALE, vector.detach()
         if vector.numel() == 1:  # the loss of a step, for which the operations below would take longer than the step
@@ -63,9 +70,15 @@ class Accumulator:
 
 
 def total(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """What several accumulators have summed, as float32. Their tensors may lie in memory that can only be read.
+    """What several accumulators have summed.
 
     Block by block: whole vectors of int64 and float64 in between would take three times as long.
+
+    Args:
+        parts: name -> sum, of each accumulator. The tensors may lie in memory that can only be read.
+
+    Returns:
+        name -> float32.
     """
     result: dict[str, Tensor] = {}
     for name in dict.fromkeys(name for part in parts for name in part):

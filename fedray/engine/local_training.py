@@ -31,7 +31,14 @@ def batches(
 ) -> Iterator[np.ndarray]:
     """Positions in the client's shard, one int64 array per step; the last batch of an epoch may be smaller.
 
-    steps: how many; default the configuration's.
+    Args:
+        training: batch size, epochs or steps.
+        samples: in the client's shard.
+        seed: of the run. With round, client and purpose it keys the order.
+        round: t, from 0.
+        client: its id.
+        purpose: of the draw; empty for ordinary local training.
+        steps: how many; default the configuration's.
     """
     rng = generator(seed, f"{purpose}shuffle", round, client)
     size = samples if training.batch_size == "full" else training.batch_size
@@ -155,8 +162,9 @@ def train_client(
 ) -> tuple[LocalClient, dict[str, Sum | PerClient]]:
     """All local steps of one client.
 
-    Returns the client (its new state, its update) and every upload, `update` and `buffers` included. The update holds
-    the shared parameters alone, in theta's order.
+    Returns:
+        The client (its new state, its update) and every upload, `update` and `buffers` included. The update holds the
+        shared parameters alone, in theta's order.
     """
     c = start_client(algorithm, network, population, indices, training, broadcast, task)
     drawn = torch_draws(c.population.seed, "torch", c.round, c.id, c.theta.device)  # dropout
@@ -195,7 +203,10 @@ def personal_client(
 ) -> LocalClient:
     """A client with its personal model at `theta` (`Algorithm.personal`), prepared; the network holds its buffers.
 
-    epochs: of fine-tuning, for methods that fine-tune. Nothing of the run changes.
+    Nothing of the run changes.
+
+    Args:
+        epochs: of fine-tuning, for methods that fine-tune.
     """
     tuning = training.model_copy(update={"local_epochs": epochs, "local_steps": None})
     tuned = algorithm.personal == "tuned"

@@ -10,10 +10,16 @@ from fedray.engine.state import ClientState
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What every client of a round receives. round: t from 0; lr: η_t; theta (P,), buffers (B,) float32.
+    """What every client of a round receives.
 
-    measured: whether the probes look at each client after its training. steps: K, where the method draws the round's
-    number of local steps; None for the configuration's. squares: whether each client also sends ||u_i||².
+    Attributes:
+        round: t, from 0.
+        lr: η_t.
+        theta: float32 `(P,)`.
+        buffers: float32 `(B,)`.
+        measured: whether the probes look at each client after its training.
+        steps: K, if the method draws the round's number of local steps; None for the configuration's.
+        squares: whether each client also sends ||u_i||².
     """
 
     round: int
@@ -38,10 +44,14 @@ class ClientTask:
 
 @dataclass
 class Reply:
-    """What some clients of a round give.
+    """What some clients of a round return.
 
-    sums: reduced uploads, int64 in units of 2^-44. each: client -> uploads that are not reduced. states: client -> its
-    new state. diverged: who, and why. probes: client -> what was measured of it.
+    Attributes:
+        sums: reduced uploads, int64 in units of 2^-44.
+        each: client -> uploads that are not reduced.
+        states: client -> its new state.
+        diverged: which clients diverged, and why.
+        probes: client -> what was measured of it.
     """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
@@ -53,10 +63,13 @@ class Reply:
 
 @dataclass(frozen=True)
 class PersonalEval:
-    """Which tests personal models take: on the client's own test samples, on the whole test set (`everyone`), on the
-    client's own training samples (`train`).
+    """Which tests personal models take.
 
-    epochs: of fine-tuning, ascending; the whole test set and the training samples are for the last alone.
+    Attributes:
+        epochs: of fine-tuning, ascending; `everyone` and `train` apply to the last alone.
+        own: test on the client's own test samples.
+        everyone: test on the whole test set.
+        train: test on the client's own training samples.
     """
 
     epochs: tuple[int, ...]

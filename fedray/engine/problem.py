@@ -35,9 +35,14 @@ class Problem:
 
     @classmethod
     def build(cls, config: RunConfig, data: Dataset | None = None) -> "Problem":
-        """Load the data (or take those given, as the configured source loads them), fit them to the model and split.
+        """Load the data, fit them to the model and split them.
 
-        Raises UserError for what can only be known with the data at hand.
+        Args:
+            config: of the run.
+            data: what the configured source would load; None to load it.
+
+        Raises:
+            UserError: what can only be known with the data at hand is wrong.
         """
         data = fitted(data or config.data.load(), config)
         shards, validation = deal(config.partition, data, config.clients.total, config.seed, config.data.validation)
@@ -59,9 +64,11 @@ class Problem:
 
     @cached_property
     def evaluated(self) -> dict[str, np.ndarray]:
-        """Which samples an evaluation looks at, int64 `(n,)`: of the test set, or of the training set.
+        """Which samples an evaluation looks at.
 
-        `train` is without what is held out; `validation`, where there is one, is that, client by client.
+        Returns:
+            Split -> int64 `(n,)`, positions in the test set or in the training set. `train` is without what is held
+            out; `validation`, where there is one, is what is held out, client by client.
         """
         train = np.arange(len(self.data.y_train))
         sets = {"test": np.arange(len(self.data.y_test)), "train": train}
@@ -97,7 +104,8 @@ class Problem:
     def network(self, device: torch.device | str) -> Network:
         """The model laid out flat on `device`, checked against one sample, at the algorithm's x⁰.
 
-        Raises UserError where it does not accept the input shape or has fewer outputs than the data have classes.
+        Raises:
+            UserError: the model does not accept the input shape, or has fewer outputs than the data have classes.
         """
         algorithm, model = self.config.algorithm, self.config.model
         training = self.config.training

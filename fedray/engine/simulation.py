@@ -37,10 +37,14 @@ log = logging.getLogger("fedray")
 class Trained:
     """A round's local training.
 
-    server: what the server is in this round, to be aggregated into. weights: client -> π_i, of those that took part.
-    parts: what each process gave. reply: what of it is kept per client. dropped: clients whose numbers went wrong.
-    replies: what the server answers each of them, name -> `(M, ...)` by ascending id, once it has aggregated. beside:
-    what the engine keeps among the server's vectors for itself.
+    Attributes:
+        server: what the server is in this round, to be aggregated into.
+        weights: client -> π_i, of those that took part.
+        parts: what each process returned.
+        reply: what is kept of it per client.
+        dropped: number of clients whose numbers went wrong.
+        replies: what the server answers each client once it has aggregated, name -> `(M, ...)` by ascending id.
+        beside: what the engine keeps for itself among the server's vectors.
     """
 
     server: Server

@@ -13,7 +13,8 @@ from fedray.common.vectors import Vectors
 class StateRef(ABC):
     """A client's state that lies elsewhere: in another process's memory, or in a file.
 
-    sha256: `vectors_sha256` of it, once somebody who held it has computed that.
+    Attributes:
+        sha256: `vectors_sha256` of the state, once somebody who held it has computed that.
     """
 
     sha256: str | None

@@ -104,12 +104,19 @@ class Worker:
         return reply
 
     def evaluate(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int], split: str = "test") -> dict[str, Tensor]:
-        """Chunks of 500 consecutive samples of a set of `Problem.evaluated` (not augmented).
+        """Test a model on chunks of 500 consecutive samples of a set of `Problem.evaluated` (not augmented).
 
-        Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of
-        chunks whose mean loss is not finite or above 1e5 (then `loss` lacks them). Of the test set also, by the name
-        of the probe, what probes sum over it (`Probe.test_sums`), divided by 500. Of what clients hold out also
-        `correct_of_clients`, right answers of each client that holds samples out.
+        Args:
+            theta: float32 `(P,)`.
+            buffers: float32 `(B,)`.
+            chunks: which chunks, from 0.
+            split: the set.
+
+        Returns:
+            Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of chunks
+            whose mean loss is not finite or above 1e5 (then `loss` lacks them). For the test set also, by the name of
+            the probe, what probes sum over it (`Probe.test_sums`), divided by 500. For what clients hold out also
+            `correct_of_clients`, right answers of each client that holds samples out.
         """
         self.network.load(theta.to(self.device))
         self.network.buffers.copy_(buffers)
@@ -144,12 +151,18 @@ class Worker:
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
-        """Test the personal models of the clients of `tasks`: client -> test -> value.
+        """Test the personal models of some clients.
 
-        `own_E` after E epochs: accuracy on the client's own test samples, percent; `everyone`, `everyone_loss`:
-        accuracy and mean loss on the whole test set. Where samples are held out also `validation_E`, of the client's
-        own (if it has any), `everyone_validation` and `everyone_validation_loss`. `train_E`: accuracy on the
-        client's own training samples. What cannot be a number any more is NaN.
+        Args:
+            broadcast: the global model and the server.
+            tasks: the clients.
+            request: which tests they take.
+
+        Returns:
+            client -> test -> value. `own_E` after E epochs: accuracy on the client's own test samples, percent.
+            `everyone`, `everyone_loss`: accuracy and mean loss on the whole test set. Where samples are held out also
+            `validation_E`, of the client's own (if it has any), `everyone_validation` and `everyone_validation_loss`.
+            `train_E`: accuracy on the client's own training samples. What cannot be a number any more is NaN.
         """
         config, there, tests = self.problem.config, self._to_device(broadcast), self.problem.tests
         held, evaluated = self.problem.own_validation, self.problem.evaluated

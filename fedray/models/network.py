@@ -20,11 +20,16 @@ VIEWED = 1 << 16
 
 @dataclass(frozen=True)
 class Layout:
-    """name -> slice of theta, in `model.parameters()` order; tied parameters appear once.
+    """Where each parameter lies in theta.
 
-    `heads` are the names of the head's parameters, everything else is the body; `frozen` those without gradient;
-    `norms` those of normalisation layers, by module type.
-    `own_features`: a model's `features()` gives the features, which then need not be the input of the head.
+    Attributes:
+        names: of the parameters, in `model.parameters()` order; tied parameters appear once.
+        shapes: of the parameters, in the same order.
+        heads: names of the head's parameters; everything else is the body.
+        frozen: names of the parameters without gradient.
+        norms: names of the parameters of normalisation layers, by module type.
+        own_features: a model's `features()` gives the features, which then need not be the input of the head.
+        sizes: number of entries of each parameter.
     """
 
     names: tuple[str, ...]
@@ -91,8 +96,11 @@ class Layout:
 class Output:
     """What a forward pass gives.
 
-    logits: `(n, classes)`. features: `(n, d)`, the input of the head. taps: inner features `(n, d_l)`, layer by layer,
-    averaged over positions; empty unless the network was made with taps.
+    Attributes:
+        logits: `(n, classes)`.
+        features: `(n, d)`, the input of the head.
+        taps: inner features `(n, d_l)`, layer by layer, averaged over positions; empty unless the network was made with
+            taps.
     """
 
     logits: Tensor
@@ -103,12 +111,20 @@ class Output:
 class Network:
     """A module laid out flat: `theta` (P,) and `buffers` (B,) are the storage of its parameters and float buffers.
 
-    taps: names of the submodules (activations, as a rule) whose input every forward pass is to return. Where a module
-    is called more than once, as a residual block's ReLU is, its last call counts.
-    bf16: forward and backward passes in bfloat16 wherever torch's autocast does that; parameters, gradients and what a
-    forward pass returns are float32 all the same. channels_last: images with the channels innermost, where there are
-    convolutions. recorder: None, or what replays `gradient` as CUDA graphs.
-    Raises UserError for a module without a linear head or with no parameters, or without a submodule of that name.
+    Args:
+        module: the model.
+        device: where it is to lie.
+        taps: names of the submodules (activations, as a rule) whose input every forward pass is to return. If a module
+            is called more than once, as a residual block's ReLU is, its last call counts.
+        bf16: run forward and backward passes in bfloat16 wherever torch's autocast does that. Parameters, gradients and
+            what a forward pass returns are float32 all the same.
+        channels_last: keep images with the channels innermost, if there are convolutions.
+
+    Attributes:
+        recorder: None, or what replays `gradient` as CUDA graphs.
+
+    Raises:
+        UserError: the module has no linear head, no parameters, or no submodule with the name of a tap.
     """
 
     def __init__(
@@ -209,9 +225,12 @@ class Network:
         return self._indices[part]
 
     def buffer_index(self, part: str) -> Tensor:
-        """int64: the positions in `buffers` of the running statistics that belong to a part, on the device.
+        """The positions in `buffers` of the running statistics that belong to a part.
 
         Running statistics belong where the parameters of their layer do.
+
+        Returns:
+            int64 `(n,)`, on the device.
         """
         belongs = {
             "all": torch.ones_like(self._buffer_heads),
@@ -224,9 +243,12 @@ class Network:
         return belongs.nonzero().flatten().to(self.buffers.device)
 
     def load(self, theta: Tensor) -> None:
-        """Make `theta` (P,) the module's parameters. Large ones are viewed, not copied: nobody may write to them later.
+        """Make `theta` the module's parameters.
 
         A copy at every step takes 2 % of a step of 10 images with 1.6 million parameters; a few views cost 10 µs.
+
+        Args:
+            theta: `(P,)`. A large one is viewed, not copied: nobody may write to it later.
         """
         if theta.numel() <= VIEWED:
             self.theta.copy_(theta)
@@ -260,9 +282,18 @@ class Network:
         return Output(logits, features, taps)
 
     def gradient(self, theta: Tensor, x: Tensor, y: Tensor, part: str = "all") -> tuple[Tensor, Tensor]:
-        """Mean cross-entropy of a batch at `theta`, and its gradient `(P,)`, 0 outside of the part.
+        """Mean cross-entropy of a batch, and its gradient, in the module's present mode.
 
-        In the module's present mode; float buffers follow the forward pass.
+        Float buffers follow the forward pass.
+
+        Args:
+            theta: `(P,)`, where the gradient is taken.
+            x: the inputs `(n, ...)`.
+            y: int64 labels `(n,)`.
+            part: of the model; the gradient is 0 outside of it.
+
+        Returns:
+            The loss, and the gradient `(P,)`.
         """
         if self.recorder is None:
             return self._gradient(part, theta, x, y)
