@@ -48,8 +48,10 @@ SWEEP, DRY, UI = (
     for part, dashes in (("sweeps/quickstart.yaml", 0), ("--dry-run", 1), ("fedray ui", 1))
 )
 PERSONAL = next(c for c in COMMANDS if "pcdd_smoke.yaml" in c)
+ANALYSIS = re.compile(r"fedray (tables|figures|compare|report) ")
+"""These need a sweep that has run."""
 OTHERS = [
-    c for c in COMMANDS if c not in (SWEEP, DRY, UI, PERSONAL) and not c.startswith("make") and "analysis" not in c
+    c for c in COMMANDS if c not in (SWEEP, DRY, UI, PERSONAL) and not c.startswith("make") and not ANALYSIS.search(c)
 ]
 
 
@@ -64,7 +66,7 @@ def test_quickstart_keeps_its_promises(home: Path, quickstart: tuple[str, float]
     out, seconds = quickstart
     assert "quickstart: 28 finished" in out
     assert seconds < 180
-    table = execute(home, ".venv/bin/python -m analysis.tables quickstart --format csv")
+    table = execute(home, ".venv/bin/fedray tables quickstart --format csv")
     rows = [line.split(",") for line in table.splitlines()[1:]]
     assert len(rows) == 14
     values = {(row[0], row[1]): float(row[2]) for row in rows}
@@ -76,7 +78,7 @@ def test_quickstart_keeps_its_promises(home: Path, quickstart: tuple[str, float]
 
 def test_the_table_in_the_readme_is_the_one_printed(home: Path, quickstart: tuple[str, float]) -> None:
     """Same rows and columns; the numbers may differ in the last digits on another kind of CPU."""
-    printed = execute(home, ".venv/bin/python -m analysis.tables quickstart")
+    printed = execute(home, ".venv/bin/python -m analysis.tables quickstart")  # as `make quickstart` prints it
     shown = [line.strip() for line in README.splitlines() if line.startswith("    |")]
     assert shown, "the README shows the table"
     for ours, theirs in zip([line for line in printed.splitlines() if line.startswith("|")], shown, strict=True):
@@ -84,12 +86,12 @@ def test_the_table_in_the_readme_is_the_one_printed(home: Path, quickstart: tupl
     assert "tabular" in execute(home, next(c for c in COMMANDS if "--format latex" in c))
     assert "(1.00×)" in execute(home, next(c for c in COMMANDS if "rounds_to" in c))
     assert "| fedtoga α=0.01 | dirichlet α=0.1 | 2 |" in execute(home, next(c for c in COMMANDS if "compare" in c))
-    for command in (c for c in COMMANDS if "analysis.figures" in c):
+    for command in (c for c in COMMANDS if "fedray figures" in c):
         drawn = execute(home, command).splitlines()
         kinds = [Path(name).suffix for name in drawn]
         assert kinds.count(".png") == kinds.count(".pdf") >= 2, "two levels of heterogeneity at least, PNG and PDF"
         assert all((home / name).stat().st_size > 1000 for name in drawn)
-    page = execute(home, next(c for c in COMMANDS if "analysis.report" in c)).strip()
+    page = execute(home, next(c for c in COMMANDS if "fedray report" in c)).strip()
     assert "28 cells: 28 finished" in (home / page).read_text(encoding="utf-8")
 
 
