@@ -75,6 +75,13 @@ class Clients(Section):
             return max(int(self.per_round * self.total + 1e-9), 1)
         return self.per_round
 
+    @property
+    def everyone(self) -> bool:
+        """Whether all clients take part in every round (those without samples never do)."""
+        if self.cohorts is None:
+            return self.cohort_size == self.total
+        return all(len(ids) == self.total for ids in self.cohorts)
+
 
 class Training(Section):
     """The local optimiser and the server's averaging. lr of round t (from 0) is lr x lr_decay^t."""
@@ -345,6 +352,8 @@ class RunConfig(Section):
             for component in (self.data, self.partition, self.model, self.algorithm, *probes):
                 refuse_unreachable(component)
         self.algorithm.check(self.model)
+        if self.algorithm.needs_everyone:
+            self._refuse_absence()
         if self.extrapolation and self.algorithm.shares == "none":
             raise UserError(f"training.server_step: fedexp scales the average; {self.algorithm.name} has none")
         if self.evaluation.train and self.algorithm.keeps != "none":
@@ -354,6 +363,17 @@ class RunConfig(Section):
         for probe in probes:
             probe.check(self.algorithm)
         return self
+
+    def _refuse_absence(self) -> None:
+        """Raise UserError where a client could be absent from a round."""
+        needs = f"{self.algorithm.name} needs all {self.clients.total} clients in every round"
+        if not self.clients.everyone:
+            key, found = "cohorts", "rounds with fewer"
+            if self.clients.cohorts is None:
+                key, found = "per_round", str(self.clients.per_round)
+            raise UserError(f"clients.{key}: found {found}; {needs}")
+        if self.training.on_divergence == "drop":
+            raise UserError(f"training.on_divergence: found drop; {needs}")
 
     @property
     def disco(self) -> Disco | None:

@@ -28,6 +28,7 @@ from fedray.algorithms.momentum import FedCM, MimeLite, MoFedSAM
 from fedray.algorithms.partial import FedBN, FedPer, LGFedAvg
 from fedray.algorithms.personal import KNNPer, LocalOnly, PerFedAvg
 from fedray.algorithms.pfedme import PFedMe
+from fedray.algorithms.scaffnew import Scaffnew
 from fedray.algorithms.scaffold import Scaffold
 from fedray.algorithms.server_optimizers import FedACG, FedAdam, FedAvgM, FedYogi
 from fedray.common.plugins import resolve
@@ -93,6 +94,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedMoSWA,
         FedWMSAM,
         FedNSAM,
+        Scaffnew,
     )
 }
 

@@ -269,6 +269,8 @@ class Algorithm(Component):
     """Whether the method learns through `Output.features`, the input of the head."""
     perturbs_inputs: ClassVar[bool] = False
     """Whether the method moves the inputs, which then cannot be tokens."""
+    needs_everyone: ClassVar[bool] = False
+    """Whether the method is defined for full participation alone: all clients in every round."""
     shares: ClassVar[Share] = "all"
     """Which parameters are sent and averaged. The others of x stay as they were initialised."""
     keeps: ClassVar[Share] = "none"

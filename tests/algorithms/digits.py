@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fedray.algorithms import algorithm as method
 from fedray.config import RunConfig
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
@@ -53,13 +54,15 @@ def data(sizes: tuple[int, ...] = SIZES) -> Dataset:
 def problem(
     algorithm: str | Mapping[str, Any],
     sizes: tuple[int, ...] = SIZES,
-    per_round: int | float = 3,
+    per_round: int | float | None = None,
     model: str | Mapping[str, Any] = "",
     clients: Mapping[str, Any] | None = None,
     seed: int = 0,
     **training: Any,
 ) -> Problem:
-    """The problem of one algorithm; `training` overrides TRAINING."""
+    """The problem of one algorithm; `training` overrides TRAINING. per_round: default 3, or everyone who is needed."""
+    if per_round is None:
+        per_round = len(sizes) if method(algorithm).needs_everyone else 3
     config = RunConfig.parse(
         {
             "seed": seed,

@@ -10,6 +10,7 @@ import ray
 from ray.exceptions import RayError
 
 from fedray.algorithms import ALGORITHMS, Algorithm
+from fedray.algorithms import algorithm as method
 from fedray.cluster.object_states import longest_first
 from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.resources import cluster_nodes, refuse_infeasible
@@ -31,7 +32,7 @@ def config(algorithm: object, rounds: int = 3, personal: bool = False, **trainin
             "data": "digits",
             "partition": {"name": "dirichlet", "alpha": 0.5},
             "model": {"name": "mlp", "hidden": [16]},
-            "clients": {"total": 12, "per_round": 5},
+            "clients": {"total": 12, "per_round": 12 if method(algorithm).needs_everyone else 5},
             "algorithm": algorithm,
             "runtime": {"device": "cpu"},
             "training": {

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedray.algorithms import algorithm as method
 from fedray.client import Population
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
@@ -54,10 +55,12 @@ def digits(
     probes: Sequence[str] = (),
     every: int = 1,
     train: bool = False,
-    per_round: int = 3,
+    per_round: int | None = None,
     **training: Any,
 ) -> Problem:
-    """Six clients with digits of a Dirichlet split."""
+    """Six clients with digits of a Dirichlet split. per_round: default 3, or everyone who is needed."""
+    if per_round is None:
+        per_round = 6 if method(algorithm).needs_everyone else 3
     config = RunConfig.parse(
         {
             "data": "digits",

@@ -92,6 +92,7 @@ def cases(
 
 MLP_ONLY = ("plain", "together")
 PLAIN = ("plain",)
+EVERYONE = ("plain", "together", "softmax", "shuffle")
 CODE = ("plain", "together")
 VARIATES: dict[str, tuple[dict[str, str], dict[str, bool]]] = {
     "variates by samples": ({"variates": "samples"}, {"by_samples": True}),
@@ -592,6 +593,8 @@ CASES: list[Case] = [
     *cases("fedrod", classifiers.fedrod, settings=MLP_ONLY),
     *cases("fedbabu", classifiers.fedbabu, settings=MLP_ONLY),
     *cases("fedrep", classifiers.fedrep, settings=MLP_ONLY, body_epochs=1),
+    *cases("scaffnew", corrections.scaffnew, settings=EVERYONE, p=0.3),
+    *cases("scaffnew", corrections.scaffnew, {"steps": "fixed"}, label="fixed", settings=EVERYONE),
     *cases(
         "fedrep",
         classifiers.fedrep,

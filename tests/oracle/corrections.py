@@ -39,6 +39,21 @@ def scaffold(w: World, divisor: str = "steps", by_samples: bool = False, first: 
     return x
 
 
+def scaffnew(w: World, p: float | None = None) -> Tensors:
+    """Mishchenko et al., ICML 2022: the variates move when x is there; p: of the coin, None for 1/K_i."""
+    x, h = w.x0, w.each(w.x0)
+    for t in range(w.rounds):
+        y, u, rate = {}, {}, {}
+        for c in w.participants(t, x):
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch) - h[c.i])
+            y[c.i], u[c.i], rate[c.i] = c.y, c.u, (1 / c.K if p is None else p) / c.eta
+        x = x + w.server_lr * w.average(u)
+        for i in y:
+            h[i] = h[i] + rate[i] * (x - y[i])
+    return x
+
+
 def shares(w: World, scaling: str) -> list[float]:
     """w_i of the official FedDyn and FedDC code, n_i N / sum n (`samples`), or 1 (`constant`); D-17."""
     sizes = [len(y) for _, y in w.clients]

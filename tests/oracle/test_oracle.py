@@ -17,16 +17,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedray.algorithms import ALGORITHMS
+from fedray.algorithms.base import Server
 from fedray.algorithms.fedgela import simplex_etf
 from fedray.common.errors import UserError
+from fedray.common.rng import torch_draws
+from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import batches
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
+from fedray.models.network import Layout
 
 from .cases import BASE, CASES, NOT_COMPARED, SETTINGS, Case
 from .classifiers import fedgela, fedrod_with_heads
@@ -35,6 +40,7 @@ from .tensors import Tensors
 from .world import World
 
 SIZES = (5, 9, 14, 7, 11, 16)
+EVERYONE = 5 * (tuple(range(len(SIZES))),)
 COHORTS = ((0, 2, 5), (1, 3, 4), (0, 1, 2), (2, 3, 5), (0, 4, 5))
 SHAPE, CLASSES, HIDDEN = (2, 3, 1), 4, 8
 INPUTS = int(np.prod(SHAPE))
@@ -57,6 +63,11 @@ def dataset(seed: int) -> Dataset:
     return Dataset("synthetic", x, y.astype(np.int64), x[:5], y[:5].astype(np.int64), CLASSES, client_train=owner)
 
 
+def cohorts(case: Case) -> tuple[tuple[int, ...], ...]:
+    """Three of six clients, or everyone where the method is defined for nothing else."""
+    return EVERYONE if ALGORITHMS[case.method].needs_everyone else COHORTS
+
+
 def problem(case: Case, seed: int) -> Problem:
     """fedray's side of a case."""
     return Problem.build(
@@ -65,7 +76,7 @@ def problem(case: Case, seed: int) -> Problem:
                 "seed": seed,
                 "data": "digits",  # a name is required; the arrays below are what is used
                 "partition": "natural",
-                "clients": {"total": len(SIZES), "per_round": 3, "cohorts": COHORTS},
+                "clients": {"total": len(SIZES), "per_round": 3, "cohorts": cohorts(case)},
                 "model": {"name": "mlp", "hidden": [] if case.setting == "softmax" else [HIDDEN]},
                 "algorithm": {"name": case.method, **case.options},
                 "training": {**BASE, **SETTINGS[case.setting], **case.training, "rounds": len(COHORTS)},
@@ -95,16 +106,16 @@ def world(case: Case, seed: int) -> World:
     )
     x = data.x_train.reshape(-1, INPUTS).astype(np.float64)
     clients = [(x[data.client_train == i], data.y_train[data.client_train == i]) for i in range(len(SIZES))]
-    order = (
-        {}
-        if not training.shuffle
-        else {(t, i): list(batches(training, SIZES[i], seed, t, i)) for t, cohort in enumerate(COHORTS) for i in cohort}
-    )
+    order = {}
+    for t, cohort in enumerate(cohorts(case)):
+        steps = drawn_steps(given, t)
+        if training.shuffle or steps is not None:
+            order |= {(t, i): list(batches(training, SIZES[i], seed, t, i, steps=steps)) for i in cohort}
     return World(
         net,
         x0,
         clients,
-        [list(cohort) for cohort in COHORTS],
+        [list(cohort) for cohort in cohorts(case)],
         training.epochs,
         training.batch_size,
         training.lr,
@@ -120,6 +131,14 @@ def world(case: Case, seed: int) -> World:
         training.weight_decay_on,
         training.nominal_steps,
     )
+
+
+def drawn_steps(given: Problem, t: int) -> int | None:
+    """The round's number of local steps where the method draws it: fedray's draw, whose key belongs to a run."""
+    with torch_draws(given.config.seed, "steps", t):
+        return given.config.algorithm.drawn_steps(
+            Server(torch.zeros(0), Vectors(), Layout((), ()), len(SIZES), round=t)
+        )
 
 
 def flat(p: Tensors) -> np.ndarray:

@@ -1,0 +1,103 @@
+"""Scaffnew: SCAFFOLD with a drawn number of steps and 1/p in place of it; variates that sum to 0; its optimum."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedray.algorithms.base import Server, Vectors
+from fedray.algorithms.scaffnew import Scaffnew
+from fedray.common.errors import UserError
+from fedray.common.rng import torch_draws
+from fedray.engine.backend import InlineBackend
+from fedray.engine.loop import run
+from fedray.models.network import Layout
+from tests.algorithms.digits import final, problem
+from tests.algorithms.quadratic import Case
+from tests.algorithms.quadratic import problem as quadratic
+
+EQUAL: dict[str, Any] = {"per_round": 6, "aggregation": "uniform", "momentum": 0, "clip_norm": None, "weight_decay": 0}
+SERVER = Server(torch.zeros(0), Vectors(), Layout((), ()), 6)
+
+
+def drawn(p: float, rounds: int) -> list[int]:
+    """The first numbers of steps of a run with seed 0."""
+    found = []
+    for t in range(rounds):
+        with torch_draws(0, "steps", t):
+            steps = Scaffnew(p=p).drawn_steps(SERVER)
+        assert steps is not None
+        found.append(steps)
+    return found
+
+
+def test_fixed_steps_are_scaffold() -> None:
+    """Where all clients make equally many."""
+    steps: dict[str, Any] = {"local_epochs": None, "local_steps": 5}
+    left = final({"name": "scaffnew", "steps": "fixed"}, **EQUAL, **steps).theta
+    assert torch.allclose(left, final("scaffold", **EQUAL, **steps).theta, rtol=0, atol=1e-5)
+    assert (left - final("fedavg", **EQUAL, **steps).theta).abs().max() > 1e-3
+
+
+def test_one_step_is_fedavg() -> None:
+    """p = 1: the variates cancel in x's step, and h_i is g_i less the mean gradient."""
+    left = final({"name": "scaffnew", "p": 1.0}, **EQUAL, batch_size="full").theta
+    right = final("fedavg", **EQUAL, batch_size="full", local_epochs=None, local_steps=1).theta
+    assert torch.allclose(left, right, rtol=0, atol=1e-6)
+
+
+def test_steps_are_geometric() -> None:
+    """Mean 1/p and P(K = 1) = p, within five standard errors of 2000 draws."""
+    found = torch.tensor(drawn(0.25, 2000), dtype=torch.float64)
+    assert found.min() == 1
+    assert abs(float(found.mean()) - 4) < 5 * (0.75**0.5 / 0.25) / 2000**0.5
+    assert abs(float((found == 1).double().mean()) - 0.25) < 5 * (0.25 * 0.75 / 2000) ** 0.5
+
+
+def test_everyone_makes_the_drawn_steps() -> None:
+    """In the first round, without variates, it is FedAvg with so many steps."""
+    steps = drawn(0.2, 1)[0]
+    left = final({"name": "scaffnew", "p": 0.2}, rounds=1).theta
+    assert torch.equal(left, final("fedavg", rounds=1, per_round=6, local_epochs=None, local_steps=steps).theta)
+
+
+@pytest.mark.parametrize("aggregation", ["uniform", "samples"])
+def test_the_mean_of_the_variates_stays_0(aggregation: str) -> None:
+    """Weighted as the average is."""
+    state = final({"name": "scaffnew", "p": 0.3}, aggregation=aggregation)
+    sizes = torch.tensor([20.0, 35, 50, 65, 75, 85])
+    weights = sizes / sizes.sum() if aggregation == "samples" else torch.full((6,), 1 / 6)
+    h = torch.stack([state.clients[i].h for i in range(6)])
+    assert h.abs().max() > 0.01
+    assert (weights @ h).abs().max() < 1e-5
+
+
+def test_it_reaches_the_minimum() -> None:
+    """The problem of `test_fixed_points`: x* = (1/3, 1/3), and h_i ends at g_i(x*) = ±(10/3, -10/3)."""
+    case = Case(
+        {"name": "scaffnew", "p": 0.25},
+        [{}] * 150,
+        samples=[[(1, 2, -3, 2)], [(2, 1, 2, -3)]],
+        start=(4, -3),
+        training={"lr": 0.1, "batch_size": "full"},
+    )
+    state = run(quadratic(case), InlineBackend()).state
+    assert state.theta.tolist() == pytest.approx([1 / 3, 1 / 3], abs=1e-4)
+    assert state.clients[0].h.tolist() == pytest.approx([10 / 3, -10 / 3], abs=1e-3)
+    assert state.clients[1].h.tolist() == pytest.approx([-10 / 3, 10 / 3], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"per_round": 5}, r"clients\.per_round: found 5; scaffnew needs all 6 clients in every round"),
+        ({"per_round": 0.5}, r"clients\.per_round: found 0\.5; scaffnew needs"),
+        ({"clients": {"cohorts": [[0, 1]] * 4}}, r"clients\.cohorts: found rounds with fewer; scaffnew needs all 6"),
+        ({"on_divergence": "drop"}, r"training\.on_divergence: found drop; scaffnew needs all 6 clients"),
+    ],
+)
+def test_absent_clients_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message}"):
+        problem("scaffnew", **options)
+    problem("scaffnew", per_round=1.0)
+    problem("scaffnew", clients={"cohorts": [[3, 2, 1, 0, 4, 5]] * 4})
