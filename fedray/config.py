@@ -18,6 +18,7 @@ from fedray.common.yaml_files import located_file
 from fedray.datasets import data_source
 from fedray.datasets.base import DataSource
 from fedray.evaluation import registry
+from fedray.evaluation.probe import Probe
 from fedray.models import model_spec
 from fedray.models.base import ModelSpec
 from fedray.partitions import partition
@@ -221,19 +222,30 @@ class Evaluation(Section):
     last: int = Field(1, gt=0, description="that many rounds at the end are all evaluated")
     train: bool = Field(False, description="also the accuracy on the whole training set")
     personal: Personal | None = Field(None, description="also personal models: `{}`, or its keys")
-    probes: tuple[str, ...] = Field(
+    probes: tuple[Probe, ...] = Field(
         (),
         description=f"what else is measured in evaluated rounds (docs/probes.md): {', '.join(registry.PROBES)}, or "
-        "your own as `package.module:Class`",
+        "your own as `package.module:Class`; with options `{name: package.module:Class, k: 3}`",
     )
 
+    @field_validator("probes", mode="before")
+    @classmethod
+    def _probes(cls, value: Any) -> Any:
+        return registry.probes(value) if isinstance(value, list | tuple) else value
+
+    @field_serializer("probes")
+    def _written(self, probes: tuple[Probe, ...]) -> list[Any]:
+        return [probe.options() if type(probe).model_fields else probe.name for probe in probes]
+
     def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
+        found = super().identity_entries({key: value for key, value in written.items() if key != "probes"})
+        found["probes"] = [probe.name for probe in self.probes]
         own = {
             probe.name: entries
-            for probe in registry.probes(self.probes)
+            for probe in self.probes
             if (entries := {k: v for k, v in probe.identity_entries(probe.options()).items() if k != "name"})
         }
-        return super().identity_entries(written) | ({"probe_sources": own} if own else {})
+        return found | ({"probe_sources": own} if own else {})
 
 
 class Runtime(Section):
@@ -347,7 +359,7 @@ class RunConfig(Section):
             raise UserError(f"clients.cohorts: lists {len(cohorts)} rounds, training.rounds is {self.training.rounds}")
         if self.training.precision == "tf32" and self.runtime.torch_device != "cuda":
             raise UserError("training.precision: found tf32, which CPUs do not have; fp32 or bf16")
-        probes = registry.probes(self.evaluation.probes)
+        probes = self.evaluation.probes
         if self.runtime.backend == "ray":
             for component in (self.data, self.partition, self.model, self.algorithm, *probes):
                 refuse_unreachable(component)

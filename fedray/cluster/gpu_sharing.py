@@ -107,7 +107,7 @@ def _kind(run: RunConfig) -> str:
             training.batch_size,
             training.precision,
             run.channels_last,
-            run.evaluation.probes,
+            [probe.options() for probe in run.evaluation.probes],
             run.runtime.cuda_graph,
         ]
     )

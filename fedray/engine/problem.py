@@ -13,7 +13,6 @@ from fedray.common.errors import UserError, one_line
 from fedray.common.rng import torch_draws
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
-from fedray.evaluation import registry
 from fedray.models.network import Network
 from fedray.partitions.shards import Shards
 from fedray.partitions.validation_split import deal
@@ -117,7 +116,7 @@ class Problem:
             channels_last=self.config.channels_last,
         )
         algorithm.check_built(network.layout, tokens=self.data.tokens)
-        for probe in registry.probes(self.config.evaluation.probes):
+        for probe in self.config.evaluation.probes:
             probe.check_built(network.layout, self.data.num_classes)
         network.module.eval()
         shape = self.data.input_shape

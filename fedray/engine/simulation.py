@@ -24,7 +24,7 @@ from fedray.engine.result import Result
 from fedray.engine.sampling import cohort_weights, draw_cohort
 from fedray.engine.state import ClientState, State, StateRef, loaded
 from fedray.engine.worker import MAX_TEST_LOSS
-from fedray.evaluation import personal, registry
+from fedray.evaluation import personal
 from fedray.evaluation.probe import EvaluatedRound
 from fedray.evaluation.probes import over_cohort
 
@@ -63,7 +63,7 @@ class Simulation:
         self.problem, self.backend, self.profile = problem, backend, profile
         config = problem.config
         torch.set_num_threads(config.runtime.threads)
-        self.probes = registry.probes(config.evaluation.probes)
+        self.probes = config.evaluation.probes
         network = problem.network("cpu")
         self.layout = network.layout
         backend.open(problem)

@@ -23,7 +23,6 @@ from fedray.engine.local_training import personal_client, train_client
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.state import loaded
-from fedray.evaluation import registry
 from fedray.evaluation.probes import probe_client
 from fedray.models.cuda_graph import Recorder
 from fedray.partitions.shards import Shards
@@ -45,7 +44,7 @@ class Worker:
             devices.prepare(tf32=config.training.precision == "tf32", deterministic=config.runtime.deterministic)
         data = problem.data
         self.problem = problem
-        self.probes = registry.probes(config.evaluation.probes)
+        self.probes = config.evaluation.probes
         self.network = problem.network(device)
         if config.runtime.cuda_graph:
             self.network.recorder = Recorder()

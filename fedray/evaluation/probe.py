@@ -54,8 +54,9 @@ class EvaluatedRound:
 class Probe(Component):
     """Base of all probes; by itself it measures nothing. Subclasses override what they need.
 
-    A probe changes nothing: neither parameters, states, running statistics nor random draws. To use your own, give
-    `package.module:Class` in `evaluation.probes`.
+    A probe changes nothing: neither parameters, states, running statistics nor random draws. Its fields are its
+    options. To use your own, give `package.module:Class` in `evaluation.probes`, or a mapping with it as `name` and the
+    options beside it.
     """
 
     section = "evaluation.probes"

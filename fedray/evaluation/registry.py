@@ -12,15 +12,17 @@ PROBES: dict[str, type[Probe]] = {
 }
 
 
-def probes(names: Sequence[str]) -> tuple[Probe, ...]:
-    """The probes of `evaluation.probes`; `package.module:Class` names your own.
+def probes(values: Sequence[object]) -> tuple[Probe, ...]:
+    """The probes of `evaluation.probes`: of each a name or a mapping with `name` and options.
 
     Raises:
-        UserError: a name is unknown, given twice, or not that of a probe.
+        UserError: a name is unknown, given twice, or not that of a probe; an option is wrong.
     """
+    found = tuple(resolve("evaluation.probes", value, PROBES, Probe) for value in values)
+    names = [probe.name for probe in found]
     if len(set(names)) < len(names):
         raise UserError(f"evaluation.probes: found {', '.join(names)}; each once")
-    return tuple(resolve("evaluation.probes", name, PROBES, Probe) for name in names)
+    return found
 
 
 def metric_title(metric: str) -> str:

@@ -65,7 +65,8 @@ class Problems:
         if _new(self._checked, dealt):
             self.problem(cell)
         shapes = {key: value for key, value in run.algorithm.options().items() if not isinstance(value, float)}
-        if _new(self._checked, cell.data, run.model.options(), shapes, run.training.precision, run.evaluation.probes):
+        probes = [probe.options() for probe in run.evaluation.probes]
+        if _new(self._checked, cell.data, run.model.options(), shapes, run.training.precision, probes):
             self.problem(cell).network("cpu")
 
     def problem(self, cell: Cell) -> Problem:

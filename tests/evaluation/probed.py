@@ -19,6 +19,7 @@ from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
+from fedray.evaluation import registry
 from tests.algorithms.digits import data
 
 EVERY_PROBE = ["angles", "classes", "drift", "forgetting", "lambda", "proximal"]
@@ -52,7 +53,7 @@ class Careful(nn.Module):
 def digits(
     algorithm: Any,
     model: Any = "tests.evaluation.probed:Careful",
-    probes: Sequence[str] = (),
+    probes: Sequence[Any] = (),
     every: int = 1,
     train: bool = False,
     per_round: int | None = None,
@@ -92,7 +93,7 @@ def arrays(
     owner: Sequence[int],
     algorithm: Any = "fedavg",
     test: tuple[Any, Sequence[int]] | None = None,
-    probes: Sequence[str] = (),
+    probes: Sequence[Any] = (),
     classes: int = 2,
     **training: Any,
 ) -> Problem:
@@ -154,7 +155,7 @@ def percent_right(problem: Problem, theta: Tensor, buffers: Tensor, split: str) 
 
 
 def with_probes(problem: Problem, probes: Sequence[str]) -> Problem:
-    evaluation = problem.config.evaluation.model_copy(update={"probes": tuple(probes)})
+    evaluation = problem.config.evaluation.model_copy(update={"probes": registry.probes(probes)})
     return Problem(problem.config.model_copy(update={"evaluation": evaluation}), problem.data, problem.shards)
 
 

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from pydantic import Field
 from torch import Tensor
 
 from fedray.common.errors import UserError
+from fedray.common.identity import source_digest
+from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.sampling import draw_cohort
@@ -14,6 +17,7 @@ from fedray.models.network import Output
 from tests.evaluation.probed import EVERY_PROBE, digits, last_row
 
 OWN = "tests.evaluation.test_registry:Sizes"
+COUNTED = "tests.evaluation.test_registry:Counted"
 
 
 class Sizes(Probe):
@@ -32,6 +36,15 @@ class Sizes(Probe):
         return {"cohort": float(len(seen.weights)), "classes_500": float(seen.sums[self.name].sum())}
 
 
+class Counted(Probe):
+    """The size of the cohort, `times` times."""
+
+    times: int = Field(1, ge=1)
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        return {"counted": float(self.times * len(seen.weights))}
+
+
 class NoProbe:
     """Something else."""
 
@@ -47,6 +60,31 @@ def test_a_probe_of_the_users_own_measures_clients_the_test_set_and_the_round() 
     assert "drift_between" in row
 
 
+def test_the_options_of_a_probe_are_its_fields_and_reach_the_round() -> None:
+    """Three of six clients per round; `times` is 1 unless it is given, 4 · 3 = 12."""
+    assert last_row(digits("fedavg", probes=[COUNTED, "drift"]))["counted"] == 3
+    problem = digits("fedavg", probes=["drift", {"name": COUNTED, "times": 4}])
+    assert last_row(problem)["counted"] == 12
+    written = problem.config.resolved()
+    assert written["evaluation"]["probes"] == ["drift", {"name": COUNTED, "times": 4}]
+    assert RunConfig.parse(written) == problem.config
+
+
+def test_options_and_source_of_a_probe_enter_the_identity() -> None:
+    """The plain spelling and one that repeats the defaults are the same cell."""
+
+    def entered(*asked: object) -> dict[str, object]:
+        return dict(digits("fedavg", probes=asked).config.identity("")["evaluation"])
+
+    source = {"source": source_digest("evaluation.probes", COUNTED)}
+    plain = entered("drift", COUNTED)
+    assert plain["probes"] == ["drift", COUNTED]
+    assert plain["probe_sources"] == {COUNTED: {"times": 1, **source}}
+    assert entered({"name": "drift"}, {"name": COUNTED, "times": 1}) == plain
+    assert entered("drift", {"name": COUNTED, "times": 4})["probe_sources"] == {COUNTED: {"times": 4, **source}}
+    assert "probe_sources" not in entered("drift")
+
+
 def test_a_probe_of_the_users_own_changes_no_number() -> None:
     with_own, without = (run(digits("fedavg", probes=asked), InlineBackend()) for asked in ([OWN], []))
     assert with_own.summary()["theta_sha256"] == without.summary()["theta_sha256"]
@@ -55,13 +93,21 @@ def test_a_probe_of_the_users_own_changes_no_number() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
+        ([{"name": "drift", "k": 3}], "unknown name 'k'"),
+        (
+            [{"name": COUNTED, "times": 0}],
+            "evaluation.probes.times: found 0; input should be greater than or equal to 1",
+        ),
+        ([{"name": COUNTED, "tims": 2}], "unknown name 'tims'; did you mean 'times'?"),
+        ([COUNTED, {"name": COUNTED, "times": 2}], "each once"),
+        ([3], "expected a name or a mapping with `name`, got 3"),
         (["drfit"], "unknown name 'drfit'; did you mean 'drift'?"),
         (["drift", "drift"], "found drift, drift; each once"),
         (["tests.evaluation.test_registry:NoProbe"], "is not a subclass of fedray.evaluation.probe.Probe"),
         (["tests.evaluation.test_registry:Absent"], "cannot be imported"),
     ],
 )
-def test_what_is_no_probe_is_refused_in_one_line(names: list[str], message: str) -> None:
+def test_what_is_no_probe_is_refused_in_one_line(names: list[object], message: str) -> None:
     with pytest.raises(UserError) as caught:
         probes(names)
     assert str(caught.value).startswith("evaluation.probes")
