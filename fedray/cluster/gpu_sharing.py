@@ -40,8 +40,15 @@ class Packing:
         self._fractions: dict[str, float] = {}
 
     def resolve_auto_gpus(self, run: RunConfig, data: Dataset | ray.ObjectRef[Dataset]) -> RunConfig:
-        """The run with a number for `auto`, within a running Ray. Raises UserError where there is no GPU to measure on,
-        or where even one client does not fit."""
+        """The run with a number for `auto`, within a running Ray.
+
+        Args:
+            run: a configuration; without `auto` it is returned as it is.
+            data: its data set, or the reference of one in the object store.
+
+        Raises:
+            UserError: there is no GPU to measure on, or not even one client fits.
+        """
         if run.runtime.gpus_per_actor != "auto":
             return run
         kind = _kind(run)

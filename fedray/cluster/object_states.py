@@ -54,9 +54,16 @@ def copied(array: np.ndarray) -> Tensor:
 
 
 def longest_first(loads: Sequence[int], parts: int) -> list[list[int]]:
-    """Positions 0..len(loads)-1 dealt to `parts`: the longest first, each to the least loaded (Graham 1969).
+    """Deal positions to parts: the longest first, each to the least loaded (Graham 1969).
 
     The largest part's load is at most 4/3 - 1/(3 parts) of the best possible.
+
+    Args:
+        loads: of each position.
+        parts: number of parts.
+
+    Returns:
+        For each part the positions, of 0..len(loads)-1.
     """
     shares: list[list[int]] = [[] for _ in range(parts)]
     heap = [(0, part) for part in range(parts)]

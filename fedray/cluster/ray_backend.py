@@ -96,8 +96,14 @@ class ClientActor:
 class RayBackend:
     """The actors of one trial, or of a single run. Results do not depend on how many there are.
 
-    group: the trial's placement group, whose last `runtime.actors` bundles are the actors'; None outside of a trial.
-    `data` may be set to the data set's reference where the caller has put it into the object store (one copy a node).
+    Args:
+        runtime: the run's `runtime` section.
+        group: the trial's placement group, whose last `runtime.actors` bundles are the actors'; None outside of a
+            trial.
+
+    Attributes:
+        data: may be set to the data set's reference where the caller has put it into the object store (one copy a
+            node).
     """
 
     def __init__(self, runtime: Runtime, group: PlacementGroup | None = None) -> None:

@@ -37,9 +37,15 @@ def class_sums(features: Tensor, y: Tensor, classes: int) -> Tensor:
 
 
 def pairwise(vectors: Tensor) -> Tensor:
-    """Angles `(n, n)` between vectors `(n, d)`, float64 degrees; NaN where one is 0 or not finite.
+    """Angles between vectors.
 
     2 atan2(||u - v||, ||u + v||) of the unit vectors: arccos of a cosine near 1 would lose half of the digits.
+
+    Args:
+        vectors: `(n, d)`.
+
+    Returns:
+        float64 degrees `(n, n)`; NaN where a vector is 0 or not finite.
     """
     u = normalize(vectors.double())
     apart, towards = (torch.cdist(u, v, compute_mode="donot_use_mm_for_euclid_dist") for v in (u, -u))
@@ -57,19 +63,32 @@ def mean_angle(angles: Tensor, members: Tensor) -> float | None:
 
 
 def of_client(theta: Tensor, layout: Layout, sums: Tensor, existing: Tensor) -> dict[str, float]:
-    """`angle_classifier_existing`, `angle_classifier_missing`, `angle_means_existing`, `angle_means_missing`.
+    """Angles of a local model, among the classes that its client holds and among those that it lacks.
 
-    Of a local model: among the classes that its client holds (existing, bool `(C,)`), among those that it lacks.
-    sums: `class_sums` of the test set under that model, which has samples of the missing classes too.
+    Args:
+        theta: float32 `(P,)`, the local model.
+        layout: of theta.
+        sums: `class_sums` of the test set under that model, which has samples of the missing classes too.
+        existing: bool `(C,)`, the classes that the client holds.
+
+    Returns:
+        `angle_classifier_existing`, `angle_classifier_missing`, `angle_means_existing`, `angle_means_missing`.
     """
     return {f"angle_{name}": value for name, value in _by_group(theta, layout, sums, existing).items()}
 
 
 def of_server(theta: Tensor, layout: Layout, sums: Tensor, held: Sequence[Tensor]) -> dict[str, float]:
-    """`global_angle_classifier` and `global_angle_means` of the global model, over all pairs of classes.
+    """Angles of the global model.
 
-    And, with `_existing` and `_missing`, the mean over the clients of the round of the same for the classes that a
-    client holds and lacks. held: per client, bool `(C,)`.
+    Args:
+        theta: float32 `(P,)`, the global model.
+        layout: of theta.
+        sums: `class_sums` of the test set under that model, up to a factor.
+        held: per client of the round, the classes that it holds, bool `(C,)`.
+
+    Returns:
+        `global_angle_classifier` and `global_angle_means`, over all pairs of classes; and, with `_existing` and
+        `_missing`, the mean over the clients of the round of the same for the classes that a client holds and lacks.
     """
     everyone = torch.ones(len(sums), dtype=torch.bool)
     result = {name.removesuffix("_existing"): value for name, value in _by_group(theta, layout, sums, everyone).items()}

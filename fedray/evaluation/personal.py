@@ -13,15 +13,18 @@ def summary(
 ) -> dict[str, float]:
     """The metrics of a personal evaluation; accuracies in percent.
 
-    scores: client -> test -> value (`Worker.evaluate_personal`). epochs: of fine-tuning, ascending.
-    test_accuracy: the global
-    model's, where it is the generic model; None where the generic accuracy is the mean of the personal models'.
+    Args:
+        scores: client -> test -> value (`Worker.evaluate_personal`).
+        epochs: of fine-tuning, ascending.
+        test_accuracy: the global model's, where it is the generic model; None where the generic accuracy is the mean of
+            the personal models'.
 
-    `personal_accuracy`: mean over clients. `personal_std`: standard deviation over clients (population).
-    `personal_worst10`: mean of the worst tenth of them (rounded up). Of the largest number of epochs; with several also
-    `personal_accuracy_eE` and so on for each. `personal_best`, `personal_worst`: the best and the worst client.
-    `personal_train_accuracy`, `_std`, `_best`, `_worst`: the same on the clients' own training samples, where these
-    were tested. `generic_accuracy`.
+    Returns:
+        `personal_accuracy`: mean over clients. `personal_std`: standard deviation over clients (population).
+        `personal_worst10`: mean of the worst tenth of them (rounded up). These are after the largest number of epochs;
+        with several numbers also `personal_accuracy_eE` and so on for each. `personal_best`, `personal_worst`: the best
+        and the worst client. `personal_train_accuracy`, `_std`, `_best`, `_worst`: the same on the clients' own
+        training samples, where these were tested. `generic_accuracy`.
     """
     result: dict[str, float] = {}
     for name, test in (("personal", "own"), ("personal_train", "train"), ("validation_personal", "validation")):

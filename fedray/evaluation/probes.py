@@ -178,9 +178,18 @@ def probe_client(
     received: Tensor,
     batch_size: int | Literal["full"],
 ) -> dict[str, float]:
-    """The measurements of one trained client, name -> value; the network still holds its running statistics.
+    """Measure one trained client; the network still holds its running statistics.
 
-    received: the running statistics (B,) that it began with.
+    Args:
+        probes: the probes of the run.
+        c: the client after its local training.
+        algorithm: the method.
+        test: the whole test set.
+        received: the running statistics (B,) that the client began with.
+        batch_size: of the local training.
+
+    Returns:
+        Metric -> value.
     """
     correct, sums = _tested(c, algorithm, [probe for probe in probes if "local" in probe.tested_models], test)
     seen = TrainedClient(c, algorithm, received, batch_size, correct, sums, len(test))
@@ -212,7 +221,14 @@ def drift_between(lengths: Mapping[int, float], weights: Mapping[int, float], up
     """`drift_between`: the root of the mean squared distance between two local models of the round (FedSOL, figure 6b).
 
     Pairs i ≠ j count π_i π_j; by Σ_ij π_i π_j ||u_i - u_j||² = 2 (Σ π_i ||u_i||² - ||Σ π_i u_i||²) no pair is formed.
-    lengths: ||u_i||; update: Σ π_i u_i of the shared parameters. Nothing for a cohort of one.
+
+    Args:
+        lengths: client -> ||u_i||.
+        weights: client -> π_i.
+        update: Σ π_i u_i of the shared parameters.
+
+    Returns:
+        `drift_between`; nothing for a cohort of one.
     """
     pairs = 1 - math.fsum(w * w for w in weights.values())
     if len(weights) < 2:

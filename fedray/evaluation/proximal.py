@@ -34,12 +34,18 @@ def proximal(
 ) -> dict[str, float]:
     """`proximal_loss`, `proximal_cosine` of a client after its local training, at y = y_K. Changes nothing.
 
-    received: running statistics (B,) that the client began with. `proximal_loss`: mean of L_p over the client's own
-    training samples, not augmented, both models in evaluation mode, each with its own running statistics.
-    `proximal_cosine`: between q, the direction that the method would descend next (before clipping and weight decay,
-    within the part of the model that it moves), and ∇L_p, over all parameters, both on one batch as in training: mean
-    over the batches of one pass through the samples in order (the first K_i, if that is fewer). Absent where
-    one of the two is always 0.
+    Args:
+        c: the client.
+        algorithm: the method.
+        received: running statistics (B,) that the client began with.
+        batch_size: of the local training.
+
+    Returns:
+        `proximal_loss`: mean of L_p over the client's own training samples, not augmented, both models in evaluation
+        mode, each with its own running statistics. `proximal_cosine`: between q, the direction that the method would
+        descend next (before clipping and weight decay, within the part of the model that it moves), and ∇L_p, over all
+        parameters, both on one batch as in training: mean over the batches of one pass through the samples in order
+        (the first K_i, if that is fewer). Absent where one of the two is always 0.
     """
     buffers, tau = c.network.buffers.clone(), temperature(algorithm)
     twin = _twin(c)

@@ -299,8 +299,12 @@ def outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
 def is_transient(error: Exception) -> bool:
     """Whether another attempt may succeed, at a store that has accepted this process before.
 
-    The store cannot be reached, is overloaded or locked; or what stands before it (a proxy, a login service) answers
-    401, 403 or 404 for a while. What MLflow itself says of a run or an experiment that is gone stays true.
+    It may if the store cannot be reached, is overloaded or locked, or if what stands before it (a proxy, a login
+    service) answers 401, 403 or 404 for a while. If MLflow itself says that a run or an experiment is gone, that stays
+    true.
+
+    Args:
+        error: what the attempt raised.
     """
     if isinstance(error, MlflowException):
         if error.error_code == ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):

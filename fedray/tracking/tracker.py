@@ -302,12 +302,17 @@ def _refusable(write: Callable[[], T]) -> T:
 
 
 def final_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """`final_*` (last evaluated round), `last10_*` (mean of the last 10 evaluated rounds), and `best_*` of accuracies.
+    """Metrics of a run over its evaluated rounds.
 
-    `evaluations` says of how many rounds there were values; with fewer than 10 `last10_*` is the mean of those.
-    Where samples are held out, `best_round` is that of the best validation accuracy, and `best_*` is each accuracy in
-    the best such round that has it: the test set selects nothing. Without them `best_round` is that of the best test
-    accuracy, and each `best_*` is its own largest value.
+    Args:
+        history: of each evaluated round, name -> value.
+
+    Returns:
+        `final_*` (last evaluated round), `last10_*` (mean of the last 10 evaluated rounds), and `best_*` of accuracies.
+        `evaluations` says how many rounds had values; with fewer than 10 `last10_*` is the mean of those. Where
+        samples are held out, `best_round` is that of the best validation accuracy, and `best_*` is each accuracy in the
+        best such round that has it: the test set selects nothing. Without them `best_round` is that of the best test
+        accuracy, and each `best_*` is its own largest value.
     """
     if not history:
         return {}
