@@ -34,9 +34,11 @@ def searched_rows(cells: pd.DataFrame, keys: Iterable[str]) -> str:
 def labels(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series:
     """How each cell is called along an axis: `fedsam ρ=0.05`, `dirichlet α=0.1`; options that do not vary are left out.
 
-    key: a section that has a name (algorithm, partition, model, data), a dotted key (`clients.per_round`, `seed`), or
-    several of these with commas: `data,partition,clients.total` gives `cifar10 dirichlet α=0.1 total=100`.
-    always: options to name where they have one value only, too.
+    Args:
+        cells: a row per cell, as in `SweepTable`.
+        key: a section that has a name (algorithm, partition, model, data), a dotted key (`clients.per_round`, `seed`),
+            or several of these with commas: `data,partition,clients.total` gives `cifar10 dirichlet α=0.1 total=100`.
+        always: options to name even if they have one value only.
     """
     keys = key.split(",")
     if len(keys) == 1:

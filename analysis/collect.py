@@ -20,10 +20,13 @@ from fedray.tracking.tracker import flat
 class SweepTable:
     """The cells of a sweep, whether any of them has been run or not.
 
-    cells: a row per cell: `cell` (hash), `label`, `status` (tracking.RANK, or `missing`), `run_id`, the configuration
-    under dotted names (strings), metrics under `metrics.NAME` (floats). configs: `cell` -> configuration. search: what
-    draws its cells, empty for a grid. tuned: `cell` -> how it was chosen (`fedray.sweep.stages.record`), of a final
-    stage; the chosen values are under `chosen.KEY` in `cells`, so that they part no rows or columns.
+    Attributes:
+        cells: a row per cell: `cell` (hash), `label`, `status` (tracking.RANK, or `missing`), `run_id`, the
+            configuration under dotted names (strings), metrics under `metrics.NAME` (floats).
+        configs: `cell` -> configuration.
+        search: what draws its cells, empty for a grid.
+        tuned: `cell` -> how it was chosen (`fedray.sweep.stages.record`), of a final stage; the chosen values are under
+            `chosen.KEY` in `cells`, so that they do not separate rows or columns.
     """
 
     name: str
@@ -65,9 +68,15 @@ class Collected(SweepTable):
 
 
 def collect(name: str) -> Collected:
-    """All cells of a sweep, wherever they ran; of its smoke version where only that was called, and it is said.
+    """All cells of a sweep, wherever they ran.
 
-    Raises UserError for an unknown sweep.
+    If only the smoke version of the sweep was run, its cells are returned, and a message says so.
+
+    Args:
+        name: of the sweep.
+
+    Raises:
+        UserError: the sweep is unknown.
     """
     client, experiment = open_store()
     sweeps = search(client, experiment, "tags.`fedray.kind` = 'sweep'")

@@ -29,8 +29,11 @@ from fedray.common.errors import UserError, unknown
 class Difference:
     """Method minus reference over paired seeds of one setting.
 
-    gaps: a difference per seed that both have. unpaired: seeds of the method or of the reference whose partner has no
-    value. p: of the paired t-test. adjusted: p by Holm's method among the `family` methods of the setting.
+    Attributes:
+        gaps: a difference for each seed that both have.
+        unpaired: seeds of the method or of the reference whose partner has no value.
+        p: of the paired t-test.
+        adjusted: p by Holm's method among the `family` methods of the setting.
     """
 
     row: str

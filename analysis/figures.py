@@ -39,11 +39,20 @@ KINDS = ("curves", "sensitivity", "bars", "classes", "partition", "search")
 
 @styled
 def curves(sweep: Collected, metric: str = "test_accuracy", band: str = "seeds", smooth: int = 1) -> dict[str, Figure]:
-    """Setting -> curves of a metric, or of several with commas.
+    """Draw a metric, or several with commas, by round.
 
-    band: `seeds`, the sample standard deviation over seeds, or `clients`, the metric's `_std`, which is over clients,
-    averaged over seeds. smooth: each point is the mean of so many evaluated rounds, itself the last.
-    Raises UserError for a metric that no run logs by round, or no finished run.
+    Args:
+        sweep: the collected sweep.
+        metric: name, or names with commas.
+        band: `seeds`, the sample standard deviation over seeds; or `clients`, the metric's `_std`, which is over
+            clients, averaged over seeds.
+        smooth: each point is the mean of this many evaluated rounds, itself the last.
+
+    Returns:
+        Setting -> figure.
+
+    Raises:
+        UserError: no run logs the metric by round, or no run has finished.
     """
     cells, wanted = labelled(sweep), metric.split(",")
     logged = {
@@ -81,10 +90,21 @@ def curves(sweep: Collected, metric: str = "test_accuracy", band: str = "seeds",
 
 @styled
 def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Figure]:
-    """Setting -> the metric against a dotted key, whose numbers are the x axis.
+    """Draw the metric against a key whose numbers are the x axis.
 
-    What takes no such option (fedavg has no ρ) is a horizontal line; what was run with one value of it alone, since
-    another key varies there, is left out. Raises UserError for a key that is not a number, or never varies by itself.
+    A method without such an option (fedavg has no ρ) is a horizontal line. A method that ran with only one value of it,
+    since another key varies there, is left out.
+
+    Args:
+        sweep: the collected sweep.
+        x: the dotted key.
+        metric: as for tables.
+
+    Returns:
+        Setting -> figure.
+
+    Raises:
+        UserError: the key is not a number, or never varies by itself.
     """
     if x not in sweep.cells:
         raise unknown("--x", x, [str(key) for key in sweep.cells if "." in str(key) and "metrics." not in str(key)])
@@ -133,10 +153,18 @@ def varied(sweep: Collected) -> list[str]:
 
 @styled
 def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figure]:
-    """Setting -> bars of every metric `METRIC_PART`, side by side for the methods that log them.
+    """Draw every metric `METRIC_PART` as bars, side by side for the methods that log them.
 
-    at: the round, default the last evaluated one. Raises UserError where no run logs such metrics, or none at that
-    round.
+    Args:
+        sweep: the collected sweep.
+        metric: what the names of the metrics begin with.
+        at: the round; default the last evaluated one.
+
+    Returns:
+        Setting -> figure.
+
+    Raises:
+        UserError: no run logs such metrics, or none at that round.
     """
     cells, parts = labelled(sweep), of_parts(sweep, metric)
     read = {(run_id, part): history(sweep, run_id, f"{metric}_{part}") for run_id in cells["run_id"] for part in parts}
@@ -176,9 +204,13 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
 
 @styled
 def classes(sweep: Collected) -> dict[str, Figure]:
-    """Setting and method -> the accuracy of each class (down) by round (across), mean over seeds.
+    """Draw the accuracy of each class (down) by round (across), mean over seeds.
 
-    Raises UserError where no run has logged `accuracy_class_C` (evaluation.probes: [classes]).
+    Returns:
+        Setting and method -> figure.
+
+    Raises:
+        UserError: no run has logged `accuracy_class_C` (evaluation.probes: [classes]).
     """
     cells, parts = labelled(sweep), of_parts(sweep, "accuracy_class")
     figures = {}
@@ -207,9 +239,13 @@ def classes(sweep: Collected) -> dict[str, Figure]:
 
 @styled
 def partitions(sweep: Collected) -> dict[str, Figure]:
-    """Data, partition and number of clients -> samples per client and class, of the first seed. Nothing need have run.
+    """Draw the samples per client and class, of the first seed. No run is needed.
 
-    Raises UserError where the data are not here.
+    Returns:
+        Data, partition and number of clients -> figure.
+
+    Raises:
+        UserError: the data are not here.
     """
     cells = sweep.cells.assign(
         _setting=labels(sweep.cells, "data,partition"), _clients=sweep.cells.get("clients.total", "")
@@ -229,7 +265,8 @@ def partitions(sweep: Collected) -> dict[str, Figure]:
 def labelled(sweep: Collected, without: str = "") -> pd.DataFrame:
     """The finished cells with `_row` (the method) and `_column` (the setting), neither naming the key `without`.
 
-    Raises UserError where there is none.
+    Raises:
+        UserError: no cell has finished.
     """
     cells = sweep.cells[sweep.cells["status"] == "finished"].drop(columns=[without], errors="ignore")
     if not len(cells):

@@ -23,9 +23,14 @@ TOLERANCE = 1e-4
 
 
 class Landscape:
-    """The loss over some samples as a function of θ (P,) float32. `buffers` (B,) stay as given.
+    """The loss over some samples as a function of θ, float32 `(P,)`. The buffers (B,) stay as given.
 
-    logits: how the generic model reads an output (`Algorithm.logits`).
+    Args:
+        network: the model.
+        buffers: float32 `(B,)`.
+        samples: where they are taken from.
+        indices: which of them.
+        logits: how the generic model reads an output (`Algorithm.logits`).
     """
 
     def __init__(
@@ -73,10 +78,15 @@ class Landscape:
 def top_eigenvalues(
     times: Callable[[Tensor], Tensor], start: np.ndarray, count: int = 5
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The `count` largest eigenvalues, descending, and their unit eigenvectors `(count, P)`, by Lanczos.
+    """The largest eigenvalues of a symmetric matrix and their eigenvectors, by Lanczos.
 
-    times: product of the symmetric matrix with a float32 vector `(P,)`. start: float `(P,)`, where Lanczos begins.
-    The largest are meant by sign, not by size. P has to be larger than count.
+    Args:
+        times: product of the matrix with a float32 vector `(P,)`.
+        start: float `(P,)`, where Lanczos begins.
+        count: how many. P must be larger.
+
+    Returns:
+        The eigenvalues, largest by sign (not by size), descending; and their unit eigenvectors `(count, P)`.
     """
 
     def matvec(v: np.ndarray) -> np.ndarray:
@@ -89,9 +99,18 @@ def top_eigenvalues(
 
 
 def filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generator, count: int = 2) -> list[Tensor]:
-    """Random directions (P,) whose filters are as long as those of θ (Li et al., NeurIPS 2018), 0 on what has none.
+    """Random directions whose filters are as long as those of θ (Li et al., NeurIPS 2018), 0 on what has none.
 
     A filter is what leads to one output: a slice of a weight's first dimension. Biases and norm layers have none.
+
+    Args:
+        theta: `(P,)`.
+        layout: of theta.
+        rng: the stream to draw from.
+        count: how many directions.
+
+    Returns:
+        The directions, each `(P,)`.
     """
     directions = []
     for _ in range(count):

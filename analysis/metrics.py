@@ -52,10 +52,18 @@ NEVER = float("inf")
 
 
 def values(sweep: SweepTable, metric: str) -> pd.Series:
-    """A float per cell, NaN where the run has not finished; NEVER where it has but not reached the target.
+    """A metric of each cell.
 
-    With `rounds_to:METHOD` NaN also where the method's run of the same setting and seed has not finished.
-    Raises UserError for a metric that a finished run lacks.
+    Args:
+        sweep: its cells.
+        metric: as for tables, `rounds_to:METHOD` included.
+
+    Returns:
+        A float per cell; NaN if the run has not finished; NEVER if it has but did not reach the target. With
+        `rounds_to:METHOD` also NaN if the method's run of the same setting and seed has not finished.
+
+    Raises:
+        UserError: a finished run lacks the metric.
     """
     cells = sweep.cells
     finished = cells["status"] == "finished"

@@ -65,9 +65,14 @@ class Sharpness:
 class Trained:
     """A run's global model, from its newest checkpoint, on its training samples.
 
-    samples: how many, drawn without replacement by the run's seed; all where there are fewer. Raises UserError for a
-    run that is not in the store, is no cell, has no checkpoint here or no global model, or whose test loss is another
-    than the one it logged: then data or model are not what they were.
+    Args:
+        run: its id in MLflow.
+        device: where the model is to lie.
+        samples: how many, drawn without replacement by the run's seed; all if there are fewer.
+
+    Raises:
+        UserError: the run is not in the store, is not a cell, has no checkpoint here or no global model; or its test
+            loss differs from the one it logged: then data or model have changed.
     """
 
     def __init__(self, run: str, samples: int, device: str = "cpu") -> None:
@@ -124,7 +129,13 @@ class Trained:
     def plane(self, kind: str, vectors: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """The loss at θ + steps[i] d1 + steps[j] d2.
 
-        kind: `random`, two random filter-normalised directions; `eigen`, the top two unit eigenvectors.
+        Args:
+            kind: `random`, two random filter-normalised directions; `eigen`, the top two unit eigenvectors.
+            vectors: the unit eigenvectors.
+            steps: the grid along each direction.
+
+        Returns:
+            A loss for each pair of steps.
         """
         if kind == "random":
             first, second = filter_normalised(self.theta, self.layout, generator(self.config.seed, "surface"))

@@ -172,9 +172,14 @@ def importances(sweep: SweepTable) -> dict[str, Figure]:
 
 
 def importance(done: pd.DataFrame, searched: Sequence[str]) -> dict[str, float]:
-    """Key -> share of the variance of `_value` that it explains by itself, largest first.
+    """Importance of each searched key: the share of the variance of `_value` that it explains by itself.
 
-    Empty for fewer than FEW trials, or fewer than two keys that vary.
+    Args:
+        done: the finished trials.
+        searched: the keys.
+
+    Returns:
+        Key -> share, largest first. Empty for fewer than FEW trials, or fewer than two keys that vary.
 
     Source: Hutter, Hoos, Leyton-Brown, An efficient approach for assessing hyperparameter importance, ICML 2014.
     """

@@ -31,7 +31,14 @@ class Interval:
 def student(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:
     """Student's t interval of the mean of n paired differences, n - 1 degrees of freedom.
 
-    Exact for normal differences. None for fewer than two, and for equal ones, whose spread says nothing.
+    Exact for normal differences.
+
+    Args:
+        differences: a number per pair.
+        confidence: level of the interval.
+
+    Returns:
+        None for fewer than two differences, and for equal ones, whose spread says nothing.
     """
     n = len(differences)
     if n < 2 or np.ptp(differences) <= 1e-9 * np.abs(differences).max():
@@ -42,9 +49,16 @@ def student(differences: Sequence[float], confidence: float = 0.95) -> Interval 
 
 
 def bootstrap(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """Percentile bootstrap interval of the mean: no normality assumed, but too short for few differences.
+    """Percentile bootstrap interval of the mean: it assumes no normality, but is too short for few differences.
 
-    Resampling is keyed, so equal differences have equal intervals. None for fewer than BOOTSTRAP_SEEDS.
+    Resampling is keyed, so equal differences have equal intervals.
+
+    Args:
+        differences: a number per pair.
+        confidence: level of the interval.
+
+    Returns:
+        None for fewer than BOOTSTRAP_SEEDS differences.
 
     Source: Efron and Tibshirani, An Introduction to the Bootstrap, section 13.3.
     """
@@ -62,10 +76,15 @@ def percentile_bootstrap(differences: np.ndarray, confidence: float) -> tuple[fl
 
 
 def proportion(successes: float, trials: int, confidence: float = 0.95) -> Interval:
-    """Clopper and Pearson's interval of a probability; ties count half.
+    """Clopper and Pearson's interval of a probability.
 
-    It holds its level for any number of trials. Where the probabilities of the trials differ (settings), their mean is
-    meant and the interval is wider than it need be, since the sum varies less than a binomial (Hoeffding 1956).
+    It holds its level for any number of trials. If the probabilities of the trials differ (settings), the interval is
+    for their mean and wider than it need be, since the sum varies less than a binomial (Hoeffding 1956).
+
+    Args:
+        successes: their number; ties count half.
+        trials: their number.
+        confidence: level of the interval.
     """
     tail = (1 - confidence) / 2
     low = 0.0 if successes <= 0 else float(beta.ppf(tail, successes, trials - successes + 1))

@@ -14,9 +14,11 @@ MOST_SEEDS = 1000
 
 
 def student_p(differences: Sequence[float]) -> float | None:
-    """Two-sided p of the paired t-test; None for fewer than two differences.
+    """Two-sided p of the paired t-test.
 
-    Equal differences have no spread to measure the mean by: theirs is the p of the sign flips.
+    Returns:
+        None for fewer than two differences. Equal differences have no spread to measure the mean by: for them it is the
+        p of the sign flips.
     """
     n = len(differences)
     if n < 2:
@@ -32,7 +34,10 @@ def sign_flip_p(differences: Sequence[float]) -> float | None:
     """Exact two-sided p of the sign-flip test: the share of the 2**n signs whose |sum| is at least the one seen.
 
     It assumes only that each difference is as likely as its negative when the methods are alike. It is never below
-    2**(1 - n), so fewer than six seeds never reach 5 %. None for no differences, or more than EXACT.
+    2**(1 - n), so fewer than six seeds never reach 5 %.
+
+    Returns:
+        None for no differences, or more than EXACT.
 
     Source: Fisher, The Design of Experiments, section 21.
     """

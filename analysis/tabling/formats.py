@@ -48,9 +48,11 @@ def latex(table: ResultTable) -> str:
 
 
 def comma_separated(table: ResultTable) -> str:
-    """One line per entry: row, column, mean, std, seeds, and how many seeds have which other outcome.
+    """The table as CSV, one line per entry.
 
-    Then, where asked for, `delta` (`speedup` for rounds), and the paper's `published`, `published_std`, `difference`.
+    Returns:
+        Row, column, mean, std, seeds, and how many seeds have which other outcome. Then, if requested, `delta`
+        (`speedup` for rounds), and the paper's `published`, `published_std`, `difference`.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

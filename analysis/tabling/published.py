@@ -39,10 +39,16 @@ def tables() -> dict[str, Path]:
 
 
 def load(name: str) -> pd.DataFrame:
-    """A table in long form: COLUMNS as strings, but `value` and `std`, which are floats or NaN.
+    """Read a published table in long form.
 
-    name: `paper/tableN`, as its sweep is called. Raises UserError for a paper or table that is not there, or a file
-    that is not what the README promises.
+    Args:
+        name: `paper/tableN`, as its sweep is called.
+
+    Returns:
+        COLUMNS as strings, except `value` and `std`, which are floats or NaN.
+
+    Raises:
+        UserError: the paper or table is not there, or the file is not what the README promises.
     """
     known = tables()
     if name not in known:
@@ -114,10 +120,19 @@ Setting = tuple[str, ...]
 def beside(
     name: str, metric: str, groups: Mapping[Key, pd.DataFrame], averaged: bool = False
 ) -> tuple[dict[Key, Printed], list[str]]:
-    """The printed numbers of entries that have one, and what has to be said: doubts, and whatever has no partner.
+    """The printed numbers of entries that have one.
 
-    name: `paper/tableN`. groups: the cells of each entry; averaged: an entry is the mean of several settings.
-    Raises UserError for an unknown table, or a metric it lacks.
+    Args:
+        name: `paper/tableN`.
+        metric: of the table.
+        groups: the cells of each entry.
+        averaged: whether an entry is the mean of several settings.
+
+    Returns:
+        The numbers, and notes: doubts about them, and whatever has no counterpart.
+
+    Raises:
+        UserError: the table is unknown, or lacks the metric.
     """
     rows = _rows(name, metric)
     found = _matches(rows, groups, averaged)

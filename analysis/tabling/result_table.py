@@ -100,10 +100,18 @@ def averaged(group: pd.DataFrame, settings: int) -> Entry:
 
 
 def with_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tuple[pd.DataFrame, list[str]]:
-    """The cells with, for each setting, those of the best whole entry once more, as the row `best baseline`.
+    """Add, for each setting, the cells of the best whole entry once more, as the row `best baseline`.
 
-    leave_out: rows that are no baselines. lower: whether the smallest is the best. Second: which row it is, where.
-    Raises UserError for a row that is not there, or where none is left.
+    Args:
+        cells: of the table.
+        leave_out: rows that are not baselines.
+        lower: whether the smallest is the best.
+
+    Returns:
+        All cells, and notes that say which row is the best in which setting.
+
+    Raises:
+        UserError: a row is not there, or no row is left.
     """
     for row in leave_out:
         if row not in set(cells["_row"]):
