@@ -14,6 +14,7 @@ from fedray.algorithms.fedgloss import FedGloSS
 from fedray.algorithms.fedlesam import FedLESAM, FedLESAMD, FedLESAMS
 from fedray.algorithms.fednova import FedNova
 from fedray.algorithms.fednsam import FedNSAM
+from fedray.algorithms.fedpac import FedPAC
 from fedray.algorithms.fedproto import FedProto
 from fedray.algorithms.fedrobust import FedRobust
 from fedray.algorithms.fedsam import FedASAM, FedGAMMA, FedSAM, FedSpeed
@@ -95,6 +96,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedWMSAM,
         FedNSAM,
         Scaffnew,
+        FedPAC,
     )
 }
 

@@ -119,6 +119,17 @@ def test_what_is_sent_of_a_divided_model() -> None:
     assert cost(algorithm("fedala")) == Cost(1, 1, 1 + head / p, 0, 2)
 
 
+def test_fedpac_sends_class_means_and_heads() -> None:
+    """The model above, 10 classes of 50 features. Up body, head, h_i and the means; down the body, prototypes and who
+    is known, and the mixed head.
+    """
+    p, head, means = 39_760, 510, 500
+    found = cost(algorithm("fedpac"))
+    assert found.up == pytest.approx((p + 2 * means + 10) / p)
+    assert found.down == pytest.approx((p + means + 10) / p)
+    assert (found.client, found.server, found.gradients) == (head / p, (means + 10) / p, 1)
+
+
 def test_what_is_sent_beside_or_instead_of_a_model() -> None:
     """The model has 784 x 50 + 50 + 50 x 10 + 10 = 39,760 parameters, 50 features, 10 classes.
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .classifiers import body
+from .nets import cross_entropy
 from .tensors import Tensors, restrict, times
 from .world import Batch, Local, World
 
@@ -131,3 +132,61 @@ def fedala(w: World, order: Order, layers: int, share: float, weight_lr: float, 
         "old": [x if o is None else o for o in old],
         "w": [Tensors({} if each is None else {n: each[n] for n in each if n in top}) for each in W],
     }
+
+
+def on_simplex(Q: np.ndarray) -> np.ndarray:
+    """The minimiser of a'Qa over the simplex: of the stationary points of all its faces the best one inside."""
+    size, best, result = len(Q), np.inf, np.zeros(len(Q))
+    for bits in range(1, 2**size):
+        face = [j for j in range(size) if bits >> j & 1]
+        b = np.linalg.solve(Q[np.ix_(face, face)], np.ones(len(face)))
+        a = np.zeros(size)
+        a[face] = b / b.sum()
+        if a.min() >= 0 and a @ Q @ a < best:
+            best, result = a @ Q @ a, a
+    return result
+
+
+def class_means(w: World, y: Tensors, i: int) -> dict[int, np.ndarray]:
+    """Label -> mean features of the client's samples of it."""
+    X, labels = w.clients[i]
+    h = w.net.forward(y, X).h
+    return {int(label): h[labels == label].mean(0) for label in np.unique(labels)}
+
+
+def fedpac(w: World, order: Order, lam: float, head_lr: float) -> Kept:
+    """Xu et al., ICLR 2023: an epoch of the head, then the body towards the prototypes; heads mixed for each client."""
+    x, P = w.x0, {}
+    heads = [restrict(x, w.net.head) for _ in range(w.N)]
+    for t in range(w.rounds):
+        u, trained, h, V, sums, parts = {}, {}, {}, {}, {}, {}
+        for i in w.cohorts[t]:
+            c, labels = Local(w, t, i, restrict(x, body(w)) + heads[i]), w.clients[i][1]
+            features = w.net.forward(c.y, w.clients[i][0]).h
+            own = class_means(w, c.y, i)
+            share = {label: np.mean(labels == label) for label in own}
+            h[i] = np.array([share[k] * own[k] if k in own else 0 * features[0] for k in range(len(x["b2"]))])
+            squares = sum(share[k] * (features[labels == k] ** 2).sum(1).mean() for k in own)
+            V[i] = (squares - sum(share[k] ** 2 * (own[k] ** 2).sum() for k in own)) / len(labels)
+            for k, (X, y) in enumerate(c.batches):
+                if k < c.steps_per_epoch:
+                    c.step(w.grad(c.y, (X, y)), moving=w.net.head, eta=head_lr)
+                    continue
+                out, dh = w.net.forward(c.y, X), 0.0
+                if t > 0:
+                    targets = np.array([P.get(int(label), own[int(label)]) for label in y])
+                    dh = lam * 2 * (out.h - targets) / out.h.size
+                c.step(w.net.backward(c.y, X, out, dz=cross_entropy(out.z, y)[1], dh=dh)[0], moving=body(w))
+            u[i], trained[i] = restrict(c.u, body(w)), restrict(c.y, w.net.head)
+            for label, mean in class_means(w, c.y, i).items():
+                n = int((labels == label).sum())
+                sums[label], parts[label] = sums.get(label, 0) + n * mean, parts.get(label, 0) + n
+        for i in w.cohorts[t]:
+            D = np.array([[((h[i] - h[j]) * (h[i] - h[k])).sum() for k in w.cohorts[t]] for j in w.cohorts[t]])
+            a = on_simplex(D + np.diag([V[j] for j in w.cohorts[t]]))
+            heads[i] = restrict(x, set())
+            for share_j, j in zip(a, w.cohorts[t], strict=True):
+                heads[i] = heads[i] + share_j * trained[j]
+        P = P | {label: sums[label] / parts[label] for label in sums}
+        x = x + w.server_lr * w.average(u)
+    return x, {"own": [Tensors({name: head[name] for name in head if name in w.net.head}) for head in heads]}

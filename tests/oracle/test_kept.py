@@ -36,6 +36,7 @@ class Kept:
 
 PFEDME = {"lam": 4.0, "inner_steps": 3, "inner_lr": 0.08}
 ALA = {"layers": 1, "share": 0.7, "weight_lr": 2.0, "start_epochs": 3}
+PAC = {"lam": 0.8, "head_lr": 0.2}
 METHODS = {
     "fedper": Kept("fedper", kept.fedper),
     "fedper, adapts": Kept("fedper", kept.fedper, {"adapts": "all"}),
@@ -50,8 +51,9 @@ METHODS = {
     "pfedme, local": Kept("pfedme", kept.pfedme, PFEDME | {"tested": "local"}, PFEDME | {"local": True}),
     "fedala": Kept("fedala", kept.fedala, ALA, ALA),
     "fedala, two layers": Kept("fedala", kept.fedala, ALA | {"layers": 2}, ALA | {"layers": 2}),
+    "fedpac": Kept("fedpac", kept.fedpac, PAC, PAC),
 }
-ORDERED = (kept.ditto, kept.apfl, kept.pfedme, kept.fedala)
+ORDERED = (kept.ditto, kept.apfl, kept.pfedme, kept.fedala, kept.fedpac)
 
 
 def order(t: int, i: int, purpose: str) -> np.ndarray:
