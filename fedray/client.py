@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Forward, Loss, Part
+from fedray.algorithms.base import Forward, Loss, Part, Share
 from fedray.common.errors import UserError
 from fedray.common.rng import generator, torch_draws
 from fedray.common.vectors import Vectors
@@ -119,6 +119,7 @@ class LocalClient:
     optimiser: Optimiser = Optimiser()
     counted_steps: float = 0.0
     first_lr: float = 0.0
+    shares: Share = "all"
     theta: Tensor = field(init=False)
     local: Vectors = field(default_factory=Vectors)
     step: int = 0
@@ -132,6 +133,7 @@ class LocalClient:
         self.counted_steps, self.first_lr = self.counted_steps or self.steps, self.first_lr or self.lr
         self._past_loss = self._step_loss = torch.zeros((), device=self.theta.device)
         self._update: tuple[Tensor, Tensor] | None = None
+        self._shared: tuple[Tensor, Tensor] | None = None
         self._in_loss = False
         self.received_buffers = self.network.buffers.clone()
 
@@ -187,6 +189,14 @@ class LocalClient:
         if self._update is None or self._update[0] is not self.theta:
             self._update = self.theta, self.theta - self.theta_0
         return self._update[1]
+
+    @property
+    def shared_update(self) -> Tensor:
+        if self.shares == "all":
+            return self.update
+        if self._shared is None or self._shared[0] is not self.update:
+            self._shared = self.update, self.update[self.network.index(self.shares)]
+        return self._shared[1]
 
     def start_step(self, step: int, x: Tensor, y: Tensor) -> None:
         """Begin local step k on a batch."""

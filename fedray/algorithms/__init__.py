@@ -4,6 +4,7 @@ from fedray.algorithms.auxiliary import MOON, FedAvgKL, FedNTD, FedRCL
 from fedray.algorithms.base import Algorithm
 from fedray.algorithms.ditto import APFL, Ditto
 from fedray.algorithms.fedala import FedALA
+from fedray.algorithms.fedas import FedAS
 from fedray.algorithms.fedavg import FedAvg, FedProx
 from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.feddyn import FedDC, FedDyn
@@ -97,6 +98,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedNSAM,
         Scaffnew,
         FedPAC,
+        FedAS,
     )
 }
 

@@ -197,6 +197,10 @@ class Client(Protocol):
         """u_i = theta - theta_0."""
 
     @property
+    def shared_update(self) -> Tensor:
+        """u_i of the shared parameters alone (`Algorithm.shares`), in theta's order: what the engine sends."""
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input."""
 

@@ -89,6 +89,7 @@ def start_client(
         Optimiser(training.clip_norm, training.weight_decay, training.momentum, decayed(training, network)),
         training.counted_steps(len(indices)) if broadcast.steps is None else broadcast.steps,
         training.lr,
+        algorithm.shares,
     )
 
 
@@ -179,10 +180,9 @@ def train_client(
     if "second" in vars(c):
         c.state |= c.second.state
     if algorithm.shares != "none":
-        update = c.update if algorithm.shares == "all" else c.update[network.index(algorithm.shares)]
-        uploads["update"] = Sum(update, task.weight)
+        uploads["update"] = Sum(c.shared_update, task.weight)
         if broadcast.squares:
-            uploads["squares"] = Sum(update.square().sum(), task.weight)
+            uploads["squares"] = Sum(c.shared_update.square().sum(), task.weight)
     if len(own_buffers):
         c.state[OWN_BUFFERS] = network.buffers[own_buffers]
     if len(own_buffers) < network.buffers.numel():

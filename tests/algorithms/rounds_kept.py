@@ -5,6 +5,8 @@ The first two need a body: h = A x, logits H h (`outputs.TwoLayers`), with the s
 one step on both. s = ln 2.
 """
 
+from math import exp
+
 from tests.algorithms.outputs import LN2
 from tests.algorithms.quadratic import Case, derived
 from tests.algorithms.rounds_personal import FEATURES, ONE_EACH, PROTOTYPES
@@ -189,4 +191,28 @@ def fedpac() -> Case:
         server=PROTOTYPES,
         clients={0: {"own": (A, 0, -A, 0)}},
         **{**FEATURES, "training": {"batch_size": "full", "local_epochs": 2}},
+    )
+
+
+@derived
+def fedas() -> Case:
+    """a = ¼. Client 0's last body is (4, 0), so μ_0 = (4, 0): by A 2/2 (2 - 4, 0), A = 2 + ½. Its head is x⁰'s, 0: no
+    class gradient reaches A, by H ∓½ (2.5, 0): H = ±(0.625, 0). Then logits differ by 3.125; with q = 1/(1 + e^3.125)
+    by H ∓2.5 q, by A -1.25 q: F_0 = (12.5 + 1.5625) q². Client 1 was never active: its μ are those of A = (2, 0), which
+    stays; H = ±(½, 0), logits differ by ±2, q = 1/(1 + e²), by H ∓2 q, by A -q: F_1 = 9 q².
+    """
+    first, second = 14.0625 / (1 + exp(3.125)) ** 2, 9 / (1 + exp(2)) ** 2
+    return Case(
+        {"name": "fedas", "align_lr": 0.25},
+        [
+            {
+                "theta": ((2.5 * first + 2 * second) / (first + second), 0, 0, 0, 0, 0),
+                "client.0.own": (0.625, 0, -0.625, 0),
+                "client.0.body": (2.5, 0),
+                "client.1.own": (0.5, 0, -0.5, 0),
+                "client.1.body": (2, 0),
+            }
+        ],
+        clients={0: {"body": (4, 0)}},
+        **FEATURES,
     )

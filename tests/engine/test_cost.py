@@ -119,6 +119,12 @@ def test_what_is_sent_of_a_divided_model() -> None:
     assert cost(algorithm("fedala")) == Cost(1, 1, 1 + head / p, 0, 2)
 
 
+def test_fedas_sends_its_body_once() -> None:
+    """Weighted twice, and a number. Beside three steps a batch of 16 for the alignment and three of 2 for F_i."""
+    p, head = 39_760, 510
+    assert cost(algorithm("fedas")) == Cost((p - head) / p, (p - head) / p, 1, 0, 7 / 3)
+
+
 def test_fedpac_sends_class_means_and_heads() -> None:
     """The model above, 10 classes of 50 features. Up body, head, h_i and the means; down the body, prototypes and who
     is known, and the mixed head.

@@ -6,7 +6,7 @@ import numpy as np
 
 from .classifiers import body
 from .nets import cross_entropy
-from .tensors import Tensors, restrict, times
+from .tensors import Tensors, norm, restrict, times
 from .world import Batch, Local, World
 
 Kept = tuple[Tensors, dict[str, list[Tensors]]]
@@ -190,3 +190,37 @@ def fedpac(w: World, order: Order, lam: float, head_lr: float) -> Kept:
         P = P | {label: sums[label] / parts[label] for label in sums}
         x = x + w.server_lr * w.average(u)
     return x, {"own": [Tensors({name: head[name] for name in head if name in w.net.head}) for head in heads]}
+
+
+def fedas(w: World, order: Order, align_lr: float, align_batch: int, samples: bool = False) -> Kept:
+    """Yang et al., CVPR 2024, with a body of its own for each client to align; samples: F_i over single samples."""
+    x = w.x0
+    heads = [restrict(x, w.net.head) for _ in range(w.N)]
+    bodies: list[Tensors | None] = [None] * w.N
+    for t in range(w.rounds):
+        moved, information = restrict(x, set()), 0.0
+        for i in w.cohorts[t]:
+            last, (X, labels) = bodies[i], w.clients[i]
+            c = Local(w, t, i, restrict(x, body(w)) + heads[i])
+            means = class_means(w, c.y if last is None else last + heads[i], i)
+            at = order(t, i, "alignment")
+            for start in range(0, len(at), align_batch):
+                part = at[start : start + align_batch]
+                out, y = w.net.forward(c.y, X[part]), labels[part]
+                dh = np.array(
+                    [2 * (out.h[j] - means[y[j]]) / out.h.shape[1] / (y == y[j]).sum() for j in range(len(y))]
+                )
+                c.y = c.y - align_lr * restrict(w.net.backward(c.y, X[part], out, dh=dh)[0], body(w))
+            for batch in c.batches:
+                c.step(w.grad(c.y, batch))
+            at, size = order(t, i, "fisher"), 1 if samples else min(w.batch_size, len(labels))
+            parts = [at[start : start + size] for start in range(0, len(at), size)]
+            squares = [norm(w.grad(c.y, (X[part], labels[part]))) ** 2 for part in parts]
+            F = float(np.mean(squares) if samples else np.sum(squares))
+            heads[i], bodies[i] = restrict(c.y, w.net.head), restrict(c.y, body(w))
+            moved, information = moved + F * restrict(c.u, body(w)), information + F
+        x = x + w.server_lr * (moved / information)
+    return x, {
+        "own": [Tensors({name: head[name] for name in head if name in w.net.head}) for head in heads],
+        "body": [Tensors({} if b is None else {name: b[name] for name in b if name in body(w)}) for b in bodies],
+    }

@@ -37,6 +37,7 @@ class Kept:
 PFEDME = {"lam": 4.0, "inner_steps": 3, "inner_lr": 0.08}
 ALA = {"layers": 1, "share": 0.7, "weight_lr": 2.0, "start_epochs": 3}
 PAC = {"lam": 0.8, "head_lr": 0.2}
+AS = {"align_lr": 0.5, "align_batch": 3}
 METHODS = {
     "fedper": Kept("fedper", kept.fedper),
     "fedper, adapts": Kept("fedper", kept.fedper, {"adapts": "all"}),
@@ -51,9 +52,11 @@ METHODS = {
     "pfedme, local": Kept("pfedme", kept.pfedme, PFEDME | {"tested": "local"}, PFEDME | {"local": True}),
     "fedala": Kept("fedala", kept.fedala, ALA, ALA),
     "fedala, two layers": Kept("fedala", kept.fedala, ALA | {"layers": 2}, ALA | {"layers": 2}),
+    "fedas": Kept("fedas", kept.fedas, AS, AS),
+    "fedas, samples": Kept("fedas", kept.fedas, AS | {"fisher": "samples"}, AS | {"samples": True}),
     "fedpac": Kept("fedpac", kept.fedpac, PAC, PAC),
 }
-ORDERED = (kept.ditto, kept.apfl, kept.pfedme, kept.fedala, kept.fedpac)
+ORDERED = (kept.ditto, kept.apfl, kept.pfedme, kept.fedala, kept.fedpac, kept.fedas)
 
 
 def order(t: int, i: int, purpose: str) -> np.ndarray:

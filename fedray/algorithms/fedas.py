@@ -1,0 +1,93 @@
+"""FedAS: clients align the shared body with their own before training, and weigh by the Fisher information."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedray.algorithms.base import Algorithm, Client, Forward, Received, Server, Sum, Uploads
+from fedray.algorithms.fedpac import class_means
+
+
+class FedAS(Algorithm):
+    """q = g(y) on body and head at once; the body moves by η_g Σ F_i u_i/Σ F_i; each client keeps its head.
+
+    Before that, one pass in batches moves the received body b: b <- b - a ∇ Σ_c mean |f_b(x) - μ_c|², the mean over
+    the samples of class c in the batch and over dimensions. μ_c are the mean features of class c by the client's last
+    body, or by the one received in its first activity. F_i is Σ |g(y_K)|² over the batches of a pass after training;
+    with `fisher: samples` the mean over single samples, which BatchNorm cannot train on. The personal model is the
+    client's whole last model.
+
+    Readings: each client aligns a copy, where the authors' code hands on what the client before it aligned (D-77); F_i
+    is the code's, which grows with the number of batches, here in training mode (D-78); the alignment is per sample
+    (D-79). Running statistics are the received ones while a client aligns and where its last body is used. a = 0 with
+    F_i = n_i is FedPer. The paper was read as an abstract; Fisher and alignment follow the code [S].
+    """
+
+    name = "fedas"
+    paper = "Yang, Huang and Ye, FedAS: bridging inconsistency in personalized federated learning, CVPR 2024"
+    idea = "aligns the shared body with the client's own, weighs clients by Fisher information"
+    reads_features = True
+    shares = "body"
+    keeps = "head"
+    personal = "kept"
+    generic = False
+    align_lr: float = Field(
+        0.01,
+        ge=0,
+        description="a: learning rate of the alignment",
+        json_schema_extra={"paper": {"FedAS's code": 0.01}},
+    )
+    align_batch: int = Field(
+        16, gt=0, description="samples per batch of the alignment", json_schema_extra={"paper": {"FedAS's code": 16}}
+    )
+    fisher: Literal["batches", "samples"] = Field("batches", description="how F_i is estimated (D-78)")
+
+    def begin(self, c: Client) -> None:
+        output, y = c.shard(c.theta if c.first else self.last(c))
+        means, theta = class_means(output.features.flatten(1), y, c.counts), c.theta
+        for _ in c.batches("alignment", self.align_batch):
+            theta = theta - self.align_lr * c.grad(theta, apart(c.x, c.y, means), part="body")
+        c.theta = theta
+
+    def last(self, c: Client) -> Tensor:
+        """The client's last model: its last body under the head that it keeps."""
+        return c.theta.masked_scatter(body(c), c.state.body)
+
+    def information(self, c: Client) -> float:
+        """F_i at y_K."""
+        size = c.batch_size if self.fisher == "batches" else 1
+        squares = torch.stack([c.grad(c.theta).square().sum() for _ in c.batches("fisher", size)])
+        return float(squares.sum() if self.fisher == "batches" else squares.mean())
+
+    def upload(self, c: Client) -> Uploads:
+        information = self.information(c)
+        c.state.body = c.theta[body(c)]
+        return {"weighted": Sum(c.shared_update, information), "information": Sum(c.theta.new_tensor(information))}
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        step = torch.zeros_like(server.theta).masked_scatter(server.layout.part("body") > 0, got.weighted)
+        server.theta = server.theta + server.server_lr * step / got.information.clamp(min=torch.finfo(step.dtype).tiny)
+
+    def prepare(self, c: Client) -> None:
+        if not c.first:
+            c.theta = self.last(c)
+
+
+def body(c: Client) -> Tensor:
+    """bool `(P,)`: the parameters of the body."""
+    return c.layout.part("body").to(c.theta.device) > 0
+
+
+def apart(x: Tensor, y: Tensor, means: Tensor) -> Callable[[Forward], Tensor]:
+    """Σ_c mean |f(x) - μ_c|² as a loss of the batch x, y. means: μ `(C, d)`."""
+    classes = one_hot(y, len(means)).to(means.dtype)
+    share = (classes / classes.sum(0).clamp(min=1)).sum(1)
+
+    def loss(forward: Forward) -> Tensor:
+        return share @ (forward(x).features.flatten(1) - means[y]).square().mean(1)
+
+    return loss
