@@ -5,25 +5,31 @@ from functools import reduce
 
 import pandas as pd
 
+from analysis.plugins import words
+from fedray.common.component import Component
 from fedray.common.errors import unknown
 from fedray.partitions import PARTITIONS
-from fedray.sweep.grid import COMPONENTS, SYMBOLS
-
-ALWAYS = tuple(
-    dict.fromkeys(
-        f"partition.{option}"
-        for kind in PARTITIONS.values()
-        for option, field in kind.model_fields.items()
-        if field.is_required()
-    )
-)
-"""Options that are part of a name also where a sweep has one value only: a partition's that have no default."""
+from fedray.sweep.grid import COMPONENTS
 
 
-def symbol(key: str) -> str:
+def symbol(key: str, cells: pd.DataFrame) -> str:
     """How a dotted key is called in a name or along an axis: its last word, as the papers' Greek letter."""
-    word = key.rpartition(".")[2]
-    return SYMBOLS.get(word, word)
+    section, _, option = key.rpartition(".")
+    kinds = cells[f"{section}.name"].dropna().unique() if _is_section(cells, section) else ()
+    return next(
+        (letter for kind in kinds if (letter := _letter(cells, kind, option)) != option), Component.symbol(option)
+    )
+
+
+def _letter(cells: pd.DataFrame, kind: str, option: str) -> str:
+    """The letter of an option of a component."""
+    return words(cells).symbols.get(kind, {}).get(option) or Component.symbol(option)
+
+
+def _always(cells: pd.DataFrame, kind: str) -> set[str]:
+    """Options that are part of a name also where a sweep has one value only: a partition's that have no default."""
+    options = PARTITIONS[kind].required() if kind in PARTITIONS else words(cells).required.get(kind, ())
+    return {f"partition.{option}" for option in options}
 
 
 def searched_rows(cells: pd.DataFrame, keys: Iterable[str]) -> str:
@@ -43,8 +49,11 @@ def labels(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Seri
     keys = key.split(",")
     if len(keys) == 1:
         return _one(cells, key, always)
-    words = [_one(cells, part) if _is_section(cells, part) else f"{symbol(part)}=" + _one(cells, part) for part in keys]
-    return reduce(lambda left, right: left + " " + right, words)
+    parts = [
+        _one(cells, part) if _is_section(cells, part) else f"{symbol(part, cells)}=" + _one(cells, part)
+        for part in keys
+    ]
+    return reduce(lambda left, right: left + " " + right, parts)
 
 
 def separating(cells: pd.DataFrame, start: str, rows: pd.Series) -> str:
@@ -81,18 +90,22 @@ def _one(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series
         raise unknown("--rows/--cols", key, _valid(columns))
     options = [name for name in columns if name.startswith(f"{key}.") and name != f"{key}.name"]
     named = {
-        kind: [name for name in options if group[name].nunique(dropna=False) > 1 or name in (*ALWAYS, *always)]
+        kind: [
+            name
+            for name in options
+            if group[name].nunique(dropna=False) > 1 or name in {*_always(cells, str(kind)), *always}
+        ]
         for kind, group in cells.groupby(f"{key}.name")
     }
 
     def name(cell: pd.Series) -> str:
         kind = cell[f"{key}.name"]
-        words = [
-            f"{SYMBOLS.get(name.partition('.')[2], name.partition('.')[2])}={cell[name]}"
+        values = [
+            f"{_letter(cells, kind, name.partition('.')[2])}={cell[name]}"
             for name in named[kind]
             if pd.notna(cell[name])
         ]
-        return " ".join([kind, *words])
+        return " ".join([kind, *values])
 
     return cells.apply(name, axis=1)
 

@@ -11,6 +11,7 @@ import pandas as pd
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from analysis.plugins import attached
 from fedray.common.errors import UserError, unknown
 from fedray.tracking.store import best_runs, metrics, open_store, search, status
 from fedray.tracking.tracker import flat
@@ -96,7 +97,7 @@ def collect(name: str) -> Collected:
     rows = [_row(cell, run) for cell, run in zip(cells, found, strict=True)]
     return Collected(
         name,
-        pd.DataFrame(rows),
+        attached(pd.DataFrame(rows), (cell["plugins"] for cell in cells if "plugins" in cell)),
         {cell["hash"]: cell["config"] for cell in cells},
         _searched(cells),
         {cell["hash"]: cell["tuned"] for cell in cells if "tuned" in cell},

@@ -87,11 +87,16 @@ class Improvement:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All methods of a sweep against one, setting by setting and over all settings; ranks: None for one setting."""
+    """All methods of a sweep against one, setting by setting and over all settings.
+
+    title: the metric in words. lower: whether its smallest value is the best. ranks: None for one setting.
+    """
 
     sweep: str
     to: str
     metric: str
+    title: str
+    lower: bool
     confidence: float
     differences: list[Difference]
     improvements: list[Improvement]
@@ -112,12 +117,14 @@ def compared(
         UserError: for an unknown row, metric or key, a confidence outside (0, 1), or runs that cannot be paired.
     """
     cells = one_per_seed(sweep, metric, rows, columns)
-    differences, lower = paired(cells, to, confidence), lower_is_better(metric)
+    differences, lower = paired(cells, to, confidence), lower_is_better(metric, sweep.cells)
     means = cells.groupby(["_column", "_row"])["_value"].mean().unstack()
     return Comparison(
         sweep.name,
         to,
         metric,
+        title(metric, sweep.cells),
+        lower,
         confidence,
         differences,
         improvements(differences, lower),
@@ -220,7 +227,7 @@ def lines(found: Comparison) -> list[list[str]]:
             _p(sign_flip_p(one.gaps)),
             _p(one.adjusted),
             _needed(one),
-            one.verdict(lower_is_better(found.metric)),
+            one.verdict(found.lower),
         ]
         for one in found.differences
     ]
@@ -278,7 +285,7 @@ def report(found: Comparison) -> str:
     written.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(
         [
-            f"**{found.sweep}: difference to {found.to}: {title(found.metric)}**",
+            f"**{found.sweep}: difference to {found.to}: {found.title}**",
             "",
             *written,
             "",

@@ -23,16 +23,16 @@ import typer
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis.axes import labels, separating
+from analysis.axes import labels, separating, symbol
 from analysis.collect import Collected, collect
 from analysis.drawing import search
 from analysis.metrics import DEFAULT, NEVER, by_round, history, of_parts, title, values
 from analysis.style import COLOURS, HATCHES, WIDTH, axes, save, styled, styles, with_legend
+from fedray.common.component import Component
 from fedray.common.errors import UserError, unknown
 from fedray.datasets import data_source
 from fedray.partitions import partition
 from fedray.partitions.heterogeneity import heatmap
-from fedray.sweep.grid import SYMBOLS
 
 KINDS = ("curves", "sensitivity", "bars", "classes", "partition", "search")
 
@@ -64,7 +64,7 @@ def curves(sweep: Collected, metric: str = "test_accuracy", band: str = "seeds",
             raise unknown("--metric", name, by_round(sweep))
     figures = {}
     for setting, panel in cells.groupby("_column", sort=False):
-        what = title(wanted[0]).removesuffix(" of the last round") if len(wanted) == 1 else " and ".join(wanted)
+        what = title(wanted[0], cells).removesuffix(" of the last round") if len(wanted) == 1 else " and ".join(wanted)
         figure, area = axes("round", what + (f" (mean of {smooth} evaluations)" if smooth > 1 else ""), str(setting))
         for style, ((method, group), name) in zip(styles(), product(_methods(cells, panel), wanted), strict=False):
             runs = _frame(logged[name], group, smooth)
@@ -123,7 +123,7 @@ def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Fi
     for setting, panel in cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])].groupby(
         "_column", sort=False
     ):
-        figure, area = axes(SYMBOLS.get(x.rpartition(".")[2], x.rpartition(".")[2]), title(metric), str(setting))
+        figure, area = axes(symbol(x, sweep.cells), title(metric, sweep.cells), str(setting))
         for style, (method, group) in zip(styles(), _methods(cells, panel), strict=False):
             at = group.dropna(subset="_x").groupby("_x")["_value"]
             if at.ngroups:
@@ -180,7 +180,7 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
         ]
         drawn = [(k, method, ids) for k, (method, ids) in enumerate(groups) if ids]
         when = "the last evaluated round" if at is None else f"round {at}"
-        figure, area = axes("", f"{SYMBOLS.get(metric, metric)} at {when}", str(setting))
+        figure, area = axes("", f"{Component.symbol(metric)} at {when}", str(setting))
         for place, (k, method, ids) in enumerate(drawn):
             heights = pd.DataFrame([[value[run_id, part] for part in parts] for run_id in ids])
             area.bar(

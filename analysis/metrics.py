@@ -8,10 +8,11 @@ import pandas as pd
 
 from analysis.axes import labels, separating
 from analysis.collect import SweepTable
+from analysis.plugins import words
 from fedray.common.errors import UserError, unknown
 from fedray.config import RunConfig
 from fedray.engine.cost import relative_compute
-from fedray.evaluation.registry import metric_title
+from fedray.evaluation.registry import DECLARED, LOWER, declared, metric_title
 
 DEFAULT = "last10_test_accuracy"
 NAMES = {
@@ -138,8 +139,8 @@ def held_out(sweep: SweepTable) -> bool:
     return "data.validation.fraction" in sweep.cells and bool(sweep.cells["data.validation.fraction"].notna().all())
 
 
-def title(metric: str, held_out: bool = False) -> str:
-    """The metric in words; `held_out` says that the best round was selected on held-out samples."""
+def title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
+    """A metric of a sweep's cells in words; `held_out` says that the best round was selected on held-out samples."""
     target = rounds_target(metric)
     if target is not None:
         return f"first evaluated round with a test accuracy of at least {target:g} %"
@@ -149,10 +150,10 @@ def title(metric: str, held_out: bool = False) -> str:
         return COMPUTED[metric]
     prefix = next((prefix for prefix in WHICH if metric.startswith(prefix)), "")
     name = metric.removeprefix(prefix)
-    words = NAMES.get(name) or metric_title(name)
+    said = NAMES.get(name) or metric_title(name, words(cells).titles)
     if prefix == "best_" and held_out:
-        return f"{words} of the round that is best on the held-out samples"
-    return metric if words == name else f"{words}{WHICH[prefix or 'final_']}"
+        return f"{said} of the round that is best on the held-out samples"
+    return metric if said == name else f"{said}{WHICH[prefix or 'final_']}"
 
 
 def selecting(sweep: SweepTable) -> str:
@@ -161,8 +162,11 @@ def selecting(sweep: SweepTable) -> str:
     return found if f"metrics.{found}" in sweep.cells else DEFAULT
 
 
-def lower_is_better(metric: str) -> bool:
-    """Whether the smallest entry is the best one."""
+def lower_is_better(metric: str, cells: pd.DataFrame) -> bool:
+    """Whether the smallest entry of a metric of a sweep's cells is the best one; of a probe's as its class says."""
+    plain, own = metric.removeprefix(next((p for p in WHICH if metric.startswith(p)), "")), words(cells)
+    if not plain.endswith("_std") and declared(plain, (*DECLARED, *own.titles)) is not None:
+        return declared(plain, LOWER.union(own.lower)) is not None
     return any(word in metric for word in LOWER_IS_BETTER)
 
 

@@ -27,7 +27,7 @@ from analysis.compare import Comparison, across, compared, header, lines, notes
 from analysis.drawing import search
 from analysis.drawing.comparison import forests, rank_diagram
 from analysis.figures import curves
-from analysis.metrics import DEFAULT, title
+from analysis.metrics import DEFAULT
 from analysis.style import styled
 from analysis.tables import build
 from analysis.tabling.formats import in_html
@@ -134,7 +134,7 @@ def _comparisons(sweep: Collected, rows: list[str], metric: str, to: str) -> lis
     return [
         {
             "to": found.to,
-            "title": title(found.metric),
+            "title": found.title,
             "header": header(found.confidence),
             "lines": lines(found),
             "notes": [*across(found), *notes(found)],

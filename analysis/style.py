@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedray.sweep.grid import SYMBOLS
+from fedray.common.component import Component
 
 WIDTH = 3.3
 """Inches: a column of a two-column paper."""
@@ -71,7 +71,7 @@ def save(figures: Mapping[str, Figure], out: Path, stem: str) -> list[Path]:
     paths = []
     for setting, figure in figures.items():
         name = stem if len(figures) == 1 else f"{stem}-{setting}"
-        for word, symbol in SYMBOLS.items():
+        for word, symbol in Component.symbols.items():
             name = name.replace(symbol, word)
         name = re.sub(r"[^\w.=-]+", "-", name)
         for suffix in (".png", ".pdf"):

@@ -65,7 +65,7 @@ def build(
     cells = cells.assign(_setting=labels(cells, columns))
     said: list[str] = []
     if best_but is not None:
-        cells, said = with_best(cells, [row for row in best_but.split(",") if row], lower_is_better(metric))
+        cells, said = with_best(cells, [row for row in best_but.split(",") if row], lower_is_better(metric, cells))
     cells = cells.assign(_column=averaged_over(cells, columns, over) if over else cells["_setting"])
     groups = {(str(row), str(column)): group for (row, column), group in cells.groupby(["_row", "_column"], sort=False)}
     settings = cells.groupby("_column")["_setting"].nunique()
@@ -92,10 +92,10 @@ def build(
         entries = {key: replace(one, printed=printed.get(key)) for key, one in entries.items()}
         notes += said
     return ResultTable(
-        f"{sweep.name}: {title(metric, held_out(sweep))}{tuned.mark(sweep)}",
+        f"{sweep.name}: {title(metric, cells, held_out(sweep))}{tuned.mark(sweep)}",
         *names,
         entries,
-        _ranks(entries, names[1], lower_is_better(metric)),
+        _ranks(entries, names[1], lower_is_better(metric, cells)),
         notes,
         1 if ratio else 2,
         reference,
@@ -109,7 +109,7 @@ def best_first(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
     by = selecting(sweep)
     value = cells[f"metrics.{by}"] if f"metrics.{by}" in cells else pd.Series(math.nan, cells.index)
     means = value.where(cells["status"] == "finished").groupby(cells["_row"], sort=False).mean()
-    return list(means.sort_values(ascending=lower_is_better(by), kind="stable").index)
+    return list(means.sort_values(ascending=lower_is_better(by, cells), kind="stable").index)
 
 
 def averaged_over(cells: pd.DataFrame, columns: str, over: str) -> pd.Series | str:

@@ -180,9 +180,10 @@ def _pairs(claim: Claim, cells: pd.DataFrame) -> list[Pair]:
         (str(row), str(column)): _by_seed(group, settings[str(column)])
         for (row, column), group in cells.groupby(["_row", "_column"], sort=False)
     }
+    lower = lower_is_better(claim.metric, cells)
     exact = claim.metric == "relative_flops"
     return [
-        Pair(column, row, rival, _gaps(claim, value[row, column], value[rival, column]), exact=exact)
+        Pair(column, row, rival, _gaps(claim, value[row, column], value[rival, column], lower), exact=exact)
         for column in settings
         for row, rival in duels
         if (row, column) in value and (rival, column) in value
@@ -195,27 +196,28 @@ def _by_seed(group: pd.DataFrame, settings: int) -> pd.Series:
     return by_seed.mean()[by_seed.count() == settings]
 
 
-def _gaps(claim: Claim, ours: pd.Series, theirs: pd.Series) -> tuple[float, ...]:
+def _gaps(claim: Claim, ours: pd.Series, theirs: pd.Series, lower: bool) -> tuple[float, ...]:
     both = pd.concat([ours.rename("ours"), theirs.rename("theirs")], axis=1).dropna()
-    return tuple(_turned(claim, float(a), float(b)) for a, b in zip(both["ours"], both["theirs"], strict=True))
+    return tuple(_turned(claim, float(a), float(b), lower) for a, b in zip(both["ours"], both["theirs"], strict=True))
 
 
-def _turned(claim: Claim, ours: float, theirs: float) -> float:
+def _turned(claim: Claim, ours: float, theirs: float, lower: bool) -> float:
     """The gap in the claim's unit, positive where ours is better."""
-    gap = (ours - theirs) * (-1 if lower_is_better(claim.metric) else 1)
+    gap = (ours - theirs) * (-1 if lower else 1)
     return gap if claim.unit == "points" else 100 * gap / abs(theirs)
 
 
 def _with_printed(claim: Claim, cells: pd.DataFrame, pairs: list[Pair], published: str) -> list[Pair]:
     """The pairs with the paper's gaps: to the rival, or for `against: all` to the best other row that it prints."""
     groups = {(str(row), str(column)): group for (row, column), group in cells.groupby(["_row", "_column"], sort=False)}
+    lower = lower_is_better(claim.metric, cells)
     values = printed_values(published, claim.metric, groups, bool(claim.over))
-    others = best_others(published, claim.metric, groups, bool(claim.over), lower_is_better(claim.metric))
+    others = best_others(published, claim.metric, groups, bool(claim.over), lower)
     result = []
     for pair in pairs:
         ours, theirs = values.get((pair.row, pair.column)), values.get((pair.rival, pair.column))
         if claim.against == "all" and claim.relation == "better":
             theirs = others.get((pair.row, pair.column))
-        gap = None if ours is None or theirs is None else _turned(claim, ours, theirs)
+        gap = None if ours is None or theirs is None else _turned(claim, ours, theirs, lower)
         result.append(replace(pair, printed=gap))
     return result

@@ -3,7 +3,6 @@
 from matplotlib.figure import Figure
 
 from analysis.compare import Comparison
-from analysis.metrics import lower_is_better
 from analysis.statistics.ranks import Ranks
 from analysis.style import WIDTH, axes, styled
 
@@ -12,14 +11,13 @@ from analysis.style import WIDTH, axes, styled
 def forests(found: Comparison) -> dict[str, Figure]:
     """Setting -> each method's mean difference and its t interval; filled where Holm's adjusted p tells it apart."""
     figures = {}
-    lower = lower_is_better(found.metric)
     for setting in dict.fromkeys(one.column for one in found.differences):
         drawn = [one for one in found.differences if one.column == setting and one.mean is not None]
         if not drawn:
             continue
         figure, area = axes(f"difference to {found.to}", "", setting, 0.25 + 0.06 * len(drawn))
         for place, one in enumerate(drawn):
-            told = one.verdict(lower) in ("better", "worse")
+            told = one.verdict(found.lower) in ("better", "worse")
             mean = float(one.mean or 0)
             bounds = (one.interval.low, one.interval.high) if one.interval else (mean, mean)
             area.plot(bounds, (place, place), color="0.3", linewidth=0.8)

@@ -71,7 +71,7 @@ def best_so_far(sweep: SweepTable) -> dict[str, Figure]:
         figure, area = axes("rounds trained", _best(sweep), str(setting))
         for style, (method, group) in zip(styles(), panel.groupby("_method", sort=False), strict=False):
             done = group["_value"].where(group["status"] == "finished")
-            best = (done.cummin() if lower_is_better(selecting(sweep)) else done.cummax()).ffill()
+            best = (done.cummin() if lower_is_better(selecting(sweep), sweep.cells) else done.cummax()).ffill()
             area.step(group["_rounds"].cumsum(), best, where="post", label=str(method), **style)
         figures[str(setting)] = with_legend(figure, area)
     return figures
@@ -83,7 +83,7 @@ def scatters(sweep: SweepTable) -> dict[str, Figure]:
     found, figures = trials(sweep), dict[str, Figure]()
     for key in keys(sweep):
         for setting, panel in found[found[key].notna()].groupby("_setting", sort=False):
-            figure, area = axes(symbol(key), _value(sweep), str(setting))
+            figure, area = axes(symbol(key, sweep.cells), _value(sweep), str(setting))
             at = _scaled(area, panel[key], "x")
             for style, (method, group) in zip(styles(), panel.groupby("_method", sort=False), strict=False):
                 whole = group["status"] == "finished"
@@ -102,7 +102,7 @@ def heatmaps(sweep: SweepTable) -> dict[str, Figure]:
         both = found[found[first].notna() & found[second].notna() & (found["status"] == "finished")]
         for (setting, method), group in both.groupby(["_setting", "_method"], sort=False):
             if min(group[first].nunique(), group[second].nunique()) > 1:
-                figure, area = axes(symbol(first), symbol(second), f"{method}, {setting}")
+                figure, area = axes(symbol(first, sweep.cells), symbol(second, sweep.cells), f"{method}, {setting}")
                 image = _grid(area, group, first, second) or _points(area, group, first, second)
                 figure.colorbar(image, label=_value(sweep))
                 area.grid(visible=False)
@@ -163,7 +163,7 @@ def importances(sweep: SweepTable) -> dict[str, Figure]:
         share = importance(group[group["status"] == "finished"], keys(sweep))
         if share:
             figure, area = axes("importance", "", f"{method}, {setting}", 0.25 + 0.06 * len(share))
-            area.barh([symbol(key) for key in share], list(share.values()), facecolor="0.5", edgecolor="0")
+            area.barh([symbol(key, sweep.cells) for key in share], list(share.values()), facecolor="0.5", edgecolor="0")
             area.set(xlim=(0, 1))
             area.invert_yaxis()
             area.grid(axis="y", visible=False)
@@ -224,7 +224,7 @@ def _rounds(sweep: SweepTable, run_id: str) -> int:
 
 
 def _value(sweep: SweepTable) -> str:
-    return title(selecting(sweep)).partition(",")[0]
+    return title(selecting(sweep), sweep.cells).partition(",")[0]
 
 
 def _best(sweep: SweepTable) -> str:

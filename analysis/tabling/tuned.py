@@ -26,9 +26,11 @@ def notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
     if not chosen:
         return []
     said = list(dict.fromkeys(_how(one) for one in chosen.values()))
-    said += [f"chosen for {row} ({column}): {_values(one)}; {_budget(one)}" for (row, column), one in chosen.items()]
     said += [
-        f"WARNING: {symbol(key)}={as_written(one['values'][key])} of {row} ({column}) is on the edge of "
+        f"chosen for {row} ({column}): {_values(one, cells)}; {_budget(one)}" for (row, column), one in chosen.items()
+    ]
+    said += [
+        f"WARNING: {symbol(key, cells)}={as_written(one['values'][key])} of {row} ({column}) is on the edge of "
         f"{one['ranges'][key]}: nothing was tried beyond it"
         for (row, column), one in chosen.items()
         for key in one["edges"]
@@ -52,8 +54,10 @@ def _how(one: Mapping[str, Any]) -> str:
     return f"{how}, on {100 * held['fraction']:g} % of {whose}, held out; these runs train on {what}{pruned}"
 
 
-def _values(one: Mapping[str, Any]) -> str:
-    values = (f"{symbol(key)}={as_written(value)} of {one['ranges'][key]}" for key, value in one["values"].items())
+def _values(one: Mapping[str, Any], cells: pd.DataFrame) -> str:
+    values = (
+        f"{symbol(key, cells)}={as_written(value)} of {one['ranges'][key]}" for key, value in one["values"].items()
+    )
     return ", ".join(values) or "nothing to draw"
 
 

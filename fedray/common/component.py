@@ -78,10 +78,27 @@ class Component(Checked):
     """The section of a configuration that chooses it."""
     paper: ClassVar[str] = ""
     """Authors, title, venue: where the definition comes from."""
+    symbols: ClassVar[Mapping[str, str]] = {
+        "rho": "ρ",
+        "alpha": "α",
+        "beta": "β",
+        "kappa": "κ",
+        "mu": "μ",
+        "lambda": "λ",
+        "tau": "τ",
+        "gamma": "γ",
+    }
+    """Option -> the paper's letter for it in labels, tables and figures. A class adds to those of its bases."""
 
     def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
         found = super().identity_entries(written)
         return found | ({"source": source_digest(self.section, self.name)} if ":" in self.name else {})
+
+    @classmethod
+    def symbol(cls, option: str) -> str:
+        """The paper's letter for an option; its name where it has none."""
+        declared = (vars(kind).get("symbols", {}) for kind in cls.__mro__)
+        return next((symbols[option] for symbols in declared if option in symbols), option)
 
     def options(self) -> dict[str, Any]:
         """The section as a configuration holds it: `name` and every option, defaults filled in, JSON types only."""
@@ -89,8 +106,13 @@ class Component(Checked):
 
     def label(self) -> str:
         """`dirichlet(0.1)`, `pathological(3)`, `iid`: the name with the options that have no default."""
-        required = [as_written(getattr(self, name)) for name, f in type(self).model_fields.items() if f.is_required()]
+        required = [as_written(getattr(self, name)) for name in self.required()]
         return self.name + (f"({', '.join(required)})" if required else "")
+
+    @classmethod
+    def required(cls) -> list[str]:
+        """The options that have no default: they are part of a name also where they do not vary."""
+        return [name for name, field in cls.model_fields.items() if field.is_required()]
 
     @classmethod
     def row(cls) -> tuple[str, str, str]:

@@ -62,6 +62,8 @@ class Probe(Component):
     section = "evaluation.probes"
     metrics: ClassVar[Mapping[str, str]] = {}
     """Metric -> title, with its unit. A name that ends in `*` stands for all that begin so."""
+    lower_is_better: ClassVar[frozenset[str]] = frozenset()
+    """Those of `metrics` whose smallest value is the best: tables mark it, comparisons call it better."""
     tested_models: ClassVar[frozenset[Literal["local", "global"]]] = frozenset()
     """Which models answer the test set for this probe, in one pass for all probes; `test_sums` is called on these."""
 

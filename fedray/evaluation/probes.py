@@ -157,6 +157,7 @@ class Proximal(Probe):
         "proximal_loss": "proximal loss KL(global ‖ local)",
         "proximal_cosine": "cosine of update and proximal gradient",
     }
+    lower_is_better = frozenset({"proximal_loss"})
 
     def check(self, algorithm: Algorithm) -> None:
         _refuse_without_global_model(self.name, algorithm)

@@ -1,6 +1,7 @@
 """The probes by name."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from fedray.common.errors import UserError
 from fedray.common.plugins import resolve
@@ -25,12 +26,27 @@ def probes(values: Sequence[object]) -> tuple[Probe, ...]:
     return found
 
 
-def metric_title(metric: str) -> str:
-    """What an axis says of a probe's metric, its unit included; of an unknown one its name."""
-    plain = metric.removesuffix("_std")
-    for kind in PROBES.values():
-        for name, title in kind.metrics.items():
-            if plain == name or (name.endswith("*") and plain.startswith(name[:-1])):
-                which = f" {plain[len(name) - 1 :]}" if name.endswith("*") else ""
-                return title + which + (", standard deviation over the cohort" if plain != metric else "")
-    return metric
+DECLARED = {name: title for kind in PROBES.values() for name, title in kind.metrics.items()}
+"""Metric -> title, of all these probes."""
+LOWER = frozenset().union(*(kind.lower_is_better for kind in PROBES.values()))
+"""The metrics of these probes whose smallest value is the best."""
+
+
+def declared(metric: str, names: Iterable[str]) -> str | None:
+    """The name, of those that probes declare (`Probe.metrics`), that stands for a metric."""
+    return next((n for n in names if metric == n or (n.endswith("*") and metric.startswith(n[:-1]))), None)
+
+
+def metric_title(metric: str, own: Mapping[str, str] = MappingProxyType({})) -> str:
+    """What an axis says of a probe's metric, its unit included; of an unknown one its name.
+
+    Args:
+        metric: as a round logs it.
+        own: metric -> title, of the user's own probes.
+    """
+    plain, titles = metric.removesuffix("_std"), {**DECLARED, **own}
+    name = declared(plain, titles)
+    if name is None:
+        return metric
+    which = f" {plain[len(name) - 1 :]}" if name.endswith("*") else ""
+    return titles[name] + which + (", standard deviation over the cohort" if plain != metric else "")

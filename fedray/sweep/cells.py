@@ -12,7 +12,7 @@ from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem, fitted
 from fedray.sweep.file.sections import on_test_set
-from fedray.sweep.grid import SYMBOLS, Sweep, found
+from fedray.sweep.grid import Sweep, found
 
 KEPT_PROBLEMS = 8
 """Dealt data sets that are kept: cells that share one follow each other."""
@@ -189,7 +189,7 @@ def label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] = ()) 
     for key, value in section.items() if isinstance(section, Mapping) else ():
         if key != "name":
             value = value["name"] if isinstance(value, Mapping) else value
-            words.append(f"{SYMBOLS.get(key, key)}={as_written(value)}")
+            words.append(f"{run.algorithm.symbol(key)}={as_written(value)}")
     words.append(run.partition.label())
     for key in varied:
         if key.partition(".")[0] not in ("algorithm", "partition", "seed"):

@@ -20,8 +20,6 @@ from fedray.sweep.file.space import Searcher, Space, check_space, draw
 COMPONENTS = ("data", "partition", "model", "algorithm")
 """Sections that a grid replaces whole, since their other keys belong to the name; other sections are merged."""
 
-SYMBOLS = {"rho": "ρ", "alpha": "α", "beta": "β", "kappa": "κ", "mu": "μ", "lambda": "λ", "tau": "τ", "gamma": "γ"}
-
 STOPS = ("round", "validation_accuracy", "test_accuracy")
 """What `stop` can name: a cell ends when it is at or above the value."""
 

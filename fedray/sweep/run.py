@@ -17,6 +17,7 @@ from fedray.common.signals import sigterm_as_interrupt
 from fedray.sweep import plan as planning
 from fedray.sweep.grid import Sweep
 from fedray.sweep.plan import Plan
+from fedray.sweep.presentation import presentation
 from fedray.sweep.storage import Claims, refuse_unwritable_storage, storage, sweep_lock
 from fedray.sweep.trials.session import Session
 from fedray.sweep.trials.tune import run_cells
@@ -100,7 +101,14 @@ def _listed(plan: Plan) -> list[dict[str, Any]]:
     search = {"search": {"keys": keys, "select": plan.sweep.select}} if keys else {}
     tuned = {cell: {"tuned": dict(chosen)} for cell, chosen in plan.tuned.items()}
     return [
-        {"hash": cell.hash, "label": cell.label, "config": cell.run.resolved(), **search, **tuned.get(cell.hash, {})}
+        {
+            "hash": cell.hash,
+            "label": cell.label,
+            "config": cell.run.resolved(),
+            **({"plugins": words} if (words := presentation(cell.run)) else {}),
+            **search,
+            **tuned.get(cell.hash, {}),
+        }
         for cell in plan.cells.values()
     ]
 

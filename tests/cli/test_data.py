@@ -41,6 +41,27 @@ def test_show_writes_the_picture_and_the_numbers(root: Path) -> None:
     assert (root / "digits_dirichlet_20.png").exists()
 
 
+def test_show_takes_a_partition_of_the_users_own_and_its_options(root: Path) -> None:
+    """Sample i belongs to client i mod 10, two have none: 1,437 = 7 · 144 + 3 · 143."""
+    (root / "dealt_in_turn.py").write_text(
+        "import numpy as np\n"
+        "from fedray.partitions.base import Partition\n"
+        "from fedray.partitions.shards import Shards\n"
+        "class Turns(Partition):\n"
+        "    left_out: int\n"
+        "    def draw(self, labels, classes, clients, rng):\n"
+        "        owners = np.arange(len(labels)) % (clients - self.left_out)\n"
+        "        return Shards.from_owner(owners, clients)\n"
+    )
+    own = ("show", "digits", "--partition", "dealt_in_turn:Turns", "--clients", "12")
+    out = call(*own, "--set", "partition.left_out=2", "--set", "partition.min_size=0")
+    assert "1437 samples, 12 clients (2 empty)" in out
+    assert "largest 144" in out
+    assert (root / "digits_dealt_in_turn_Turns_12.png").exists()
+    with pytest.raises(UserError, match=r"^partition\.left_out is required$"):
+        call(*own)
+
+
 def test_check_compares_with_what_is_published(root: Path) -> None:
     assert "as published" in call("check", "digits")
     files.mnist(root)

@@ -1,0 +1,38 @@
+"""What the plug-ins of a sweep say of themselves (`fedray.sweep.presentation`): letters, titles, what is better lower.
+
+The words travel with the sweep's cells, in `DataFrame.attrs`, JSON types only; without them plain names are shown.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+
+@dataclass(frozen=True)
+class Words:
+    """symbols: class -> option -> letter. required: class -> options. titles: metric -> title. lower: metrics."""
+
+    symbols: dict[str, dict[str, str]] = field(default_factory=dict)
+    required: dict[str, list[str]] = field(default_factory=dict)
+    titles: dict[str, str] = field(default_factory=dict)
+    lower: list[str] = field(default_factory=list)
+
+
+def attached(cells: pd.DataFrame, written: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """The cells with the words that a sweep has written down for each of them."""
+    merged = Words()
+    for one in written:
+        merged.symbols.update(one["symbols"])
+        merged.required.update(one["required"])
+        merged.titles.update(one["titles"])
+        merged.lower.extend(set(one["lower"]) - set(merged.lower))
+    if merged != Words():
+        cells.attrs["plugins"] = vars(merged)
+    return cells
+
+
+def words(cells: pd.DataFrame) -> Words:
+    """The words of the plug-ins of a sweep's cells."""
+    return Words(**cells.attrs.get("plugins", {}))
