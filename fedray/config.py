@@ -463,5 +463,7 @@ class RunConfig(Section):
 def _file_digest(key: str, path: str) -> str:
     try:
         return hashlib.sha256(located_file(key, path).read_bytes()).hexdigest()
+    except FileNotFoundError:
+        raise UserError(f"{key}: {path} does not exist") from None
     except OSError as error:
         raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from None

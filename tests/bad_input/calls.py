@@ -205,7 +205,7 @@ CASES: dict[str, Case] = {
     ),
     "kind": Case(
         ["sweep", "--kind", "pie"],
-        "--kind: unknown name 'pie'; valid: bars, classes, curves, partition, sensitivity",
+        "--kind: unknown name 'pie'; valid: bars, classes, curves, partition, search, sensitivity",
         stored,
         module="analysis.figures",
     ),

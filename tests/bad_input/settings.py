@@ -11,9 +11,11 @@ CASES: dict[str, Case] = {
         "run.yaml: training: unknown name 'lr_decy'; did you mean 'lr_decay'?…", "training.lr_decy=1"
     ),
     "unknown algorithm": run(
-        "run.yaml: algorithm.name: unknown name 'fedsma'; did you mean 'fedsam'?…", "algorithm=fedsma"
+        "run.yaml: algorithm.name: unknown name 'fed_sam'; did you mean 'fedsam'?…", "algorithm=fed_sam"
     ),
-    "unknown option": run("run.yaml: algorithm: unknown name 'roh'; did you mean 'rho'? valid: rho", "algorithm.roh=1"),
+    "unknown option": run(
+        "run.yaml: algorithm: unknown name 'roh'; did you mean 'rho'? valid: perturb, rho", "algorithm.roh=1"
+    ),
     "unknown model": run("run.yaml: model.name: unknown name 'lenet5'; did you mean 'lenet'?…", "model=lenet5"),
     "unknown data": run("run.yaml: data.name: unknown name 'cifar'; did you mean 'cifar10'?…", "data=cifar"),
     "unknown partition": run(
@@ -119,7 +121,7 @@ CASES: dict[str, Case] = {
     "momentum 1": run("run.yaml: training.momentum: found 1; input should be less than 1", "training.momentum=1"),
     "no rounds": run("run.yaml: training.rounds: found 0; input should be greater than 0", "training.rounds=0"),
     "aggregation": run(
-        "run.yaml: training.aggregation: found 'mean'; input should be 'uniform' or 'samples'",
+        "run.yaml: training.aggregation: found 'mean'; input should be 'uniform', 'samples', 'batches' or 'disco'",
         "training.aggregation=mean",
     ),
     "section is a number": run("run.yaml: training: expected a mapping, got 5", "training=5"),
@@ -149,8 +151,8 @@ CASES: dict[str, Case] = {
         "x" * 9000 + "=1",
     ),
     "probes": run(
-        "run.yaml: evaluation.probes: unknown name 'drfit'; did you mean 'drift'? valid: angles, classes, drift, "
-        "forgetting, lambda, proximal",
+        "run.yaml: evaluation.probes: unknown name 'drfit'; did you mean 'drift'? valid: adaptation, angles, "
+        "classes, drift, forgetting, lambda, proximal",
         "evaluation.probes=[drfit]",
     ),
     "evaluation never": run(
