@@ -3,8 +3,6 @@
 import numpy as np
 import torch
 from pydantic import Field
-from scipy.linalg import solve_triangular
-from scipy.optimize import nnls
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -138,6 +136,9 @@ def on_simplex(q: np.ndarray) -> np.ndarray:
     It is the b of at least 0 that minimises b^T Q b / 2 - Σ b, over its sum. With Q = R R^T that b is the non-negative
     least-squares solution of R^T b = R^-1 1.
     """
+    from scipy.linalg import solve_triangular  # here: SciPy takes a while to import, and other methods do not need it
+    from scipy.optimize import nnls
+
     size = len(q)
     root = np.linalg.cholesky(q / (np.trace(q) / size or 1.0) + RIDGE * np.eye(size))
     b, _ = nnls(root.T, solve_triangular(root, np.ones(size), lower=True), maxiter=30 * size)

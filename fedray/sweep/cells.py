@@ -55,10 +55,13 @@ class Problems:
         return Cell(run.cell(digest), label, run, key)
 
     def check(self, cell: Cell) -> None:
-        """Deal the data out, and try the model, once per kind of cell. Raises UserError where either is impossible.
+        """Deal the data out, and try the model, once per kind of cell.
 
-        Cells that differ in their seed alone, or in hyper-parameters that no shape depends on, are of one kind: what a
-        seed of its own makes impossible is found when its trial starts.
+        Cells that differ in their seed alone, or in hyper-parameters that no shape depends on, are of one kind. What
+        only one seed makes impossible is found when its trial starts.
+
+        Raises:
+            UserError: the data cannot be dealt out so, or the model cannot be built for them.
         """
         run = cell.run
         dealt = self._setting(cell)[:-1]

@@ -97,8 +97,13 @@ def draw(space: Space, searcher: Searcher, index: int, count: int) -> dict[str, 
     """The draw of an index: key -> value, in the space's order.
 
     Draws of `random` and `sobol` depend on nothing but the searcher's seed, the key and the index, so they are the same
-    for every method, setting and seed. `count` is the number of draws; those of `optuna` are not made here
-    (`fedray.sweep.studies`).
+    for every method, setting and seed. Those of `optuna` are not made here but in `fedray.sweep.studies`.
+
+    Args:
+        space: The searched keys and their distributions.
+        searcher: Who draws, `random` or `sobol`, and its seed.
+        index: Which draw, from 0.
+        count: How many draws there are.
     """
     if searcher.name == "sobol":
         points = _sobol(len(space), count, searcher.seed)[index]
