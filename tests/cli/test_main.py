@@ -84,7 +84,7 @@ def test_run_inline_with_json_and_tracking(
 def test_a_run_shows_personal_and_generic_accuracy(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Columns of the rounds that have them, and in the summary; without `evaluation.personal` neither."""
+    """In the rounds that have them, and in the summary; without `evaluation.personal` neither."""
     (folder / "run.yaml").write_text(yaml.safe_dump(RUN | {"evaluation": {"every": 1}}))
     asked = ("run", "run.yaml", "--no-track", "--set", "evaluation.personal={epochs: 1}")
     code, out, _ = call(monkeypatch, capsys, *asked, "--json")
@@ -95,7 +95,9 @@ def test_a_run_shows_personal_and_generic_accuracy(
     _, out, _ = call(monkeypatch, capsys, *asked)
     lines = out.splitlines()
     assert re.search(r"train loss +PA % +GA %$", lines[0].rstrip())
-    assert len(lines[1].split()) == 4
+    first = lines[1].split()
+    assert len(first) == 5, "generic accuracy in every evaluated round, personal accuracy in the last"
+    assert first[4] == first[1]
     assert lines[2].split()[4:] == [f"{found['personal_accuracy']:.2f}", f"{found['generic_accuracy']:.2f}"]
     _, out, _ = call(monkeypatch, capsys, *asked[:3])
     assert "PA %" not in out
