@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 
 from tests.faults.test_store import port, server
-from tests.sweep.running import REPOSITORY, SWEEP, fedray, logged_once, state_hashes, write
+from tests.sweep.running import REPOSITORY, SWEEP, fedray, logged_once, state_hashes, until_listening, write
 from tests.tracking.proxy import PASSWORD, USER, proxy
 
 __all__ = ["port"]
@@ -55,11 +54,7 @@ def head(client: int, folder: Path, token: Path) -> Iterator[None]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        for _ in range(600):
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", client), timeout=1).close()
-                break
-            time.sleep(0.1)
+        until_listening(client)
         yield
     finally:
         os.killpg(process.pid, signal.SIGTERM)

@@ -6,13 +6,22 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.sweep.running import SWEEP, done, fedray, logged_once, outcome, state_hashes, undisturbed, write
+from tests.sweep.running import (
+    SWEEP,
+    done,
+    fedray,
+    logged_once,
+    outcome,
+    state_hashes,
+    undisturbed,
+    until_listening,
+    write,
+)
 
 
 @contextlib.contextmanager
@@ -41,11 +50,7 @@ def server(folder: Path, port: int) -> Iterator[None]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        for _ in range(600):
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            time.sleep(0.1)
+        until_listening(port)
         yield
     finally:
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,8 +1,11 @@
 """Sweeps through the command line, for tests: started in a folder of their own, read back from its store."""
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -100,3 +103,14 @@ def outcome(folder: Path) -> dict[str, str]:
         for run in runs(folder)
         if run.data.tags["fedray.status"] != "superseded"
     }
+
+
+def until_listening(port: int, seconds: float = 60) -> None:
+    """Return when something listens at the port of this machine. Raises TimeoutError where nothing does in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        time.sleep(0.1)
+    raise TimeoutError(f"nothing listens at port {port} after {seconds:g} s")
