@@ -330,6 +330,17 @@ class SecondModel:
         with self._in_place():
             return self._c.grad(theta, loss, part)
 
+    def grad_with(
+        self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        with self._in_place():
+            return self._c.grad_with(theta, extra, loss)
+
+    def predict(self, theta: Tensor) -> Output:
+        with self._c._buffers_kept():
+            self._c.network.buffers.copy_(self._buffers)
+            return self._c.predict(theta)
+
     def step(self, theta: Tensor, q: Tensor) -> Tensor:
         mask = self._c.network.moving("all") if self._c.layout.frozen else None
         return self._descent.step(theta, q, self._c.lr, mask)

@@ -120,6 +120,14 @@ class SecondModel(Protocol):
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
         """As `Client.grad`, for the second model at theta `(P,)`."""
 
+    def grad_with(
+        self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """As `Client.grad_with`, for the second model at theta `(P,)`."""
+
+    def predict(self, theta: Tensor) -> Output:
+        """As `Client.predict`, with the second model's running statistics."""
+
     def step(self, theta: Tensor, q: Tensor) -> Tensor:
         """The canonical step (clip, weight decay, momentum, η_t) from theta `(P,)` along q `(P,)`; the new theta."""
 
@@ -375,9 +383,13 @@ class Algorithm(Component):
     def prepare(self, c: Client) -> None:
         """Before a personal model at `c.theta` is tested: what `personal_logits` wants in `c.local`."""
 
-    def personal_logits(self, output: Output, c: Client) -> Tensor:
-        """Logits, or scores of another kind, `(n, C)` of a client's personal model."""
-        return self.logits(output)
+    def personal_logits(self, c: Client) -> Tensor:
+        """What a client answers to the batch `c.x`: logits, or scores of another kind, `(n, C)`.
+
+        Default: what the one model at `c.theta` answers. A method may ask several, at any theta: `c.predict` and
+        `c.second.predict`.
+        """
+        return self.logits(c.predict(c.theta))
 
     def check(self, model: ModelSpec) -> None:
         """Called when the configuration is read. Raises UserError where the model cannot serve the method."""

@@ -1,9 +1,13 @@
 """Clients that train a second, personal model beside the shared one: Ditto and APFL."""
 
+from typing import Annotated, Literal
+
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Algorithm, Client, Uploads, Vectors
+from fedray.algorithms.base import Algorithm, Client, Forward, Uploads, Vectors
+from fedray.common.identity import Later
 
 
 class PersonalBeside(Algorithm):
@@ -77,11 +81,14 @@ class Ditto(PersonalBeside):
 class APFL(PersonalBeside):
     """q = g(y), FedAvg; on the same batch v makes the canonical step on a g(a v + (1 - a) y), y before its own step.
 
-    With `adaptive` also a <- clip_[0,1](a - η <v - y, g(a v + (1 - a) y)>), each step. The mixture is of parameters,
-    as in the paper; the authors' later code mixes logits, which is the same for linear models alone (D-61, not
-    offered). The formula of a is the paper's; code adds 0.02 a, steps once a round, or has an a per tensor (D-62).
-    Ports that train v on its own loss, or both models by one optimiser, are not APFL (D-63). Fixed a = 1 is Local-only,
-    a = 0 FedAvg. The personal model is a v + (1 - a) x. The learning rates of the paper were not read again [M].
+    With `adaptive` also a <- clip_[0,1](a - η <v - y, g(a v + (1 - a) y)>), each step. The formula of a is the paper's;
+    code adds 0.02 a, steps once a round, or has an a per tensor (D-62). Ports that train v on its own loss, or both
+    models by one optimiser, are not APFL (D-63). Fixed a = 1 is Local-only, a = 0 FedAvg. The personal model is
+    a v + (1 - a) x. The learning rates of the paper were not read again [M].
+
+    As the code has it: `mix: logits` mixes what both models answer, z = a z_v + (1 - a) z_y, in training and in test
+    (there z_x for z_y); v descends the gradient of that loss by v, and a its derivative by a. For linear models both
+    mixtures are the same (D-61).
     """
 
     name = "apfl"
@@ -95,6 +102,9 @@ class APFL(PersonalBeside):
         json_schema_extra={"paper": {"APFL": [0.25, 0.5, 0.75]}},
     )
     adaptive: bool = Field(False, description="each client learns its a (D-62)")
+    mix: Annotated[Literal["parameters", "logits"], Later()] = Field(
+        "parameters", description="what a mixes: the parameters of v and y, or their logits (D-61)"
+    )
 
     def client_state(self, theta: Tensor) -> Vectors:
         state = super().client_state(theta)
@@ -105,17 +115,27 @@ class APFL(PersonalBeside):
         if self.adaptive:
             c.local.alpha = c.state.alpha
 
-    def mixed(self, v: Tensor, y: Tensor, state: Vectors) -> Tensor:
-        """a v + (1 - a) y."""
+    def mixed(self, own: Tensor, shared: Tensor, state: Vectors) -> Tensor:
+        """a of the client's own, 1 - a of the shared: parameters or logits."""
         a = state.alpha if self.adaptive else self.alpha
-        return a * v + (1 - a) * y
+        return a * own + (1 - a) * shared
 
     def advance(self, c: Client) -> None:
         v, y = c.local.v, c.theta
-        g = c.second.grad(self.mixed(v, y, c.local))
-        c.local.v = c.second.step(v, (c.local.alpha if self.adaptive else self.alpha) * g)
+        if self.mix == "parameters":
+            g = c.second.grad(self.mixed(v, y, c.local))
+            by_v = (c.local.alpha if self.adaptive else self.alpha) * g
+            by_a = (v - y) @ g if self.adaptive else v.new_zeros(())
+        else:
+            shared = c.predict(y).logits
+
+            def loss(forward: Forward, a: Tensor) -> Tensor:
+                return cross_entropy(a * forward(c.x).logits + (1 - a) * shared, c.y)
+
+            by_v, by_a = c.second.grad_with(v, c.local.alpha if self.adaptive else v.new_tensor(self.alpha), loss)
+        c.local.v = c.second.step(v, by_v)
         if self.adaptive:
-            c.local.alpha = (c.local.alpha - c.lr * ((v - y) @ g)).clamp(0, 1)
+            c.local.alpha = (c.local.alpha - c.lr * by_a).clamp(0, 1)
 
     def upload(self, c: Client) -> Uploads:
         if self.adaptive:
@@ -123,4 +143,10 @@ class APFL(PersonalBeside):
         return super().upload(c)
 
     def prepare(self, c: Client) -> None:
-        c.second.use(self.mixed(c.state.v, c.theta_0, c.state))
+        if self.mix == "parameters":
+            c.second.use(self.mixed(c.state.v, c.theta_0, c.state))
+
+    def personal_logits(self, c: Client) -> Tensor:
+        if self.mix == "parameters":
+            return super().personal_logits(c)
+        return self.mixed(c.second.predict(c.state.v).logits, c.predict(c.theta_0).logits, c.state)

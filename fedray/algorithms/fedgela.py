@@ -115,8 +115,8 @@ class FedGE(LinearHead):
     def logits(self, output: Output) -> Tensor:
         return normalised(output)
 
-    def personal_logits(self, output: Output, c: Client) -> Tensor:
-        return self.adapted(normalised(output), c)
+    def personal_logits(self, c: Client) -> Tensor:
+        return self.adapted(normalised(c.predict(c.theta)), c)
 
 
 class FedGELA(FedGE):
@@ -173,5 +173,5 @@ class FedAvgLA(Unbiased):
     def gradient(self, c: Client) -> Tensor:
         return c.grad(c.theta, lambda forward: cross_entropy(c.local.phi * forward(c.x).logits, c.y))
 
-    def personal_logits(self, output: Output, c: Client) -> Tensor:
-        return c.local.phi * output.logits
+    def personal_logits(self, c: Client) -> Tensor:
+        return c.local.phi * c.predict(c.theta).logits

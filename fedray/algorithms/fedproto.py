@@ -83,8 +83,9 @@ class FedProto(AuxiliaryLoss):
             prototypes=torch.where(met[:, None], new, old.prototypes), known=torch.maximum(old.known, met.float())
         )
 
-    def personal_logits(self, output: Output, c: Client) -> Tensor:
+    def personal_logits(self, c: Client) -> Tensor:
         """Negative squared distances `(n, C)` to the prototypes; the classes that cannot be answered lie far below."""
+        output = c.predict(c.theta)
         candidates = (c.counts > 0) & (c.message.known > 0)
         if self.answer == "classifier" or not candidates.any():
             return output.logits

@@ -62,8 +62,8 @@ class FedRod(LinearHead):
         c.state.head = c.local.head
         return {}
 
-    def personal_logits(self, output: Output, c: Client) -> Tensor:
-        return self.own(output, c.local.head)
+    def personal_logits(self, c: Client) -> Tensor:
+        return self.own(c.predict(c.theta), c.local.head)
 
 
 class FedBABU(Algorithm):

@@ -9,7 +9,6 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from fedray.algorithms.base import Algorithm, Client, Forward, Loss
 from fedray.common.identity import Later
-from fedray.models.network import Output
 
 
 class LocalOnly(Algorithm):
@@ -121,8 +120,9 @@ class KNNPer(Algorithm):
         kept = torch.randperm(len(labels))[: self.capacity].to(labels.device)
         c.local.features, c.local.labels = output.features.flatten(1)[kept], labels[kept]
 
-    def personal_logits(self, output: Output, c: Client) -> Tensor:
+    def personal_logits(self, c: Client) -> Tensor:
         """log p `(n, C)`."""
+        output = c.predict(c.theta)
         h, stored = output.features.flatten(1), c.local.features
         nearest = squared_distances(h, stored).topk(min(self.k, len(stored)), largest=False)
         weights = (-nearest.values / (h.shape[1] * self.scale)).softmax(1)

@@ -195,18 +195,16 @@ class Worker:
         return result
 
     def _score(self, c: LocalClient, samples: Samples, indices: np.ndarray) -> tuple[float, float]:
-        """Accuracy in percent and mean loss of a personal model on some samples."""
-        self.network.load(c.theta)
-        self.network.train(False)
+        """Accuracy in percent and mean loss of what a client answers to some samples."""
         correct, loss = 0, 0.0
         for start in range(0, len(indices), CHUNK):
-            x, y = samples.batch(indices[start : start + CHUNK])
+            c.start_step(0, *samples.batch(indices[start : start + CHUNK]))
             with torch.no_grad():
-                logits = self.problem.config.algorithm.personal_logits(self.network(x), c)
+                logits = self.problem.config.algorithm.personal_logits(c)
             if torch.isnan(logits).any():
                 return float("nan"), float("nan")
-            correct += int((logits.argmax(1) == y).sum())
-            loss += float(cross_entropy(logits, y, reduction="sum"))
+            correct += int((logits.argmax(1) == c.y).sum())
+            loss += float(cross_entropy(logits, c.y, reduction="sum"))
         return 100 * correct / len(indices), loss / len(indices)
 
     def _to_device(self, broadcast: Broadcast) -> Broadcast:

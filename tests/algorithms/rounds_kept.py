@@ -120,6 +120,28 @@ def apfl() -> Case:
 
 
 @derived
+def apfl_logits() -> Case:
+    """The logits differ by 40 + f, so their mixture's loss is 40 + a f(v) + (1 - a) f(y): by v it is a g(v), by a it is
+    f(v) - f(y). x as in `ditto`. Client 0, a = ¼, v = (1, 2), y = 0: g0(v) = (4, 0), v = (1, 2) - ½ · ¼ (4, 0); f0 = 8
+    and 8.5, a = ¼ + ½ · ½. Client 1, a = ½, v = 0 = y: v = (1, -0.75), a stays; then y = (2, -1.5): g1'(v) =
+    (-2, -1.75), v = (1, -0.75) - ¼ g1'; f1' = 3.53125 and 3.625, a = ½ + ½ · 0.09375.
+    """
+    return Case(
+        {"name": "apfl", "adaptive": True, "mix": "logits"},
+        [
+            {
+                "theta": (0.5, 0.875),
+                "client.0.v": (0.5, 2),
+                "client.0.alpha": 0.5,
+                "client.1.v": (1.5, -0.3125),
+                "client.1.alpha": 0.546875,
+            }
+        ],
+        clients={0: {"v": (1, 2), "alpha": 0.25}},
+    )
+
+
+@derived
 def pfedme() -> Case:
     """λ = 2, R = 2, a = ¼. Client 0: θ = -¼ (3, -4) = (-0.75, 1); g0(θ) + 2 θ = (2.25, -2) + (-1.5, 2), θ = (-0.9375,
     1); q = -2 θ, y = θ. Client 1: θ = -¼ (-4, 3) = (1, -0.75); g1(θ) + 2 θ = (-2, 2.25) + (2, -1.5), θ = (1, -0.9375)

@@ -29,6 +29,7 @@ BATCHED: dict[str, Any] = {"model": "tests.algorithms.test_contract:Normalised",
         {"name": "ditto", "personal_epochs": 2},
         {"name": "apfl", "alpha": 0.3},
         {"name": "apfl", "adaptive": True},
+        {"name": "apfl", "mix": "logits"},
         {"name": "fedala", "weight_lr": 0.0},
     ],
 )
@@ -39,7 +40,7 @@ def test_the_shared_model_is_fedavgs(options: dict[str, Any], training: dict[str
     assert torch.equal(left.buffers, right.buffers)
 
 
-@pytest.mark.parametrize("options", [{"name": "ditto"}, {"name": "apfl"}])
+@pytest.mark.parametrize("options", [{"name": "ditto"}, {"name": "apfl"}, {"name": "apfl", "mix": "logits"}])
 def test_under_dropout_too(options: dict[str, Any]) -> None:
     partly = {"model": "tests.algorithms.test_parts_kept:Partly", "batch_size": 18}
     assert torch.equal(final(options, **partly).theta, final("fedavg", **partly).theta)
@@ -55,13 +56,31 @@ def test_alone_they_are_local_only(options: dict[str, Any], training: dict[str, 
         assert not training or torch.equal(kept.second_buffers, right[i].own_buffers)
 
 
-def test_apfl_without_a_model_of_its_own() -> None:
+@pytest.mark.parametrize("mix", ["parameters", "logits"])
+def test_apfl_without_a_model_of_its_own(mix: str) -> None:
     """a = 0: v stays x⁰ but for weight decay, and the personal model is x."""
-    state = final({"name": "apfl", "alpha": 0.0}, weight_decay=0)
+    options = {"alpha": 0.0, "mix": mix}
+    state = final({"name": "apfl", **options}, weight_decay=0)
     start = problem("apfl").network("cpu").initial
     assert all(torch.equal(kept.v, start) for kept in state.clients.values())
-    scores = [personal(name, {"alpha": 0.0} if name == "apfl" else {}) for name in ("apfl", "fedavg")]
-    assert scores[0] == scores[1]
+    assert personal("apfl", options) == personal("fedavg", {})
+
+
+def test_apfl_mixes_the_same_in_a_linear_model() -> None:
+    """Logits of a linear model are linear in its parameters; of the MLP they are not."""
+    for model, equal in (({"name": "mlp", "hidden": []}, True), ("mlp", False)):
+        left, right = (
+            final({"name": "apfl", "adaptive": True, "mix": mix}, model=model).clients
+            for mix in ("parameters", "logits")
+        )
+        assert all(torch.allclose(kept.v, right[i].v, rtol=0, atol=1e-5) for i, kept in left.items()) == equal
+
+
+def test_apfl_with_logits_asks_both_models() -> None:
+    """a = 1: the client's own v alone answers, so it scores what Local-only scores; a = ½ scores something else."""
+    alone = personal("apfl", {"alpha": 1.0, "mix": "logits"})[0]
+    assert alone == personal("local-only", {})[0]
+    assert personal("apfl", {"mix": "logits"})[0] != alone
 
 
 def personal(name: str, options: dict[str, Any], epochs: int = 0) -> list[float]:

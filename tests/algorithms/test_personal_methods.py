@@ -198,8 +198,9 @@ def trained_client(options: Any, client: int = 2, epochs: int = 0) -> LocalClien
 
 
 def answers(c: LocalClient, method: Any, x: Tensor) -> Tensor:
+    c.x = x
     with torch.no_grad():
-        return method.personal_logits(c.network(x), c)
+        return method.personal_logits(c)
 
 
 def test_knnper_answers() -> None:
@@ -247,7 +248,12 @@ def test_knnper_remembers_no_more_than_its_capacity() -> None:
 
 
 class Asked:
-    """What FedProto's answer reads of a client."""
+    """What FedProto's answer reads of a client: features (0, 1), a classifier that says 2."""
+
+    theta = torch.zeros(0)
+
+    def predict(self, theta: Tensor) -> Output:
+        return Output(torch.tensor([[0.0, 0.0, 5.0]]), torch.tensor([[0.0, 1.0]]))
 
     def __init__(self, counts: list[float], known: list[float]) -> None:
         self.counts = torch.tensor(counts)
@@ -259,10 +265,9 @@ def test_fedproto_answers() -> None:
 
     Without class 0 the nearest is 2; with 0 and 1 alone known or held it is among these; with none, the classifier's.
     """
-    output = Output(torch.tensor([[0.0, 0.0, 5.0]]), torch.tensor([[0.0, 1.0]]))
 
     def scores(counts: list[float], known: list[float], **options: Any) -> list[float]:
-        return FedProto(**options).personal_logits(output, Asked(counts, known)).flatten().tolist()  # type: ignore
+        return FedProto(**options).personal_logits(Asked(counts, known)).flatten().tolist()  # type: ignore
 
     assert scores([5, 5, 5], [1, 1, 1]) == pytest.approx([-1, -10, -9])
     assert scores([0, 5, 5], [1, 1, 1]) == pytest.approx([-110, -10, -9])

@@ -6,7 +6,7 @@ import numpy as np
 
 from .classifiers import body
 from .nets import cross_entropy
-from .tensors import Tensors, norm, restrict, times
+from .tensors import Tensors, dot, norm, restrict, times
 from .world import Batch, Local, World
 
 Kept = tuple[Tensors, dict[str, list[Tensors]]]
@@ -68,17 +68,31 @@ def ditto(w: World, order: Order, lam: float, personal_epochs: int = 0) -> Kept:
     return x, {"v": v}
 
 
-def apfl(w: World, order: Order, alpha: float, adaptive: bool = False) -> Kept:
-    """Deng et al., 2020, algorithm 1: the gradient by v of f(a v + (1 - a) w); adaptive: the step of a, clipped."""
+def mixed_logits(w: World, v: Tensors, y: Tensors, a: float, batch: Batch) -> tuple[Tensors, float]:
+    """Gradients by v and by a of the cross-entropy of a z_v + (1 - a) z_y."""
+    X, labels = batch
+    own, shared = w.net.forward(v, X), w.net.forward(y, X)
+    dz = cross_entropy(a * own.z + (1 - a) * shared.z, labels)[1]
+    return w.net.backward(v, X, own, dz=a * dz)[0], float((dz * (own.z - shared.z)).sum())
+
+
+def apfl(w: World, order: Order, alpha: float, adaptive: bool = False, logits: bool = False) -> Kept:
+    """Deng et al., 2020, algorithm 1: the gradient by v of f(a v + (1 - a) w); adaptive: the step of a, clipped.
+
+    logits: the logits of both are mixed instead, as the authors' FedTorch does.
+    """
     x, v, a = w.x0, [w.x0 for _ in range(w.N)], [alpha] * w.N
     for t in range(w.rounds):
         u = {}
         for c in w.participants(t, x):
             own, a_i = Local(w, t, c.i, v[c.i]), a[c.i]
             for batch in c.batches:
-                g = w.grad(a_i * own.y + (1 - a_i) * c.y, batch)
-                slope = sum(float((own.y[name] - c.y[name]).ravel() @ g[name].ravel()) for name in g)
-                own.step(a_i * g)
+                if logits:
+                    by_v, slope = mixed_logits(w, own.y, c.y, a_i, batch)
+                else:
+                    g = w.grad(a_i * own.y + (1 - a_i) * c.y, batch)
+                    by_v, slope = a_i * g, dot(own.y - c.y, g)
+                own.step(by_v)
                 c.step(w.grad(c.y, batch))
                 if adaptive:
                     a_i = min(1.0, max(0.0, a_i - c.eta * slope))

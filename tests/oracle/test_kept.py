@@ -10,14 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedray.client import Population
 from fedray.common.rng import generator
+from fedray.common.vectors import Vectors
+from fedray.datasets.dataset import Samples
 from fedray.engine.backend import InlineBackend
+from fedray.engine.local_training import personal_client
 from fedray.engine.loop import run
+from fedray.engine.messages import Broadcast, ClientTask
 
 from . import kept
 from .averaging import fedavg
 from .cases import Case
-from .test_oracle import COHORTS, SIZES, TOLERANCE, flat, problem, world
+from .test_oracle import CLASSES, COHORTS, SIZES, TOLERANCE, dataset, flat, problem, world
 
 SEED = 0
 ACTIVE = sorted({i for cohort in COHORTS for i in cohort})
@@ -47,6 +52,13 @@ METHODS = {
     "ditto, apart": Kept("ditto", kept.ditto, {"lam": 0.7, "personal_epochs": 3}, {"lam": 0.7, "personal_epochs": 3}),
     "apfl": Kept("apfl", kept.apfl, {"alpha": 0.3}, {"alpha": 0.3}),
     "apfl, adaptive": Kept("apfl", kept.apfl, {"alpha": 0.3, "adaptive": True}, {"alpha": 0.3, "adaptive": True}),
+    "apfl, logits": Kept("apfl", kept.apfl, {"alpha": 0.3, "mix": "logits"}, {"alpha": 0.3, "logits": True}),
+    "apfl, adaptive, logits": Kept(
+        "apfl",
+        kept.apfl,
+        {"alpha": 0.3, "adaptive": True, "mix": "logits"},
+        {"alpha": 0.3, "adaptive": True, "logits": True},
+    ),
     "pfedme": Kept("pfedme", kept.pfedme, PFEDME, PFEDME),
     "pfedme, decay": Kept("pfedme", kept.pfedme, PFEDME | {"inner_decay": 0.5}, PFEDME | {"inner_decay": 0.5}),
     "pfedme, local": Kept("pfedme", kept.pfedme, PFEDME | {"tested": "local"}, PFEDME | {"local": True}),
@@ -92,3 +104,32 @@ def test_the_comparison_can_fail(name: str, argument: str) -> None:
     factor = 1.4 if argument == "share" else 1.02
     changed = distances(name, "plain", **{argument: factor * METHODS[name].arguments[argument]})
     assert max(changed.values()) > 3 * TOLERANCE
+
+
+@pytest.mark.parametrize("client", [3, 4])
+def test_what_a_client_of_apfl_answers(client: int) -> None:
+    """a z_v + (1 - a) z_x, which is not what the model a v + (1 - a) x answers."""
+    chosen = METHODS["apfl, adaptive, logits"]
+    given = Case(chosen.method, fedavg, chosen.options)
+    built, data, w = problem(given, SEED), dataset(SEED), world(given, SEED)
+    state = run(built, InlineBackend()).state
+    network, method = built.network("cpu"), built.config.algorithm
+    population = Population(Samples(data.x_train, data.y_train, data, "cpu"), CLASSES, SEED, len(SIZES), sum(SIZES))
+    c = personal_client(
+        method,
+        network,
+        population,
+        built.shards[client],
+        built.config.training,
+        Broadcast(5, 0.1, state.theta, network.buffers, Vectors(), 1),
+        ClientTask(client, 1.0, state.clients[client]),
+        0,
+    )
+    c.start_step(0, *population.samples.batch(built.shards[0]))
+    found = method.personal_logits(c).detach().numpy()
+
+    x, vectors = chosen.oracle(w, order, **chosen.arguments)
+    v, a, X = vectors["v"][client], float(vectors["alpha"][client]["alpha"][0]), w.clients[0][0]
+    expected = a * w.net.forward(v, X).z + (1 - a) * w.net.forward(x, X).z
+    assert np.abs(found - expected).max() < TOLERANCE
+    assert np.abs(expected - w.net.forward(a * v + (1 - a) * x, X).z).max() > 3 * TOLERANCE
