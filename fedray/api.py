@@ -130,7 +130,7 @@ def _run_tracked(
     config = problem.config
     tracker, log = Tracker(), CellRun()
     tracker.open_cell(log, cell, name, config.resolved(), config.tags(), parent=None, again=store is not None)
-    tracker.log_picture(log, problem.picture())
+    tracker.log_files(log, problem.artefacts())
 
     def logged(row: dict[str, float]) -> None:
         tracker.log_rows(log, [row])
@@ -148,7 +148,7 @@ def _run_tracked(
         tracker.close_cell(log, "failed", {"traceback": traceback.format_exc()}, f"{type(error).__name__}: {error}")
         raise
     else:
-        summary = simulation.result().summary()
+        summary = simulation.result().summary() | {"tables": simulation.state().tables}
         tracker.close_cell(log, "finished", summary | ({} if profile is None else {"profile": profile.record()}))
     finally:
         tracker.close()

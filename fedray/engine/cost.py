@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedray.algorithms.base import Algorithm
 from fedray.common.errors import UserError
 from fedray.config import RunConfig, Training
-from fedray.datasets.base import Images
+from fedray.datasets.base import Images, Published
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import train_client
@@ -164,9 +164,17 @@ def cost(algorithm: Algorithm, model: object = None, shape: tuple[int, ...] = (1
     return Cost(down, meter.up, meter.client, server, meter.gradients, meter.predictions, meter.full_gradients)
 
 
-def input_shape(config: RunConfig) -> tuple[tuple[int, ...], int]:
-    """Shape of a sample as the model receives it, and classes. Raises UserError where only the data could tell."""
-    known = config.data.expected()
+def input_shape(config: RunConfig, known: Published | None = None) -> tuple[tuple[int, ...], int]:
+    """Shape of a sample as the model receives it, and classes.
+
+    Args:
+        config: of the run.
+        known: of its data; None: what is published.
+
+    Raises:
+        UserError: only the data could tell.
+    """
+    known = known or config.data.expected()
     if known is not None:
         shape, classes = known.shape, known.classes
         channels = (

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from fedray.common.errors import UserError
 from fedray.engine.backend import Backend
 from fedray.engine.disk.checkpoint import Checkpoints
+from fedray.engine.disk.rows import RowFile
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
 from fedray.engine.simulation import Simulation
@@ -29,7 +30,8 @@ def rounds(
 
     Args:
         simulation: the run; at its start, or restored.
-        checkpoints: where to resume from and save to; None for neither.
+        checkpoints: where to resume from and save to; None for neither. The evaluated rounds are written there too,
+            as `rows.jsonl`.
         every: rounds between checkpoints. The last round is always saved.
         seconds: longest time between checkpoints, as far as rounds are not longer.
 
@@ -37,14 +39,16 @@ def rounds(
         The state that the run begins with, then that after each round.
 
     Raises:
-        UserError: a checkpoint cannot be written, or was written by a later version.
+        UserError: a checkpoint or a row cannot be written, or a checkpoint was written by a later version.
         Diverged: numbers went wrong (`Simulation.step`).
     """
     start = simulation.state()
     if checkpoints is not None and (found := checkpoints.load()) is not None:
         simulation.restore(found)
+    rows = None if checkpoints is None else RowFile(checkpoints.directory)
     state = simulation.state()
     saved, saved_at = state.round, time.monotonic()
+    _write(rows, state)
     try:
         yield state
         while not simulation.done:
@@ -56,6 +60,7 @@ def rounds(
                 simulation.restore(checkpoints.fall_back(damaged) or start)
                 saved = simulation.state().round
             state = simulation.state()
+            _write(rows, state)
             due = state.round % every == 0 or simulation.done or time.monotonic() - saved_at > seconds
             if checkpoints is not None and due and state.round > saved:
                 _save(checkpoints, simulation, saved)
@@ -68,6 +73,17 @@ def rounds(
             with contextlib.suppress(UserError):  # nobody listens any more, and the checkpoint before is still there
                 _save(checkpoints, simulation, saved)
         raise
+
+
+def _write(rows: RowFile | None, state: State) -> None:
+    if rows is None:
+        return
+    try:
+        rows.follow(state.history)
+    except OSError as error:
+        raise UserError(
+            f"{rows.path}: cannot be written: {error.strerror}; make room and run the same command again to resume"
+        ) from None
 
 
 def _save(checkpoints: Checkpoints, simulation: Simulation, before: int) -> None:

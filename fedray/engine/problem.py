@@ -90,6 +90,25 @@ class Problem:
         heatmap(counts, title=f"{self.data.name}, {self.config.partition.label()}").savefig(file, format="png")
         return file.getvalue()
 
+    def split(self) -> bytes:
+        """Who holds which samples, as an npz file that needs no pickle.
+
+        Returns:
+            `train_indices`, `train_offsets`: client i holds the training samples `train_indices[train_offsets[i]:
+            train_offsets[i + 1]]` (int64). `test_*` likewise, where clients have test samples of their own, and
+            `validation_*`, where samples are held out.
+        """
+        file = io.BytesIO()
+        parts = {"train": self.shards, "test": self.tests, "validation": self.validation}
+        held = {name: shards for name, shards in parts.items() if shards is not None}
+        arrays = {f"{name}_{what}": getattr(held[name], what) for name in held for what in ("indices", "offsets")}
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+        return file.getvalue()
+
+    def artefacts(self) -> dict[str, bytes]:
+        """What a run's record holds of its split: file name -> content."""
+        return {"partition.png": self.picture(), "partition.npz": self.split()}
+
     def module(self) -> nn.Module:
         """The freshly initialised model of this seed."""
         with torch_draws(self.config.seed, "init"):

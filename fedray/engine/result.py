@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, unknown
 from fedray.engine.problem import Problem
 from fedray.engine.state import State, theta_sha256
 from fedray.models.network import Layout
@@ -66,6 +66,22 @@ class Result:
         from pandas import DataFrame  # here: it takes a second to import, and a run does not need it
 
         return DataFrame(self.history).set_index("round")
+
+    def table(self, name: str) -> "DataFrame":
+        """What the latest evaluation found beside numbers, as a pandas DataFrame.
+
+        Args:
+            name: `clients`, a row per client with its accuracies (with `evaluation.personal`); `confusion`, a row per
+                class, samples by the class that the global model takes them for.
+
+        Raises:
+            UserError: the run has no such table.
+        """
+        from pandas import DataFrame
+
+        if name not in self.state.tables:
+            raise unknown("table", name, self.state.tables)
+        return DataFrame(self.state.tables[name])
 
     def model(self) -> nn.Module:
         """The trained global model: a new module on the CPU, in evaluation mode.

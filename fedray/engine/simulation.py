@@ -25,6 +25,7 @@ from fedray.engine.sampling import cohort_weights, draw_cohort
 from fedray.engine.state import ClientState, State, StateRef, loaded
 from fedray.engine.worker import MAX_TEST_LOSS
 from fedray.evaluation import personal
+from fedray.evaluation import tables as tables_of
 from fedray.evaluation.probe import EvaluatedRound
 from fedray.evaluation.probes import over_cohort
 
@@ -54,6 +55,21 @@ class Trained:
     dropped: int
     replies: Vectors = field(default_factory=Vectors)
     beside: Vectors = field(default_factory=Vectors)
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A state on the test set.
+
+    Attributes:
+        row: the metrics.
+        sums: over the test set, which the metrics come from; empty without a global model.
+        tables: as `State.tables`.
+    """
+
+    row: dict[str, float]
+    sums: dict[str, Tensor]
+    tables: dict[str, tables_of.Table]
 
 
 class Simulation:
@@ -175,14 +191,15 @@ class Simulation:
 
     def _record(self, trained: Trained, sums: Mapping[str, Tensor]) -> None:
         """Test the new state, and add a row to the history."""
-        tests, tested = self._test()
-        row = {"round": self._state.round, **tests, "train_loss": float(sums["train_loss"])}
+        tested = self._test()
+        row = {"round": self._state.round, **tested.row, "train_loss": float(sums["train_loss"])}
         if self.probes:
-            row |= self._probed(trained, sums.get("update"), tested)
+            row |= self._probed(trained, sums.get("update"), tested.sums)
         row["lr"] = trained.server.lr
         if self._drops:
             row["dropped_clients"] = float(self._state.dropped)
-        self._state = replace(self._state, history=[*self._state.history, row])
+        s = self._state
+        self._state = replace(s, history=[*s.history, row], tables={**s.tables, **tested.tables})
 
     def _probed(self, trained: Trained, update: Tensor | None, tested: Mapping[str, Tensor]) -> dict[str, float]:
         """What the probes find: means over the cohort, and values of the round."""
@@ -261,16 +278,17 @@ class Simulation:
 
     def evaluate(self) -> dict[str, float]:
         """Test the state as the configuration asks, probes aside; accuracies in percent. Raises Diverged."""
-        return self._test()[0]
+        return self._test().row
 
-    def _test(self) -> tuple[dict[str, float], dict[str, Tensor]]:
-        """The metrics, and the sums over the test set that they come from (empty without a global model)."""
+    def _test(self) -> Tested:
         asked, algorithm, s = self.problem.config.evaluation, self.problem.config.algorithm, self._state
         row: dict[str, float] = {}
         sums: dict[str, Tensor] = {}
+        tables: dict[str, tables_of.Table] = {}
         stored: dict[int, dict[str, float]] = {}
         if algorithm.keeps == "none":
             sums = self._sums("test")
+            tables |= {"confusion": tables_of.confusion(sums["confusion"])} if "confusion" in sums else {}
             count = len(self.problem.data.y_test)
             row |= {"test_accuracy": 100 * float(sums["correct"].sum()) / count, "test_loss": float(sums["loss"])}
             row |= self._validate()
@@ -281,18 +299,19 @@ class Simulation:
             count = len(self.problem.evaluated["train"])
             row["train_accuracy"] = 100 * float(self._sums("train")["correct"].sum()) / count
         if asked.personal is None:
-            return row, sums
+            return Tested(row, sums, tables)
         if s.round % asked.personal.every == 0 or self.done:
             epochs = asked.personal.tuned if algorithm.personal == "tuned" else (0,)
             request = PersonalEval(epochs, own=True, everyone=not algorithm.generic, train=asked.personal.train)
             scores = self._evaluate_personal(request)
             row |= personal.summary(scores, epochs, row["test_accuracy"] if algorithm.generic else None)
+            tables["clients"] = tables_of.clients(scores, epochs[-1], self.problem.shards.sizes)
         elif algorithm.generic:
             row["generic_accuracy"] = row["test_accuracy"]
         elif stored and algorithm.personal == "kept":
             own = {i: stored[i] for i in self._clients_to_test(own=True)}
             row["generic_accuracy"] = personal.everyone(own)["test_accuracy"]
-        return row, sums
+        return Tested(row, sums, tables)
 
     def _validate(self) -> dict[str, float]:
         """The global model on what is held out, as one set and, where it is from clients, over these."""

@@ -56,6 +56,8 @@ class State:
     """Wall time of all rounds, evaluation excluded."""
     dropped: int = 0
     """How often a client was left out of a round because its numbers went wrong."""
+    tables: Mapping[str, Mapping[str, list[float]]] = field(default_factory=dict)
+    """What the latest evaluation found beside numbers, name -> column -> values: `clients` and `confusion`."""
 
     def sha256(self) -> str:
         """Hash of round, server, buffers and each client's hash: equal exactly when everything that matters is."""

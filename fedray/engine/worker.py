@@ -28,6 +28,8 @@ from fedray.models.cuda_graph import Recorder
 from fedray.partitions.shards import Shards
 
 MAX_TEST_LOSS = 1e5
+MAX_CONFUSED = 200
+"""Up to so many classes it is counted which of them is taken for which; a larger matrix nobody looks at."""
 LESS_MEMORY = "lower training.batch_size, or raise runtime.cpus_per_actor or gpus_per_actor: fewer actors on a node"
 
 
@@ -113,9 +115,10 @@ class Worker:
 
         Returns:
             Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of chunks
-            whose mean loss is not finite or above 1e5 (then `loss` lacks them). For the test set also, by the name of
-            the probe, what probes sum over it (`Probe.test_sums`), divided by 500. For what clients hold out also
-            `correct_of_clients`, right answers of each client that holds samples out.
+            whose mean loss is not finite or above 1e5 (then `loss` lacks them). For the test set also `confusion`,
+            samples by class and answer `(C, outputs)` of up to 200 classes, and, by the name of the probe, what probes
+            sum over it (`Probe.test_sums`), divided by 500. For what clients hold out also `correct_of_clients`, right
+            answers of each client that holds samples out.
         """
         self.network.load(theta.to(self.device))
         self.network.buffers.copy_(buffers)
@@ -137,11 +140,15 @@ class Worker:
             bounded = loss <= MAX_TEST_LOSS * len(y)  # false for NaN; what is not bounded cannot be summed
             sums.add("unbounded", (~bounded).float(), 1.0, terms)
             sums.add("loss", torch.where(bounded, loss, 0.0), 1 / n, terms)
-            is_right = logits.argmax(1) == y
+            answers, outputs = logits.argmax(1), logits.shape[1]
+            is_right = answers == y
+            if split == "test" and outputs <= MAX_CONFUSED:
+                counted = torch.bincount(y * outputs + answers, minlength=classes * outputs)
+                sums.add("confusion", counted.view(classes, outputs).float(), 1.0, terms)
             sums.add("correct", torch.bincount(y[is_right], minlength=classes).float(), 1.0, terms)
             if owners is not None:
-                counted = np.bincount(owners[part][is_right.cpu().numpy()], minlength=owners[-1] + 1)
-                sums.add("correct_of_clients", torch.from_numpy(counted).float(), 1.0, terms)
+                theirs = np.bincount(owners[part][is_right.cpu().numpy()], minlength=owners[-1] + 1)
+                sums.add("correct_of_clients", torch.from_numpy(theirs).float(), 1.0, terms)
             for probe in probes:
                 if (found := probe.test_sums(output, y, classes)) is not None:
                     sums.add(probe.name, found, 1 / CHUNK, terms)

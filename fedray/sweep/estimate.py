@@ -1,7 +1,8 @@
-"""How long a sweep would take on this machine: gradients are counted, one per model is measured. Needs no data.
+"""How long a sweep would take on this machine: gradients are counted, one per model is measured.
 
 Counted are the gradients of a batch that training, evaluation and personal models take (a forward pass is a third of
-one), from the file and the published size of the data, as if clients had equal shards. Left out: augmentation, sending,
+one), from the file and the published size of the data, as if clients had equal shards. Data that nobody published, your
+own arrays say, are read to be counted; nothing else reads data. Left out: augmentation, sending,
 what a method does with whole parameter vectors, and sharing: a trial is taken to have its core or GPU for itself.
 """
 
@@ -19,7 +20,10 @@ from rich.table import Table
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms import algorithm
+from fedray.common.errors import UserError
 from fedray.config import RunConfig
+from fedray.datasets import data_source
+from fedray.datasets.base import Published
 from fedray.engine.cost import Cost, cost, input_shape
 from fedray.models import model_spec
 from fedray.models.network import Network
@@ -46,9 +50,34 @@ class Key:
         return f"{options['name']}, {size}, {self.classes} classes, batches of {self.batch}"
 
 
-def gradients(run: RunConfig) -> float | None:
-    """Gradients of a batch that a run takes, forward passes counted as a third; None for data of unknown size."""
+def facts(run: RunConfig) -> Published | None:
+    """Sizes and shape of a run's data: published, or counted on the data themselves; None where these are not here."""
     known = run.data.expected()
+    if known is not None and known.train is not None and known.test is not None:
+        return known
+    return _counted(json.dumps(run.data.options() | {"validation": None}))
+
+
+@cache
+def _counted(options: str) -> Published | None:
+    try:
+        data = data_source(json.loads(options)).load()
+    except UserError:
+        return None
+    return Published(len(data.y_train), len(data.y_test), data.num_classes, data.input_shape)
+
+
+def gradients(run: RunConfig, known: Published | None = None) -> float | None:
+    """Gradients of a batch that a run takes, forward passes counted as a third.
+
+    Args:
+        run: the configuration.
+        known: of its data; None: what is published.
+
+    Returns:
+        The number, or None for data of unknown size.
+    """
+    known = known or run.data.expected()
     if known is None or known.train is None or known.test is None:
         return None
     training, evaluation, method = run.training, run.evaluation, run.algorithm
@@ -91,10 +120,14 @@ def _cost(options: str) -> Cost:
     return cost(algorithm(json.loads(options)))
 
 
-def key(run: RunConfig) -> Key:
-    """Raises UserError where the data's shape is not known."""
-    shape, classes = input_shape(run)
-    known = run.data.expected()
+def key(run: RunConfig, known: Published | None = None) -> Key:
+    """What the length of a gradient of a run depends on; `known` as for `gradients`.
+
+    Raises:
+        UserError: the data's shape is not known.
+    """
+    known = known or run.data.expected()
+    shape, classes = input_shape(run, known)
     samples = -(-known.train // run.clients.total) if known and known.train else 1
     return Key(json.dumps(run.model.options() | {"init": None}), shape, classes, _batch(run, samples))
 
@@ -143,11 +176,12 @@ def show(sweep: Sweep) -> None:
         if identity in seen:
             continue
         seen.add(identity)
-        if (number := gradients(run)) is None:
+        known = facts(run)
+        if (number := gradients(run, known)) is None:
             unknown += 1
             continue
-        counted[key(run)] += number
-        cells[key(run)] += 1
+        counted[key(run, known)] += number
+        cells[key(run, known)] += 1
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     unit = "GPU-hours" if device == "cuda" else "core-hours"
     table = Table("cells", "model", "gradients", "seconds each", unit, box=None, pad_edge=False)
@@ -163,4 +197,4 @@ def show(sweep: Sweep) -> None:
         + ("" if device == "cuda" else "; GPU-hours: not measured, there is no GPU here")
     )
     if unknown:
-        console.print(f"without {unknown} cells whose data's size is not known before they are read")
+        console.print(f"without {unknown} cells whose data are not here and have no published size")

@@ -10,7 +10,9 @@ Repeating one is harmless, and so is a second driver (with another storage) that
 a metric's timestamp is its run's start plus its round in milliseconds, and MLflow keeps equal values once.
 """
 
+import csv
 import hashlib
+import io
 import json
 import tempfile
 import time
@@ -219,14 +221,14 @@ class Tracker:
         whole |= {f"runtime.{key}": str(value) for key, value in config["runtime"].items()}
         return whole | ({MLFLOW_PARENT_RUN_ID: parent} if parent is not None else {})
 
-    def log_picture(self, run: CellRun, png: bytes) -> None:
-        """The client x class heatmap of a cell (`picture`)."""
+    def log_files(self, run: CellRun, files: Mapping[str, bytes]) -> None:
+        """Artefacts of a cell: file name -> content."""
 
         def write() -> None:
             with tempfile.TemporaryDirectory() as folder:
-                file = Path(folder) / "partition.png"
-                file.write_bytes(png)
-                self.client.log_artifact(run.id, str(file))
+                for name, content in files.items():
+                    (Path(folder) / name).write_bytes(content)
+                self.client.log_artifacts(run.id, folder)
 
         self._send(write)
 
@@ -260,7 +262,10 @@ class Tracker:
         message: str = "",
         written: Callable[[], None] = lambda: None,
     ) -> None:
-        """Final metrics, `fedray.status` and MLflow's status of a cell. `written` is called once the store has them."""
+        """Final metrics, `fedray.status` and MLflow's status of a cell. `written` is called once the store has them.
+
+        What `summary` has under `tables` (name -> column -> values) becomes artefacts, `NAME.csv`.
+        """
         metrics = final_metrics(run.history) if status in ENDED else {}
         if "seconds_per_round" in summary:
             metrics["seconds_per_round"] = summary["seconds_per_round"]
@@ -281,6 +286,8 @@ class Tracker:
             )
             if profile:
                 self.client.log_dict(run.id, {"rounds": profile["rounds"]}, "profile.json")
+            for name, table in summary.get("tables", {}).items():
+                self.client.log_text(run.id, _csv(table), f"{name}.csv")
             if "traceback" in summary:
                 self.client.log_text(run.id, redacted(summary["traceback"]), "traceback.txt")
             self.client.set_terminated(run.id, "FINISHED" if status in ENDED else "FAILED")
@@ -334,6 +341,15 @@ def _dataset(options: Mapping[str, Any]) -> Dataset:
     text = json.dumps(options, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return Dataset(name=str(options["name"]), digest=digest, source_type="fedray", source=text)
+
+
+def _csv(table: Mapping[str, Sequence[float]]) -> str:
+    """Columns as CSV; whole numbers without a point."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(table)
+    writer.writerows([f"{value:.10g}" for value in row] for row in zip(*table.values(), strict=True))
+    return file.getvalue()
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

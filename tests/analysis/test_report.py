@@ -33,7 +33,7 @@ def with_picture(store: Tracker) -> None:
     parent = store.open_sweep("drawn", "what it is about", [one])
     run = CellRun()
     store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent)
-    store.log_picture(run, drawn.getvalue())
+    store.log_files(run, {"partition.png": drawn.getvalue()})
     store.log_rows(run, history(50, 60))
     store.close_cell(run, "finished", {"seconds_per_round": 0.25, "theta_sha256": "ab" * 32})
 

@@ -17,6 +17,7 @@ from fedray.engine.simulation import Simulation
 from fedray.engine.state import State
 
 ROUNDS = 7
+REPOSITORY = Path(__file__).parents[2]
 
 
 def simulation() -> Simulation:

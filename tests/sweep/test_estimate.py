@@ -4,12 +4,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from fedray.common.entry import entry
 from fedray.config import RunConfig
-from fedray.sweep.estimate import Key, gradients, key, seconds
+from fedray.sweep.estimate import Key, facts, gradients, key, seconds, show
+from fedray.sweep.grid import Sweep
 
 RUN: dict[str, Any] = {
     "data": "digits",
@@ -69,6 +71,46 @@ def test_a_model_is_measured_as_the_data_shape_it() -> None:
     small = Key('{"name": "mlp", "hidden": [4]}', (1, 8, 8), 10, 2)
     large = Key('{"name": "mlp", "hidden": [2000]}', (1, 32, 32), 10, 200)
     assert 0 < seconds(small, "cpu") < seconds(large, "cpu")
+
+
+def test_your_own_arrays_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """90 training and 30 test images over 10 clients: 9 each, a batch of 9; 12 gradients an epoch would be wrong.
+
+    6 rounds x 4 clients x 2 epochs x 1 batch; one evaluation of 30/9 batches at a third. The file need not exist for
+    the others: without it the size is unknown.
+    """
+    monkeypatch.chdir(tmp_path)
+    images, labels = np.zeros((120, 5, 7), np.uint8), np.arange(120) % 3
+    np.savez("own.npz", x_train=images[:90], y_train=labels[:90], x_test=images[90:], y_test=labels[90:])
+    own = run(data={"name": "npz", "path": "own.npz", "mean": [0.5], "std": [0.5]})
+    known = facts(own)
+    assert known is not None
+    assert (known.train, known.test, known.classes, known.shape) == (90, 30, 3, (1, 5, 7))
+    assert gradients(own, known) == pytest.approx(6 * 4 * 2 * 1 + 30 / 9 / 3)
+    assert (key(own, known).shape, key(own, known).classes, key(own, known).batch) == ((1, 5, 7), 3, 9)
+    assert facts(run(data={"name": "npz", "path": "other.npz"})) is None
+
+
+def test_a_sweep_on_your_own_arrays_costs_something(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    images, labels = np.zeros((120, 5, 7), np.uint8), np.arange(120) % 3
+    np.savez("own.npz", x_train=images[:90], y_train=labels[:90], x_test=images[90:], y_test=labels[90:])
+    show(
+        Sweep.parse(
+            {"name": "own", "base": RUN | {"data": {"name": "npz", "path": "own.npz"}}, "grid": {"seed": [0, 1]}}
+        )
+    )
+    out = capsys.readouterr().out
+    row = re.search(r"^2 +mlp, 1x5x7, 3 classes, batches of 9 +(\S+) +(\S+) +(\S+)", out, re.MULTILINE)
+    assert row is not None, out
+    assert float(row[1]) == pytest.approx(2 * (48 + 30 / 27), rel=1e-2)
+    hours = re.search(r"own: (\S+) core-hours", out)
+    assert hours is not None
+    assert float(hours[1]) == pytest.approx(float(row[1]) * float(row[2]) / 3600, rel=0.02)
+    assert float(hours[1]) > 0
+    assert "without" not in out
 
 
 def test_the_command_needs_no_data(

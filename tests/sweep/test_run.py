@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from mlflow import MlflowClient
@@ -53,9 +54,11 @@ def test_killed_half_way_and_called_again_ends_like_an_undisturbed_one(finished:
         client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
         steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "test_accuracy")]
         assert sorted(set(steps)) == list(range(1, 13)), "every evaluated round is logged"
+        rows = (tmp_path / ".fedray/cells" / run.data.tags["fedray.cell"] / "rows.jsonl").read_text().splitlines()
+        assert [json.loads(row)["round"] for row in rows] == list(range(1, 13)), "none twice, none lost"
 
 
-def test_what_mlflow_holds(finished: Path) -> None:
+def test_what_mlflow_holds(finished: Path, tmp_path: Path) -> None:
     client = MlflowClient(tracking_uri=f"sqlite:///{finished / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("fedray")
     everything = client.search_runs([experiment.experiment_id])
@@ -66,7 +69,12 @@ def test_what_mlflow_holds(finished: Path) -> None:
     assert run.info.run_name.startswith("scaffold dirichlet(0.5) s")
     assert run.data.params["training.lr"] == "0.1"
     assert run.data.params["partition.alpha"] == "0.5"
-    assert {artifact.path for artifact in client.list_artifacts(run.info.run_id)} == {"config.yaml", "partition.png"}
+    artefacts = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
+    assert artefacts == {"config.yaml", "partition.png", "partition.npz", "confusion.csv"}
+    path = client.download_artifacts(run.info.run_id, "confusion.csv", str(tmp_path))
+    counts = np.loadtxt(path, delimiter=",", skiprows=1)[:, 1:]
+    assert counts.sum() == 360, "the test images of digits"
+    assert 100 * np.trace(counts) / 360 == pytest.approx(run.data.metrics["test_accuracy"])
     history = client.get_metric_history(run.info.run_id, "test_accuracy")
     values = [metric.value for metric in sorted(history, key=lambda metric: metric.step)]
     assert run.data.metrics["summary/final_test_accuracy"] == values[-1]

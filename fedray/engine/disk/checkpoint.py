@@ -73,6 +73,7 @@ class Checkpoints:
                 "seconds": state.seconds,
                 "history": state.history,
                 "dropped": state.dropped,
+                "tables": state.tables,
                 "server": hashlib.sha256(content).hexdigest(),
                 "clients": clients,
                 "state_sha256": _with_clients(state, stored).sha256(),
@@ -224,6 +225,7 @@ def _state(
         manifest["history"],
         manifest["seconds"],
         manifest["dropped"],
+        manifest.get("tables", {}),  # checkpoints of earlier versions have none
     )
 
 

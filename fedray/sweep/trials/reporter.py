@@ -35,7 +35,7 @@ class TuneReporter(tune.Callback):
         self.session, self.tracker, self.progress = session, session.tracker, progress
         self._runs: dict[str, CellRun] = {}
         self._histories: dict[str, list[dict[str, float]]] = {}
-        self._pictures: OrderedDict[str, bytes] = OrderedDict()
+        self._splits: OrderedDict[str, dict[str, bytes]] = OrderedDict()
         self._writer = ThreadPoolExecutor(1, "mlflow")
         self._written: deque[Future[None]] = deque()
         self.refusal: BaseException | None = None
@@ -111,13 +111,14 @@ class TuneReporter(tune.Callback):
         tags = {"fedray.sweep": self.session.plan.sweep.name, **cell.run.tags()}
         self.tracker.open_cell(run, cell.hash, cell.label, cell.run.resolved(), tags, self.session.parent)
         problem = self.session.plan.problems.problem(cell)
-        digest = problem.shards.digest
-        if digest not in self._pictures:
-            self._pictures[digest] = problem.picture()
-            if len(self._pictures) > KEPT_PROBLEMS:
-                self._pictures.popitem(last=False)
-        self._pictures.move_to_end(digest)
-        self.tracker.log_picture(run, self._pictures[digest])
+        parts = (problem.shards, problem.tests, problem.validation)
+        key = " ".join(shards.digest for shards in parts if shards is not None)
+        if key not in self._splits:
+            self._splits[key] = problem.artefacts()
+            if len(self._splits) > KEPT_PROBLEMS:
+                self._splits.popitem(last=False)
+        self._splits.move_to_end(key)
+        self.tracker.log_files(run, self._splits[key])
 
     def _close(self, cell: Cell, status: str, result: dict[str, Any]) -> None:
         drops = status == "finished" and not cell.run.keeps_states

@@ -98,7 +98,7 @@ class CellTrainable(tune.Trainable):
             new = len(state.history) > self._reported
             if (new and self._cell["report_each"]) or time.monotonic() - started > REPORT_SECONDS:
                 return {"done": False, "status": "running", **self._rows()}
-        return self._last("finished", **simulation.result().summary())
+        return self._last("finished", tables=simulation.state().tables, **simulation.result().summary())
 
     def _rows(self) -> dict[str, Any]:
         rows, self._reported = self._history[self._reported :], len(self._history)

@@ -1,5 +1,6 @@
 """What Tune reports reaches the tracker in order, from a thread that Tune does not wait for."""
 
+import io
 import threading
 import time
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedray.engine.backend import InlineBackend
@@ -46,8 +48,11 @@ class Told:
             raise ValueError("the store refuses")
         self.note("open")
 
-    def log_picture(self, run: Any, png: bytes) -> None:
-        self.note("picture" if png.startswith(b"\x89PNG") else "no picture")
+    def log_files(self, run: Any, files: dict[str, bytes]) -> None:
+        shards = np.load(io.BytesIO(files["partition.npz"]))
+        assert files["partition.png"].startswith(b"\x89PNG")
+        assert len(shards["train_offsets"]) == 6
+        self.note("split")
 
     def log_rows(self, run: Any, rows: Any) -> None:
         self.note(f"rows {len(rows)}")
@@ -97,9 +102,9 @@ def test_tune_does_not_wait_and_the_order_is_kept() -> None:
     sink.close_rest()
     assert told.calls == [
         "open",
-        "picture",
+        "split",
         "open",
-        "picture",
+        "split",
         "rows 1",
         "close finished",
         "release",
@@ -122,7 +127,7 @@ def test_what_the_store_refuses_is_raised_in_tunes_loop() -> None:
         sink.on_step_end(1, [])
 
 
-def test_runs_with_the_same_partition_share_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_with_the_same_partition_share_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
 
     def picture(problem: Any) -> bytes:
@@ -136,12 +141,12 @@ def test_runs_with_the_same_partition_share_its_picture(monkeypatch: pytest.Monk
     for trial in trials:
         sink.on_trial_start(0, [], trial)
     sink.close_rest()
-    assert told.calls.count("picture") == 4
+    assert told.calls.count("split") == 4
     assert len(drawn) == len(set(drawn)) == 2
 
 
 def test_nothing_is_kept_of_cells_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """20 partitions: of their pictures 8 stay. Rows and the last accuracy of a cell go when it has its outcome."""
+    """20 partitions: of their files 8 stay. Rows and the last accuracy of a cell go when it has its outcome."""
     monkeypatch.setattr("fedray.engine.problem.Problem.picture", lambda problem: b"\x89PNG" + bytes(1000))
     told = Told()
     told.gate.set()
@@ -151,8 +156,8 @@ def test_nothing_is_kept_of_cells_that_have_ended(monkeypatch: pytest.MonkeyPatc
         reporter._runs[trial.config["cell"]["hash"]].history += [ROW]
         reporter.on_trial_result(1, [], trial, {"rows": [ROW], "done": True, "status": "finished"})
     reporter.close_rest()
-    assert told.calls.count("picture") == 20
-    assert len(reporter._pictures) == 8
+    assert told.calls.count("split") == 20
+    assert len(reporter._splits) == 8
     assert not any(run.history for run in reporter._runs.values())
     assert not reporter._histories
     assert len(listed) == 20

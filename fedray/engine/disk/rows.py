@@ -1,0 +1,44 @@
+"""A run's evaluated rounds as text beside its checkpoints: `rows.jsonl`, a JSON object per line, for any program."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedray.engine.disk.client_files import write
+
+
+class RowFile:
+    """`rows.jsonl` of a run; only the process that makes the run writes it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "rows.jsonl"
+        self._lines: int | None = None  # None: what the file holds was written by another process, or by none
+
+    def follow(self, history: Sequence[Mapping[str, float]]) -> None:
+        """Make the file hold these rows, no others and each once.
+
+        New rows are appended. At the start of a process, and where a run has gone back to an earlier checkpoint, the
+        file is replaced as a whole: a row whose round is made again would stand there twice.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        if self._lines is None or len(history) < self._lines:
+            self._replace(_lines(history))
+        elif len(history) > self._lines:
+            if self.path.exists():
+                with self.path.open("ab") as file:
+                    file.write(_lines(history[self._lines :]))
+            else:
+                self._replace(_lines(history))
+        self._lines = len(history)
+
+    def _replace(self, content: bytes) -> None:
+        found = self.path.read_bytes() if self.path.exists() else b""
+        if content != found:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write(self.path.parent, self.path.name, content)
+
+
+def _lines(history: Sequence[Mapping[str, float]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in history).encode()

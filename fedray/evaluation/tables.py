@@ -1,0 +1,45 @@
+"""What an evaluation finds beside single numbers, as columns: each client's accuracies, and what is taken for what."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from torch import Tensor
+
+Table = dict[str, list[float]]
+"""Column -> values."""
+
+
+def clients(scores: Mapping[int, Mapping[str, float]], epochs: int, sizes: np.ndarray) -> Table:
+    """Each client's accuracies, ascending by client.
+
+    Args:
+        scores: client -> test -> value (`Worker.evaluate_personal`).
+        epochs: of fine-tuning; of several the largest number.
+        sizes: training samples of all clients, int64 `(N,)`.
+
+    Returns:
+        `client`, `samples` (for training), `accuracy` on its own test samples in percent, and, where they were tested,
+        `train_accuracy` on its own training samples.
+    """
+    columns: Table = {
+        "client": [float(i) for i in sorted(scores)],
+        "samples": [float(sizes[i]) for i in sorted(scores)],
+    }
+    for name, test in (("accuracy", f"own_{epochs}"), ("train_accuracy", f"train_{epochs}")):
+        if scores and all(test in one for one in scores.values()):
+            columns[name] = [scores[i][test] for i in sorted(scores)]
+    return columns
+
+
+def confusion(counts: Tensor) -> Table:
+    """What the global model takes each class for.
+
+    Args:
+        counts: samples by class and answer `(C, outputs)`, whole numbers up to rounding.
+
+    Returns:
+        A row per class: `class`, and `predicted_K` for each answer K.
+    """
+    whole = counts.double().round()
+    answers = {f"predicted_{k}": whole[:, k].tolist() for k in range(whole.shape[1])}
+    return {"class": [float(k) for k in range(len(whole))], **answers}
