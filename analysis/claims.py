@@ -64,7 +64,9 @@ def cost(one: Decided, price: Price) -> str:
     """Hours of training spent, and what the missing cells would take."""
     spent = hours_spent(one.cells)
     parts = [f"cost {spent:.3g} h"] if spent else []
-    missing = [one.sweep.configs[cell] for cell in one.cells.loc[one.cells["status"] != "finished", "cell"]]
+    cells = list(one.cells.loc[one.cells["status"] != "finished", "cell"])
+    missing = [one.sweep.configs[cell] for cell in cells]
+    missing += [config for cell in cells for config in one.sweep.after.get(cell, ())]
     if missing:
         found = price.of(missing)
         parts.append(f"{len(missing)} cells would cost " + _priced(found, price.measured))

@@ -3,7 +3,8 @@
 import json
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class SweepTable:
         search: what draws its cells, empty for a grid.
         tuned: `cell` -> how it was chosen (`fedray.sweep.stages.record`), of a final stage; the chosen values are under
             `chosen.KEY` in `cells`, so that they do not separate rows or columns.
+        after: `cell` -> configurations of a tune stage that has to run before, where no cell of either stage has run.
     """
 
     name: str
@@ -35,6 +37,7 @@ class SweepTable:
     configs: dict[str, dict[str, Any]]
     search: "Search"
     tuned: dict[str, dict[str, Any]]
+    after: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict, kw_only=True)
 
     def history(self, run_id: str, metric: str) -> dict[int, float]:
         """Evaluated round -> value, in order; empty where the run has not logged the metric."""

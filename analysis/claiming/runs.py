@@ -10,9 +10,11 @@ from analysis.collect import Search, SweepTable, collect
 from fedray.common.errors import UserError
 from fedray.common.yaml_files import load_yaml
 from fedray.config import RunConfig
-from fedray.sweep.estimate import gradients, key, seconds
+from fedray.sweep.estimate import key, seconds
 from fedray.sweep.file.shipped import located
-from fedray.sweep.grid import Sweep
+from fedray.sweep.gradients import gradients
+from fedray.sweep.grid import Sweep, drawn
+from fedray.sweep.stages import at_first_draws
 from fedray.tracking.tracker import flat
 
 
@@ -38,14 +40,33 @@ def runs_of(name: str, file: Path) -> SweepTable:
 
 
 def expected(sweep: Sweep) -> SweepTable:
-    """The cells that a file means, none of them run; `cell` is a number, since a hash needs the data."""
+    """The cells that a file means, none of them run; `cell` is a number, since a hash needs the data.
+
+    Of a file with two stages these are the cells of the final one, at the first draw. The first cell of each method and
+    setting comes `after` those of the tune stage that choose it.
+    """
+    if sweep.tune is None or sweep.final is None:
+        return _missing(sweep, {}, {})
+    after: dict[str, list[dict[str, Any]]] = {}
+    drawn_keys: dict[str, list[str]] = {}
+    seeds = len(sweep.final.seeds)
+    for number, (config, space) in enumerate(sweep.combinations()):
+        draws = [RunConfig.parse(drawn(config, values)).resolved() for values in sweep.draws(config, space)]
+        after[str(number * seeds)] = [{**draw, "seed": seed} for draw in draws for seed in sweep.tune.seeds]
+        drawn_keys |= {str(number * seeds + k): list(space) for k in range(seeds)}
+    return _missing(at_first_draws(sweep), after, drawn_keys)
+
+
+def _missing(
+    sweep: Sweep, after: Mapping[str, list[dict[str, Any]]], drawn_keys: Mapping[str, list[str]]
+) -> SweepTable:
     configs = {str(k): RunConfig.parse(point).resolved() for k, point in enumerate(sweep.points())}
-    rows: list[dict[str, Any]] = [
-        {"cell": cell, "label": cell, "status": "missing", "run_id": None}
-        | flat({part: value for part, value in config.items() if part != "runtime"})
-        for cell, config in configs.items()
-    ]
-    return SweepTable(sweep.name, pd.DataFrame(rows), configs, Search(), {})
+    rows: list[dict[str, Any]] = []
+    for cell, config in configs.items():
+        row = flat({part: value for part, value in config.items() if part != "runtime"})
+        chosen = {f"chosen.{key}": row.pop(key, None) for key in drawn_keys.get(cell, ())}
+        rows.append({"cell": cell, "label": cell, "status": "missing", "run_id": None} | row | chosen)
+    return SweepTable(sweep.name, pd.DataFrame(rows), configs, Search(), {}, after=after)
 
 
 def hours_spent(cells: pd.DataFrame) -> float:

@@ -19,18 +19,16 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms import algorithm
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.datasets import data_source
 from fedray.datasets.base import Published
-from fedray.engine.cost import Cost, cost, input_shape
+from fedray.engine.cost import input_shape
 from fedray.models import model_spec
 from fedray.models.network import Network
+from fedray.sweep.gradients import batch_size, gradients
 from fedray.sweep.grid import Sweep
 
-FORWARD = 1 / 3
-"""Of a gradient: two of its three passes of equal length are backward."""
 PATIENCE = 3.0
 """Seconds of measuring per model, about; after one gradient that does not count."""
 
@@ -67,59 +65,6 @@ def _counted(options: str) -> Published | None:
     return Published(len(data.y_train), len(data.y_test), data.num_classes, data.input_shape)
 
 
-def gradients(run: RunConfig, known: Published | None = None) -> float | None:
-    """Gradients of a batch that a run takes, forward passes counted as a third.
-
-    Args:
-        run: the configuration.
-        known: of its data; None: what is published.
-
-    Returns:
-        The number, or None for data of unknown size.
-    """
-    known = known or run.data.expected()
-    if known is None or known.train is None or known.test is None:
-        return None
-    training, evaluation, method = run.training, run.evaluation, run.algorithm
-    samples = -(-known.train // run.clients.total)
-    batch, epoch, client = _batch(run, samples), training.steps_per_epoch(samples), _of_client(run, samples)
-    total = training.rounds * run.clients.cohort_size * client
-    evaluated = [
-        t for t in range(1, training.rounds + 1) if t % evaluation.every == 0 or t > training.rounds - evaluation.last
-    ]
-    testing = FORWARD * known.test / batch * (1 if method.keeps == "none" else run.clients.total)
-    total += len(evaluated) * (testing + evaluation.train * FORWARD * known.train / batch)
-    if evaluation.personal is not None:
-        times = sum(t % evaluation.personal.every == 0 or t == training.rounds for t in evaluated)
-        tuning = {"tuned": evaluation.personal.tuned[-1] * epoch, "trained": client, "kept": 0}[method.personal]
-        total += times * run.clients.total * tuning
-    return total
-
-
-def training_gradients(run: RunConfig) -> float | None:
-    """Gradients of a batch that a run's training takes, forward passes counted as a third; None as `gradients`."""
-    known = run.data.expected()
-    if known is None or known.train is None:
-        return None
-    return run.training.rounds * run.clients.cohort_size * _of_client(run, -(-known.train // run.clients.total))
-
-
-def _of_client(run: RunConfig, samples: int) -> float:
-    """Gradients of a client with this many samples in a round."""
-    passes = _cost(json.dumps(run.algorithm.options()))
-    step = passes.gradients + FORWARD * passes.predictions
-    return run.training.steps(samples) * step + passes.full_gradients * run.training.steps_per_epoch(samples)
-
-
-def _batch(run: RunConfig, samples: int) -> int:
-    return samples if run.training.batch_size == "full" else min(run.training.batch_size, samples)
-
-
-@cache
-def _cost(options: str) -> Cost:
-    return cost(algorithm(json.loads(options)))
-
-
 def key(run: RunConfig, known: Published | None = None) -> Key:
     """What the length of a gradient of a run depends on; `known` as for `gradients`.
 
@@ -129,7 +74,7 @@ def key(run: RunConfig, known: Published | None = None) -> Key:
     known = known or run.data.expected()
     shape, classes = input_shape(run, known)
     samples = -(-known.train // run.clients.total) if known and known.train else 1
-    return Key(json.dumps(run.model.options() | {"init": None}), shape, classes, _batch(run, samples))
+    return Key(json.dumps(run.model.options() | {"init": None}), shape, classes, batch_size(run, samples))
 
 
 @cache

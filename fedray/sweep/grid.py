@@ -3,16 +3,16 @@
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from fedray.common.component import as_written, describe
 from fedray.common.errors import UserError, truncated_repr, unknown
 from fedray.common.yaml_files import load_yaml
-from fedray.config import Section
+from fedray.config import RunConfig, Section
 from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.sections import SELECT, Final, Scheduler, Tune, on_test_set
 from fedray.sweep.file.space import Searcher, Space, check_space, draw
@@ -57,6 +57,11 @@ class Sweep(Section):
     )
     search: Space = Field({}, description="what is drawn; a case may have a `search` of its own beside its keys")
     samples: int = Field(1, gt=0, description="draws of `search` per grid point")
+    budget: Literal["draws", "gradients"] = Field(
+        "draws",
+        description="what every method and setting has as many of: draws, or gradients, those that `samples` draws of "
+        "a method take that takes one per local step",
+    )
     searcher: Searcher = Field(Searcher(), description="who draws")
     select: str = Field(
         "last10_validation_accuracy",
@@ -118,8 +123,12 @@ class Sweep(Section):
         if not self.spaces:
             if self.samples > 1:
                 raise UserError(f"samples: found {self.samples}; without `search` there is nothing to draw")
-            for key, given in (("searcher", self.searcher != Searcher()), ("tune", self.tune is not None)):
-                if given:
+            for key, is_given in (
+                ("searcher", self.searcher != Searcher()),
+                ("budget", self.budget != "draws"),
+                ("tune", self.tune is not None),
+            ):
+                if is_given:
                     raise UserError(f"{key}: without `search` there is nothing to draw")
         for key in (key for space in self.spaces for key in space if self.learns):
             if key.partition(".")[0] in ("data", "runtime"):
@@ -284,14 +293,47 @@ class Sweep(Section):
             yield config, space
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """Every configuration, as written (defaults not filled in): cases x grid x samples, in the file's order.
+        """Every configuration, as written (defaults not filled in): cases x grid x draws, in the file's order.
 
         Draws of `optuna` follow from results; random ones stand in for them (`fedray.sweep.studies` makes the real
         ones).
         """
         for config, space in self.combinations():
-            for index in range(self.samples if space else 1):
-                yield drawn(config, draw(space, self.searcher, index, self.samples))
+            for values in self.draws(config, space):
+                yield drawn(config, values)
+
+    def draws(self, config: Mapping[str, Any], space: Space) -> list[dict[str, Any]]:
+        """What is drawn for a method and setting, as many draws as the budget allows; for `optuna` stand-ins."""
+        count = self.samples if space else 1
+        return self.affordable(config, [draw(space, self.searcher, index, self.samples) for index in range(count)])
+
+    def affordable(self, config: Mapping[str, Any], draws: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The first ones of the draws of a method and setting, as many as `budget` allows.
+
+        Args:
+            config: the method and setting.
+            draws: of its space, in order; at most `samples`.
+
+        Raises:
+            UserError: the budget allows none.
+        """
+        if self.budget == "draws" or draws == [{}]:
+            return list(draws)
+        from fedray.sweep.gradients import gradients_per_step  # here: it imports PyTorch
+
+        left, found = self.samples + 1e-6, list[dict[str, Any]]()
+        for values in draws:
+            run = RunConfig.parse(drawn(config, values))
+            left -= gradients_per_step(run)
+            if left < 0:
+                break
+            found.append(values)
+        if draws and not found:
+            raise UserError(
+                f"samples: found {self.samples}; {run.algorithm.name} takes {gradients_per_step(run):g} gradients per "
+                "local step, so `budget: gradients` allows it no draw"
+            )
+        return found
 
 
 def drawn(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,15 +10,27 @@ from fedray.config import RunConfig
 from fedray.datasets.base import Validation
 from fedray.sweep import plan as planning
 from fedray.sweep.cells import maker
-from fedray.sweep.estimate import training_gradients
 from fedray.sweep.file.sections import lower_is_better, on_test_set
 from fedray.sweep.file.space import Space, at_edge, draw, written
+from fedray.sweep.gradients import training_gradients
 from fedray.sweep.grid import Sweep, drawn
 from fedray.sweep.plan import Plan
 from fedray.sweep.run import drive, planned
 from fedray.sweep.studies import Study, advance, studies
 
-SHARED = ("description", "base", "cases", "grid", "search", "samples", "searcher", "select", "scheduler", "stop")
+SHARED = (
+    "description",
+    "base",
+    "cases",
+    "grid",
+    "search",
+    "samples",
+    "budget",
+    "searcher",
+    "select",
+    "scheduler",
+    "stop",
+)
 """What the tune stage takes over from the file."""
 
 
@@ -133,18 +145,19 @@ def record(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dict[str, dic
         "seeds": list(sweep.tune.seeds),
         "searcher": sweep.searcher.name,
         "scheduler": sweep.scheduler.rule if sweep.scheduler else "",
+        "budget": sweep.budget,
     }
     for one in choices:
         config = drawn(drawn(one.config, one.values), _fixed(plan.sweep))
-        run = RunConfig.parse(config)
-        gradients, runs = training_gradients(run), len(one.draws) * len(sweep.tune.seeds)
+        runs = [RunConfig.parse(drawn(one.config, values)) for values in one.draws]
+        gradients = [training_gradients(run) for run in runs]
         chosen = common | {
             "values": one.values,
             "score": one.score,
             "draws": len(one.draws),
             "finished": one.finished,
-            "rounds": runs * run.training.rounds,
-            "gradients": None if gradients is None else runs * gradients,
+            "rounds": len(sweep.tune.seeds) * sum(run.training.rounds for run in runs),
+            "gradients": None if None in gradients else len(sweep.tune.seeds) * sum(filter(None, gradients)),
             "ranges": {key: written(distribution) for key, distribution in one.space.items()},
             "edges": [key for key in one.values if at_edge(one.values[key], [each[key] for each in one.draws])],
         }

@@ -60,19 +60,22 @@ class Study:
     def __init__(self, sweep: Sweep, configs: list[dict[str, Any]], space: Space, make: Make) -> None:
         self.configs, self.space, self.draws = configs, space, list[Draw]()
         self.samples = sweep.samples if space else 1
-        self._searcher, self._make = sweep.searcher, make
+        self._sweep, self._make, self._spent = sweep, make, False
 
     def advance(self, known: Known) -> list[Cell]:
         """Make the draws that can be made now; their cells."""
         new: list[Cell] = []
-        while len(self.draws) < self.samples and all(one.is_known(known) for one in self.draws):
-            made = [self._drawn(values) for values in self._ask(known)]
+        while not self._spent and all(one.is_known(known) for one in self.draws):
+            all_draws = [*(one.values for one in self.draws), *self._ask(known)]
+            afforded = self._sweep.affordable(self.configs[0], all_draws)
+            self._spent = len(afforded) < len(all_draws) or len(all_draws) == self.samples
+            made = [self._drawn(values) for values in afforded[len(self.draws) :]]
             self.draws += made
             new += [cell for one in made for cell in one.cells]
         return new
 
     def _ask(self, known: Known) -> list[dict[str, Any]]:
-        return [draw(self.space, self._searcher, index, self.samples) for index in range(self.samples)]
+        return [draw(self.space, self._sweep.searcher, index, self.samples) for index in range(self.samples)]
 
     def _drawn(self, values: dict[str, Any]) -> Draw:
         return Draw(values, [self._make(drawn(config, values)) for config in self.configs])

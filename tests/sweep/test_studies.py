@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedray.common.errors import UserError
 from fedray.sweep.file.space import Searcher, at_edge, draw, written
 from fedray.sweep.grid import Sweep
 from fedray.sweep.studies import Known, Study, advance, studies
@@ -157,6 +158,70 @@ def test_a_case_has_a_space_of_its_own_beside_the_common_one() -> None:
     assert points[0]["algorithm"] == "fedavg"
     assert set(points[2]["algorithm"]) == {"name", "mu"}
     assert asked.keys == ["algorithm", "training.lr", "algorithm.mu"]
+
+
+BUDGET: dict[str, Any] = {
+    "name": "s",
+    "base": {
+        "data": "digits",
+        "partition": "iid",
+        "clients": {"total": 9, "per_round": 3},
+        "model": "mlp",
+        "training": {"local_epochs": 1},
+    },
+    "search": {"training.lr": {"uniform": [0, 1]}},
+    "samples": 8,
+    "budget": "gradients",
+}
+
+
+def draws_of(algorithm: Any, searcher: Any = "sobol", **more: Any) -> list[dict[str, Any]]:
+    """The draws of one method under a budget in gradients, whatever their results."""
+    asked = Sweep.model_validate(BUDGET | {"searcher": searcher, "cases": [{"algorithm": algorithm, **more}]})
+    known: dict[str, float | None] = {}
+    (study,) = studies(asked, make)
+    while new := study.advance(known):
+        known |= {cell.hash: 50.0 for cell in new}
+    assert len(study.draws) == len(list(asked.points())), "the dry run counts as many"
+    return [one.values for one in study.draws]
+
+
+@pytest.mark.parametrize("searcher", ["random", "sobol", {"name": "optuna", "generation": 3}])
+@pytest.mark.parametrize(
+    ("algorithm", "draws"),
+    [
+        ("fedavg", 8),
+        ("fedsam", 4),  # at y and at the perturbed point
+        ({"name": "pfedme", "inner_steps": 3}, 2),  # 8/3
+        ({"name": "apfl", "mix": "logits"}, 3),  # one by y, one by v, and a forward pass of y: 8/(2 + 1/3) = 3.4
+        ("scaffold", 8),
+    ],
+)
+def test_a_budget_in_gradients_gives_costly_methods_fewer_draws(algorithm: Any, draws: int, searcher: Any) -> None:
+    """8 draws of a method that takes one gradient per step; the draws that are made are the first ones."""
+    found = draws_of(algorithm, searcher)
+    assert len(found) == draws
+    if searcher in ("random", "sobol"):
+        assert found == draws_of("fedavg", searcher)[:draws]
+
+
+def test_a_budget_in_gradients_counts_every_draw_by_its_own_options() -> None:
+    """Inner steps 1 or 4: as long as their sum is at most 8."""
+    found = draws_of("pfedme", "random", search={"algorithm.inner_steps": {"choice": [1, 4]}})
+    steps = [one["algorithm.inner_steps"] for one in found]
+    assert 2 <= len(steps) <= 8
+    assert sum(steps) <= 8
+    following = draw({"algorithm.inner_steps": {"choice": [1, 4]}}, Searcher(), len(steps), 8)["algorithm.inner_steps"]
+    assert sum(steps) + following > 8 or len(steps) == 8
+    assert set(steps) == {1, 4}
+
+
+def test_a_budget_that_allows_no_draw_is_refused() -> None:
+    message = r"samples: found 1; fedsam takes 2 gradients per local step, so `budget: gradients` allows it no draw"
+    with pytest.raises(UserError, match=message):
+        list(Sweep.model_validate(BUDGET | {"samples": 1, "cases": [{"algorithm": "fedsam"}]}).points())
+    with pytest.raises(UserError, match="budget: without `search` there is nothing to draw"):
+        Sweep.model_validate({"name": "s", "base": {}, "budget": "gradients"})
 
 
 def test_a_seed_is_no_setting() -> None:

@@ -96,6 +96,41 @@ def test_before_anything_has_run(empty_store: Path, tmp_path: Path, monkeypatch:
     assert result.output.startswith("not run yet     better: ρ = 0.5 beats <b>FedAvg | 0 seeds | 6 cells would cost ")
 
 
+def test_a_file_with_two_stages_is_priced_with_both(
+    empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FedAvg and FedSAM: 4 draws x 2 tune seeds + 3 final seeds, 11 cells each; with an equal budget in gradients
+    FedSAM, two gradients a step, has 2 draws, so 7 cells.
+
+    1437 digits over 100 clients are 15 each, a step; 10 of them in each of 5 rounds. FedAvg's 11 cells are 550
+    gradients, FedSAM's 1100; of 7 cells 700. Each cell is also tested once, on 360 samples in batches of 15, a
+    third of a gradient each: 8.
+    """
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{empty_store}")
+    text = """name: tuned
+base:
+  data: digits
+  partition: {name: dirichlet, alpha: 0.5}
+  model: {name: mlp, hidden: [8]}
+  clients: {total: 100, per_round: 10}
+  training: {rounds: 5, local_epochs: 1, batch_size: 50}
+cases:
+  - {algorithm: fedavg}
+  - {algorithm: fedsam, search: {algorithm.rho: {uniform: [0.1, 0.2]}}}
+search: {training.lr: {uniform: [0.1, 0.2]}}
+samples: 4
+searcher: sobol
+tune: {seeds: [10, 11]}
+final: {seeds: [0, 1, 2]}
+claims: [{name: better, says: more, method: fedsam, against: [fedavg]}]
+"""
+    for budget, cells, count in (("draws", 22, 550 + 1100 + 22 * 8), ("gradients", 18, 550 + 700 + 18 * 8)):
+        file = tmp_path / "tuned.yaml"
+        file.write_text(f"{text}budget: {budget}\n", encoding="utf-8")
+        result = CliRunner().invoke(app, ["claims", str(file)])
+        assert f"better: more | 0 seeds | {cells} cells would cost {count:.2g} gradients" in result.output
+
+
 def test_a_papers_page_says_what_its_numbers_hang_on(
     empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
