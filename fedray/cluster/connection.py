@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import ray
 from ray._private.services import get_ray_address_from_environment
@@ -91,9 +92,12 @@ def _join(address: str) -> None:
         address = _current()
     _refuse_unreachable(address)
     remote = address.startswith("ray://")  # there the driver runs in the cluster, and this shows what it prints
-    job = JobConfig() if remote else _Job(runtime_env={"env_vars": environment()} if environment() else None)
+    # A client of ray:// sends what it is given as JSON, which a JobConfig is not; the job is then the cluster's.
+    job: dict[str, Any] = (
+        {} if remote else {"job_config": _Job(runtime_env={"env_vars": environment()} if environment() else None)}
+    )
     try:
-        ray.init(address, job_config=job, log_to_driver=remote, logging_level=logging.ERROR)
+        ray.init(address, log_to_driver=remote, logging_level=logging.ERROR, **job)
     except Exception as error:
         ray.shutdown()
         hint = "" if "RAY_AUTH_MODE" in os.environ else "; if the cluster asks for a token, set RAY_AUTH_MODE=token"

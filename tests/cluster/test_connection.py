@@ -1,5 +1,7 @@
 """Joining a cluster, or starting a Ray: what goes wrong is one line."""
 
+import json
+import logging
 import os
 import socket
 from typing import Any
@@ -75,3 +77,12 @@ def test_the_address_file_of_a_cluster_that_has_ended(monkeypatch: pytest.Monkey
     with cluster():
         pass
     assert seen == ["token"]
+
+
+def test_what_a_client_of_ray_is_given_can_be_sent_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray sends the arguments of `ray.init("ray://...")` to the cluster by json.dumps; a JobConfig cannot go so."""
+    given: dict[str, object] = {}
+    monkeypatch.setattr("ray.init", lambda address, **arguments: given.update(arguments))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        connection._join(f"ray://127.0.0.1:{listening.getsockname()[1]}")
+    assert json.loads(json.dumps(given)) == {"log_to_driver": True, "logging_level": logging.ERROR}
