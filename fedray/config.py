@@ -133,6 +133,9 @@ class Training(Section):
         False,
         description="methods that divide by K_i divide by epochs x n_i / batch size, whole or not (FL-Simulator, D-23)",
     )
+    last_batch: Annotated[Literal["keep", "drop"], Later()] = Field(
+        "keep", description="drop: an epoch's last batch is left out where it is smaller (FedGELA's code, D-120)"
+    )
 
     precision: Annotated[Literal["fp32", "tf32", "bf16"], Later()] = Field(
         "fp32",
@@ -180,9 +183,9 @@ class Training(Section):
         return self.epochs * samples / self.batch_size
 
     def steps_per_epoch(self, samples: int) -> int:
-        """The mini-batch steps of one pass over this many samples."""
+        """The mini-batch steps of one pass over this many samples; at least one, whatever `last_batch` drops."""
         size = samples if self.batch_size == "full" else self.batch_size
-        return -(-samples // size)
+        return max(samples // size, 1) if self.last_batch == "drop" else -(-samples // size)
 
 
 class Personal(Section):

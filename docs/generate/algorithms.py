@@ -35,8 +35,7 @@ contain neither weight decay nor clipping, and use the batch of the step.
 **Costs** are measured, in multiples of the model, per participant and round: sent down and up, kept by a client and
 (beside `x`) by the server; then backward passes per local step. A tensor sent under two names is sent once; numbers are
 free.
-`D-..` refers to [differences between papers and code](discrepancies.md), of which each method's entry says how it was
-read.
+`D-..` refers to [differences between papers and code](discrepancies.md); each method's entry says how it reads them.
 """
 
 

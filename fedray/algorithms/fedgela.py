@@ -52,10 +52,11 @@ class FedGE(LinearHead):
     """q = ∇ CE(W h/||h||) by the body, W = √E_W times a simplex ETF that never moves; only the body is sent.
 
     FedGELA with Φ = 1: its ablation "GE". A model needs at least as many features as classes; its head's bias is 0. The
-    paper's models end in a linear projection (`model.projection`), whose features can have either sign. Features of
-    length 1 (E_H = 1) as in the paper, not the BatchNorm of its code (D-37); √E_W is the factor on the logits, of which
-    the paper and its code speak in different units (D-38). `simplex` reads the class vectors that the authors' code
-    drew (D-118). The personal model is the one after local training.
+    paper's models end in a linear projection (`model.projection`), whose features can have either sign. Features have
+    length 1 (E_H = 1) as in the paper; its code has BatchNorm in that place (`feature_norm: model` with
+    `model.feature_norm: batch`, D-37). √E_W is the factor on the logits; the paper and its code give it in different
+    units (D-38). `simplex` reads the class vectors that the authors' code drew (D-118). The personal model is the one
+    after local training.
     """
 
     name = "fedge"
@@ -70,6 +71,9 @@ class FedGE(LinearHead):
         gt=0,
         description="E_W: squared length of a class vector",
         json_schema_extra={"paper": {"figure 4, powers of ten": "10e3 to 10e6"}},
+    )
+    feature_norm: Annotated[Literal["length", "model"], Later()] = Field(
+        "length", description="h to length 1, or as the model gives it (the code: model.feature_norm batch, D-37)"
     )
     simplex: Annotated[str | None, Later()] = Field(
         None, description="path of a .npy file with the class vectors m_c as rows; default drawn by the run's seed"
@@ -106,17 +110,17 @@ class FedGE(LinearHead):
         """The client's own logits from those under W."""
         return z
 
+    def logits(self, output: Output) -> Tensor:
+        return normalised(output) if self.feature_norm == "length" else output.logits
+
     def gradient(self, c: Client) -> Tensor:
         def loss(forward: Forward) -> Tensor:
-            return cross_entropy(self.adapted(normalised(forward(c.x)), c), c.y)
+            return cross_entropy(self.adapted(self.logits(forward(c.x)), c), c.y)
 
         return c.grad(c.theta, loss, "body")
 
-    def logits(self, output: Output) -> Tensor:
-        return normalised(output)
-
     def personal_logits(self, c: Client) -> Tensor:
-        return self.adapted(normalised(c.predict(c.theta)), c)
+        return self.adapted(self.logits(c.predict(c.theta)), c)
 
 
 class FedGELA(FedGE):

@@ -22,12 +22,21 @@ def effective_steps(steps: int, momentum: float, shrink: float = 0.0) -> float:
     return distance
 
 
+def doubly_counted_steps(steps: int, momentum: float, shrink: float) -> float:
+    """a_i as the authors' code counts it with both: a step adds the momentum's velocity, then a <- (1 - ημ) a + 1."""
+    distance = velocity = 0.0
+    for _ in range(steps):
+        velocity = momentum * velocity + 1
+        distance = (1 - shrink) * (distance + velocity) + 1
+    return distance
+
+
 class FedNova(Proximal):
     """q = g(y) + μ (y - x); x <- x + η_g τ Σ π_i u_i/a_i with τ = Σ π_i a_i; equal a_i give FedAvg.
 
     a_i counts the steps as the local optimiser weighs them, momentum and proximal term included. Readings: the proximal
     term is part of the direction, so it passes through the momentum; τ is Σ π_i a_i for μ > 0 too, where the authors'
-    code takes Σ π_i K_i (`tau: steps`) and, with momentum, counts each step twice (D-105).
+    code takes Σ π_i K_i (`tau: steps`) and, with momentum, counts each step by either rule (`counting: twice`, D-105).
     """
 
     name = "fednova"
@@ -37,12 +46,16 @@ class FedNova(Proximal):
     tau: Annotated[Literal["effective", "steps"], Later()] = Field(
         "effective", description="τ: Σ π_i a_i, or Σ π_i K_i (the authors' code with μ > 0, D-105)"
     )
+    counting: Annotated[Literal["once", "twice"], Later()] = Field(
+        "once", description="a_i with momentum and μ > 0: one recursion with both, or each step counted by either rule"
+    )
 
     def proximal(self, c: Client, theta: Tensor) -> Tensor:
         return self.mu * (theta - c.theta_0)
 
     def upload(self, c: Client) -> Uploads:
-        a = effective_steps(c.steps, c.momentum, c.lr * self.mu)
+        twice = self.counting == "twice" and c.momentum and self.mu
+        a = (doubly_counted_steps if twice else effective_steps)(c.steps, c.momentum, c.lr * self.mu)
         return {
             "mean_step": Sum(c.update, c.weight / a),
             "tau": Sum(c.theta.new_tensor(a if self.tau == "effective" else c.steps), c.weight),

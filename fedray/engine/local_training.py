@@ -29,7 +29,7 @@ def batches(
     purpose: str = "",
     steps: int | None = None,
 ) -> Iterator[np.ndarray]:
-    """Positions in the client's shard, one int64 array per step; the last batch of an epoch may be smaller.
+    """Positions in the client's shard, one int64 array per step; an epoch's last batch may be smaller, or left out.
 
     Args:
         training: batch size, epochs or steps.
@@ -48,6 +48,8 @@ def batches(
         for start in range(0, samples, size):
             if left == 0:
                 return
+            if training.last_batch == "drop" and 0 < start > samples - size:
+                break
             left -= 1
             yield order[start : start + size]
 

@@ -1,7 +1,7 @@
 """What every model of the zoo has: a name, options, a way to be built, and its size as published."""
 
 import pickle
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedray.common.component import Component
 from fedray.common.errors import UserError, one_line
+from fedray.common.identity import Later
 from fedray.common.yaml_files import located_file
 
 
@@ -109,8 +110,15 @@ def image(input_shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def classifier(width: int, projection: int | None, num_classes: int) -> list[nn.Module]:
-    """The head, after a linear projection of the features where one is asked for (FedGELA, D-40)."""
-    if projection is None:
-        return [nn.Linear(width, num_classes)]
-    return [nn.Linear(width, projection), nn.Linear(projection, num_classes)]
+FeatureNorm = Annotated[Literal["none", "batch"], Later()]
+"""A normalisation of the features before the head; `batch` is BatchNorm1d, with weights (FedGELA's code, D-37)."""
+
+
+def classifier(width: int, projection: int | None, feature_norm: FeatureNorm, num_classes: int) -> list[nn.Module]:
+    """The head, after a linear projection of the features (FedGELA, D-40) and a normalisation where asked for."""
+    layers: list[nn.Module] = []
+    if projection is not None:
+        layers, width = [nn.Linear(width, projection)], projection
+    if feature_norm == "batch":
+        layers.append(nn.BatchNorm1d(width))
+    return [*layers, nn.Linear(width, num_classes)]

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from fedray.models.base import ModelSpec, classifier, image
+from fedray.models.base import FeatureNorm, ModelSpec, classifier, image
 
 
 class MLP(ModelSpec):
@@ -20,6 +20,7 @@ class MLP(ModelSpec):
     published = ((1, 8, 8), 10, 64 * 200 + 200 + 200 * 10 + 10)
     hidden: tuple[Annotated[int, Field(gt=0)], ...] = Field((200,), description="widths of the hidden layers")
     projection: int | None = Field(None, gt=0, description="width of a linear projection before the head")
+    feature_norm: FeatureNorm = Field("none", description="batch: BatchNorm1d before the head (FedGELA's code)")
 
     @property
     def taps(self) -> tuple[str, ...]:
@@ -27,7 +28,7 @@ class MLP(ModelSpec):
 
     @property
     def has_body(self) -> bool:
-        return bool(self.hidden) or self.projection is not None
+        return bool(self.hidden) or self.projection is not None or self.feature_norm != "none"
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         layers: list[nn.Module] = [nn.Flatten()]
@@ -35,7 +36,7 @@ class MLP(ModelSpec):
         for hidden in self.hidden:
             layers += [nn.Linear(width, hidden), nn.ReLU()]
             width = hidden
-        return nn.Sequential(*layers, *classifier(width, self.projection, num_classes))
+        return nn.Sequential(*layers, *classifier(width, self.projection, self.feature_norm, num_classes))
 
 
 class LeNet(ModelSpec):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, cast
 from pydantic import Field
 from torch import nn
 
-from fedray.models.base import ModelSpec, classifier, image
+from fedray.models.base import FeatureNorm, ModelSpec, classifier, image
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "group": lambda width: nn.GroupNorm(2, width),
@@ -31,6 +31,7 @@ class ResNet(ModelSpec):
         "imagenet", description="imagenet: 7x7 of stride 2 and max-pooling; cifar: 3x3 of stride 1"
     )
     projection: int | None = Field(None, gt=0, description="width of a projection before the head (FedGELA 84, 512)")
+    feature_norm: FeatureNorm = Field("none", description="batch: BatchNorm1d before the head (FedGELA's code)")
 
     @property
     def taps(self) -> tuple[str, ...]:
@@ -46,7 +47,7 @@ class ResNet(ModelSpec):
             module.maxpool = nn.Identity()
         elif channels != 3:
             module.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
-        head = classifier(module.fc.in_features, self.projection, num_classes)
+        head = classifier(module.fc.in_features, self.projection, self.feature_norm, num_classes)
         module.fc = nn.Sequential(*head) if len(head) > 1 else head[0]
         return cast(nn.Module, module)
 
@@ -84,6 +85,7 @@ class EfficientNetB0(ModelSpec):
     published = ((3, 200, 200), 8, 4_007_548 + 1281 * 8)
     replaced_head = "classifier."
     projection: int | None = Field(None, gt=0, description="width of a projection before the head (FedGELA 84)")
+    feature_norm: FeatureNorm = Field("none", description="batch: BatchNorm1d before the head (FedGELA's code)")
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         from torchvision.models import efficientnet_b0
@@ -92,5 +94,7 @@ class EfficientNetB0(ModelSpec):
         module: Any = efficientnet_b0()
         if channels != 3:
             module.features[0][0] = nn.Conv2d(channels, 32, 3, stride=2, padding=1, bias=False)
-        module.classifier = nn.Sequential(module.classifier[0], *classifier(1280, self.projection, num_classes))
+        module.classifier = nn.Sequential(
+            module.classifier[0], *classifier(1280, self.projection, self.feature_norm, num_classes)
+        )
         return cast(nn.Module, module)

@@ -10,8 +10,8 @@ from fedray.partitions.shards import Shards
 Array = np.ndarray
 
 
-def deal_by_prior(priors: Array, labels: Array, rng: np.random.Generator) -> Shards:
-    """Deal floor(n/N) samples to each client, the remainder of n/N to the first, each from its prior over the classes.
+def deal_by_prior(priors: Array, labels: Array, rng: np.random.Generator, sizes: Array | None = None) -> Shards:
+    """Deal each client its number of samples, each from its prior over the classes.
 
     As FedDyn's loop does it: a client that is not full yet is picked uniformly; it draws a class from its prior and
     takes the next sample of that class's shuffled pool. When a pool has run out it is refilled and the class is drawn
@@ -25,38 +25,58 @@ def deal_by_prior(priors: Array, labels: Array, rng: np.random.Generator) -> Sha
         priors: `(N, classes)`.
         labels: int64 `(n,)`.
         rng: the stream to draw from.
+        sizes: samples of each client, int64 `(N,)`, n in all; default floor(n/N), the remainder to the first.
     """
     clients, classes = priors.shape
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
     supply = np.array([len(pool) for pool in pools])
     cumulative = _cumulative(priors, supply > 0)
 
-    size, rest = divmod(len(labels), clients)
-    # One slot per sample a client is to hold: `size` columns per client, then what the first client has beyond them.
+    sizes = equal_sizes(len(labels), clients) if sizes is None else sizes
+    # One slot per sample a client is to hold: `size` columns for every client, then what some have beyond them.
+    size = int(sizes.min())
+    beyond = sizes - size
+    longer = np.flatnonzero(beyond)
+    owner = np.concatenate([np.repeat(np.arange(clients), size), np.repeat(np.arange(clients), beyond)])
     arrival = np.cumsum(rng.exponential(size=(clients, size)), axis=1)
-    beyond = np.cumsum(rng.exponential(size=rest)) + arrival[0, -1]
-    order = np.argsort(np.concatenate([arrival.ravel(), beyond]), kind="stable")
-    del arrival
+    last = arrival[:, -1] if size else np.zeros(clients)
+    times = [arrival.ravel(), *(np.cumsum(rng.exponential(size=beyond[i])) + last[i] for i in longer)]
+    order = np.argsort(np.concatenate(times), kind="stable")
+    del arrival, times
     drawn = np.concatenate(
         [
             _classes(cumulative, rng.random((clients, size))).ravel(),
-            _classes(cumulative[:1], rng.random((1, rest))).ravel(),
+            *(_classes(cumulative[i : i + 1], rng.random((1, beyond[i]))).ravel() for i in longer),
         ]
     )[order]
-    _redraw_where_exhausted(
-        drawn, supply, lambda t: cumulative[order[t] // size if order[t] < clients * size else 0], rng
-    )
+    _redraw_where_exhausted(drawn, supply, lambda t: cumulative[owner[order[t]]], rng)
 
     taken = np.empty(len(labels), dtype=np.int64)
     for label, pool in enumerate(pools):
-        times = np.flatnonzero(drawn == label)
-        if len(times):
-            taken[times] = pool[len(pool) - 1 - np.arange(len(times)) % len(pool)]
+        at = np.flatnonzero(drawn == label)
+        if len(at):
+            taken[at] = pool[len(pool) - 1 - np.arange(len(at)) % len(pool)]
     slots = np.empty_like(taken)
     slots[order] = taken
-    offsets = np.arange(clients + 1) * size
-    offsets[1:] += rest
-    return Shards(np.concatenate([slots[:size], slots[clients * size :], slots[size : clients * size]]), offsets)
+    return Shards(slots[np.argsort(owner, kind="stable")], np.concatenate([[0], np.cumsum(sizes)]))
+
+
+def equal_sizes(n: int, clients: int) -> Array:
+    """floor(n/N) samples for each client, the remainder for the first, int64 `(N,)`."""
+    sizes = np.full(clients, n // clients)
+    sizes[0] += n % clients
+    return sizes
+
+
+def lognormal_sizes(n: int, clients: int, sigma: float, rng: np.random.Generator) -> Array:
+    """Log-normal sizes that sum to n, int64 `(N,)`: rounded down, and the first client takes what is then left.
+
+    As FedDyn's code draws them (`unbalanced_sgm`): exp(N(ln(n/N), σ²)), divided by their sum, times n.
+    """
+    drawn = rng.lognormal(np.log(n / clients), sigma, clients)
+    sizes = (drawn / drawn.sum() * n).astype(np.int64)
+    sizes[0] += n - sizes.sum()
+    return sizes
 
 
 def _cumulative(priors: Array, present: Array) -> Array:

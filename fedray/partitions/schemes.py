@@ -3,16 +3,17 @@
 Which code base deals how is part of each docstring: "Dirichlet 0.1" names two different problems (D-56).
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from fedray.common.errors import UserError
+from fedray.common.identity import Later
 from fedray.common.rng import generator
 from fedray.datasets.dataset import Dataset
 from fedray.partitions.base import Partition
-from fedray.partitions.priors import deal_by_prior, dirichlet_priors, pathological_priors
+from fedray.partitions.priors import deal_by_prior, dirichlet_priors, lognormal_sizes, pathological_priors
 from fedray.partitions.shards import Shards
 from fedray.partitions.test_split import natural_test
 
@@ -61,14 +62,21 @@ class Dirichlet(Partition):
 
 
 class DirichletClient(Partition):
-    """A Dirichlet(α) prior over the classes per client, equal sizes; samples can repeat (FedDyn, FedTOGA, FedSAM)."""
+    """A Dirichlet(α) prior over the classes per client, equal sizes; samples can repeat (FedDyn, FedTOGA, FedSAM).
+
+    With `sigma` sizes are log-normal, as an option of FedDyn's code (`unbalanced_sgm`; an example of FedDC's has 0.3).
+    """
 
     name = "dirichlet_client"
     paper = "Acar et al., FedDyn, ICLR 2021, the authors' code; as in FL-Simulator (FedTOGA, FedSAM)"
     alpha: float = Field(gt=0, description="α: concentration (u in FedTOGA)")
+    sigma: Annotated[float, Later()] = Field(
+        0.0, ge=0, le=10, description="σ of log-normal client sizes; 0 for equal sizes (D-119)"
+    )
 
     def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
-        return deal_by_prior(dirichlet_priors(self.alpha, classes, clients, rng), labels, rng)
+        sizes = lognormal_sizes(len(labels), clients, self.sigma, rng) if self.sigma else None
+        return deal_by_prior(dirichlet_priors(self.alpha, classes, clients, rng), labels, rng, sizes)
 
 
 class Pathological(Partition):

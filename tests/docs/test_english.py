@@ -17,9 +17,8 @@ TURNS = re.compile(
 )
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "algorithms.md"),
+    *sorted((ROOT / "docs").glob("*.md")),
 ]
-"""All but docs/algorithms.md, which is made of the algorithms' docstrings."""
 
 
 def spoken(file: Path) -> Iterator[tuple[int, str]]:

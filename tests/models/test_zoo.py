@@ -95,6 +95,25 @@ def test_a_projection_is_body(name: str) -> None:
     assert network.layout.head.sum() == 84 * 5 + 5
 
 
+@pytest.mark.parametrize("name", ["mlp", "resnet18", "resnet50", "efficientnet_b0"])
+def test_normalised_features(name: str) -> None:
+    """FedGELA's code: of a batch each feature has mean 0 and deviation 1, but for the 1e-5 beside its variance; its
+    weights are body and normalisation.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = model_spec({"name": name, "projection": 84, "feature_norm": "batch"}).build((3, 64, 64), 5)
+        network = Network(module)
+        network.train(True)
+        h = network(torch.randn(16, 3, 64, 64)).features.detach()
+    assert h.mean(0).abs().max() < 1e-4
+    assert (h.std(0, correction=0) - 1).abs().max() < 1e-2
+    assert network.layout.head.sum() == 84 * 5 + 5
+    layout = network.layout
+    assert set(layout.names[-4:-2]) <= layout.norms - layout.heads
+    assert network.layout.part("norm")[-84 * 5 - 5 - 168 : -84 * 5 - 5].all()
+
+
 def test_group_norm_has_no_buffers_and_batch_norm_has() -> None:
     """Of each BatchNorm only mean and variance are float buffers: 2 x 4,800 channels of ResNet-18 (20 layers)."""
     buffers = {

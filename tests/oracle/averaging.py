@@ -32,13 +32,13 @@ def fedprox(w: World, mu: float) -> Tensors:
     return x
 
 
-def fednova(w: World, mu: float = 0.0, tau_of_steps: bool = False) -> Tensors:
+def fednova(w: World, mu: float = 0.0, tau_of_steps: bool = False, twice: bool = False) -> Tensors:
     """Wang et al., NeurIPS 2020: d_i = (x - y_K) / a_i; x <- x - tau_eff sum pi_i d_i, tau_eff = sum pi_i a_i.
 
     a_i is how far, in units of the lr, the client's own recursion moves when every gradient is 1 (and weight decay 0):
     the canonical step's v <- m v + (1 - eta mu a), a <- a + v. That is K for plain SGD, (K - m (1 - m^K) / (1 - m)) /
     (1 - m) for momentum, a <- (1 - eta mu) a + 1 for the prox term: the definitions' three cases. tau_of_steps: tau_eff
-    is sum pi_i K_i (D-105).
+    is sum pi_i K_i (D-105). twice: r <- m r + 1, a <- a + r, and then a <- (1 - eta mu) a + 1 in the same step (D-105).
     """
     x = w.x0
     for t in range(w.rounds):
@@ -47,8 +47,10 @@ def fednova(w: World, mu: float = 0.0, tau_of_steps: bool = False) -> Tensors:
             r, a_i = 0.0, 0.0
             for batch in c.batches:
                 c.step(w.grad(c.y, batch) + mu * (c.y - x))
-                r = w.momentum * r + (1.0 - c.eta * mu * a_i)
+                r = w.momentum * r + (1.0 if twice else 1.0 - c.eta * mu * a_i)
                 a_i = a_i + r
+                if twice:
+                    a_i = (1 - c.eta * mu) * a_i + 1
             d[c.i], a[c.i], steps[c.i] = (x - c.y) / a_i, a_i, c.K
         p = w.weights(list(d))
         tau_eff = sum(p[i] * (steps if tau_of_steps else a)[i] for i in a)

@@ -22,6 +22,7 @@ BASE: dict[str, Any] = {
     "lr_decay_within": 1.0,
     "weight_decay_on": "all",
     "nominal_steps": False,
+    "last_batch": "keep",
 }
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -34,6 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "server_lr": {"server_lr": 0.7},
     "lr within": {"lr_decay_within": 0.8},
     "decay of weights": {"weight_decay_on": "weights"},
+    "whole batches": {"last_batch": "drop", "lr_decay_within": 0.8},
     "shuffle": {"shuffle": True},
     "together": {"momentum": 0.5, "clip_norm": 0.5, "aggregation": "samples", "server_lr": 0.7, "shuffle": True},
     "softmax": {"momentum": 0.5},
@@ -44,7 +46,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @dataclass(frozen=True)
 class Case:
     """`options`: the algorithm section without its name; `arguments`: the oracle's; `setting`: of SETTINGS;
-    `equals`: the id of the case that gives the same by definition; `inert`: arguments without influence here.
+    `equals`: the id of the case that gives the same by definition; `inert`: arguments without influence here;
+    `model`: options of the MLP, which only NORMED has.
     """
 
     method: str
@@ -56,6 +59,7 @@ class Case:
     label: str = ""
     equals: str = ""
     inert: tuple[str, ...] = ()
+    model: dict[str, Any] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -71,6 +75,7 @@ def cases(
     settings: tuple[str, ...] = ("plain", "together", "softmax"),
     training: dict[str, Any] | None = None,
     inert: tuple[str, ...] = (),
+    model: dict[str, Any] | None = None,
     **arguments: Any,
 ) -> list[Case]:
     """One case per setting; the options are the oracle's arguments where they have the same names."""
@@ -85,11 +90,14 @@ def cases(
             label,
             equals and f"{equals}-{setting}",
             inert,
+            model or {},
         )
         for setting in settings
     ]
 
 
+NORMED: dict[str, Any] = {"model": {"feature_norm": "batch"}, "training": {"batch_size": 7}}
+"""Batch normalisation before the head, and batches of which none is a single sample."""
 MLP_ONLY = ("plain", "together")
 PLAIN = ("plain",)
 EVERYONE = ("plain", "together", "softmax", "shuffle")
@@ -334,6 +342,16 @@ CASES: list[Case] = [
         mu=0.7,
         tau_of_steps=True,
     ),
+    *cases(
+        "fednova",
+        averaging.fednova,
+        {"mu": 0.7, "tau": "steps", "counting": "twice"},
+        label="as the code",
+        settings=("together",),
+        mu=0.7,
+        tau_of_steps=True,
+        twice=True,
+    ),
     *[
         case
         for part in ("head", "body")
@@ -408,6 +426,21 @@ CASES: list[Case] = [
             scale_w=4.0,
             form=q,
             shared=True,
+        )
+    ],
+    *[
+        case
+        for method, form in (("fedge", "one"), ("fedgela", "x"))
+        for case in cases(
+            method,
+            classifiers.fedgela,
+            {"scale_w": 4.0, "feature_norm": "model"},
+            label="batch norm",
+            settings=MLP_ONLY,
+            scale_w=4.0,
+            form=form,
+            unit=False,
+            **NORMED,
         )
     ],
     *cases(

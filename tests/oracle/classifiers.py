@@ -45,8 +45,18 @@ def shared_scales(w: World, i: int, form: str) -> np.ndarray:
     return q(counts[i] / counts[i].sum()) / average
 
 
-def fedgela(w: World, scale_w: float, form: str = "x", present_only: bool = False, shared: bool = False) -> Tensors:
-    """Fan et al., NeurIPS 2023: z_c = Phi_c sqrt(E_W) <m_c, h/|h|>, m_c fixed; `form` one: FedGE."""
+def fedgela(
+    w: World,
+    scale_w: float,
+    form: str = "x",
+    present_only: bool = False,
+    shared: bool = False,
+    unit: bool = True,
+) -> Tensors:
+    """Fan et al., NeurIPS 2023: z_c = Phi_c sqrt(E_W) <m_c, h/|h|>, m_c fixed; `form` one: FedGE.
+
+    not unit: z_c = Phi_c sqrt(E_W) <m_c, h>, as the code has it on a net that normalises h itself.
+    """
     x = w.x0
     m = x["W2"] / np.linalg.norm(x["W2"], axis=1, keepdims=True)
     classes = len(m)
@@ -63,12 +73,13 @@ def fedgela(w: World, scale_w: float, form: str = "x", present_only: bool = Fals
                 out = w.net.forward(c.y, X)
                 length = np.linalg.norm(out.h, axis=1, keepdims=True)
                 length[length == 0] = np.inf
-                direction = out.h / length
+                direction = out.h / length if unit else out.h
                 z = phi * np.sqrt(scale_w) * (direction @ m.T)
                 if present_only:
                     z[:, counts == 0] = -np.inf
                 by_direction = (cross_entropy(z, y)[1] * phi * np.sqrt(scale_w)) @ m
-                dh = (by_direction - (by_direction * direction).sum(1, keepdims=True) * direction) / length
+                along = (by_direction * direction).sum(1, keepdims=True) * direction
+                dh = (by_direction - along) / length if unit else by_direction
                 c.step(w.net.backward(c.y, X, out, dh=dh)[0], moving=body(w))
             u[c.i] = c.u
         x = x + w.server_lr * w.average(u)

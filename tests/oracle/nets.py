@@ -29,6 +29,11 @@ class SoftmaxRegression:
     head = {"W", "b"}
     weights = {"W"}
 
+    @staticmethod
+    def shapes(inputs: int, hidden: int, classes: int) -> list[tuple[int, ...]]:
+        """Of the tensors, in the order of `names`."""
+        return [(classes, inputs), (classes,)]
+
     def forward(self, p: Tensors, X: np.ndarray) -> Out:
         return Out(X @ p["W"].T + p["b"], X, None)
 
@@ -45,6 +50,11 @@ class MLP:
     names = ("W1", "b1", "W2", "b2")
     head = {"W2", "b2"}
     weights = {"W1", "W2"}
+
+    @staticmethod
+    def shapes(inputs: int, hidden: int, classes: int) -> list[tuple[int, ...]]:
+        """Of the tensors, in the order of `names`."""
+        return [(hidden, inputs), (hidden,), (classes, hidden), (classes,)]
 
     def __init__(self) -> None:
         self.margin = np.inf
@@ -69,6 +79,49 @@ class MLP:
         dh = dz @ p["W2"] + dh
         da = dh * (out.a > 0) + da
         return Tensors(W1=da.T @ X, b1=da.sum(0), W2=dz.T @ out.h, b2=dz.sum(0)), da @ p["W1"]
+
+
+class NormedMLP(MLP):
+    """The MLP with batch normalisation of r = max(a, 0): h = w (r - mean) / sqrt(var + 1e-5) + v, var over n.
+
+    By the usual chain rule dr = w / s (dh - mean(dh) - e mean(dh e)), e the normalised r, s its deviation.
+    """
+
+    names = ("W1", "b1", "w", "v", "W2", "b2")
+    weights = {"W1", "w", "W2"}
+
+    @staticmethod
+    def shapes(inputs: int, hidden: int, classes: int) -> list[tuple[int, ...]]:
+        return [(hidden, inputs), (hidden,), (hidden,), (hidden,), (classes, hidden), (classes,)]
+
+    @staticmethod
+    def _normalised(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        r = np.maximum(a, 0.0)
+        deviation = np.sqrt(r.var(0) + 1e-5)
+        return (r - r.mean(0)) / deviation, deviation
+
+    def forward(self, p: Tensors, X: np.ndarray) -> Out:
+        a = X @ p["W1"].T + p["b1"]
+        self.margin = min(self.margin, float(np.abs(a).min()))
+        h = p["w"] * self._normalised(a)[0] + p["v"]
+        return Out(h @ p["W2"].T + p["b2"], h, a)
+
+    def backward(
+        self,
+        p: Tensors,
+        X: np.ndarray,
+        out: Out,
+        dz: np.ndarray | float = 0.0,
+        dh: np.ndarray | float = 0.0,
+        da: np.ndarray | float = 0.0,
+    ) -> tuple[Tensors, np.ndarray]:
+        dz = dz + np.zeros_like(out.z)
+        dh = dz @ p["W2"] + dh
+        e, deviation = self._normalised(out.a)
+        dr = p["w"] / deviation * (dh - dh.mean(0) - e * (dh * e).mean(0))
+        da = dr * (out.a > 0) + da
+        gradient = Tensors(W1=da.T @ X, b1=da.sum(0), w=(dh * e).sum(0), v=dh.sum(0), W2=dz.T @ out.h, b2=dz.sum(0))
+        return gradient, da @ p["W1"]
 
 
 def softmax(z: np.ndarray) -> np.ndarray:

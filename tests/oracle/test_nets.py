@@ -11,6 +11,7 @@ import pytest
 
 from .nets import (
     MLP,
+    NormedMLP,
     SoftmaxRegression,
     contrastive,
     cross_entropy,
@@ -31,6 +32,15 @@ NETS = {
     "mlp": (
         MLP(),
         Tensors(W1=rng.normal(size=(6, 4)), b1=rng.normal(size=6), W2=rng.normal(size=(5, 6)), b2=rng.normal(size=5)),
+    ),
+    "normed": (
+        NormedMLP(),
+        Tensors(
+            {
+                name: rng.normal(size=shape)
+                for name, shape in zip(NormedMLP.names, NormedMLP.shapes(4, 6, 5), strict=True)
+            }
+        ),
     ),
 }
 

@@ -35,7 +35,7 @@ from fedray.models.network import Layout
 
 from .cases import BASE, CASES, NOT_COMPARED, SETTINGS, Case
 from .classifiers import fedgela, fedrod_with_heads
-from .nets import MLP, SoftmaxRegression
+from .nets import MLP, NormedMLP, SoftmaxRegression
 from .tensors import Tensors
 from .world import World
 
@@ -77,7 +77,7 @@ def problem(case: Case, seed: int) -> Problem:
                 "data": "digits",  # a name is required; the arrays below are what is used
                 "partition": "natural",
                 "clients": {"total": len(SIZES), "per_round": 3, "cohorts": cohorts(case)},
-                "model": {"name": "mlp", "hidden": [] if case.setting == "softmax" else [HIDDEN]},
+                "model": {"name": "mlp", "hidden": [] if case.setting == "softmax" else [HIDDEN], **case.model},
                 "algorithm": {"name": case.method, **case.options},
                 "training": {**BASE, **SETTINGS[case.setting], **case.training, "rounds": len(COHORTS)},
                 "runtime": {"backend": "inline", "device": "cpu"},
@@ -91,12 +91,8 @@ def world(case: Case, seed: int) -> World:
     """The same federation in float64, from fedray's initial model."""
     given, data = problem(case, seed), dataset(seed)
     training, start = given.config.training, given.network("cpu").theta.numpy().astype(np.float64)
-    net = SoftmaxRegression() if case.setting == "softmax" else MLP()
-    shapes = (
-        [(CLASSES, INPUTS), (CLASSES,)]
-        if case.setting == "softmax"
-        else [(HIDDEN, INPUTS), (HIDDEN,), (CLASSES, HIDDEN), (CLASSES,)]
-    )
+    net = SoftmaxRegression() if case.setting == "softmax" else NormedMLP() if case.model else MLP()
+    shapes = net.shapes(INPUTS, HIDDEN, CLASSES)
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
     x0 = Tensors(
         {
@@ -130,6 +126,7 @@ def world(case: Case, seed: int) -> World:
         training.lr_decay_within,
         training.weight_decay_on,
         training.nominal_steps,
+        training.last_batch,
     )
 
 
@@ -207,8 +204,9 @@ def test_no_two_cases_have_the_same_oracle() -> None:
     plain = [index for index, case in enumerate(CASES) if case.setting == "plain"]
     for position, i in enumerate(plain):
         for j in plain[:position]:
-            if CASES[i].equals != CASES[j].id and oracle(i)[0] == oracle(j)[0]:
-                assert np.abs(oracle(i)[2] - oracle(j)[2]).max() > 3 * TOLERANCE, (CASES[i].id, CASES[j].id)
+            one, other = CASES[i], CASES[j]
+            if one.equals != other.id and one.model == other.model and oracle(i)[0] == oracle(j)[0]:
+                assert np.abs(oracle(i)[2] - oracle(j)[2]).max() > 3 * TOLERANCE, (one.id, other.id)
 
 
 @pytest.mark.parametrize("setting", [name for name, changes in SETTINGS.items() if changes])

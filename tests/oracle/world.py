@@ -33,6 +33,7 @@ class World:
     lr_decay_within: float = 1.0
     weight_decay_on: str = "all"
     nominal_steps: bool = False
+    last_batch: str = "keep"
 
     @property
     def N(self) -> int:
@@ -80,7 +81,12 @@ class World:
         if (t, i) in self.order:
             return [(X[at], y[at]) for at in self.order[t, i]]
         epoch = [(X[s : s + self.batch_size], y[s : s + self.batch_size]) for s in range(0, len(y), self.batch_size)]
-        return self.epochs * epoch
+        return self.epochs * epoch[: self.steps_per_epoch(len(y))]
+
+    def steps_per_epoch(self, samples: int) -> int:
+        """Whole batches, and one more for what is left unless `last_batch` is `drop`; at least one."""
+        whole, rest = divmod(samples, self.batch_size)
+        return whole if whole and (self.last_batch == "drop" or not rest) else whole + 1
 
 
 class Local:
@@ -92,7 +98,7 @@ class Local:
         self.K = len(self.batches)
         samples = len(world.clients[i][1])
         self.counted = world.epochs * samples / world.batch_size if world.nominal_steps else self.K
-        self.steps_per_epoch = -(-samples // world.batch_size)
+        self.steps_per_epoch = world.steps_per_epoch(samples)
         self.step_number = 0
         self.eta = world.lr * world.lr_decay**t
         self.v = zeros(start)

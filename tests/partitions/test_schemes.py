@@ -12,7 +12,13 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.datasets.dataset import Dataset
 from fedray.partitions import PARTITIONS, partition
-from fedray.partitions.priors import _redraw_where_exhausted, deal_by_prior, dirichlet_priors, pathological_priors
+from fedray.partitions.priors import (
+    _redraw_where_exhausted,
+    deal_by_prior,
+    dirichlet_priors,
+    lognormal_sizes,
+    pathological_priors,
+)
 from fedray.partitions.shards import Shards
 
 EXACT: dict[str, dict[str, Any]] = {
@@ -207,6 +213,33 @@ def test_clients_follow_their_priors() -> None:
     labels = np.repeat([0, 1], 2000)
     counts = deal_by_prior(np.array([[0.8, 0.2], [0.2, 0.8]]), labels, generator(0, "t")).label_counts(labels, 2)
     assert np.abs(counts - [[1600, 400], [400, 1600]]).max() < 90
+
+
+def test_lognormal_sizes() -> None:
+    """2,000 clients, σ = 0.3: ln of the sizes has the deviation 0.3 ± 0.02 (four times 0.3/√4000), their sum is n, and
+    each client gets its size. Rounding down to about 500 moves ln by 0.002 at most.
+    """
+    n = 1_000_000
+    sizes = lognormal_sizes(n, 2000, 0.3, generator(0, "t"))
+    assert sizes.sum() == n
+    assert np.log(sizes[1:]).std() == pytest.approx(0.3, abs=0.02)
+    assert np.log(sizes[1:]).mean() == pytest.approx(np.log(500) - 0.3**2 / 2, abs=0.03)  # divided by the sum
+    labels = np.arange(2000) % 10
+    shards = chosen("dirichlet_client", sigma=1.0).split(data(labels, 10), 20, 0)
+    assert shards.sizes.sum() == 2000
+    assert shards.sizes.max() > 4 * shards.sizes.min()
+    one = deal_by_prior(np.ones((3, 1)), np.zeros(60, np.int64), generator(0, "t"), np.array([0, 10, 50]))
+    np.testing.assert_array_equal(one.sizes, [0, 10, 50])
+    np.testing.assert_array_equal(np.sort(one.indices), np.arange(60))  # one pool, used up before anything repeats
+
+
+def test_unequal_clients_follow_their_priors() -> None:
+    """As `test_clients_follow_their_priors`, with 3,000 and 1,000 samples: 2,400 ± 110 and 200 ± 64."""
+    labels = np.repeat([0, 1], [2600, 1400])
+    priors = np.array([[0.8, 0.2], [0.2, 0.8]])
+    counts = deal_by_prior(priors, labels, generator(0, "t"), np.array([3000, 1000])).label_counts(labels, 2)
+    np.testing.assert_array_equal(counts.sum(1), [3000, 1000])
+    assert (np.abs(counts - [[2400, 600], [200, 800]]).max(1) < [110, 64]).all()
 
 
 def test_classes_without_samples_are_never_drawn() -> None:

@@ -150,14 +150,14 @@ CELLS = {
     "fedsol/printed": (1 + 2) * 2 * SEEDS,  # FedAvg and two norms x two averages
     "fedsol/v1_table1": 8 * 14 * SEEDS,  # v4's 18 settings without MNIST's two, s = 3 and alpha = 0.3
     "fedtoga/printed": 6 * 4 * SEEDS,  # forms x partitions
-    "fedgela/printed": 3 * 6 * SEEDS,  # FedAvg and two softmaxes x settings
+    "fedgela/printed": 4 * 6 * SEEDS,  # FedAvg, two softmaxes and the code's command x settings
     # printed searches: lr for all, and beta for three methods
     "fedsam/search_e2": (4 * 4 + 3 * 4 * 5) * 3,
     "fedsol/table8": 4 + 2 * 2 + 4 + 4 + 2 * 2 + 4,  # FedProx, FedNTD, FedSAM, FedASAM, MOON, FedSOL
     # lr and decay of FedAvg, 2 x server lr, 2 x rho, 3 x alpha, lambda, 2 x momentum, FedTOGA at 1 + 6 x 2
     "fedtoga/table6": (3 + 2) + 2 * 3 + 2 * 3 + 3 * 3 + 3 + 2 * 3 + (1 + 6 * 2),
     "fedtoga/grid": 3 * 3 * 3 * 2 * SEEDS,  # rho x alpha x beta x Dirichlet
-    "fedsam/clients": 7 * 3 * 4 * SEEDS,  # methods x data sets x (100, 50) x (equal, unequal)
+    "fedsam/clients": 7 * 3 * 2 * 3 * SEEDS,  # methods x data sets x (100, 50) x (equal, unequal in two ways)
     "fedsam/search": 24,
     "fedsol/search": 24,
     "fedtoga/search": 24,
@@ -352,6 +352,26 @@ def test_fedsols_best_radius_is_inside_of_figure_4() -> None:
     """The best rho is between 0.5 and 2 in the paper."""
     radii = {run.algorithm.rho for run in runs("fedsol/figure4") if run.algorithm.name == "fedsol"}
     assert min(radii) < 0.5 < 2 < max(radii)
+
+
+def test_fedsam_clients_of_unequal_sizes() -> None:
+    """D-119: log-normal sizes with both numbers of clients."""
+    drawn = [run for run in runs("fedsam/clients") if run.partition.options().get("sigma")]
+    assert {(run.clients.total, run.clients.per_round, run.partition.sigma) for run in drawn} == {
+        (100, 20, 0.3),
+        (50, 10, 0.3),
+    }
+    assert len(drawn) == 7 * 3 * 2 * SEEDS
+
+
+def test_fedgelas_code_is_run_as_its_readme_says() -> None:
+    """D-37, D-38, D-42, D-120: BatchNorm before the simplex, logits / 1e-5, averages by whole batches."""
+    code = [run for run in runs("fedgela/printed") if getattr(run.algorithm, "feature_norm", "") == "model"]
+    assert len(code) == 6 * SEEDS
+    for run in code:
+        assert run.model.feature_norm == "batch"
+        assert run.algorithm.scale_w**0.5 == pytest.approx(1 / 1e-5)
+        assert (run.training.aggregation, run.training.last_batch) == ("batches", "drop")
 
 
 def test_sl_vit_is_resized_as_printed() -> None:
