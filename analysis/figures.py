@@ -1,9 +1,10 @@
 """Figures from MLflow: `python -m analysis.figures SWEEP [--kind ...] [--metric ...] [--x algorithm.rho] [--out DIR]`.
 
 Without --kind: curves, and the sensitivity to every number of the configuration by which alone runs differ.
-- curves: metrics by round, a file per setting, a line per method.
+- curves: metrics by round (by what was sent: `--x megabytes_sent`), a file per setting, a line per method.
 - sensitivity: a table's metric by a hyper-parameter, the heterogeneity or the participation, a file per setting.
 - bars: a metric of many parts, such as the layers' Λ, at a round; a file per setting.
+- methods: a table's metric, a bar for each method; a file per setting.
 - classes: each class's accuracy by round, a file per setting and method.
 - partition: samples per client and class, from the configuration alone.
 - search: best so far by rounds trained, each trial by key, pairs of keys, importance; also of a grid's options.
@@ -34,12 +35,14 @@ from fedray.datasets import data_source
 from fedray.partitions import partition
 from fedray.partitions.heterogeneity import heatmap
 
-KINDS = ("curves", "sensitivity", "bars", "classes", "partition", "search")
+KINDS = ("curves", "sensitivity", "bars", "methods", "classes", "partition", "search")
 
 
 @styled
-def curves(sweep: Collected, metric: str = "test_accuracy", band: str = "seeds", smooth: int = 1) -> dict[str, Figure]:
-    """Draw a metric, or several with commas, by round.
+def curves(
+    sweep: Collected, metric: str = "test_accuracy", band: str = "seeds", smooth: int = 1, x: str = "round"
+) -> dict[str, Figure]:
+    """Draw a metric, or several with commas, by round, or by another metric that grows from round to round.
 
     Args:
         sweep: the collected sweep.
@@ -47,6 +50,7 @@ def curves(sweep: Collected, metric: str = "test_accuracy", band: str = "seeds",
         band: `seeds`, the sample standard deviation over seeds; or `clients`, the metric's `_std`, which is over
             clients, averaged over seeds.
         smooth: each point is the mean of this many evaluated rounds, itself the last.
+        x: `round`, or a metric; of that each method's mean over its seeds.
 
     Returns:
         Setting -> figure.
@@ -55,9 +59,10 @@ def curves(sweep: Collected, metric: str = "test_accuracy", band: str = "seeds",
         UserError: no run logs the metric by round, or no run has finished.
     """
     cells, wanted = labelled(sweep), metric.split(",")
+    across = [] if x == "round" else [x]
     logged = {
         name: {run_id: history(sweep, run_id, name) for run_id in cells["run_id"]}
-        for name in (*wanted, *(f"{name}_std" for name in wanted if band == "clients"))
+        for name in (*wanted, *across, *(f"{name}_std" for name in wanted if band == "clients"))
     }
     for name in logged:
         if not any(logged[name].values()):
@@ -65,7 +70,8 @@ def curves(sweep: Collected, metric: str = "test_accuracy", band: str = "seeds",
     figures = {}
     for setting, panel in cells.groupby("_column", sort=False):
         what = title(wanted[0], cells).removesuffix(" of the last round") if len(wanted) == 1 else " and ".join(wanted)
-        figure, area = axes("round", what + (f" (mean of {smooth} evaluations)" if smooth > 1 else ""), str(setting))
+        along = title(x, cells).removesuffix(" of the last round") if across else x
+        figure, area = axes(along, what + (f" (mean of {smooth} evaluations)" if smooth > 1 else ""), str(setting))
         for style, ((method, group), name) in zip(styles(), product(_methods(cells, panel), wanted), strict=False):
             runs = _frame(logged[name], group, smooth)
             if not len(runs):
@@ -73,7 +79,7 @@ def curves(sweep: Collected, metric: str = "test_accuracy", band: str = "seeds",
             mean, spread = runs.mean(axis=1), runs.std(axis=1)
             if band == "clients":
                 spread = _frame(logged[f"{name}_std"], group, smooth).mean(axis=1).reindex(mean.index)
-            at = runs.index.to_numpy()
+            at = (_frame(logged[x], group, 1).mean(axis=1).reindex(runs.index) if across else runs.index).to_numpy()
             area.plot(
                 at,
                 mean,
@@ -83,7 +89,7 @@ def curves(sweep: Collected, metric: str = "test_accuracy", band: str = "seeds",
             )
             if spread.notna().any():
                 area.fill_between(at, mean - spread, mean + spread, color=style["color"], alpha=0.15, linewidth=0)
-        area.xaxis.set_major_locator(MaxNLocator(integer=True))
+        area.xaxis.set_major_locator(MaxNLocator(integer=not across))
         figures[str(setting)] = with_legend(figure, area)
     return figures
 
@@ -203,6 +209,29 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
 
 
 @styled
+def methods(sweep: Collected, metric: str = DEFAULT) -> dict[str, Figure]:
+    """Draw a table's metric as one bar for each method, mean over seeds.
+
+    Returns:
+        Setting -> figure.
+    """
+    cells = labelled(sweep).assign(_value=values(sweep, metric))
+    figures = {}
+    for setting, panel in cells[cells["_value"] != NEVER].groupby("_column", sort=False):
+        found = panel.groupby("_row", sort=False)["_value"]
+        figure, area = axes("", title(metric, cells), str(setting))
+        heights = found.mean().dropna()
+        spread = found.std().reindex(heights.index).fillna(0)
+        area.bar(
+            heights.index, heights, 0.7, yerr=spread, capsize=1.5, facecolor="0.75", edgecolor="black", linewidth=0.6
+        )
+        area.tick_params(axis="x", rotation=90 if len(heights) > 4 else 0)
+        area.grid(axis="x", visible=False)
+        figures[str(setting)] = figure
+    return figures
+
+
+@styled
 def classes(sweep: Collected) -> dict[str, Figure]:
     """Draw the accuracy of each class (down) by round (across), mean over seeds.
 
@@ -289,12 +318,17 @@ def _methods(cells: pd.DataFrame, panel: pd.DataFrame) -> Iterator[tuple[str, pd
 
 def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
-    kind: Annotated[str, typer.Option(help="curves | sensitivity | bars | classes | partition | search")] = "",
-    x: Annotated[str, typer.Option(help="sensitivity: a key, algorithm.rho, say; default each that varies")] = "",
+    kind: Annotated[str, typer.Option(help=" | ".join(KINDS))] = "",
+    x: Annotated[
+        str,
+        typer.Option(
+            help="sensitivity: a key, algorithm.rho, say; default each that varies; curves: megabytes_sent, say"
+        ),
+    ] = "",
     metric: Annotated[
         str,
         typer.Option(
-            help="curves: logged by round, several with commas; sensitivity: as in tables; "
+            help="curves: logged by round, several with commas; sensitivity, methods: as in tables; "
             "bars: what its parts begin with"
         ),
     ] = "",
@@ -310,12 +344,15 @@ def main(
         raise unknown("--band", band, ("seeds", "clients"))
     sweep, drawn = collect(name), dict[str, dict[str, Figure]]()
     if kind in ("", "curves"):
-        drawn["curves"] = curves(sweep, metric or "test_accuracy", band, smooth)
+        by = x if kind and x else "round"
+        drawn["curves" if by == "round" else f"by-{by}"] = curves(sweep, metric or "test_accuracy", band, smooth, by)
     if kind in ("", "sensitivity"):
         keys = [x] if x else varied(sweep)
         drawn |= {f"sensitivity-{key}": sensitivity(sweep, key, (metric if kind else "") or DEFAULT) for key in keys}
     if kind == "bars":
         drawn["bars"] = bars(sweep, metric or "lambda", round)
+    if kind == "methods":
+        drawn["methods"] = methods(sweep, metric or DEFAULT)
     if kind == "classes":
         drawn["classes"] = classes(sweep)
     if kind == "search" or (not kind and sweep.search.keys):

@@ -1,6 +1,8 @@
 """What a table can show: a number per run, how it is called, and which way is better."""
 
+import json
 import re
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -9,10 +11,13 @@ import pandas as pd
 from analysis.axes import labels, separating
 from analysis.collect import SweepTable
 from analysis.plugins import words
+from fedray.algorithms import algorithm
 from fedray.common.errors import UserError, unknown
 from fedray.config import RunConfig
-from fedray.engine.cost import relative_compute
+from fedray.engine.cost import Cost, cost, input_shape, relative_compute
 from fedray.evaluation.registry import DECLARED, LOWER, declared, metric_title
+from fedray.models.base import parameter_count
+from fedray.tracking.tracker import ONCE as LOGGED_ONCE
 
 DEFAULT = "last10_test_accuracy"
 NAMES = {
@@ -42,12 +47,20 @@ WHICH = {
 """Of which round; a metric without one of these is that of the last."""
 COMPUTED = {
     "seconds_per_round": "seconds per round, evaluation not included",
+    "seconds_per_round_with_evaluation": "seconds per round, evaluation included",
+    "megabytes_down": "megabytes sent to clients, in all rounds together",
+    "megabytes_up": "megabytes sent by clients, in all rounds together",
+    "megabytes_sent": "megabytes sent to and by clients",
+    "megabytes_kept_by_client": "megabytes that a client keeps, from round to round and beside the model",
+    "megabytes_kept_by_server": "megabytes that the server keeps, the global model included",
     "relative_flops": "floating-point operations of a client's round in multiples of fedavg's, counted on the model, "
     "what a proximal loss costs included",
 }
-ONCE = ("evaluations", "best_round", "seconds_per_round", "diverged_round")
+ONCE = ("evaluations", "best_round", *LOGGED_ONCE)
 """Logged once per run, not by round."""
-LOWER_IS_BETTER = ("loss", "seconds", "rounds", "flops", "_std")
+COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_kept_by_server")
+"""Counted here, from the configuration; no run logs them."""
+LOWER_IS_BETTER = ("loss", "seconds", "rounds", "flops", "megabytes", "_std")
 NEVER = float("inf")
 """The round of a target that a run has never reached."""
 
@@ -78,10 +91,10 @@ def values(sweep: SweepTable, metric: str) -> pd.Series:
             ],
             cells.index,
         )
-    if metric == "relative_flops":
+    if metric in COUNTED:
         return pd.Series(
             [
-                _relative_flops(sweep.configs[cell]) if done else np.nan
+                _counted(metric, sweep.configs[cell]) if done else np.nan
                 for cell, done in zip(cells["cell"], finished, strict=True)
             ],
             cells.index,
@@ -89,7 +102,7 @@ def values(sweep: SweepTable, metric: str) -> pd.Series:
     column = f"metrics.final_{metric}" if f"metrics.final_{metric}" in cells else f"metrics.{metric}"
     if finished.any() and (column not in cells or cells.loc[finished, column].isna().any()):
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
-        raise unknown("--metric", metric, [*have, "rounds_to:PERCENT", "rounds_to:METHOD", "relative_flops"])
+        raise unknown("--metric", metric, [*have, "rounds_to:PERCENT", "rounds_to:METHOD", *COUNTED])
     return cells[column].where(finished) if column in cells else pd.Series(np.nan, cells.index)
 
 
@@ -186,14 +199,25 @@ def _best_of(cells: pd.DataFrame, method: str) -> pd.Series:
     return pd.Series([found.get(key, np.nan) for key in zip(settings, cells["seed"], strict=True)], cells.index)
 
 
-def _relative_flops(config: dict[str, Any]) -> float:
+def _counted(metric: str, config: dict[str, Any]) -> float:
     for section in ("algorithm", "model"):
         if ":" in config[section]["name"]:
             raise UserError(
-                f"--metric: relative_flops of {config[section]['name']}, a plug-in, cannot be "
+                f"--metric: {metric} of {config[section]['name']}, a plug-in, cannot be "
                 "counted: fedray imports no class that a store names"
             )
-    return relative_compute(RunConfig.parse(config))
+    run = RunConfig.parse(config)
+    if metric == "relative_flops":
+        return relative_compute(run)
+    shape, classes = input_shape(run)
+    model = 4 * parameter_count(run.model, shape, classes) / 1e6
+    found = _cost(json.dumps(run.algorithm.options()), json.dumps(run.model.options() | {"init": None}), shape, classes)
+    return model * (found.client if metric == "megabytes_kept_by_client" else 1 + found.server)
+
+
+@cache
+def _cost(method: str, model: str, shape: tuple[int, ...], classes: int) -> Cost:
+    return cost(algorithm(json.loads(method)), json.loads(model), shape, classes)
 
 
 def _first_round(sweep: SweepTable, run_id: str, target: float) -> float:

@@ -25,7 +25,7 @@ METRICS = (
     "speedup",
     "wall_clock_ratio",
     "relative_flops",
-    "seconds_per_round",
+    "seconds_per_round_with_evaluation",
 )
 
 

@@ -68,6 +68,7 @@ class ClientActor:
             "sums": arrays(reply.sums),
             "diverged": reply.diverged,
             "probes": reply.probes,
+            "sent": reply.sent,
             "states": {i: state for i, state in states.items() if i not in apart},
             "largest": max(sizes.values(), default=0),
             "each": {i: arrays(each) for i, each in reply.each.items()},
@@ -141,7 +142,7 @@ class RayBackend:
             states: dict[int, ClientState] = {i: _vectors(state) for i, state in head["states"].items()}
             states |= {i: ObjectState(ref) for (i, *_), ref in zip(sent, refs, strict=False) if i not in states}
             each = {i: _vectors(each) for i, each in head["each"].items()}
-            replies.append(Reply(_sums(head["sums"]), each, states, head["diverged"], head["probes"]))
+            replies.append(Reply(_sums(head["sums"]), each, states, head["diverged"], head["probes"], head["sent"]))
             largest = max(largest, head["largest"])
         self._apart = self._stay and largest >= self.stays_from
         return replies

@@ -113,7 +113,10 @@ def _metered(
     training: dict[str, object],
     meter: _Meter,
 ) -> Simulation:
-    """Three rounds of two clients with so many random samples each, weighed by the meter."""
+    """Three rounds of two clients with so many random samples each, weighed by the meter.
+
+    Steps are short, so that none diverges, whatever the scale of a method's loss.
+    """
     rng = np.random.default_rng(0)
     config = RunConfig.parse(
         {
@@ -122,7 +125,7 @@ def _metered(
             "clients": {"total": 2, "per_round": 2},
             "model": model,
             "algorithm": algorithm,
-            "training": {"rounds": ROUNDS + 1, "batch_size": 2, "lr": 0.01, **training},
+            "training": {"rounds": ROUNDS + 1, "batch_size": 2, "lr": 0.01, "clip_norm": 1.0, **training},
             "runtime": {"backend": "inline"},
         }
     )

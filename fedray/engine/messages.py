@@ -1,5 +1,6 @@
 """What the server and the processes that train clients send each other."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -52,6 +53,7 @@ class Reply:
         states: client -> its new state.
         diverged: which clients diverged, and why.
         probes: client -> what was measured of it.
+        sent: bytes of what these clients upload.
     """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class Reply:
     states: dict[int, ClientState] = field(default_factory=dict)
     diverged: dict[int, str] = field(default_factory=dict)
     probes: dict[int, dict[str, float]] = field(default_factory=dict)
+    sent: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,3 +79,8 @@ class PersonalEval:
     own: bool
     everyone: bool
     train: bool = False
+
+
+def size_in_bytes(tensors: Iterable[Tensor]) -> int:
+    """Of the different tensors: one that is sent under two names is sent once."""
+    return sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}.values())

@@ -26,7 +26,7 @@ class Result:
 
     Attributes:
         history: a row per evaluated round: `round`, `test_accuracy` in percent, `test_loss`, `train_loss`, `lr`, and
-            what `evaluation` asks for beside.
+            what `evaluation` asks for beside. `megabytes_sent`: 10^6 bytes to and from clients in all rounds so far.
         theta: float32 `(P,)`, the global model in the order of `model.parameters()`.
         layout: the slices of theta.
         state: everything that the run would go on from.
@@ -48,17 +48,23 @@ class Result:
         return f"<Result of {config.algorithm.name} on {config.data.name}: {of}, {last}>"
 
     def summary(self) -> dict[str, Any]:
-        """Last round's metrics, hashes and mean seconds per round (evaluation excluded)."""
-        last = self.history[-1]
+        """Last round's metrics, hashes, bytes sent, and mean seconds per round, without and with evaluation."""
+        last, state = self.history[-1], self.state
+        known: dict[str, float] = {}
+        if state.evaluation_seconds is not None:
+            known["seconds_per_round_with_evaluation"] = (state.seconds + state.evaluation_seconds) / state.round
+        if state.sent is not None:
+            known |= {"megabytes_down": state.sent[0] / 1e6, "megabytes_up": state.sent[1] / 1e6}
         return {
             "test_accuracy": last["test_accuracy"],
             "test_loss": last["test_loss"],
             "train_loss": last["train_loss"],
             **{name: last[name] for name in SOMETIMES if name in last},
-            "rounds": self.state.round,
+            "rounds": state.round,
             "theta_sha256": theta_sha256(self.theta),
-            "state_sha256": self.state.sha256(),
-            "seconds_per_round": self.state.seconds / self.state.round,
+            "state_sha256": state.sha256(),
+            "seconds_per_round": state.seconds / state.round,
+            **known,
         }
 
     def to_frame(self) -> "DataFrame":

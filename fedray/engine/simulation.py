@@ -17,7 +17,7 @@ from fedray.common.vectors import Vectors
 from fedray.engine.backend import Backend
 from fedray.engine.exact_sum import finite, total
 from fedray.engine.guard import unchanged
-from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
+from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply, size_in_bytes
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
 from fedray.engine.result import Result
@@ -44,6 +44,7 @@ class Trained:
         parts: what each process returned.
         reply: what is kept of it per client.
         dropped: number of clients whose numbers went wrong.
+        broadcast: what each client received.
         replies: what the server answers each client once it has aggregated, name -> `(M, ...)` by ascending id.
         beside: what the engine keeps for itself among the server's vectors.
     """
@@ -53,6 +54,7 @@ class Trained:
     parts: Sequence[Reply]
     reply: Reply
     dropped: int
+    broadcast: Broadcast
     replies: Vectors = field(default_factory=Vectors)
     beside: Vectors = field(default_factory=Vectors)
 
@@ -132,7 +134,7 @@ class Simulation:
             self.lap("local")
             reply = joined(parts)
             if not reply.diverged:
-                return Trained(server, weights, parts, reply, drawn - len(cohort))
+                return Trained(server, weights, parts, reply, drawn - len(cohort), broadcast)
             cohort = self._without(s.round, cohort, reply)  # the round is made again, as if they had not been drawn
 
     def _reduce(self, trained: Trained) -> dict[str, Tensor]:
@@ -177,7 +179,20 @@ class Simulation:
             active={**s.active, **dict.fromkeys(changed, s.round + 1)} if changed else s.active,
             seconds=s.seconds + time.perf_counter() - started,
             dropped=s.dropped + trained.dropped,
+            sent=None if s.sent is None else (s.sent[0] + self._received(trained), s.sent[1] + trained.reply.sent),
         )
+
+    def _received(self, trained: Trained) -> int:
+        """Bytes that the clients of a round receive: parameters and running statistics, the message, the answer."""
+        broadcast, whole = trained.broadcast, len(self._shared) == self.layout.size
+        each = size_in_bytes([broadcast.buffers, *broadcast.message.values(), *([broadcast.theta] * whole)])
+        each += 0 if whole else len(self._shared) * broadcast.theta.element_size()
+        return len(trained.weights) * each + size_in_bytes(trained.replies.values())
+
+    @cached_property
+    def _shared(self) -> Tensor:
+        """The positions in theta of what clients and server exchange."""
+        return self.layout.part(self.problem.config.algorithm.shares).nonzero().flatten()
 
     def _answered(self, trained: Trained) -> Mapping[int, ClientState]:
         """The new states, and in them what the server answers each client."""
@@ -191,6 +206,7 @@ class Simulation:
 
     def _record(self, trained: Trained, sums: Mapping[str, Tensor]) -> None:
         """Test the new state, and add a row to the history."""
+        started = time.perf_counter()
         tested = self._test()
         row = {"round": self._state.round, **tested.row, "train_loss": float(sums["train_loss"])}
         if self.probes:
@@ -199,7 +215,16 @@ class Simulation:
         if self._drops:
             row["dropped_clients"] = float(self._state.dropped)
         s = self._state
-        self._state = replace(s, history=[*s.history, row], tables={**s.tables, **tested.tables})
+        if s.sent is not None:
+            row["megabytes_sent"] = sum(s.sent) / 1e6
+        self._state = replace(
+            s,
+            history=[*s.history, row],
+            tables={**s.tables, **tested.tables},
+            evaluation_seconds=None
+            if s.evaluation_seconds is None
+            else s.evaluation_seconds + time.perf_counter() - started,
+        )
 
     def _probed(self, trained: Trained, update: Tensor | None, tested: Mapping[str, Tensor]) -> dict[str, float]:
         """What the probes find: means over the cohort, and values of the round."""
@@ -208,6 +233,7 @@ class Simulation:
             trained.weights,
             measured,
             update,
+            (self._state.theta - trained.broadcast.theta)[self._shared],
             self._tested,
             self.layout,
             tested.get("correct", torch.zeros(0)),
@@ -274,7 +300,7 @@ class Simulation:
             return torch.zeros(self.layout.size)
         if shares == "all":
             return update
-        return torch.zeros(self.layout.size).index_copy_(0, self.layout.part(shares).nonzero().flatten(), update)
+        return torch.zeros(self.layout.size).index_copy_(0, self._shared, update)
 
     def evaluate(self) -> dict[str, float]:
         """Test the state as the configuration asks, probes aside; accuracies in percent. Raises Diverged."""
@@ -409,6 +435,7 @@ def joined(parts: Sequence[Reply]) -> Reply:
         whole.each |= part.each
         whole.diverged |= part.diverged
         whole.probes |= part.probes
+        whole.sent += part.sent
     return whole
 
 

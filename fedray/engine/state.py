@@ -58,6 +58,10 @@ class State:
     """How often a client was left out of a round because its numbers went wrong."""
     tables: Mapping[str, Mapping[str, list[float]]] = field(default_factory=dict)
     """What the latest evaluation found beside numbers, name -> column -> values: `clients` and `confusion`."""
+    evaluation_seconds: float | None = 0.0
+    """Wall time of all evaluations; None after a checkpoint that does not know it."""
+    sent: tuple[int, int] | None = (0, 0)
+    """Bytes sent to the clients of all rounds and by them; None after a checkpoint that does not know it."""
 
     def sha256(self) -> str:
         """Hash of round, server, buffers and each client's hash: equal exactly when everything that matters is."""

@@ -20,7 +20,7 @@ from fedray.engine import device as devices
 from fedray.engine.device import keep_memory
 from fedray.engine.exact_sum import Accumulator, NotSummable, finite
 from fedray.engine.local_training import personal_client, train_client
-from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
+from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply, size_in_bytes
 from fedray.engine.problem import Problem
 from fedray.engine.state import loaded
 from fedray.evaluation.probes import probe_client
@@ -78,6 +78,7 @@ class Worker:
                     there,
                     task,
                 )
+            reply.sent += size_in_bytes(upload.vector for upload in uploads.values())
             each = {name: upload.vector for name, upload in uploads.items() if isinstance(upload, PerClient)}
             try:
                 if not math.isfinite(float(c.loss)):

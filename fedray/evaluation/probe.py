@@ -35,7 +35,8 @@ class EvaluatedRound:
     """A round after its aggregation.
 
     weights: client -> π_i. measured: client -> what probes found of it (`Probe.of_client`). update: Σ π_i u_i of the
-    shared parameters. theta: the new global model. correct, sums: of that model on the whole test set, as those of a
+    shared parameters. moved: how far these have moved on the server, from what clients received to what they are after
+    aggregation. theta: the new global model. correct, sums: of that model on the whole test set, as those of a
     `TrainedClient`, but `sums` are divided by 500; both empty for methods without a global model. test_counts: samples
     of the test set per class. holds(i): which classes client i has training samples of, bool `(C,)`.
     """
@@ -43,6 +44,7 @@ class EvaluatedRound:
     weights: Mapping[int, float]
     measured: Mapping[int, Mapping[str, float]]
     update: Tensor | None
+    moved: Tensor
     theta: Tensor
     layout: Layout
     correct: Tensor

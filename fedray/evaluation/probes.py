@@ -18,7 +18,7 @@ from fedray.common.errors import UserError
 from fedray.datasets.dataset import Samples
 from fedray.evaluation import angles
 from fedray.evaluation.probe import EvaluatedRound, Probe, TrainedClient
-from fedray.evaluation.proximal import proximal
+from fedray.evaluation.proximal import proximal, step_changes
 from fedray.models.network import Layout, Output
 
 
@@ -100,10 +100,14 @@ class Classes(Probe):
 
 
 class Drift(Probe):
-    """`drift`: ||y_i - x||, over the shared parameters (FedSOL, figure 6a); `drift_between` (figure 6b)."""
+    """`drift`: ||y_i - x||, over the shared parameters (FedSOL, figure 6a); `drift_between` (6b); `divergence`."""
 
     name = "drift"
-    metrics = {"drift": "drift ‖y_i - x‖", "drift_between": "distance between local models"}
+    metrics = {
+        "drift": "drift ‖y_i - x‖",
+        "drift_between": "distance between local models",
+        "divergence": "mean square distance of local models from the new global one",
+    }
 
     def check(self, algorithm: Algorithm) -> None:
         _refuse_without_global_model(self.name, algorithm)
@@ -116,7 +120,10 @@ class Drift(Probe):
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
         if seen.update is None:
             return {}
-        return drift_between({i: found["drift"] for i, found in seen.measured.items()}, seen.weights, seen.update)
+        lengths = {i: found["drift"] for i, found in seen.measured.items()}
+        return drift_between(lengths, seen.weights, seen.update) | divergence(
+            lengths, seen.weights, seen.update, seen.moved
+        )
 
 
 class Forgetting(Probe):
@@ -164,6 +171,26 @@ class Proximal(Probe):
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
         return proximal(seen.c, seen.algorithm, seen.received, seen.batch_size)
+
+
+class Step(Probe):
+    """What one more step at y_K does to the proximal and to the local loss (FedSOL's propositions speak of both)."""
+
+    name = "step"
+    metrics = {
+        "proximal_change": "change of the proximal loss by a step",
+        "proximal_change_linear": "first-order change of the proximal loss by a step",
+        "proximal_change_plain": "change of the proximal loss by a plain step",
+        "local_change": "change of the local loss by a step",
+        "local_change_plain": "change of the local loss by a plain step",
+    }
+    lower_is_better = frozenset(metrics)
+
+    def check(self, algorithm: Algorithm) -> None:
+        _refuse_without_global_model(self.name, algorithm)
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        return step_changes(seen.c, seen.algorithm, seen.batch_size)
 
 
 def _refuse_without_global_model(probe: str, algorithm: Algorithm) -> None:
@@ -236,6 +263,23 @@ def drift_between(lengths: Mapping[int, float], weights: Mapping[int, float], up
         return {}
     square = math.fsum(weights[i] * length**2 for i, length in lengths.items()) - float(update.double().square().sum())
     return {"drift_between": float(np.sqrt(max(2 * square / pairs, 0.0)))}
+
+
+def divergence(
+    lengths: Mapping[int, float], weights: Mapping[int, float], update: Tensor, moved: Tensor
+) -> dict[str, float]:
+    """`divergence`: Σ π_i ||y_i - x'||², x' the new global model (FL-Simulator's, whose code FedTOGA's builds on).
+
+    By y_i - x' = u_i - d it is Σ π_i ||u_i||² - 2 <Σ π_i u_i, d> + ||d||².
+
+    Args:
+        lengths: client -> ||u_i||.
+        weights: client -> π_i.
+        update: Σ π_i u_i of the shared parameters.
+        moved: d = x' - x of the same.
+    """
+    own, d = math.fsum(weights[i] * length**2 for i, length in lengths.items()), moved.double()
+    return {"divergence": max(own - 2 * float(update.double() @ d) + float(d.square().sum()), 0.0)}
 
 
 def over_cohort(measured: Mapping[int, Mapping[str, float]]) -> dict[str, float]:

@@ -7,10 +7,12 @@ has this loss, else 3. The paper does not say where in a round its figure measur
 
 import copy
 from collections import Counter
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.auxiliary import FedAvgKL, kl
 from fedray.algorithms.base import Algorithm, Forward
@@ -55,15 +57,19 @@ def proximal(
         c.network.buffers.copy_(buffers)
         loss = kl(target / tau, algorithm.logits(twin.shard(c.theta)[0]).double() / tau)
         with torch_draws(c.population.seed, "probes", c.round, c.id, c.theta.device):
-            cosines = _cosines(twin, algorithm, tau, c.samples if batch_size == "full" else batch_size)
+            size = c.samples if batch_size == "full" else batch_size
+            each = [_cosine(q, g_p) for _, g_p, q in _directions(twin, algorithm, tau, size)]
     finally:
         c.network.buffers.copy_(buffers)
-    found = {"proximal_loss": float(loss)}
+    found, cosines = {"proximal_loss": float(loss)}, [cosine for cosine in each if cosine is not None]
     return found | ({"proximal_cosine": sum(cosines) / len(cosines)} if cosines else {})
 
 
-def _cosines(twin: LocalClient, algorithm: Algorithm, tau: float, size: int) -> list[float]:
-    buffers, cosines = twin.network.buffers.clone(), []
+def _directions(
+    twin: LocalClient, algorithm: Algorithm, tau: float, size: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """For each batch of one pass through the shard in order (K_i at most): logits of x over τ, ∇L_p and q at y."""
+    buffers = twin.network.buffers.clone()
     for k in range(min(twin.steps, twin.per_epoch)):
         twin.network.buffers.copy_(buffers)
         twin.start_step(twin.steps - 1, *twin.population.samples.batch(twin.indices[k * size : (k + 1) * size]))
@@ -75,10 +81,51 @@ def _cosines(twin: LocalClient, algorithm: Algorithm, tau: float, size: int) -> 
         g_p, q = twin.grad(twin.theta, loss), algorithm.direction(twin)
         if (part := algorithm.trained_part(twin)) != "all":
             q = q * twin.network.moving(part)
-        lengths = [float(torch.linalg.vector_norm(v)) for v in (q, g_p)]
-        if min(lengths) >= NOTHING:
-            cosines.append(float(q.double() @ g_p.double()) / (lengths[0] * lengths[1]))
-    return cosines
+        yield target, g_p, q
+
+
+def _cosine(q: Tensor, g_p: Tensor) -> float | None:
+    lengths = [float(torch.linalg.vector_norm(v)) for v in (q, g_p)]
+    return float(q.double() @ g_p.double()) / (lengths[0] * lengths[1]) if min(lengths) >= NOTHING else None
+
+
+def step_changes(c: LocalClient, algorithm: Algorithm, batch_size: int | Literal["full"]) -> dict[str, float]:
+    """What one more step does to the proximal loss L_p and to the local loss L, at y = y_K. Changes nothing.
+
+    Args:
+        c: the client after its local training.
+        algorithm: the method.
+        batch_size: of the local training.
+
+    Returns:
+        Means over the batches of one pass through the samples in order (the first K_i, if that is fewer), of losses of
+        the batch in evaluation mode: `proximal_change` is L_p(y - η q) - L_p(y), q as in `proximal` and η the round's;
+        `proximal_change_linear` its first-order part -η <∇L_p, q>; `local_change` the same of the cross-entropy.
+        `..._plain`: along the plain gradient of the cross-entropy on the part that the method moves, instead of q.
+    """
+    buffers, tau = c.network.buffers.clone(), temperature(algorithm)
+    twin, found = _twin(c), dict[str, list[float]]()
+    try:
+        with torch_draws(c.population.seed, "probes", c.round, c.id, c.theta.device):
+            for target, g_p, q in _directions(twin, algorithm, tau, c.samples if batch_size == "full" else batch_size):
+                plain = twin.grad(twin.theta) * twin.network.moving(algorithm.trained_part(twin))
+                twin.network.buffers.copy_(buffers)
+                before = _losses(twin, algorithm, twin.theta, target, tau)
+                for name, direction in (("", q), ("_plain", plain)):
+                    after = _losses(twin, algorithm, twin.theta - c.lr * direction, target, tau)
+                    found.setdefault(f"proximal_change{name}", []).append(after[0] - before[0])
+                    found.setdefault(f"local_change{name}", []).append(after[1] - before[1])
+                linear = -c.lr * float(g_p.double() @ q.double())
+                found.setdefault("proximal_change_linear", []).append(linear)
+    finally:
+        c.network.buffers.copy_(buffers)
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def _losses(twin: LocalClient, algorithm: Algorithm, theta: Tensor, target: Tensor, tau: float) -> tuple[float, float]:
+    """L_p and cross-entropy of the batch at theta, in evaluation mode."""
+    z = algorithm.logits(twin.predict(theta)).double()
+    return float(kl(target.double(), z / tau)), float(cross_entropy(z, twin.y))
 
 
 def _twin(c: LocalClient) -> LocalClient:

@@ -6,10 +6,10 @@ from types import MappingProxyType
 from fedray.common.errors import UserError
 from fedray.common.plugins import resolve
 from fedray.evaluation.probe import Probe
-from fedray.evaluation.probes import Adaptation, Angles, Classes, Drift, Forgetting, Lambda, Proximal
+from fedray.evaluation.probes import Adaptation, Angles, Classes, Drift, Forgetting, Lambda, Proximal, Step
 
 PROBES: dict[str, type[Probe]] = {
-    kind.name: kind for kind in (Adaptation, Angles, Classes, Drift, Forgetting, Lambda, Proximal)
+    kind.name: kind for kind in (Adaptation, Angles, Classes, Drift, Forgetting, Lambda, Proximal, Step)
 }
 
 

@@ -74,7 +74,7 @@ def lognormal_sizes(n: int, clients: int, sigma: float, rng: np.random.Generator
     As FedDyn's code draws them (`unbalanced_sgm`): exp(N(ln(n/N), σ²)), divided by their sum, times n.
     """
     drawn = rng.lognormal(np.log(n / clients), sigma, clients)
-    sizes = (drawn / drawn.sum() * n).astype(np.int64)
+    sizes: Array = (drawn / drawn.sum() * n).astype(np.int64)
     sizes[0] += n - sizes.sum()
     return sizes
 

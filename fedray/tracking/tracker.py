@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 LAST = 10
 """How many evaluated rounds `last10_*` averages."""
+ONCE = ("seconds_per_round", "seconds_per_round_with_evaluation", "megabytes_down", "megabytes_up", "diverged_round")
+"""What is logged once, at the end, as it is."""
 ENDED = ("finished", "stopped", "pruned")
 """Statuses of cells that ended as they were meant to."""
 BATCH = 1000
@@ -267,10 +269,7 @@ class Tracker:
         What `summary` has under `tables` (name -> column -> values) becomes artefacts, `NAME.csv`.
         """
         metrics = final_metrics(run.history) if status in ENDED else {}
-        if "seconds_per_round" in summary:
-            metrics["seconds_per_round"] = summary["seconds_per_round"]
-        if "diverged_round" in summary:
-            metrics["diverged_round"] = summary["diverged_round"]
+        metrics |= {name: summary[name] for name in ONCE if name in summary}
         profile: Mapping[str, Any] = summary.get("profile", {})
         metrics |= profile.get("metrics", {})
         tags = {"fedray.status": status, "fedray.message": redacted(message)[:5000]}
@@ -326,7 +325,7 @@ def final_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
     validated = "validation_accuracy" in history[-1]
     selects = "validation_accuracy" if validated else "test_accuracy"
     result = {"evaluations": float(len(history))}
-    for name in [key for key in history[-1] if key not in ("round", "lr")]:
+    for name in [key for key in history[-1] if key not in ("round", "lr", "megabytes_sent")]:
         values = [row[name] for row in history if name in row]
         result[f"final_{name}"] = values[-1]
         result[f"last{LAST}_{name}"] = sum(values[-LAST:]) / len(values[-LAST:])

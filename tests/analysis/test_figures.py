@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from analysis.collect import collect
-from analysis.figures import bars, classes, curves, main, partitions, sensitivity, varied
+from analysis.figures import bars, classes, curves, main, methods, partitions, sensitivity, varied
 from analysis.style import WIDTH, styles
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
@@ -112,6 +112,34 @@ def test_two_metrics_with_the_deviation_over_clients(
     ]
     main("sweep", "curves", metric="local", out=tmp_path)
     assert "not drawn, without local: fedsam-0.1-0.5-0" in capsys.readouterr().out
+
+
+def test_accuracy_by_what_was_sent(store: Tracker, tmp_path: Path) -> None:
+    """Two seeds with cohorts of other sizes: at 1 and 3 MB after round 1, 2 and 6 after round 2, so at 2 and 4."""
+    cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1)]
+    logged = [rows(test_accuracy=(10, 20), megabytes_sent=(1, 2)), rows(test_accuracy=(30, 40), megabytes_sent=(3, 6))]
+    write(store, cells, {one["hash"]: ("finished", rows_) for one, rows_ in zip(cells, logged, strict=True)})
+    (figure,) = curves(collect("sweep"), x="megabytes_sent").values()
+    (axes,) = figure.axes
+    assert axes.get_xlabel() == "megabytes sent to and by clients"
+    assert np.asarray(axes.lines[0].get_xydata()).tolist() == [[2, 20], [4, 30]]
+    main("sweep", "curves", x="megabytes_sent", out=tmp_path)
+    assert [path.suffix for path in sorted(tmp_path.glob("sweep-by-megabytes_sent*"))] == [".pdf", ".png"]
+    with pytest.raises(UserError, match="--metric"):
+        curves(collect("sweep"), x="kilometres")
+
+
+def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
+    """Means over seeds, 20 and 50; a run that has not finished has none."""
+    cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0), cell(LARGE, 0.1, 0)]
+    outcomes = {cells[0]["hash"]: history(10), cells[1]["hash"]: history(30), cells[2]["hash"]: history(50)}
+    write(store, cells, {name: ("finished", rows_) for name, rows_ in outcomes.items()})
+    (figure,) = methods(collect("sweep"), "test_accuracy").values()
+    (area,) = figure.axes
+    assert [bar.get_height() for bar in area.patches] == [20, 50]
+    assert [text.get_text() for text in area.get_xticklabels()] == ["fedavg", "fedsam"]
+    main("sweep", "methods", metric="test_accuracy", out=tmp_path)
+    assert len(list(tmp_path.glob("sweep-methods-*"))) == 2
 
 
 def test_smoothing(store: Tracker) -> None:

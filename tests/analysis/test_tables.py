@@ -292,3 +292,15 @@ def test_relative_flops_are_counted_for_the_runs_model(store: Tracker) -> None:
     write(store, cells, {}, "own")
     with pytest.raises(UserError, match="relative_flops of os:path, a plug-in"):
         build(collect("own"), "relative_flops")
+
+
+def test_bytes_kept_are_counted_for_the_runs_model(store: Tracker) -> None:
+    """An MLP of 64 · 40 + 40 + 40 · 10 + 10 = 3,010 float32 parameters. FedDyn's client and server keep one vector."""
+    cells = [cell(a, 0.5, 0) for a in ({"name": "feddyn", "alpha": 0.1}, FEDAVG)]
+    for one in cells:
+        one["config"] |= {"data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [40]}}
+    write(store, cells, {one["hash"]: ("finished", history(70)) for one in cells})
+    by_client, by_server = (build(collect("sweep"), f"megabytes_kept_by_{whom}") for whom in ("client", "server"))
+    assert [one.mean for one in by_client.entries.values()] == pytest.approx([4 * 3010 / 1e6, 0])
+    assert [one.mean for one in by_server.entries.values()] == pytest.approx([8 * 3010 / 1e6, 4 * 3010 / 1e6])
+    assert list(by_server.ranks.values()) == [2, 1]

@@ -53,6 +53,12 @@ COSTS = {
 """As in the papers; FedLESAM-S and -D keep x_old beside SCAFFOLD's and FedDyn's vector."""
 
 
+def test_a_loss_of_any_scale_has_a_cost() -> None:
+    """FedGELA as its code has it: logits up to 10^5."""
+    found = cost(algorithm({"name": "fedgela", "scale_w": 1e10, "feature_norm": "model"}))
+    assert (found.client, found.server, found.gradients) == (0, 0, 1)
+
+
 @pytest.mark.parametrize("name", COSTS)
 def test_cost(name: str) -> None:
     found = cost(algorithm(name))

@@ -22,7 +22,7 @@ from fedray.engine.simulation import Simulation
 from fedray.evaluation import registry
 from tests.algorithms.digits import data
 
-EVERY_PROBE = ["angles", "classes", "drift", "forgetting", "lambda", "proximal"]
+EVERY_PROBE = ["angles", "classes", "drift", "forgetting", "lambda", "proximal", "step"]
 
 
 class Rows(nn.Module):

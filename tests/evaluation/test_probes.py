@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.sampling import draw_cohort
 from fedray.evaluation.angles import mean_angle, pairwise
 from fedray.evaluation.probes import drift_between
-from fedray.evaluation.proximal import proximal
+from fedray.evaluation.proximal import proximal, step_changes
 from tests.algorithms import quadratic
 from tests.evaluation.probed import EVERY_PROBE, arrays, digits, last_row, percent_right, trained, with_probes
 
@@ -131,6 +131,22 @@ def test_drift_on_quadratics(aggregation: str) -> None:
     assert row["drift_between"] == pytest.approx(math.sqrt(21.0625))
 
 
+@pytest.mark.parametrize("server_lr", [1.0, 0.5])
+@pytest.mark.parametrize("aggregation", ["uniform", "samples"])
+def test_divergence_on_quadratics(aggregation: str, server_lr: float) -> None:
+    """u_0 = (-1.5, 2), u_1 = (2.5, -0.25) as above; π = (½, ½), or (1/3, 2/3) by 1 and 2 samples; d = η_g Σ π_i u_i."""
+    case = quadratic.Case(
+        algorithm={"name": "fedavg"},
+        rounds=[{}],
+        training={"aggregation": aggregation, "server_lr": server_lr},
+        model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]},
+    )
+    row = last_row(with_probes(quadratic.problem(case), ["drift"]))
+    u, pi = [np.array([-1.5, 2]), np.array([2.5, -0.25])], (0.5, 0.5) if aggregation == "uniform" else (1 / 3, 2 / 3)
+    d = server_lr * sum(p * v for p, v in zip(pi, u, strict=True))
+    assert row["divergence"] == pytest.approx(sum(p * ((v - d) ** 2).sum() for p, v in zip(pi, u, strict=True)))
+
+
 def test_drift_between_is_that_over_all_pairs() -> None:
     """√(Σ_{i≠j} π_i π_j ||u_i - u_j||² / Σ_{i≠j} π_i π_j); nothing for a cohort of one."""
     u = torch.randn(5, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -189,6 +205,69 @@ def test_proximal_by_hand() -> None:
     )
     assert row["proximal_loss"] == pytest.approx(math.log(math.cosh(1 / 3)), rel=1e-5)
     assert row["proximal_cosine"] == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("mu", [None, 1.0])
+def test_step_by_hand(mu: float | None) -> None:
+    """As `test_proximal_by_hand`: y = (1, -1), and with s = 1/(1 + e²) the plain gradient there is (-s, s).
+
+    A model (m, -m) has L_p = log cosh(m/3) and L = log(1 + e^-2m). A plain step of η = 2 makes m = 1 + 2s. FedProx with
+    μ = 1 descends (-s, s) + (1, -1), which makes m = 2s - 1. ∇L_p = (t, -t)/6 with t = tanh(1/3).
+    """
+    method: Any = "fedavg" if mu is None else {"name": "fedprox", "mu": mu}
+    model = {"name": "tests.evaluation.probed:Rows", "rows": [[0], [0]]}
+    row = last_row(arrays(model, [[1]], [0], [0], method, lr=2, probes=["step"]))
+    s = 1 / (1 + math.exp(2))
+    q = -s if mu is None else 1 - s
+
+    def change(of: Callable[[float], float], slope: float) -> float:
+        return of(1 - 2 * slope) - of(1)
+
+    def local(m: float) -> float:
+        return math.log1p(math.exp(-2 * m))
+
+    def proximal_loss(m: float) -> float:
+        return math.log(math.cosh(m / 3))
+
+    assert row["proximal_change"] == pytest.approx(change(proximal_loss, q), rel=1e-4)
+    assert row["proximal_change_plain"] == pytest.approx(change(proximal_loss, -s), rel=1e-4)
+    assert row["local_change"] == pytest.approx(change(local, q), rel=1e-4)
+    assert row["local_change_plain"] == pytest.approx(change(local, -s), rel=1e-4)
+    assert row["proximal_change_linear"] == pytest.approx(-2 * 2 * q * math.tanh(1 / 3) / 6, rel=1e-4)
+
+
+def test_fedsols_step_hardly_moves_the_proximal_loss_where_its_first_order_part_says_so() -> None:
+    """Both sides: what is left beside the first-order part shrinks as η² (here by 100 for a tenth, within a factor 2).
+
+    y is where a training with η = 0.1 ends, η is changed afterwards.
+    """
+    model = {"name": "mlp", "hidden": [8]}
+    problem = digits({"name": "fedsol", "rho": 1.0}, model, rounds=1, local_epochs=4)
+    config, network = problem.config, problem.network("cpu")
+    population = Population(
+        Samples(problem.data.x_train, problem.data.y_train, problem.data, "cpu"),
+        10,
+        0,
+        6,
+        int(problem.shards.sizes.sum()),
+    )
+    broadcast = Broadcast(0, 0.1, network.theta.clone(), network.buffers.clone(), Vectors(), 1)
+    c, _ = train_client(
+        config.algorithm,
+        network,
+        population,
+        problem.shards[0],
+        config.training,
+        broadcast,
+        ClientTask(0, 1.0, Vectors()),
+    )
+    left = []
+    for lr in (0.1, 0.01):
+        c.lr = lr
+        found = step_changes(c, config.algorithm, 16)
+        left.append(abs(found["proximal_change"] - found["proximal_change_linear"]))
+        assert found["local_change"] < 0
+    assert 50 < left[0] / left[1] < 200
 
 
 @pytest.mark.parametrize(

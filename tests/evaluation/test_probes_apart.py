@@ -34,6 +34,7 @@ def test_probes_change_nothing(method: str) -> None:
         "classes": kind.keeps != "none",
         "drift": kind.shares == "none",
         "proximal": kind.shares == "none",
+        "step": kind.shares == "none",
     }
     probes = [probe for probe in EVERY_PROBE if not refused.get(probe)]
     model: Any = {"name": "mlp", "hidden": [12]} if kind.reads_taps else "tests.evaluation.probed:Careful"
@@ -143,7 +144,7 @@ def test_every_metric_is_documented() -> None:
         re.sub(r"^(accuracy_class_|lambda_).*", r"\1", name.removesuffix("_std"))
         for name in result.keys() - plain.keys()
     }
-    assert len(names) == 18
+    assert len(names) == 24
     for name in names:
         full = {"accuracy_class_": "accuracy_class_CLASS", "lambda_": "lambda_PARAMETER"}.get(name, name)
         assert f"`{full}`" in page, f"{full} is not in docs/probes.md"

@@ -133,6 +133,7 @@ CELLS = {
     "fedsol/figure5b": SEEDS,
     "fedsol/figure6": 2 * SEEDS,
     "fedsol/figure7": 2 * SEEDS,
+    "fedsol/propositions": 4 * SEEDS,  # FedAvg, FedProx, FedSOL with two radii
     "fedsol/figure8": 3,  # one seed: a surface is of one model
     "fedtoga/table1": 18 * 8 * 2 * SEEDS,  # methods x settings x client setups: 288
     "fedtoga/table2": 14 * 4 * 2 * SEEDS,  # 112
@@ -141,6 +142,7 @@ CELLS = {
     "fedtoga/table8": 9 * 4 * SEEDS,  # 36
     "fedtoga/table9": 7 * 2 * SEEDS,  # one printed value for two partitions: 14 runs
     "fedtoga/table10": 4 * 2 * SEEDS,
+    "fedtoga/divergence": 6 * 2 * SEEDS,  # methods x partitions
     "fedtoga/figure1": 3,  # one seed: a surface is of one model
     "fedtoga/figure2": (1 + 5 * 2) * SEEDS,  # 5 panels of 3 values that share one: 15 runs of which 11 differ
     # printed form against the code's

@@ -74,6 +74,8 @@ class Checkpoints:
                 "history": state.history,
                 "dropped": state.dropped,
                 "tables": state.tables,
+                "evaluation_seconds": state.evaluation_seconds,
+                "sent": state.sent,
                 "server": hashlib.sha256(content).hexdigest(),
                 "clients": clients,
                 "state_sha256": _with_clients(state, stored).sha256(),
@@ -226,6 +228,8 @@ def _state(
         manifest["seconds"],
         manifest["dropped"],
         manifest.get("tables", {}),  # checkpoints of earlier versions have none
+        manifest.get("evaluation_seconds"),
+        manifest.get("sent") and tuple(manifest["sent"]),
     )
 
 
