@@ -21,7 +21,7 @@ from fedray.engine.messages import Broadcast, ClientTask
 
 from . import kept
 from .averaging import fedavg
-from .cases import Case
+from .case import Case
 from .test_oracle import CLASSES, COHORTS, SIZES, TOLERANCE, dataset, flat, problem, world
 
 SEED = 0

@@ -33,7 +33,8 @@ from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.models.network import Layout
 
-from .cases import BASE, CASES, NOT_COMPARED, SETTINGS, Case
+from .case import BASE, SETTINGS, Case
+from .cases import CASES, NOT_COMPARED
 from .classifiers import fedgela, fedrod_with_heads
 from .nets import MLP, NormedMLP, SoftmaxRegression
 from .tensors import Tensors

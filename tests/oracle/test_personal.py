@@ -25,7 +25,7 @@ from fedray.models.network import Layout
 
 from . import personal
 from .averaging import fedavg
-from .cases import Case
+from .case import Case
 from .personal import Generator, Noise
 from .tensors import Tensors, zeros
 from .test_oracle import CLASSES, HIDDEN, SIZES, TOLERANCE, dataset, flat, problem, world
