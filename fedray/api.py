@@ -1,6 +1,8 @@
 """One run from Python: `fedray.simulate(config)` is what `fedray run` does."""
 
 import contextlib
+import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -11,7 +13,7 @@ from fedray.common.errors import Diverged
 from fedray.common.progress import Moved, bar
 from fedray.common.signals import sigterm_as_interrupt
 from fedray.common.yaml_files import load_yaml
-from fedray.config import RunConfig
+from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import Backend, InlineBackend
 from fedray.engine.device import refuse_missing
@@ -41,8 +43,8 @@ def simulate(
         result = fedray.simulate({"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"})
         print(result.history[-1]["test_accuracy"])
 
-    With `runtime.backend: ray` (the default) a local Ray is started unless one is running; `fedray.connect()` keeps one
-    for all calls.
+    One actor without a GPU is this process. For more a local Ray is started unless one is running; `fedray.connect()`
+    keeps one for all calls, and takes a cluster's address. `RAY_ADDRESS` names one, too.
 
     Args:
         config: a run's YAML file, or its contents as a nested mapping (docs/configuration.md).
@@ -81,8 +83,9 @@ def simulate(
 @contextlib.contextmanager
 def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend]]:
     """The problem as it will run, and its backend, for the duration of a block. Ray is imported only if it is used."""
-    if problem.config.runtime.backend == "inline":
-        refuse_missing(problem.config.runtime.torch_device)
+    runtime = problem.config.runtime
+    if runtime.backend == "inline" or _is_enough(runtime):
+        refuse_missing(runtime.torch_device)
         yield problem, InlineBackend()
         return
     from fedray.cluster.prepare import prepared
@@ -90,6 +93,14 @@ def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend]]:
 
     with prepared([(problem.config, problem.data)]) as (config,), contextlib.closing(RayBackend(config.runtime)) as ray:
         yield replace(problem, config=config), ray
+
+
+def _is_enough(runtime: Runtime) -> bool:
+    """Whether this process can be the one actor: it needs no GPU, it has the CPUs, and no cluster was named."""
+    ray = sys.modules.get("ray")
+    named = "RAY_ADDRESS" in os.environ or (ray is not None and ray.is_initialized())
+    cpus = os.cpu_count() or 1
+    return runtime.actors == 1 and runtime.gpus == 0 and runtime.cpus_per_actor <= cpus and not named
 
 
 def _run(

@@ -4,6 +4,7 @@ import contextlib
 import os
 import resource
 import signal
+import time
 from pathlib import Path
 
 import torch
@@ -57,6 +58,24 @@ class Hangs(Algorithm):
             Path(self.marker).unlink()
             Path(f"{self.marker}.pid").write_text(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class HangsLate(Algorithm):
+    """SIGSTOPs its own process in round 6, once, when the file `marker` exists; naps, so that it has reported before.
+
+    It leaves its process id beside the marker.
+    """
+
+    name = "hangs_late"
+    marker: str = ""
+
+    def begin(self, c: Client) -> None:
+        time.sleep(0.3 if self.marker else 0)
+        if c.lr < 0.1 * 0.9**4.5:
+            with contextlib.suppress(OSError):
+                Path(self.marker).unlink()
+                Path(f"{self.marker}.pid").write_text(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Greedy(Algorithm):
@@ -123,8 +142,6 @@ class Slow(Algorithm):
     nap: float = 0.05
 
     def begin(self, c: Client) -> None:
-        import time
-
         time.sleep(self.nap)
 
 

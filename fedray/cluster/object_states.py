@@ -8,11 +8,14 @@ import numpy as np
 import ray
 from torch import Tensor
 
+from fedray.algorithms.base import Algorithm
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import as_tensor
 from fedray.engine.state import ClientState, StateRef
 
 Arrays = dict[str, np.ndarray]
+STAYS_FROM = 64 << 10
+"""Bytes from which on a state stays in the object store; smaller ones travel with the reply."""
 SLACK = 1.1
 """How much longer than longest-first's the largest share may be for clients to stay where their states lie."""
 
@@ -31,6 +34,18 @@ class ObjectState(StateRef):
     def load(self) -> Vectors:
         """As in the base class. Raises ray.exceptions.ObjectLostError where its node is gone."""
         return Vectors({name: as_tensor(array) for name, array in ray.get(self.ref).items()})
+
+
+def stay(algorithm: Algorithm) -> bool:
+    """Whether states stay; where the server answers each client they pass through it anyway."""
+    return type(algorithm).reply is Algorithm.reply
+
+
+def note_hashes(hashes: Mapping[int, str], states: Mapping[int, ClientState]) -> None:
+    """Keep the hashes of states in the object store, so that each is computed once."""
+    for i, digest in hashes.items():
+        if isinstance(state := states[i], ObjectState):
+            state.sha256 = digest
 
 
 def packed(state: ClientState) -> "Arrays | StateRef":

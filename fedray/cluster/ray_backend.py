@@ -11,9 +11,19 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
-from fedray.algorithms import Algorithm
-from fedray.cluster.object_states import Arrays, ObjectState, arrays, copied, deal, packed, unpacked
-from fedray.cluster.timeouts import CallTimeouts
+from fedray.cluster.object_states import (
+    STAYS_FROM,
+    Arrays,
+    ObjectState,
+    arrays,
+    copied,
+    deal,
+    note_hashes,
+    packed,
+    stay,
+    unpacked,
+)
+from fedray.cluster.timeouts import CallTimeouts, Silence
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig, Runtime
@@ -32,9 +42,6 @@ RESPAWNS = 4
 """How often one call may lose its actor before the trial gives up (and is started again, elsewhere perhaps)."""
 STARTING = 600.0
 """Seconds that a new actor may take to be placed and to start."""
-
-STAYS_FROM = 64 << 10
-"""Bytes from which on a state stays in the object store; smaller ones travel with the reply."""
 
 SentTask = tuple[int, float, Arrays | StateRef]
 
@@ -99,16 +106,16 @@ class RayBackend:
 
     Args:
         runtime: the run's `runtime` section.
-        group: the trial's placement group, whose last `runtime.actors` bundles are the actors'; None outside of a
-            trial.
+        group: the trial's placement group, a bundle per actor; None outside of a trial.
+        silence: of the trial.
 
     Attributes:
         data: may be set to the data set's reference where the caller has put it into the object store (one copy a
             node).
     """
 
-    def __init__(self, runtime: Runtime, group: PlacementGroup | None = None) -> None:
-        self.runtime, self.group = runtime, group
+    def __init__(self, runtime: Runtime, group: PlacementGroup | None = None, silence: Silence | None = None) -> None:
+        self.runtime, self.group, self.silence = runtime, group, silence or Silence()
         self.data: ray.ObjectRef[Dataset] | None = None
         self.stays_from = STAYS_FROM
         self._actors: list[Any] = [None] * runtime.actors
@@ -125,8 +132,7 @@ class RayBackend:
         self._chunks = {split: number_of_chunks(len(samples)) for split, samples in problem.evaluated.items()}
         self._timeouts = CallTimeouts()
         self._homes: dict[int, int] = {}
-        # A method whose server answers each client has the states pass through it anyway.
-        self._stay = self._apart = type(problem.config.algorithm).reply is Algorithm.reply
+        self._stay = self._apart = stay(problem.config.algorithm)
         for slot, actor in enumerate(self._actors):
             if actor is None:
                 self._spawn(slot)
@@ -165,14 +171,14 @@ class RayBackend:
             written = _joined(self._call("write_states", calls))
         except RayTaskError as error:
             raise (error.cause if isinstance(error.cause, OSError) else error) from None
-        _note({i: known.sha256 for i, known in written.items()}, {i: state for i, _, state in versions})
+        note_hashes({i: known.sha256 for i, known in written.items()}, {i: state for i, _, state in versions})
         return written
 
     def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
         ids = list(states)
         calls = [(None, [(ids[k], packed(states[ids[k]])) for k in share]) for share in self._at_home(ids)]
         hashes = _joined(self._call("hash_states", calls))
-        _note(hashes, states)
+        note_hashes(hashes, states)
         return hashes
 
     def _at_home(self, clients: Sequence[int]) -> list[list[int]]:
@@ -204,8 +210,7 @@ class RayBackend:
         runtime = self.runtime
         strategy: Any = "DEFAULT"
         if self.group is not None:
-            bundle = self.group.bundle_count - runtime.actors + slot
-            strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundle)
+            strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=slot)
         self._actors[slot] = (
             ray.remote(ClientActor)
             .options(num_cpus=runtime.cpus_per_actor, num_gpus=runtime.gpus, scheduling_strategy=strategy)
@@ -226,6 +231,7 @@ class RayBackend:
             work = self._work(method, arguments[slot])
             for attempt in range(RESPAWNS + 1):
                 left = began[slot] + self._timeouts.limit(method, work, attempt) - time.monotonic()
+                self.silence.ask(left)
                 try:
                     first, *others = pending[slot]
                     answer = ray.get(first, timeout=max(left, 1.0))
@@ -268,13 +274,6 @@ class RayBackend:
 
 def _joined(answers: Sequence[dict[int, T]]) -> dict[int, T]:
     return {i: value for answer in answers for i, value in answer.items()}
-
-
-def _note(hashes: Mapping[int, str], states: Mapping[int, ClientState]) -> None:
-    """Keep the hashes of states in the object store, so that each is computed once."""
-    for i, digest in hashes.items():
-        if isinstance(state := states[i], ObjectState):
-            state.sha256 = digest
 
 
 def _broadcast(sent: dict[str, Any]) -> Broadcast:

@@ -2,9 +2,10 @@
 
     python -m tests.soak.soak [CELLS [SECONDS [KIND]]]
 
-CELLS (300) cells of about SECONDS (2) s. Every 30 s on average (exponentially distributed) one process of the sweep is
-killed (SIGKILL) or, one time in four, stands still for a while (SIGSTOP, 1 to 20 s, SIGCONT): the driver, one of Ray's
-daemons, a trial or a client actor (or, with KIND, one of that name: `trial`, `ClientActor`, `driver`, ...). Whenever
+CELLS (300) cells of about SECONDS (2) s, ten with one actor, ten with two, and so on. Every 30 s on average
+(exponentially distributed) one process of the sweep is killed (SIGKILL) or, one time in four, stands still for a while
+(SIGSTOP, 1 to 20 s, SIGCONT): the driver, one of Ray's daemons, a trial or a client actor (or, with KIND, one of that
+name: `trial`, `ClientActor`, `driver`, ...). Whenever
 the driver is gone `fedray sweep` is called again, until it says that all cells are finished. Then the hashes are those
 of undisturbed runs, every round is logged once, and from the 50th to the last cell neither memory, nor file
 descriptors, processes or the object store have grown. Prints a line for each kill and a line of JSON at the end; the
@@ -49,7 +50,11 @@ def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0
     nap = seconds / 30  # 10 rounds of 3 clients
     sweep = SWEEP | {
         "name": "soak",
-        "grid": {"algorithm": [{"name": "tests.plugins:Slow", "nap": nap}], "seed": list(range(cells))},
+        "grid": {},
+        "cases": [
+            {"algorithm": {"name": "tests.plugins:Slow", "nap": nap}, "seed": i, "runtime.actors": 1 + i // 10 % 2}
+            for i in range(cells)
+        ],
         "base": SWEEP["base"] | {"training": SWEEP["base"]["training"] | {"rounds": 10}},
     }
     write(folder, sweep)

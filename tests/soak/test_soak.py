@@ -12,7 +12,10 @@ from tests.sweep.running import SWEEP, done, fedray, write
 @pytest.mark.faults
 def test_a_sweeps_processes_have_the_names_that_the_soak_knows(tmp_path: Path) -> None:
     """A real sweep: while a cell trains there are its driver, Ray's GCS and raylet, a trial and a client actor."""
-    slow = SWEEP | {"grid": {"algorithm": [{"name": "tests.plugins:Slow", "nap": 0.3}]}}
+    slow = SWEEP | {
+        "base": SWEEP["base"] | {"runtime": {"actors": 2}},
+        "grid": {"algorithm": [{"name": "tests.plugins:Slow", "nap": 0.3}]},
+    }
     driver = fedray(tmp_path, "sweep", str(write(tmp_path, slow)), FEDRAY_SOAK="test")
     seen: set[str] = set()
     while driver.poll() is None:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.tune.experiment import Trial
 
 from fedray.common.errors import redacted
 from fedray.engine.disk.checkpoint import Checkpoints
+from fedray.engine.worker import LESS_MEMORY
 from fedray.sweep.cells import KEPT_PROBLEMS, Cell
 from fedray.sweep.storage import directory
 from fedray.sweep.trials.progress import Progress
@@ -76,8 +78,11 @@ class TuneReporter(tune.Callback):
         self.progress.note(f"the process of {self._cell(trial).label} died; starting it again from its checkpoint")
 
     def on_trial_error(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        reason = str(trial.get_error() or "the trial's process died").strip()
-        self._close(self._cell(trial), "failed", {"message": reason.splitlines()[-1], "traceback": reason})
+        error = trial.get_error()
+        reason = str(error or "the trial's process died").strip()
+        died = isinstance(trial.get_pickled_error(), RayActorError | OutOfMemoryError)
+        message = f"its process died again and again; if memory ran out, {LESS_MEMORY}" if died else None
+        self._close(self._cell(trial), "failed", {"message": message or reason.splitlines()[-1], "traceback": reason})
 
     def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
         while self._written and self._written[0].done():

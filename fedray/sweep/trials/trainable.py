@@ -1,4 +1,4 @@
-"""One cell of a sweep as Ray Tune runs it: a Trainable that owns the client actors and outlives its trials."""
+"""One cell of a sweep as Ray Tune runs it: a Trainable that trains or owns client actors, and outlives its trials."""
 
 import time
 import traceback
@@ -12,14 +12,16 @@ from ray.util import get_current_placement_group
 
 from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.resources import bundle
+from fedray.cluster.trial_backend import TrialBackend
 from fedray.common.errors import Diverged, UserError
-from fedray.config import RunConfig
+from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import rounds
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.state import State
+from fedray.sweep.trials.watch import silence_of
 
 REPORT_SECONDS = 1.0
 """A report is made about this often; rounds evaluated in between travel together. Only then can a trial be stopped."""
@@ -35,9 +37,9 @@ class DataRef:
 class CellTrainable(tune.Trainable):
     """Runs `config["cell"]`: `run`, a resolved configuration, checkpointing under `directory`; `data` is a key.
 
-    Each report holds `rows`, the newly evaluated rounds; the first one after a start holds all there are, so that
-    nothing is lost when a driver died between a checkpoint and its log. The last one has `status`: finished, diverged
-    or failed.
+    Each report holds `made`, the number of rounds, and `rows`, the newly evaluated ones; the first one after a start
+    holds all there are, so that nothing is lost when a driver died between a checkpoint and its log. The last one has
+    `status`: finished, diverged or failed.
     """
 
     @classmethod
@@ -47,7 +49,8 @@ class CellTrainable(tune.Trainable):
     def setup(self, config: dict[str, Any], data: Mapping[str, DataRef] | None = None) -> None:
         if data is not None:
             self._data = data
-        self._backend: RayBackend | None = None
+        self._backend: RayBackend | TrialBackend | None = None
+        self._runtime: Runtime | None = None
         self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -58,21 +61,28 @@ class CellTrainable(tune.Trainable):
         self._cell = config["cell"]
         self._rounds: Generator[State] | None = None
         self._history: list[dict[str, float]] = []
+        self._made = 0
         self._reported = 0
 
     def _open(self) -> Simulation:
         run = RunConfig.parse(self._cell["run"])
         reference = self._data[self._cell["data"]].ref
         problem = Problem.build(run, ray.get(reference))
-        if self._backend is None or self._backend.runtime != run.runtime:
-            if self._backend is not None:
-                self._backend.close()
-            self._backend = RayBackend(run.runtime, get_current_placement_group())
-        self._backend.data = reference
+        silence = silence_of(self.trial_id)
+        if self._backend is None or self._runtime != run.runtime:
+            self._close()
+            self._runtime = run.runtime
+            group = get_current_placement_group()
+            self._backend = TrialBackend() if run.runtime.actors == 1 else RayBackend(run.runtime, group)
+        self._backend.silence = silence
+        if isinstance(self._backend, RayBackend):
+            self._backend.data = reference
         return Simulation(problem, self._backend)
 
     def step(self) -> dict[str, Any]:
         try:
+            if self._backend is not None:
+                self._backend.silence.reported()
             if self._rounds is None:
                 self._simulation = self._open()
                 every = self._simulation.problem.config.runtime.checkpoint_every
@@ -92,7 +102,7 @@ class CellTrainable(tune.Trainable):
     def _advance(self, simulation: Simulation, states: Iterator[State]) -> dict[str, Any]:
         started = time.monotonic()
         for state in states:
-            self._history = state.history
+            self._history, self._made = state.history, state.round
             if simulation.done:
                 break
             new = len(state.history) > self._reported
@@ -103,7 +113,7 @@ class CellTrainable(tune.Trainable):
     def _rows(self) -> dict[str, Any]:
         rows, self._reported = self._history[self._reported :], len(self._history)
         last = rows[-1] if rows else {}
-        return {"rows": rows, "round": int(last.get("round", 0)), **last}
+        return {"rows": rows, "made": self._made, "round": int(last.get("round", 0)), **last}
 
     def _last(self, status: str, **more: Any) -> dict[str, Any]:
         return {"done": True, **self._rows(), "status": status, **more}
@@ -112,11 +122,18 @@ class CellTrainable(tune.Trainable):
         """The end of the process; of an unfinished cell (the sweep was told to stop) the rounds made are kept."""
         if self._rounds is not None:
             self._rounds.close()
+        self._close()
+
+    def _close(self) -> None:
         if self._backend is not None:
             self._backend.close()
 
 
 def resources(run: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-    """Bundle 0, for the trial, asks nothing; one bundle per actor. So trials cannot deadlock on one another."""
+    """A bundle per actor; with one actor the trial trains itself and has it, else it asks for nothing.
+
+    All are given at once, so trials cannot deadlock on one another.
+    """
     runtime = RunConfig.parse(run).runtime
-    return tune.PlacementGroupFactory([{}] + [bundle(runtime)] * runtime.actors)
+    bundles = [bundle(runtime)] * runtime.actors
+    return tune.PlacementGroupFactory(bundles if runtime.actors == 1 else [{}, *bundles])

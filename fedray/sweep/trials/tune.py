@@ -17,9 +17,10 @@ from fedray.sweep.trials.reporter import TuneReporter
 from fedray.sweep.trials.searcher import NextCells, trial_config
 from fedray.sweep.trials.session import Session
 from fedray.sweep.trials.trainable import CellTrainable, DataRef
+from fedray.sweep.trials.watch import Watch
 
 RETRIES = 3
-"""How often a trial whose process died is started again (from its checkpoint)."""
+"""How often a trial whose process died is started again (from its checkpoint) before it makes a new round."""
 
 
 def run_cells(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
@@ -62,7 +63,7 @@ def _tune(
             name="sweep",
             storage_path=str(folder),
             verbose=0,
-            callbacks=[reporter],
+            callbacks=[reporter, Watch(reporter.progress.note)],
             stop=sweep.stop or None,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             failure_config=tune.FailureConfig(max_failures=RETRIES),

@@ -1,0 +1,198 @@
+"""With one actor the trial trains: killed or stopped in the middle of a round, the numbers are those of one process."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+from fedray import simulate
+from fedray.cluster.object_states import ObjectState
+from fedray.cluster.timeouts import FIRST, FLOOR, SILENT, CallTimeouts, Silence
+from fedray.cluster.trial_backend import TrialBackend
+from fedray.engine.backend import InlineBackend
+from fedray.engine.loop import run
+from fedray.engine.simulation import Simulation
+from fedray.sweep import plan as planning
+from fedray.sweep.grid import Sweep
+from fedray.sweep.run import execute
+from fedray.sweep.trials import watch
+from fedray.sweep.trials.trainable import resources
+from fedray.sweep.trials.watch import Watch
+from tests.cluster.test_object_states import local_ray as local_ray
+from tests.cluster.test_object_states import problem
+from tests.sweep.running import SWEEP, runs, undisturbed
+
+
+def test_a_killed_and_a_stopped_trial_change_nothing(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A real SIGKILL in round 1 and a real SIGSTOP in round 6: both go on from their checkpoints."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
+    monkeypatch.setattr(watch, "SILENT", 8.0)
+    dies, hangs = tmp_path / "dies", tmp_path / "hangs"
+    training = SWEEP["base"]["training"] | {"lr_decay": 0.9}
+
+    def sweep(*algorithms: object) -> dict[str, Any]:
+        return {"name": "two", "base": SWEEP["base"] | {"training": training}, "grid": {"algorithm": list(algorithms)}}
+
+    disturbed = sweep(
+        {"name": "tests.plugins:dying_scaffold", "marker": str(dies)},
+        {"name": "tests.plugins:HangsLate", "marker": str(hangs)},
+    )
+    dies.touch()
+    hangs.touch()
+    assert execute(planning.plan(Sweep.model_validate(disturbed))) == {"finished": 2}
+    assert not dies.exists(), "nothing was killed"
+    assert not hangs.exists(), "nothing was stopped"
+    stopped = int((tmp_path / "hangs.pid").read_text())
+    assert not Path(f"/proc/{stopped}").exists(), "the stopped process is still there"
+    out = capsys.readouterr().out
+    assert "hangs: silent for" in out
+    assert out.count("died; starting it again from its checkpoint") == 2
+    found = {run.data.tags["fedray.state_sha256"] for run in runs(tmp_path)}
+    assert found == set(undisturbed(sweep("scaffold", "fedavg")).values())
+
+
+def test_states_stay_in_the_object_store_and_the_numbers_are_the_same(local_ray: None) -> None:
+    built, backend = problem("scaffold"), TrialBackend()
+    backend.stays_from = 1
+    simulation = Simulation(built, backend)
+    for _ in range(5):
+        simulation.step()
+    kept = simulation.state().clients
+    assert kept
+    assert all(isinstance(state, ObjectState) for state in kept.values())
+    assert simulation.result().summary()["state_sha256"] == run(built, InlineBackend()).summary()["state_sha256"]
+    assert all(isinstance(state, ObjectState) and state.sha256 for state in kept.values())
+
+
+def test_what_a_trial_asks_for() -> None:
+    """One actor is the trial; several are its own processes, and it asks for nothing itself."""
+    base = SWEEP["base"] | {"algorithm": "fedavg"}
+    one, three = (
+        resources(base | {"runtime": {"actors": n, "cpus_per_actor": 2, "gpus_per_actor": 0.5}}) for n in (1, 3)
+    )
+    assert (one.head_bundle_is_empty, one.bundles) == (False, [{"CPU": 2, "GPU": 0.5}])
+    assert (three.head_bundle_is_empty, three.bundles) == (True, [{"CPU": 2, "GPU": 0.5}] * 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "address", "starts"),
+    [
+        ({}, None, False),
+        ({"actors": 2}, None, True),
+        ({"gpus_per_actor": 0.5}, None, True),
+        ({"cpus_per_actor": 10_000}, None, True),
+        ({}, "127.0.0.1:1", True),
+    ],
+)
+def test_a_single_run_starts_ray_only_where_it_needs_it(
+    changes: dict[str, Any], address: str | None, starts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepared(*_: object) -> None:
+        raise RuntimeError("Ray is started")
+
+    monkeypatch.setattr("fedray.cluster.prepare.prepared", prepared)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    if address is None:
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    else:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    config = SWEEP["base"] | {"algorithm": "fedavg", "training": {"rounds": 1}, "runtime": changes}
+    if starts:
+        with pytest.raises(RuntimeError, match="Ray is started"):
+            simulate(config)
+    else:
+        assert len(simulate(config).history) == 1
+
+
+def test_a_trial_speaks_only_before_a_call_that_may_outlast_its_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SILENT is 240 s. A call of 120 s fits in it; the first of its kind, 3600 s, does not: the driver waits 3720 s."""
+    now, told = [0.0], list[float]()
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    silence, timeouts = Silence(told.append), CallTimeouts()
+    silence.reported()
+    silence.ask(timeouts.limit("train", 1, 0))
+    assert told == [FIRST + FLOOR]
+    timeouts.measured("train", 1, 0.1)
+    silence.reported()
+    for now[0] in (1.0, SILENT - FLOOR):
+        silence.ask(timeouts.limit("train", 1, 0))
+    assert told == [FIRST + FLOOR]
+    now[0] = SILENT - FLOOR + 1
+    silence.ask(timeouts.limit("train", 1, 0))
+    assert told == [FIRST + FLOOR, 2 * FLOOR]
+
+
+class Watched:
+    """A watch over one trial, with a clock and what the trial has told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.told, self.killed = 0.0, None, 0
+        self.trial: Any = SimpleNamespace(
+            trial_id="t",
+            temporary_state=SimpleNamespace(ray_actor="actor"),
+            run_metadata=SimpleNamespace(num_failures=2),
+        )
+        monkeypatch.setattr(watch.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(watch, "_told", lambda trial: self.told)
+        monkeypatch.setattr(watch, "_internal_kv_del", lambda *_, **__: None)
+        monkeypatch.setattr(watch.ray, "kill", self._kill)
+        self.watch = Watch(lambda text: None)
+
+    def _kill(self, actor: object) -> None:
+        self.killed += 1
+
+    def passes(self, seconds: float, step: float = 1.0) -> None:
+        for _ in range(int(seconds / step)):
+            self.now += step
+            self.watch.on_step_end(0, [self.trial])
+
+    def reports(self, made: int) -> None:
+        self.watch.on_trial_result(0, [], self.trial, {"made": made})
+
+
+def test_a_silent_trial_is_killed_each_time_after_twice_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch)
+    for kill in range(3):
+        watched.watch.on_trial_start(0, [], watched.trial)
+        watched.reports(1)
+        watched.passes(SILENT * 2**kill)
+        assert watched.killed == kill
+        watched.passes(2)
+        assert watched.killed == kill + 1
+        watched.watch.on_trial_recover(0, [], watched.trial)
+        watched.passes(10 * SILENT)
+        assert watched.killed == kill + 1, "it has no process"
+
+
+def test_a_slow_trial_says_so_and_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch)
+    watched.watch.on_trial_start(0, [], watched.trial)
+    watched.reports(1)
+    watched.told = b"17.0 5000.0"  # type: ignore[assignment]
+    watched.passes(SILENT + 4000)
+    assert not watched.killed
+    watched.passes(1010)
+    assert watched.killed
+
+
+def test_a_driver_that_was_stopped_does_not_count_that_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch)
+    watched.watch.on_trial_start(0, [], watched.trial)
+    watched.reports(1)
+    watched.passes(36_000, step=36_000)
+    assert not watched.killed
+
+
+def test_only_a_new_round_resets_the_count_of_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch)
+    watched.reports(5)
+    assert watched.trial.run_metadata.num_failures == 0
+    watched.trial.run_metadata.num_failures = 1
+    watched.reports(5)
+    assert watched.trial.run_metadata.num_failures == 1
