@@ -90,9 +90,12 @@ def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend]]:
         return
     from fedray.cluster.prepare import prepared
     from fedray.cluster.ray_backend import RayBackend
+    from fedray.cluster.room import placed
 
-    with prepared([(problem.config, problem.data)]) as (config,), contextlib.closing(RayBackend(config.runtime)) as ray:
-        yield replace(problem, config=config), ray
+    with prepared([(problem.config, problem.data)]) as (resolved,):
+        config = placed(resolved)
+        with contextlib.closing(RayBackend(config.runtime)) as ray:
+            yield replace(problem, config=config), ray
 
 
 def _is_enough(runtime: Runtime) -> bool:

@@ -256,7 +256,11 @@ class Runtime(Section):
     number's last bits, so only they identify a cell."""
 
     backend: Annotated[Literal["inline", "ray"], EXCLUDED] = "ray"
-    actors: Annotated[int, EXCLUDED] = Field(1, gt=0, description="processes that train clients, per run")
+    actors: Annotated[Annotated[int, Field(gt=0)] | Literal["auto"], EXCLUDED] = Field(
+        1,
+        description="processes that train clients, per run; 1: the run's own. auto: as many as there is room for when "
+        "a cell starts, shared with the cells that are left",
+    )
     cpus_per_actor: Annotated[float, EXCLUDED] = Field(1, ge=0)
     gpus_per_actor: Annotated[Annotated[float, Field(ge=0)] | Literal["auto"], EXCLUDED] = Field(
         0.0, description="fractions share a GPU; auto: as many actors a GPU as the measured memory of one allows"
@@ -302,6 +306,11 @@ class Runtime(Section):
         found = super().identity_entries(written) | {"device": self.torch_device}
         on_gpu = ("deterministic", "cuda_graph")
         return {key: value for key, value in found.items() if self.torch_device == "cuda" or key not in on_gpu}
+
+    @property
+    def actor_count(self) -> int:
+        """How many actors: of `auto` one, until a cell starts (`fedray.cluster.room`)."""
+        return 1 if self.actors == "auto" else self.actors
 
     @property
     def gpus(self) -> float:

@@ -118,7 +118,7 @@ class RayBackend:
         self.runtime, self.group, self.silence = runtime, group, silence or Silence()
         self.data: ray.ObjectRef[Dataset] | None = None
         self.stays_from = STAYS_FROM
-        self._actors: list[Any] = [None] * runtime.actors
+        self._actors: list[Any] = [None] * runtime.actor_count
 
     def open(self, problem: Problem) -> None:
         self._setup = (

@@ -29,10 +29,10 @@ def capacity(runtime: Runtime, node: dict[str, float]) -> int:
 def refuse_infeasible(runtime: Runtime, nodes: Sequence[dict[str, float]]) -> None:
     """Raise UserError where the actors of one run can never be placed on nodes with these total resources."""
     room = sum(capacity(runtime, node) for node in nodes)
-    if room < runtime.actors:
+    if room < runtime.actor_count:
         have = "; ".join(" ".join(f"{node.get(r, 0):g} {r}" for r in ("CPU", "GPU")) for node in nodes)
         raise UserError(
-            f"runtime.actors: {runtime.actors} actors of {runtime.cpus_per_actor:g} CPU and "
+            f"runtime.actors: {runtime.actor_count} actors of {runtime.cpus_per_actor:g} CPU and "
             f"{runtime.gpus:g} GPU each are asked for, {room} fit; nodes have: {have}"
         )
 

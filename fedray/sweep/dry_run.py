@@ -41,7 +41,8 @@ def show(plan: Plan, address: str | None) -> None:
     for runtime, count in plan.requests.items():
         asked = " + ".join(f"{amount:g} {name}" for name, amount in bundle(runtime).items())
         refuse_infeasible(runtime, nodes)
-        room = sum(capacity(runtime, node) for node in nodes) // runtime.actors
+        room = sum(capacity(runtime, node) for node in nodes) // runtime.actor_count
         if runtime.gpus_per_actor == "auto":
             asked += " (auto: a whole GPU until one client has been measured)"
-        console.print(f"{count} trials ask for {runtime.actors} actor(s) of {asked} each: fits, {room} at a time")
+        actors = "as many as fit" if runtime.actors == "auto" else runtime.actors
+        console.print(f"{count} trials ask for {actors} actor(s) of {asked} each: fits, {room} at a time")

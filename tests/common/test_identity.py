@@ -85,6 +85,7 @@ def test_the_runtime_enters_by_what_can_change_a_bit() -> None:
         return RunConfig.parse(config | {"runtime": given}).identity("d")["runtime"]
 
     assert runtime(actors=4, backend="inline", checkpoint_every=3, cpus_per_actor=2) == {"device": "cpu", "threads": 1}
+    assert runtime(actors="auto") == {"device": "cpu", "threads": 1}
     assert runtime(threads=2, gpus_per_actor=0.5) == {
         "device": "cuda",
         "threads": 2,

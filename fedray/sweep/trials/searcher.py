@@ -1,4 +1,4 @@
-"""The searcher that Tune asks for trials, where later draws follow from the results of earlier ones."""
+"""The searcher that Tune asks for trials: the next cell as soon as it may start."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -11,17 +11,18 @@ from fedray.sweep.grid import Sweep
 from fedray.sweep.storage import directory
 from fedray.sweep.trials.reporter import TuneReporter
 from fedray.sweep.trials.session import Session
+from fedray.sweep.trials.shares import Shares
 
 
 class NextCells(Searcher):
-    """Hands out the cells of a search, the next generation of draws as soon as its results allow (`sweep.studies`).
+    """Hands out cells; of a search the next generation of draws as soon as its results allow (`sweep.studies`).
 
     It keeps no state: what is to be drawn follows from the outcomes, which are in `session` and in MLflow.
     """
 
-    def __init__(self, session: Session, cells: Sequence[Cell], reporter: TuneReporter) -> None:
+    def __init__(self, session: Session, cells: Sequence[Cell], reporter: TuneReporter, shares: Shares) -> None:
         super().__init__()
-        self.session, self.reporter, self._queue = session, reporter, deque(cells)
+        self.session, self.reporter, self.shares, self._queue = session, reporter, shares, deque(cells)
         self._known = -1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "NextCells":
@@ -34,13 +35,15 @@ class NextCells(Searcher):
         return True
 
     def suggest(self, trial_id: str) -> Any:
-        """The next trial; None where results have to come in first; FINISHED where there is nothing left to draw."""
-        if not self._queue and len(self.session.values) != self._known:
+        """The next trial; None where results or room have to come first; FINISHED where nothing is left."""
+        learns = self.session.plan.sweep.learns
+        if learns and not self._queue and len(self.session.values) != self._known:
             self._known = len(self.session.values)
             self._learn()
         if self._queue:
-            return {"cell": trial_config(self.session.plan.sweep, self._queue.popleft())}
-        running = any(self.session.statuses.get(cell) in (None, "running") for cell in self.session.tried)
+            actors = self.shares.give(self._queue[0], len(self._queue))
+            return {"cell": trial_config(self.session.plan.sweep, self._queue.popleft(), actors)} if actors else None
+        running = learns and any(self.session.statuses.get(cell) in (None, "running") for cell in self.session.tried)
         return None if running else Searcher.FINISHED
 
     def _learn(self) -> None:
@@ -60,11 +63,12 @@ class NextCells(Searcher):
         """Nothing: there is no state."""
 
 
-def trial_config(sweep: Sweep, cell: Cell) -> dict[str, Any]:
+def trial_config(sweep: Sweep, cell: Cell, actors: int) -> dict[str, Any]:
     """What a trial is told of its cell."""
     return {
         "hash": cell.hash,
         "run": cell.run.resolved(),
+        "actors": actors,
         "data": cell.data,
         "directory": str(directory(cell)),
         "report_each": bool(sweep.scheduler or sweep.stop),

@@ -35,7 +35,8 @@ class DataRef:
 
 
 class CellTrainable(tune.Trainable):
-    """Runs `config["cell"]`: `run`, a resolved configuration, checkpointing under `directory`; `data` is a key.
+    """Runs `config["cell"]`: `run`, a resolved configuration, on `actors`, checkpointing under `directory`; `data` is a
+    key.
 
     Each report holds `made`, the number of rounds, and `rows`, the newly evaluated ones; the first one after a start
     holds all there are, so that nothing is lost when a driver died between a checkpoint and its log. The last one has
@@ -44,7 +45,7 @@ class CellTrainable(tune.Trainable):
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        return resources(config["cell"]["run"])
+        return resources(config["cell"])
 
     def setup(self, config: dict[str, Any], data: Mapping[str, DataRef] | None = None) -> None:
         if data is not None:
@@ -69,11 +70,12 @@ class CellTrainable(tune.Trainable):
         reference = self._data[self._cell["data"]].ref
         problem = Problem.build(run, ray.get(reference))
         silence = silence_of(self.trial_id)
-        if self._backend is None or self._runtime != run.runtime:
+        runtime = run.runtime.model_copy(update={"actors": self._cell["actors"]})
+        if self._backend is None or self._runtime != runtime:
             self._close()
-            self._runtime = run.runtime
+            self._runtime = runtime
             group = get_current_placement_group()
-            self._backend = TrialBackend() if run.runtime.actors == 1 else RayBackend(run.runtime, group)
+            self._backend = TrialBackend() if runtime.actors == 1 else RayBackend(runtime, group)
         self._backend.silence = silence
         if isinstance(self._backend, RayBackend):
             self._backend.data = reference
@@ -129,11 +131,13 @@ class CellTrainable(tune.Trainable):
             self._backend.close()
 
 
-def resources(run: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+def resources(cell: Mapping[str, Any]) -> tune.PlacementGroupFactory:
     """A bundle per actor; with one actor the trial trains itself and has it, else it asks for nothing.
 
     All are given at once, so trials cannot deadlock on one another.
+
+    Args:
+        cell: `run`, a resolved configuration, and `actors`, how many it gets.
     """
-    runtime = RunConfig.parse(run).runtime
-    bundles = [bundle(runtime)] * runtime.actors
-    return tune.PlacementGroupFactory(bundles if runtime.actors == 1 else [{}, *bundles])
+    bundles = [bundle(RunConfig.parse(cell["run"]).runtime)] * cell["actors"]
+    return tune.PlacementGroupFactory(bundles if len(bundles) == 1 else [{}, *bundles])

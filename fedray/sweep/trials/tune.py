@@ -14,8 +14,9 @@ from fedray.sweep.grid import Sweep
 from fedray.sweep.storage import scratch
 from fedray.sweep.trials.progress import Progress
 from fedray.sweep.trials.reporter import TuneReporter
-from fedray.sweep.trials.searcher import NextCells, trial_config
+from fedray.sweep.trials.searcher import NextCells
 from fedray.sweep.trials.session import Session
+from fedray.sweep.trials.shares import Shares
 from fedray.sweep.trials.trainable import CellTrainable, DataRef
 from fedray.sweep.trials.watch import Watch
 
@@ -46,16 +47,18 @@ def _tune(
         "RAY_AIR_NEW_OUTPUT": "0",
         "TUNE_GLOBAL_CHECKPOINT_S": "3600",
         "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-        "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
-    }  # a cell may end before it was ever evaluated
+        "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a cell may end before it was ever evaluated
+        "TUNE_MAX_PENDING_TRIALS_PG": "200",  # as without a searcher: else trials would start one after the other
+    }
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the TuneReporter says what failed
+    shares = Shares(max_concurrent)
     tuner = tune.Tuner(
         tune.with_parameters(CellTrainable, data=data),
-        param_space={} if sweep.learns else {"cell": tune.grid_search([trial_config(sweep, cell) for cell in cells])},
+        param_space={},
         tune_config=tune.TuneConfig(
             scheduler=_scheduler(sweep, cells),
-            search_alg=NextCells(session, cells, reporter) if sweep.learns else None,
-            num_samples=-1 if sweep.learns else 1,
+            search_alg=NextCells(session, cells, reporter, shares),
+            num_samples=-1,
             max_concurrent_trials=max_concurrent,
             reuse_actors=True,
         ),
@@ -63,7 +66,7 @@ def _tune(
             name="sweep",
             storage_path=str(folder),
             verbose=0,
-            callbacks=[reporter, Watch(reporter.progress.note)],
+            callbacks=[reporter, Watch(reporter.progress.note), shares],
             stop=sweep.stop or None,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             failure_config=tune.FailureConfig(max_failures=RETRIES),

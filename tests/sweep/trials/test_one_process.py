@@ -74,7 +74,8 @@ def test_what_a_trial_asks_for() -> None:
     """One actor is the trial; several are its own processes, and it asks for nothing itself."""
     base = SWEEP["base"] | {"algorithm": "fedavg"}
     one, three = (
-        resources(base | {"runtime": {"actors": n, "cpus_per_actor": 2, "gpus_per_actor": 0.5}}) for n in (1, 3)
+        resources({"run": base | {"runtime": {"cpus_per_actor": 2, "gpus_per_actor": 0.5}}, "actors": n})
+        for n in (1, 3)
     )
     assert (one.head_bundle_is_empty, one.bundles) == (False, [{"CPU": 2, "GPU": 0.5}])
     assert (three.head_bundle_is_empty, three.bundles) == (True, [{"CPU": 2, "GPU": 0.5}] * 3)
@@ -138,10 +139,10 @@ class Watched:
             temporary_state=SimpleNamespace(ray_actor="actor"),
             run_metadata=SimpleNamespace(num_failures=2),
         )
-        monkeypatch.setattr(watch.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
         monkeypatch.setattr(watch, "_told", lambda trial: self.told)
         monkeypatch.setattr(watch, "_internal_kv_del", lambda *_, **__: None)
-        monkeypatch.setattr(watch.ray, "kill", self._kill)
+        monkeypatch.setattr(ray, "kill", self._kill)
         self.watch = Watch(lambda text: None)
 
     def _kill(self, actor: object) -> None:
