@@ -16,7 +16,7 @@ from fedray.cli.archive import export, import_, verify
 from fedray.cli.data import data_app
 from fedray.cli.listing import list_
 from fedray.cli.run import Set, assignments, run
-from fedray.cli.runs import rm, status
+from fedray.cli.runs import clean, rm, status
 from fedray.common.entry import entry
 from fedray.common.errors import UserError, redacted
 
@@ -159,6 +159,7 @@ app.command("import")(import_)
 app.command("verify")(verify)
 app.command()(status)
 app.command()(rm)
+app.command()(clean)
 app.add_typer(data_app, name="data")
 add_scripts(app)
 

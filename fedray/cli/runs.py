@@ -1,4 +1,4 @@
-"""`fedray status` and `fedray rm`: what the store knows of a sweep, and how to take it out again."""
+"""`fedray status`, `rm` and `clean`: what is known of a sweep, and how to take its runs or its files out again."""
 
 from typing import Annotated
 
@@ -46,3 +46,38 @@ def rm(
         typer.confirm(f"delete {len(runs)} runs of {name} from MLflow{shared}?", abort=True)
     delete_runs(runs)
     print(f"{name}: {len(runs)} runs deleted{shared}")
+
+
+def clean(
+    name: Annotated[str | None, typer.Argument(metavar="[SWEEP]", help="only this sweep's cells; else all")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="remove the files; else they are only listed")] = False,
+) -> None:
+    """Remove the files of cells that are done: checkpoints, models, clients' states. Runs in MLflow stay (`rm`)."""
+    from fedray.sweep.cleaning import cleanable, remove
+    from fedray.sweep.storage import storage
+
+    if not storage().is_dir():
+        print(f"{storage()}: there is nothing")
+        return
+    with cleanable(name) as (goes, stays):
+        for folder in goes:
+            print(f"{_bytes(folder.nbytes):>9} {folder.path} ({folder.why})")
+        for why in sorted({folder.why for folder in stays}):
+            kept = [folder.nbytes for folder in stays if folder.why == why]
+            print(f"{_bytes(sum(kept)):>9} stay: {len(kept)} cells ({why})")
+        total = _bytes(sum(folder.nbytes for folder in goes))
+        if yes:
+            remove(goes)
+            print(f"{total} removed in {len(goes)} folders")
+        else:
+            print(f"{total} in {len(goes)} folders would go, trained models with them; --yes removes them")
+
+
+def _bytes(count: int) -> str:
+    """As a text: `512 B`, `1.5 MB`."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"

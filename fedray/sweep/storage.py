@@ -88,9 +88,8 @@ def scratch() -> Iterator[Path]:
     own = root / uuid.uuid4().hex
     with (root / "lock").open("a") as one_at_a_time:
         fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
-        for left in root.iterdir():
-            if left.is_dir() and _is_abandoned(left):
-                shutil.rmtree(left, ignore_errors=True)
+        for left in abandoned():
+            shutil.rmtree(left, ignore_errors=True)
         own.mkdir()
         lock = (own / "lock").open("w")
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -99,6 +98,12 @@ def scratch() -> Iterator[Path]:
     finally:
         shutil.rmtree(own, ignore_errors=True)
         lock.close()
+
+
+def abandoned() -> list[Path]:
+    """What killed drivers have left."""
+    root = storage() / "tune"
+    return [path for path in root.iterdir() if path.is_dir() and _is_abandoned(path)] if root.is_dir() else []
 
 
 def _is_abandoned(path: Path) -> bool:
@@ -115,10 +120,15 @@ def directory(cell: Cell) -> Path:
     return storage() / "cells" / cell.hash
 
 
+def lock_file(name: str) -> Path:
+    """What a process that runs the sweep holds."""
+    return storage() / "locks" / name.replace("/", "_")
+
+
 @contextlib.contextmanager
 def sweep_lock(name: str) -> Iterator[None]:
     """One process per sweep and storage; the lock goes with its holder, however that ends. Raises UserError."""
-    path = storage() / "locks" / name.replace("/", "_")
+    path = lock_file(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         try:

@@ -1,11 +1,15 @@
-"""What `fedray status` says of a sweep, and what `fedray rm` takes out of the store."""
+"""What `fedray status` says of a sweep, what `fedray rm` takes out of the store and `fedray clean` off the disk."""
 
+import fcntl
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedray.cli import main as cli
-from fedray.sweep.storage import storage
+from fedray.sweep.storage import Claims, storage, sweep_lock
 from fedray.tracking.store import search
 from fedray.tracking.tracker import Tracker
 from tests.analysis.conftest import store
@@ -58,3 +62,119 @@ def test_rm_leaves_what_another_sweep_shares(
     (run,) = search(store.client, store.experiment, f"tags.`fedray.cell` = '{three['hash']}'")
     code, out = call(monkeypatch, capsys, "rm", run.info.run_id, "--yes")
     assert (code, out) == (0, f"{run.info.run_id}: 1 runs deleted\n")
+
+
+def hashed(seed: int) -> dict[str, Any]:
+    """A cell with a hash as real ones have: hexadecimal."""
+    return cell(FEDAVG, 0.1, seed) | {"hash": f"{seed + 10:016x}"}
+
+
+def stored(*hashes: str) -> list[Path]:
+    """Folders of cells, 1,000 bytes each."""
+    folders = [storage() / "cells" / name for name in hashes]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "client-0-1.safetensors").write_bytes(bytes(1000))
+    return folders
+
+
+def held_elsewhere(path: Path, offset: int | None = None) -> int:
+    """Lock a file, or a byte of it, in a process of its own, until it is reaped. Returns its id."""
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        file = path.open("a+b")
+        if offset is None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        else:
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, offset)
+        os.write(tell, b"x")
+        signal.pause()
+    os.read(told, 1)
+    return child
+
+
+def test_clean_lists_and_with_yes_removes_what_is_done(
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Finished and diverged cells go, and what a killed driver left; others resume from theirs, or are not known."""
+    monkeypatch.chdir(tmp_path)
+    cells = [hashed(seed) for seed in range(3)]
+    statuses = ("finished", "diverged", "failed")
+    write(store, cells, {one["hash"]: (is_, history(50)) for one, is_ in zip(cells, statuses, strict=True)})
+    finished, diverged, failed, unknown = stored(*(one["hash"] for one in cells), "feedbeef00000000")
+    left = storage() / "tune" / "left"
+    left.mkdir(parents=True)
+    (left / "lock").touch()
+    code, out = call(monkeypatch, capsys, "clean")
+    assert code == 0
+    assert sorted(out.splitlines()[:3]) == sorted(
+        [
+            f"     1 kB {finished} (finished)",
+            f"     1 kB {diverged} (diverged)",
+            f"      0 B {left} (left by a killed sweep)",
+        ]
+    )
+    assert out.splitlines()[3:] == [
+        "     1 kB stay: 1 cells (failed)",
+        "     1 kB stay: 1 cells (is not in this store)",
+        "2 kB in 3 folders would go, trained models with them; --yes removes them",
+    ]
+    assert all(folder.exists() for folder in (finished, diverged, failed, unknown, left))
+    before = len(list(search(store.client, store.experiment, "")))
+    code, out = call(monkeypatch, capsys, "clean", "--yes")
+    assert (code, out.splitlines()[-1]) == (0, "2 kB removed in 3 folders")
+    assert [folder.exists() for folder in (finished, diverged, failed, unknown, left)] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert len(list(search(store.client, store.experiment, ""))) == before
+
+
+def test_clean_of_a_sweep_leaves_other_sweeps_alone(
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one, two = (hashed(seed) for seed in (0, 1))
+    write(store, [one], {one["hash"]: ("finished", history(50))})
+    write(store, [two], {two["hash"]: ("finished", history(50))}, name="other")
+    mine, others = stored(one["hash"], two["hash"])
+    code, _ = call(monkeypatch, capsys, "clean", "sweep", "--yes")
+    assert (code, mine.exists(), others.exists()) == (0, False, True)
+
+
+def test_clean_never_touches_what_runs(
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A finished cell of a sweep that another process runs, and one that another process runs again."""
+    monkeypatch.chdir(tmp_path)
+    one, two = (hashed(seed) for seed in (0, 1))
+    write(store, [one], {one["hash"]: ("finished", history(50))})
+    write(store, [two], {two["hash"]: ("finished", history(50))}, name="other")
+    mine, others = stored(one["hash"], two["hash"])
+    with sweep_lock("sweep"), Claims(storage() / "locks" / "cells"):
+        pass  # makes the files
+    holders = [
+        held_elsewhere(storage() / "locks" / "sweep"),
+        held_elsewhere(storage() / "locks" / "cells", int(two["hash"], 16) % 2**62),
+    ]
+    try:
+        code, out = call(monkeypatch, capsys, "clean", "--yes")
+        assert code == 0
+        assert "stay: 1 cells (belongs to a sweep that is running)" in out
+        assert "stay: 1 cells (is being run)" in out
+        assert mine.exists()
+        assert others.exists()
+        code, out = call(monkeypatch, capsys, "clean", "sweep", "--yes")
+        assert (code, mine.exists()) == (0, True)
+        assert out.splitlines()[-1] == "0 B removed in 0 folders"
+    finally:
+        for holder in holders:
+            os.kill(holder, signal.SIGKILL)
+            os.waitpid(holder, 0)
+    assert call(monkeypatch, capsys, "clean", "--yes")[0] == 0
+    assert not mine.exists()
+    assert not others.exists()

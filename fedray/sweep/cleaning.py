@@ -1,0 +1,86 @@
+"""What may be removed from the storage: what belongs to cells that are done, and what killed drivers have left."""
+
+import contextlib
+import fcntl
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedray.sweep.storage import Claims, abandoned, lock_file, storage
+from fedray.tracking.archive import stored_sweep
+from fedray.tracking.store import best_runs, open_store, search, status
+
+DONE = ("finished", "diverged")
+"""Status of the cells that no call runs again, so that nobody resumes from their checkpoints."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of the storage: its size, and why it may go or has to stay."""
+
+    path: Path
+    nbytes: int
+    why: str
+
+
+@contextlib.contextmanager
+def cleanable(name: str | None = None) -> Iterator[tuple[list[Folder], list[Folder]]]:
+    """Look through the storage; for the duration of a block nobody else can begin to run a cell that may go.
+
+    Args:
+        name: of the sweep whose cells to look at; None: all that lie there, and what killed drivers have left.
+
+    Yields:
+        The folders that may go, and those of cells that stay.
+
+    Raises:
+        UserError: there is no store that knows which cells are done, or it does not know the sweep.
+    """
+    root = storage()
+    found = sorted((root / "cells").iterdir()) if (root / "cells").is_dir() else []
+    cells = None if name is None else {cell["hash"] for cell in stored_sweep(name).cells}
+    folders = [path for path in found if path.is_dir() and (cells is None or path.name in cells)]
+    client, experiment = open_store()
+    runs = best_runs(client, experiment, [path.name for path in folders])
+    goes, stays = list[Folder](), list[Folder]()
+    with Claims(root / "locks" / "cells") as claims, _running(root / "locks") as locks:
+        sweeps = (run.data.tags["fedray.sweep"] for run in search(client, experiment, "tags.`fedray.kind` = 'sweep'"))
+        running = {sweep for sweep in sweeps if lock_file(sweep) in locks}
+        theirs = {cell["hash"] for sweep in running for cell in stored_sweep(sweep).cells}
+        for path in folders:
+            run = runs.get(path.name)
+            why = "is not in this store" if run is None else status(run)
+            if path.name in theirs or (run is not None and run.data.tags.get("fedray.sweep") in running):
+                why = "belongs to a sweep that is running"
+            elif why in DONE and not claims.take([path.name]):
+                why = "is being run"
+            (goes if why in DONE else stays).append(Folder(path, _size(path), why))
+        if name is None:
+            goes += [Folder(path, _size(path), "left by a killed sweep") for path in abandoned()]
+        yield goes, stays
+
+
+def remove(folders: Sequence[Folder]) -> None:
+    """Remove folders. Raises OSError."""
+    for folder in folders:
+        shutil.rmtree(folder.path)
+
+
+@contextlib.contextmanager
+def _running(locks: Path) -> Iterator[set[Path]]:
+    """The lock files of sweeps that are running; none of the others can start for the duration of a block."""
+    with contextlib.ExitStack() as stack:
+        running = set()
+        for path in locks.iterdir():
+            if path.name != "cells":
+                file = stack.enter_context(path.open("a"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    running.add(path)
+        yield running
+
+
+def _size(path: Path) -> int:
+    return sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())
