@@ -35,7 +35,8 @@ docs: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements.txt -e '.[dev]'
 	touch $@
 
-# Three quarters of an hour on two idle cores; PAIRS=5 for a look. Results go to .fedray/bench and into docs/performance.md.
+# An hour on two idle cores; PAIRS=5 for a look. Results go to .fedray/bench and into docs/performance.md. Two benchmarks
+# are called by hand: `states` (16 GB of disk) and `quickstart` (asks for another checkout).
 PAIRS ?= 20
 BENCH := $(BIN)/python -m tests.benchmarks
 bench: .venv/ready
@@ -43,6 +44,8 @@ bench: .venv/ready
 	$(BENCH).overhead --workload w1 --peers --bf16 --pairs $(PAIRS) --out .fedray/bench/overhead-w1.json
 	$(BENCH).overhead --workload w0 --peers --pairs $(PAIRS) --out .fedray/bench/overhead-w0.json
 	$(BENCH).step --pairs $(PAIRS) --out .fedray/bench/step.json
+	$(BENCH).kept --pairs $(PAIRS) --out .fedray/bench/kept.json
+	$(BENCH).auto --pairs $(PAIRS) --out .fedray/bench/auto.json
 	$(BENCH).precision --pairs $(PAIRS) --out .fedray/bench/precision.json
 	$(BENCH).sweep_overhead --out .fedray/bench/sweep-1s.json
 	$(BENCH).sweep_overhead --seconds 10 --out .fedray/bench/sweep-10s.json

@@ -52,7 +52,7 @@ def main(
         if bf16:
             systems.append(p.ours(workload, actors, precision="bf16"))
         if workload == "w0":
-            systems += [p.floor(workload, 1, "floor, one process"), p.ours(workload, 0)]
+            systems += [p.floor(workload, 1, "floor, one process"), p.ours(workload, 0), p.ours(workload, 1)]
         missing: dict[str, str] = {}
         if peers:
             from tests.benchmarks.peers import started
@@ -82,6 +82,7 @@ def main(
             against("fedray bf16", "fedray contiguous" if images else "fedray", "<= 1/2.5")
         if workload == "w0":
             against("fedray inline", "floor, one process")
+            against("fedray, one process", "floor, one process", "<= 1.4")
         for peer in (system.name for system in systems if system.name.startswith(("flower", "pfl"))):
             kind = peer.split(",")[0]
             against("fedray inline" if peer.endswith("one process") else "fedray", peer, PEER_GOALS[kind, workload])

@@ -105,13 +105,13 @@ class System:
         return {"workers": sum(map(pss, self.workers)), "others": sum(map(pss, everyone - set(self.workers)))}
 
 
-def ours(work: str, actors: int, algorithm: str = "fedavg", precision: str = "fp32") -> System:
+def ours(work: str, actors: int | str, algorithm: str = "fedavg", precision: str = "fp32") -> System:
     """fedray."""
     label = (
         "fedray"
         + (f" {algorithm}" if algorithm != "fedavg" else "")
         + (f" {precision}" if precision != "fp32" else "")
-        + (" inline" if not actors else "")
+        + {0: " inline", 1: ", one process", "auto": " auto"}.get(actors, "")
     )
     module = "tests.benchmarks.systems.ours"
     return System(label, [sys.executable, "-m", module, work, str(actors), algorithm, precision])
@@ -295,6 +295,16 @@ def rollup(pid: int, field: str) -> float:
 def pss(pid: int) -> float:
     """Proportional set size in MB: shared pages are divided among those that share them."""
     return rollup(pid, "Pss")
+
+
+def anonymous(pid: int) -> float:
+    """RssAnon in MB: memory that is neither shared nor of files."""
+    return rollup(pid, "Anonymous")
+
+
+def shared(pid: int) -> float:
+    """Shared memory in MB of a process and all below it, the object store's, each page counted once."""
+    return sum(rollup(one, "Pss_Shmem") for one in {pid, *descendants(pid)})
 
 
 def uss(pid: int) -> float:

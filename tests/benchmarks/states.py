@@ -1,10 +1,10 @@
 """Many large states: SCAFFOLD with 2,000 clients of a million parameters against 200, and FedAvg's memory.
 
 python -m tests.benchmarks.states                       # an hour; 16 GB of disk, nothing else running
-python -m tests.benchmarks.states --clients 400 --rounds 20
+python -m tests.benchmarks.states --clients 40 --few 20 --rounds 4
 """
 
-import json
+import os
 import shutil
 import tempfile
 import time
@@ -24,6 +24,7 @@ from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
+from tests.benchmarks import pairs as p
 
 COHORT, SAMPLES, HIDDEN = 20, 20, 13_333  # P = 75 x 13,333 + 10 = 999,985
 
@@ -49,14 +50,6 @@ def problem(algorithm: str, clients: int, rounds: int) -> Problem:
     return Problem.build(config, data)
 
 
-def own_memory() -> int:
-    """RssAnon of this process, the trial: bytes that are neither shared nor of files."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("/proc/self/status: no RssAnon")
-
-
 def measured(algorithm: str, clients: int, rounds: int, folder: Path) -> dict[str, Any]:
     """Median seconds of the last 20 rounds, of a checkpoint after 20 changed states, of loading; memory."""
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
@@ -78,6 +71,7 @@ def measured(algorithm: str, clients: int, rounds: int, folder: Path) -> dict[st
         assert found is not None
         resumed = Simulation(simulation.problem, backend)
         resumed.restore(found)
+        assert resumed.state().sha256() == simulation.state().sha256()
         on_disk = sum(path.stat().st_size for path in folder.iterdir())
         return {
             "algorithm": algorithm,
@@ -86,7 +80,7 @@ def measured(algorithm: str, clients: int, rounds: int, folder: Path) -> dict[st
             "round_seconds": median(seconds[-20:]),
             "checkpoint_seconds": median(saves[-2:]),
             "load_seconds": loading,
-            "own_memory": own_memory(),
+            "own_memory": p.anonymous(os.getpid()),
             "disk": on_disk,
         }
     finally:
@@ -98,28 +92,31 @@ def main(
     clients: Annotated[int, typer.Option(min=COHORT)] = 2000,
     rounds: Annotated[int, typer.Option(min=4)] = 100,
     few: Annotated[int, typer.Option(min=COHORT)] = 200,
+    out: Path | None = None,
 ) -> None:
-    """Print a line of JSON for each run, then the ratios with what they should be at most."""
-    found = {}
-    for name, algorithm, number in (
-        ("plain", "fedavg", clients),
-        ("few", "scaffold", few),
-        ("many", "scaffold", clients),
-    ):
-        folder = Path(tempfile.mkdtemp(prefix="fedray-states-"))
-        try:
-            with ProcessPoolExecutor(1, get_context("spawn")) as alone:  # its memory is that of this run alone
-                found[name] = alone.submit(measured, algorithm, number, rounds, folder).result()
-        finally:
-            shutil.rmtree(folder)
-        print(json.dumps(found[name]), flush=True)
-    many, less, plain = found["many"], found["few"], found["plain"]
-    for what, ratio in (
-        ("round, many clients / few", many["round_seconds"] / less["round_seconds"]),
-        ("checkpoint, many clients / few", many["checkpoint_seconds"] / less["checkpoint_seconds"]),
-        ("own memory of the trial, SCAFFOLD / FedAvg", many["own_memory"] / plain["own_memory"]),
-    ):
-        print(f"{what}: {ratio:.2f} (<= 1.2)")
+    """Print the ratios."""
+    with p.report("states", out) as told:
+        found = {}
+        for name, algorithm, number in (
+            ("plain", "fedavg", clients),
+            ("few", "scaffold", few),
+            ("many", "scaffold", clients),
+        ):
+            folder = Path(tempfile.mkdtemp(prefix="fedray-states-"))
+            try:
+                with ProcessPoolExecutor(1, get_context("spawn")) as alone:  # its memory is that of this run alone
+                    found[name] = alone.submit(measured, algorithm, number, rounds, folder).result()
+            finally:
+                shutil.rmtree(folder)
+        many, less, plain = found["many"], found["few"], found["plain"]
+        for figure, ratio in (
+            (f"round, {clients} clients / {few}", many["round_seconds"] / less["round_seconds"]),
+            (f"checkpoint, {clients} clients / {few}", many["checkpoint_seconds"] / less["checkpoint_seconds"]),
+            ("anonymous memory of the trial, SCAFFOLD / FedAvg", many["own_memory"] / plain["own_memory"]),
+        ):
+            told.add(figure, round(ratio, 2), "<= 1.2")
+        told.add("clients with a state after the resume", many["with_state"], str(clients))
+        told.add("what was measured", "see beside", **{name: str(one) for name, one in found.items()})
 
 
 if __name__ == "__main__":

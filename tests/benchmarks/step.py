@@ -1,11 +1,13 @@
-"""FedTOGA's local step against FedAvg's, in one process: at most 2.1 times, two backward passes being most of it.
+"""A local step in one process: FedTOGA's against FedAvg's, and FedAvg's with and without the in-place guard.
 
-python -m tests.benchmarks.step            # LeNet (w2), about 4 minutes; --workload w1 takes 2
+python -m tests.benchmarks.step            # LeNet (w2), about 6 minutes; --workload w1 takes 3
 """
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
+from unittest import mock
 
 import typer
 
@@ -25,6 +27,19 @@ def main(workload: str = "w2", pairs: Annotated[int, typer.Option(min=1)] = 20, 
     with p.report(f"step {workload}", out) as told:
         toga, average = (Simulation(problem(work, name, actors=0), InlineBackend()) for name in ("fedtoga", "fedavg"))
         told.add("step of fedtoga / fedavg", p.paired(toga.step, average.step, pairs), "<= 2.1")
+
+        def unguarded() -> None:
+            with contextlib.ExitStack() as stack:
+                for module in ("local_training", "simulation"):
+                    stack.enter_context(mock.patch(f"fedray.engine.{module}.unchanged", _nothing))
+                stack.enter_context(mock.patch("fedray.engine.local_training.refuse_changed"))
+                average.step()
+
+        told.add("step with the in-place guard / without", p.paired(average.step, unguarded, pairs), "<= 1.01")
+
+
+def _nothing(*_: object) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
 
 
 if __name__ == "__main__":

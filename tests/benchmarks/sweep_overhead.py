@@ -3,7 +3,7 @@
     python -m tests.benchmarks.sweep_overhead                     # 100 cells of 1 s, about 2 minutes
     python -m tests.benchmarks.sweep_overhead --seconds 10        # of 10 s, about 10 minutes
 
-A cell is a job that keeps its actor busy for `--seconds` (an algorithm that spins for a tenth of it in each of ten
+A cell is a job that keeps its trial busy for `--seconds` (an algorithm that spins for a tenth of it in each of ten
 rounds). As in the papers' tables several methods (here: learning rates) share each of five seeds' partitions. Wall time
 is that of `fedray sweep`'s own execution, from a fresh process to the last cell logged: the imports, Ray's start and
 MLflow's store are in it.
@@ -49,7 +49,7 @@ def sweep(cells: int, seconds: float, data: Path) -> dict[str, object]:
 
 
 def watched(command: list[str], folder: Path, env: dict[str, str]) -> tuple[float, list[float]]:
-    """Wall time of the command, and the largest unique memory of each client actor, in MB, while it ran."""
+    """Wall time of the command, and the largest unique memory of each trial, in MB, while it ran."""
     began = time.perf_counter()
     log = (folder / "log").open("w")
     process = subprocess.Popen(command, cwd=p.ROOT, env=env, stdout=log, stderr=subprocess.STDOUT)
@@ -61,7 +61,7 @@ def watched(command: list[str], folder: Path, env: dict[str, str]) -> tuple[floa
                 title = Path(f"/proc/{pid}/cmdline").read_text()
             except OSError:
                 continue
-            if "ClientActor" in title:
+            if "ray::_Inner" in title:
                 largest[pid] = max(largest.get(pid, 0.0), p.uss(pid))
     if process.returncode:
         raise RuntimeError((folder / "log").read_text()[-2000:])
@@ -105,7 +105,7 @@ def main(
         added = (max(large) - max(small)) if large and small else float("nan")
         share = round(100 * added / (TRAIN * 3072 / 1e6), 1)
         told.add(
-            "unique memory an actor adds for the data, % of the data",
+            "unique memory a trial adds for the data, % of the data",
             share,
             "<= 10",
             with_154_mb=[round(mb) for mb in large],

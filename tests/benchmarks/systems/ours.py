@@ -1,9 +1,10 @@
-"""fedray on a workload, on its Ray backend, through the same round loop as any run.
+"""fedray on a workload, as a trial runs it, through the same round loop as any run.
 
     python -m tests.benchmarks.systems.ours w2 2 [fedavg [fp32 | bf16 | contiguous]]
 
 The test set is tiny and is looked at after the last round alone. Client sampling is replaced by the cohorts that every
-system trains. 0 actors: the inline backend.
+system trains. 0 actors: the inline backend; 1: the process of a trial, which trains itself; auto: all the room there
+is.
 """
 
 import os
@@ -23,7 +24,7 @@ ROUNDS = 2000
 MODELS = {"w0": {"name": "mlp", "hidden": [32]}, "w1": "tests.benchmarks.workloads:CNN", "w2": "lenet"}
 
 
-def problem(work: Workload, algorithm: str = "fedavg", precision: str = "fp32", actors: int = 2) -> Problem:
+def problem(work: Workload, algorithm: str = "fedavg", precision: str = "fp32", actors: int | str = 2) -> Problem:
     """A workload as a run."""
     x, y = work.arrays()
     images = len(work.shape) == 3
@@ -51,43 +52,50 @@ def problem(work: Workload, algorithm: str = "fedavg", precision: str = "fp32", 
             "algorithm": algorithm,
             "training": training,
             "evaluation": {"every": ROUNDS},
-            "runtime": {"actors": max(actors, 1)},
+            "runtime": {"actors": actors or 1},
             "clients": {"total": work.clients, "per_round": work.cohort, "cohorts": work.cohorts(ROUNDS)},
         }
     )
     return Problem.build(config, data)
 
 
-def main(name: str, actors: int, algorithm: str = "fedavg", precision: str = "fp32") -> None:
+def main(name: str, actors: int | str, algorithm: str = "fedavg", precision: str = "fp32") -> None:
     """Serve rounds of a workload."""
     out = protocol.lines()
-    backend: Backend
+    made = problem(WORKLOADS[name], algorithm, precision, actors)
+    if actors in (0, 1):
+        os.nice(protocol.NICENESS - os.nice(0))
+    backend: Backend = InlineBackend() if actors == 0 else _on_ray(made, os.cpu_count() if actors == "auto" else actors)
+    simulation = Simulation(made, backend)
+    simulation.step()
     workers = [os.getpid()]
-    if actors:
+    if processes := getattr(backend, "_actors", None):
         import ray
 
-        from fedray.cluster.ray_backend import RayBackend
-        from fedray.config import Runtime
-
-        ray.init(
-            "local",
-            num_cpus=actors,
-            include_dashboard=False,
-            log_to_driver=False,
-            _node_ip_address="127.0.0.1",
-            logging_level="ERROR",
-        )
-        backend = RayBackend(Runtime(actors=actors))
-    else:
-        os.nice(protocol.NICENESS - os.nice(0))
-        backend = InlineBackend()
-    simulation = Simulation(problem(WORKLOADS[name], algorithm, precision, actors), backend)
-    simulation.step()
-    if actors:
-        workers = ray.get([actor.__ray_call__.remote(lambda _: os.getpid()) for actor in backend._actors])
+        workers = ray.get([actor.__ray_call__.remote(lambda _: os.getpid()) for actor in processes])
     protocol.serve(simulation.step, workers, out, warmups=1)
     backend.close()
 
 
+def _on_ray(made: Problem, cpus: int | str | None) -> Backend:
+    """The backend that a trial has, on a local Ray with so many CPUs."""
+    import ray
+
+    from fedray.cluster.ray_backend import RayBackend
+    from fedray.cluster.room import placed
+    from fedray.cluster.trial_backend import TrialBackend
+
+    ray.init(
+        "local",
+        num_cpus=cpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+        logging_level="ERROR",
+    )
+    runtime = placed(made.config).runtime
+    return TrialBackend() if runtime.actors == 1 else RayBackend(runtime)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
+    main(sys.argv[1], sys.argv[2] if sys.argv[2] == "auto" else int(sys.argv[2]), *sys.argv[3:])
