@@ -20,6 +20,7 @@ from fedray.sweep.file.shipped import located
 from fedray.sweep.grid import Sweep
 from fedray.sweep.plan import plan
 from fedray.sweep.run import execute
+from fedray.sweep.stages import run_stages
 from fedray.sweep.storage import storage
 from fedray.tracking.store import open_store
 
@@ -54,7 +55,7 @@ def run_sweep(
     max_concurrent: int | None = None,
     address: str | None = None,
 ) -> Results:
-    """Run what is left of a sweep, as `fedray sweep` does.
+    """Run what is left of a sweep, of a file that tunes both stages, as `fedray sweep` does.
 
     Args:
         sweep: its file, the name of one that comes with fedray, or its contents.
@@ -74,7 +75,10 @@ def run_sweep(
     loaded = Sweep.parse(sweep, smoke) if isinstance(sweep, Mapping) else Sweep.load(located(Path(sweep)), smoke)
     if changes:
         loaded = loaded.altered(changes)
-    execute(plan(loaded, force, only), max_concurrent, address)
+    if loaded.tune is None:
+        execute(plan(loaded, force, only), max_concurrent, address)
+    else:
+        run_stages(loaded, loaded.name, force, only, max_concurrent, address)
     return results(loaded.name)
 
 

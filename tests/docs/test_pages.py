@@ -39,6 +39,7 @@ def shell(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_followed_to_the_letter(page: str, shell: dict[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "folder"

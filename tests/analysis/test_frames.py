@@ -1,0 +1,70 @@
+"""Results as DataFrames: of a store written by hand, and of a sweep run from Python on a Ray that stays."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedray
+from fedray.tracking.tracker import Tracker
+from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
+from tests.sweep.running import SWEEP, done
+from tests.sweep.running import fedray as command
+
+
+def test_results_of_a_sweep(store: Tracker) -> None:
+    """Two of three cells have run, with two rounds each; the third is missing."""
+    cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0)]
+    ran = [("finished", history(50, 60)), ("finished", history(40, 70))]
+    write(store, cells, {one["hash"]: outcome for one, outcome in zip(cells, ran, strict=False)})
+    found = fedray.results("sweep")
+    assert repr(found).startswith("<Results of sweep: 3 cells (2 finished, 1 missing), ")
+    assert list(found.cells["status"]) == ["finished", "finished", "missing"]
+    assert list(found.cells["seed"]) == ["0", "1", "0"]
+    assert list(found.cells["metrics.final_test_accuracy"])[:2] == [60, 70]
+    accuracy = found.curves[found.curves["metric"] == "test_accuracy"]
+    assert list(accuracy["value"]) == [50, 60, 40, 70]
+    assert list(accuracy["round"]) == [1, 2, 1, 2]
+    assert list(accuracy["cell"]) == [cells[0]["hash"]] * 2 + [cells[1]["hash"]] * 2
+    assert set(found.curves["metric"]) == {"test_accuracy", "test_loss", "train_loss"}
+
+
+def test_results_of_a_sweep_that_nobody_ran(store: Tracker) -> None:
+    write(store, [cell(FEDAVG, 0.5, 0)], {})
+    with pytest.raises(fedray.UserError, match="'swep'; did you mean 'sweep'"):
+        fedray.results("swep")
+
+
+RUN: dict[str, Any] = {**SWEEP["base"], "algorithm": "scaffold", "seed": 1}
+SCRIPT = """
+import json, sys
+import ray
+import fedray
+
+sweep, run = json.loads(sys.argv[1])
+fedray.connect()
+node = ray.get_runtime_context().get_node_id()
+fedray.connect()
+found = fedray.run_sweep(sweep, only=["scaffold*"], changes={"training.rounds": 3})
+result = fedray.simulate(run | {"training": run["training"] | {"rounds": 3}}, progress=False)
+assert ray.is_initialized() and ray.get_runtime_context().get_node_id() == node, "the same Ray all along"
+curve = found.curves[(found.curves["metric"] == "test_accuracy") & found.curves["label"].str.endswith("s1")]
+print(json.dumps([
+    found.name, found.cells["status"].value_counts().to_dict(), list(curve["value"]),
+    [row["test_accuracy"] for row in result.history],
+]))
+"""
+
+
+def test_a_sweep_and_a_run_from_python_on_one_ray(tmp_path: Path) -> None:
+    """Four cells of which two are asked for; the run is one of these, so its curve is the same."""
+    (tmp_path / "work.py").write_text(SCRIPT, encoding="utf-8")
+    given = json.dumps([SWEEP, RUN])
+    name, statuses, of_the_sweep, of_the_run = json.loads(
+        done(command(tmp_path, given, module="work")).splitlines()[-1]
+    )
+    assert name == "small-training.rounds-3"
+    assert statuses == {"finished": 2, "missing": 2}
+    assert len(of_the_run) == 3
+    assert of_the_sweep == of_the_run
