@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from mlflow.exceptions import MlflowException
 
@@ -13,6 +14,7 @@ from analysis.metrics import by_round, history
 from fedray.common.errors import UserError, truncated_repr
 from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig
+from fedray.datasets.dataset import Samples
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
@@ -22,6 +24,7 @@ from fedray.sweep.plan import plan
 from fedray.sweep.run import execute
 from fedray.sweep.stages import run_stages
 from fedray.sweep.storage import storage
+from fedray.tracking import models
 from fedray.tracking.store import open_store
 
 
@@ -130,3 +133,24 @@ def load(run: str) -> Result:
     problem = Problem.build(config)
     layout = problem.network("cpu").layout
     return Result(state.history, state.theta, layout, state, problem, run)
+
+
+def log_model(run: str) -> str:
+    """Log the trained model of a run that was made before to MLflow, beside the run.
+
+    It takes what `Result.model()` takes: float32 images, normalised with the mean and deviation of `data`. It is stored
+    as a graph (`torch.export`), without pickles, so the class of your own model is not needed to load it.
+
+    Args:
+        run: as for `load`.
+
+    Returns:
+        Its address, `models:/ID`, for `mlflow.pytorch.load_model` and `mlflow.pyfunc.load_model`.
+
+    Raises:
+        UserError: as `load`; or the method has no global model, or the model cannot be exported.
+    """
+    result = load(run)
+    data = result.problem.data
+    inputs, _ = Samples(data.x_test, data.y_test, data, "cpu").batch(np.arange(2))
+    return models.log_model(run, result.model(), inputs.numpy())

@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.frames import load, results, run_sweep
+    from analysis.frames import load, log_model, results, run_sweep
     from fedray.algorithms.base import Algorithm, Client, PerClient, Sum
     from fedray.api import simulate
     from fedray.cluster.kept import connect
@@ -28,6 +28,7 @@ _HOMES = {
     "Result": "fedray.engine.result",
     "connect": "fedray.cluster.kept",
     "load": "analysis.frames",
+    "log_model": "analysis.frames",
     "results": "analysis.frames",
     "run_sweep": "analysis.frames",
 }
@@ -43,6 +44,7 @@ __all__ = [
     "__version__",
     "connect",
     "load",
+    "log_model",
     "results",
     "run_sweep",
     "simulate",

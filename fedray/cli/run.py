@@ -26,12 +26,15 @@ def run(
     track: Annotated[bool, typer.Option(help="log to MLflow and keep checkpoints; else nothing is written")] = True,
     force: Annotated[bool, typer.Option("--force", help="start again, whatever checkpoints there are")] = False,
     save: Annotated[Path | None, typer.Option(help="write the trained model there, as safetensors")] = None,
+    logged: Annotated[bool, typer.Option("--log-model", help="log the trained model to MLflow, too")] = False,
     profiled: Annotated[bool, typer.Option("--profile", help="where each round's time went; starts again")] = False,
 ) -> None:
     """One run. Called again it resumes from its newest checkpoint; a finished run is shown as it was."""
     from fedray.common.yaml_files import load_yaml
     from fedray.sweep.file.shipped import located
 
+    if logged and not track:
+        raise UserError("--log-model: --no-track writes nothing to MLflow; leave one out")
     file = located(file)
     point, changes = load_yaml(file), assignments(set_)  # a slip there is told before PyTorch is imported
 
@@ -56,6 +59,7 @@ def run(
     )
     if save is not None:
         result.save(save)
+    model = _logged_model(result) if logged else ""
     if as_json:
         summary = result.summary() | ({"run_id": result.run_id} if result.run_id else {})
         print(json.dumps(summary if profile is None else summary | {"profile": profile.metrics()}))
@@ -63,8 +67,16 @@ def run(
     _show(result, name)
     if save is not None:
         print(f"model {save}")
+    if model:
+        print(f"model {model} in MLflow")
     if profile is not None:
         print(profile.table())
+
+
+def _logged_model(result: "Result") -> str:
+    from analysis.frames import log_model
+
+    return log_model(result.run_id)
 
 
 def assignments(given: list[str] | None) -> dict[str, Any]:

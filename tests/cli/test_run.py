@@ -1,8 +1,11 @@
 """`fedray run` keeps what it makes: checkpoints, the model, one run in MLflow that is shown and resumed."""
 
 import json
+import re
 from pathlib import Path
 
+import mlflow.pytorch
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -11,6 +14,7 @@ from safetensors.torch import load_file
 
 import fedray
 from fedray.cli import main as cli
+from fedray.datasets.dataset import Samples
 from fedray.tracking.store import open_store, search
 from tests.bad_input.case import BASE, RUN
 
@@ -61,6 +65,37 @@ def test_a_run_is_kept_shown_again_and_loaded(
     saved = load_file("model.safetensors")
     flat = torch.cat([saved[name].flatten() for name, _ in loaded.model().named_parameters()])
     assert torch.equal(flat, loaded.theta)
+
+
+def test_a_model_in_mlflow_is_the_trained_one_and_holds_no_pickle(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """MLflow loads it without the class of the model, for any number of images; the run stays as it was."""
+    code, out, err = call(monkeypatch, capsys, "run", "run.yaml", "--log-model")
+    assert code == 0, err
+    (run,) = counting()
+    assert run.info.status == "FINISHED"
+    address = re.search(r"model (models:/\S+) in MLflow", out)
+    assert address is not None
+    client, experiment = open_store()
+    (logged,) = client.search_logged_models([experiment])
+    assert (logged.source_run_id, logged.status) == (run.info.run_id, "READY")
+    (stored,) = folder.glob("mlartifacts/models/*/artifacts/data/*")
+    assert stored.name == "model.pt2"
+    monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
+    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", f"sqlite:///{folder / 'mlflow.db'}")
+    loaded, trained = mlflow.pytorch.load_model(address[1]), fedray.load(run.info.run_id)
+    data = trained.problem.data
+    inputs, _ = Samples(data.x_test, data.y_test, data, "cpu").batch(np.arange(7))
+    assert torch.allclose(loaded(inputs), trained.model()(inputs), atol=1e-6)
+
+
+def test_a_model_of_an_untracked_run_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = call(monkeypatch, capsys, "run", "run.yaml", "--log-model", "--no-track")
+    assert code == 2
+    assert "--log-model: --no-track writes nothing to MLflow; leave one out" in err
 
 
 def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_one(

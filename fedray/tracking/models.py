@@ -1,0 +1,66 @@
+"""A trained model in MLflow, as a graph and its numbers: nothing in it is unpickled when somebody loads it."""
+
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from fedray.common.errors import UserError, one_line
+from fedray.tracking.store import open_store, refusals
+
+NAME = "model"
+"""What MLflow calls it."""
+
+
+def log_model(run: str, model: nn.Module, example: np.ndarray) -> str:
+    """Log a model as MLflow's PyTorch flavour does with `torch.export`: `models:/ID`, listed under its run.
+
+    Args:
+        run: the id of its run, which stays as it is.
+        model: in evaluation mode, on the CPU.
+        example: at least two inputs as the model takes them, `(n, ...)`; any other number may be given later.
+
+    Returns:
+        The address with which `mlflow.pytorch.load_model` and `mlflow.pyfunc.load_model` load it.
+
+    Raises:
+        UserError: the model cannot be exported (its `forward` branches on values, say), or the store refuses it.
+    """
+    import mlflow.pytorch  # here: it takes a second to import
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+    from mlflow.models import Model
+
+    client, experiment = open_store()
+    requirements = [f"{package}=={version(package)}" for package in ("torch", "numpy")]
+    with refusals():
+        logged = client.create_logged_model(experiment, name=NAME, source_run_id=run)
+    status = LoggedModelStatus.FAILED
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / NAME
+            mlflow.pytorch.save_model(
+                model,
+                str(path),
+                mlflow_model=Model(
+                    artifact_path=logged.artifact_location,
+                    model_uuid=logged.model_id,
+                    run_id=run,
+                    model_id=logged.model_id,
+                ),
+                input_example=example,
+                serialization_format="pt2",
+                pip_requirements=requirements,
+            )
+            with refusals():
+                client.log_model_artifacts(logged.model_id, str(path))
+                client.log_outputs(run, [LoggedModelOutput(logged.model_id, step=0)])
+        status = LoggedModelStatus.READY
+    except UserError:
+        raise
+    except Exception as error:  # torch.export raises errors of many classes
+        raise UserError(f"log_model: {type(model).__name__} cannot be exported: {one_line(error)}") from None
+    finally:
+        client.finalize_logged_model(logged.model_id, status)
+    return f"models:/{logged.model_id}"
