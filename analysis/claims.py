@@ -18,6 +18,7 @@ from analysis.claiming.page import page
 from analysis.claiming.read import Claims, find, read
 from analysis.claiming.runs import Price, hours_spent, runs_of
 from analysis.collect import SweepTable
+from analysis.output import written
 
 
 def decided(claims: Claims, file: Path) -> Iterator[Decided]:
@@ -95,9 +96,7 @@ def main(
     if any(one.whole.status == NOT_RUN for one in found):
         sys.stdout.write("not run yet: fedray sweep sweeps/SWEEP.yaml runs what is missing\n")
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page(claims, found, [cost(one, price) for one in found]), encoding="utf-8")
-        sys.stdout.write(f"{out}\n")
+        written(page(claims, found, [cost(one, price) for one in found]), out)
 
 
 if __name__ == "__main__":

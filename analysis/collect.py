@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
 
 from analysis.plugins import attached
 from fedray.common.errors import UserError, unknown
@@ -66,6 +67,14 @@ class Collected(SweepTable):
 
     def history(self, run_id: str, metric: str) -> dict[int, float]:
         return dict(sorted((m.step, float(m.value)) for m in self.client.get_metric_history(run_id, metric)))
+
+    def artefact(self, run_id: str, name: str) -> bytes | None:
+        """A file of a run; None where the run has none of that name."""
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                return Path(self.client.download_artifacts(run_id, name, folder)).read_bytes()
+            except (MlflowException, OSError):
+                return None
 
     def started(self, run_id: str) -> int:
         return int(self.runs[run_id].info.start_time)

@@ -1,20 +1,23 @@
 """Figures from MLflow: `python -m analysis.figures SWEEP [--kind ...] [--metric ...] [--x algorithm.rho] [--out DIR]`.
 
 Without --kind: curves, and the sensitivity to every number of the configuration by which alone runs differ.
-- curves: metrics by round (by what was sent: `--x megabytes_sent`), a file per setting, a line per method.
-- sensitivity: a table's metric by a hyper-parameter, the heterogeneity or the participation, a file per setting.
+- curves: metrics by round (by what was sent: `--x megabytes_sent`), a panel per setting, a line per method, and below
+  a zoom on the last rounds.
+- sensitivity: a table's metric by a hyper-parameter, the heterogeneity or the participation, a panel per setting.
 - bars: a metric of many parts, such as the layers' Λ, at a round; a file per setting.
 - methods: a table's metric, a bar for each method; a file per setting.
 - classes: each class's accuracy by round, a file per setting and method.
+- fairness: how the accuracy is distributed over the clients, a panel per setting (evaluation.personal).
+- confusion: what each class is taken for, a file per setting and method.
 - partition: samples per client and class, from the configuration alone.
 - search: best so far by rounds trained, each trial by key, pairs of keys, importance; also of a grid's options.
-A line is the mean over the finished seeds, the band (the whiskers) the sample standard deviation. Methods differ by
-dashes, markers and hatches, not only by colour. PNG and PDF.
+A line is the mean over the finished seeds, the band (the bars) the sample standard deviation. Methods differ by
+dashes, markers and hatches, not only by colour. Panels share their axes. Settings of another data set or model are a
+file of their own. PNG and PDF.
 """
 
 import sys
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -24,137 +27,22 @@ import typer
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis.axes import labels, separating, symbol
+from analysis.axes import labels
 from analysis.collect import Collected, collect
 from analysis.drawing import search
-from analysis.metrics import DEFAULT, NEVER, by_round, history, of_parts, title, values
-from analysis.style import COLOURS, HATCHES, WIDTH, axes, save, styled, styles, with_legend
+from analysis.drawing.clients import confusion, fairness
+from analysis.drawing.curves import curves
+from analysis.drawing.panels import by_run, labelled, methods_of
+from analysis.drawing.sensitivity import sensitivity, varied
+from analysis.metrics import DEFAULT, NEVER, history, of_parts, title, values
+from analysis.style import COLOURS, HATCHES, WIDTH, axes, over_seeds, save, styled, with_legend
 from fedray.common.component import Component
 from fedray.common.errors import UserError, unknown
 from fedray.datasets import data_source
 from fedray.partitions import partition
 from fedray.partitions.heterogeneity import heatmap
 
-KINDS = ("curves", "sensitivity", "bars", "methods", "classes", "partition", "search")
-
-
-@styled
-def curves(
-    sweep: Collected, metric: str = "test_accuracy", band: str = "seeds", smooth: int = 1, x: str = "round"
-) -> dict[str, Figure]:
-    """Draw a metric, or several with commas, by round, or by another metric that grows from round to round.
-
-    Args:
-        sweep: the collected sweep.
-        metric: name, or names with commas.
-        band: `seeds`, the sample standard deviation over seeds; or `clients`, the metric's `_std`, which is over
-            clients, averaged over seeds.
-        smooth: each point is the mean of this many evaluated rounds, itself the last.
-        x: `round`, or a metric; of that each method's mean over its seeds.
-
-    Returns:
-        Setting -> figure.
-
-    Raises:
-        UserError: no run logs the metric by round, or no run has finished.
-    """
-    cells, wanted = labelled(sweep), metric.split(",")
-    across = [] if x == "round" else [x]
-    logged = {
-        name: {run_id: history(sweep, run_id, name) for run_id in cells["run_id"]}
-        for name in (*wanted, *across, *(f"{name}_std" for name in wanted if band == "clients"))
-    }
-    for name in logged:
-        if not any(logged[name].values()):
-            raise unknown("--metric", name, by_round(sweep))
-    figures = {}
-    for setting, panel in cells.groupby("_column", sort=False):
-        what = title(wanted[0], cells).removesuffix(" of the last round") if len(wanted) == 1 else " and ".join(wanted)
-        along = title(x, cells).removesuffix(" of the last round") if across else x
-        figure, area = axes(along, what + (f" (mean of {smooth} evaluations)" if smooth > 1 else ""), str(setting))
-        for style, ((method, group), name) in zip(styles(), product(_methods(cells, panel), wanted), strict=False):
-            runs = _frame(logged[name], group, smooth)
-            if not len(runs):
-                continue
-            mean, spread = runs.mean(axis=1), runs.std(axis=1)
-            if band == "clients":
-                spread = _frame(logged[f"{name}_std"], group, smooth).mean(axis=1).reindex(mean.index)
-            at = (_frame(logged[x], group, 1).mean(axis=1).reindex(runs.index) if across else runs.index).to_numpy()
-            area.plot(
-                at,
-                mean,
-                label=method if len(wanted) == 1 else f"{method}: {name}",
-                markevery=max(1, len(at) // 8),
-                **style,
-            )
-            if spread.notna().any():
-                area.fill_between(at, mean - spread, mean + spread, color=style["color"], alpha=0.15, linewidth=0)
-        area.xaxis.set_major_locator(MaxNLocator(integer=not across))
-        figures[str(setting)] = with_legend(figure, area)
-    return figures
-
-
-@styled
-def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Figure]:
-    """Draw the metric against a key whose numbers are the x axis.
-
-    A method without such an option (fedavg has no ρ) is a horizontal line. A method that ran with only one value of it,
-    since another key varies there, is left out.
-
-    Args:
-        sweep: the collected sweep.
-        x: the dotted key.
-        metric: as for tables.
-
-    Returns:
-        Setting -> figure.
-
-    Raises:
-        UserError: the key is not a number, or never varies by itself.
-    """
-    if x not in sweep.cells:
-        raise unknown("--x", x, [str(key) for key in sweep.cells if "." in str(key) and "metrics." not in str(key)])
-    numbers = pd.to_numeric(sweep.cells[x], errors="coerce")
-    if (numbers.isna() & sweep.cells[x].notna()).any():
-        raise UserError(f"--x: the values of {x} are not numbers: {', '.join(sorted(set(sweep.cells[x].dropna())))}")
-    if numbers.nunique() < 2:
-        raise UserError(f"--x: {x} has one value in this sweep; a key that varies is required")
-    cells = labelled(sweep, without=x).assign(_x=numbers, _value=values(sweep, metric))
-    cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)]
-    count = cells.groupby(["_column", "_row"])["_x"].transform("nunique")
-    if not (count > 1).any():
-        raise UserError(f"--x: no finished runs differ by {x} alone")
-    cells = cells[count != 1]
-    figures = {}
-    for setting, panel in cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])].groupby(
-        "_column", sort=False
-    ):
-        figure, area = axes(symbol(x, sweep.cells), title(metric, sweep.cells), str(setting))
-        for style, (method, group) in zip(styles(), _methods(cells, panel), strict=False):
-            at = group.dropna(subset="_x").groupby("_x")["_value"]
-            if at.ngroups:
-                area.errorbar(at.mean().index, at.mean(), yerr=at.std().fillna(0), capsize=2, label=method, **style)
-            elif len(group):
-                area.axhline(group["_value"].mean(), label=method, **{**style, "marker": ""})
-        if numbers.min() > 0 and numbers.max() >= 20 * numbers.min():
-            area.set_xscale("log")
-        figures[str(setting)] = with_legend(figure, area)
-    return figures
-
-
-def varied(sweep: Collected) -> list[str]:
-    """The dotted keys for which `sensitivity` has something to draw: numbers by which alone finished runs differ."""
-    cells = labelled(sweep)
-    keys = [
-        key
-        for key in map(str, cells)
-        if "." in key
-        and not key.startswith("metrics.")
-        and cells[key].nunique() > 1
-        and pd.to_numeric(cells[key].dropna(), errors="coerce").notna().all()
-    ]
-    alike = {key: labelled(sweep, without=key).assign(_x=cells[key]).groupby(["_column", "_row"]) for key in keys}
-    return [key for key, groups in alike.items() if groups["_x"].nunique().max() > 1]
+KINDS = ("curves", "sensitivity", "bars", "methods", "classes", "fairness", "confusion", "partition", "search")
 
 
 @styled
@@ -182,7 +70,7 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
     for setting, panel in cells.groupby("_column", sort=False):
         groups = [
             (method, [run_id for run_id in group["run_id"] if (run_id, parts[0]) in value])
-            for method, group in _methods(cells, panel)
+            for method, group in methods_of(cells, panel)
         ]
         drawn = [(k, method, ids) for k, (method, ids) in enumerate(groups) if ids]
         when = "the last evaluated round" if at is None else f"round {at}"
@@ -204,7 +92,8 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
             )
         area.set_xticks(range(len(parts)), parts, rotation=90 if len(parts) > 6 else 30, ha="center")
         area.grid(axis="x", visible=False)
-        figures[str(setting)] = with_legend(figure, area)
+        note = over_seeds((len(ids) for _, _, ids in drawn), "bars")
+        figures[str(setting)] = with_legend(figure, area, note=note)
     return figures
 
 
@@ -245,7 +134,7 @@ def classes(sweep: Collected) -> dict[str, Figure]:
     figures = {}
     for (setting, method), group in cells.groupby(["_column", "_row"], sort=False):
         rows = [
-            _frame(
+            by_run(
                 {run_id: history(sweep, run_id, f"accuracy_class_{part}") for run_id in group["run_id"]}, group
             ).mean(axis=1)
             for part in parts
@@ -291,31 +180,6 @@ def partitions(sweep: Collected) -> dict[str, Figure]:
     return figures
 
 
-def labelled(sweep: Collected, without: str = "") -> pd.DataFrame:
-    """The finished cells with `_row` (the method) and `_column` (the setting), neither naming the key `without`.
-
-    Raises:
-        UserError: no cell has finished.
-    """
-    cells = sweep.cells[sweep.cells["status"] == "finished"].drop(columns=[without], errors="ignore")
-    if not len(cells):
-        raise UserError(f"sweep: {sweep.name!r} has no finished run")
-    rows = labels(cells, "algorithm")
-    return cells.assign(_row=rows, _column=labels(cells, separating(cells, "partition", rows)))
-
-
-def _frame(logged: dict[str, dict[int, float]], group: pd.DataFrame, smooth: int = 1) -> pd.DataFrame:
-    """Rounds x runs, the rounds that all runs have that log anything."""
-    runs = pd.DataFrame({run_id: logged[run_id] for run_id in group["run_id"] if logged[run_id]}, dtype=float)
-    return runs.sort_index().dropna().rolling(smooth, min_periods=1).mean()
-
-
-def _methods(cells: pd.DataFrame, panel: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Every method of the sweep, so that it has the same style in each figure; its cells of this one, if any."""
-    for method in dict.fromkeys(cells["_row"]):
-        yield str(method), panel[panel["_row"] == method]
-
-
 def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
     kind: Annotated[str, typer.Option(help=" | ".join(KINDS))] = "",
@@ -357,6 +221,10 @@ def main(
         drawn["classes"] = classes(sweep)
     if kind == "search" or (not kind and sweep.search.keys):
         drawn |= {f"search-{what}": figures for what, figures in search.drawn(sweep).items()}
+    if kind == "fairness":
+        drawn["fairness"] = fairness(sweep)
+    if kind == "confusion":
+        drawn["confusion"] = confusion(sweep)
     if kind == "partition":
         drawn["partition"] = partitions(sweep)
     if not drawn:

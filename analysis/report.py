@@ -1,44 +1,64 @@
 """A sweep as one HTML page: `fedray report SWEEP [--metric ...] [--to fedavg] [--published] [--out FILE]`.
 
-Result tables, comparisons, learning curves, partition heatmaps, settings, commits, environment, every cell; what is
-missing comes first, by name. Pictures are in the page itself, which asks the network for nothing: its content security
-policy forbids it to.
+Result tables, comparisons, learning curves, sensitivity, how clients are served, confusion matrices, partitions,
+settings, commits, environment, every cell; what is missing comes first, by name. Pictures are in the page itself, which
+asks the network for nothing: its content security policy forbids it to.
 """
 
 import base64
 import io
-import sys
-import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
 import typer
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 from matplotlib.figure import Figure
-from mlflow.exceptions import MlflowException
 
 from analysis.axes import labels
 from analysis.collect import Collected, collect
 from analysis.compare import Comparison, across, compared, header, lines, notes
+from analysis.defaults import default_of
 from analysis.drawing import search
+from analysis.drawing.clients import confusion, fairness
 from analysis.drawing.comparison import forests, rank_diagram
-from analysis.figures import curves
-from analysis.metrics import DEFAULT
+from analysis.drawing.curves import curves
+from analysis.drawing.panels import labelled
+from analysis.drawing.sensitivity import sensitivity, varied
+from analysis.metrics import DEFAULT, NEVER, values
+from analysis.output import environment, written
 from analysis.style import styled
 from analysis.tables import build
+from analysis.tabling.clients import accuracies, fairness_of
 from analysis.tabling.formats import in_html
 from analysis.tabling.result_table import ResultTable
+from fedray.common.errors import UserError
 from fedray.sweep.grid import COMPONENTS
+from fedray.tracking.store import address, store_uri
 
 MADE_WITH = {"mlflow.source.git.commit": "commit of fedray"}
 ENVIRONMENT = "environment."
 """Prefix of the tags that say what a run was made with."""
+EARLY = {"pruned": "pruned by the scheduler", "stopped": "stopped at the target"}
+"""Statuses of runs that ended as they were meant to, before their last round, and why."""
+FAIRNESS = ("setting", "method", "mean", "deviation", "worst tenth", "best tenth", "clients", "seeds")
 Pictures = list[tuple[str, str]]
 """Caption and data URI."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page that is pictures. empty: what stands there without any. folded: shown when asked for."""
+
+    name: str
+    heading: str
+    pictures: Pictures
+    empty: str = ""
+    folded: bool = False
 
 
 def page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "") -> str:
@@ -53,67 +73,107 @@ def page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "") ->
     Raises:
         UserError: as `tables.build` and `compare.compared` do.
     """
-    templates = Environment(
-        loader=PackageLoader("analysis"),
-        autoescape=select_autoescape(),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     tables = [build(sweep, metric, paper=paper) for metric in metrics]
-    cells = [_cell(sweep, cell) for cell in sweep.cells.to_dict("records")]
+    cells = _cells(sweep, metrics[0])
     counts = Counter(cell["status"] for cell in cells)
-    same, varied = _settings(sweep.cells)
-    return templates.get_template("report.html").render(
-        name=sweep.name,
-        description=sweep.parent.data.tags.get("mlflow.note.content", ""),
-        counts=f"{len(cells)} cells: " + ", ".join(f"{n} {status}" for status, n in counts.most_common()),
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        cells=cells,
-        absent=[cell for cell in cells if cell["status"] != "finished"],
-        tables=tables,
-        filled=_filled,
-        comparisons=_comparisons(sweep, tables[0].rows, metrics[0], to),
-        pictures=[
-            *([("Search", _search(sweep), "No trial yet.")] if sweep.search.keys else []),
-            ("Learning curves", _curves(sweep), "No finished run to draw."),
-            ("Partitions", _partitions(sweep), "No run yet that holds a picture of its partition."),
-        ],
-        same=same,
-        varied=varied,
-        made_with=_made_with(sweep),
+    early = [cell for cell in cells if cell["status"] in EARLY]
+    absent = [cell for cell in cells if cell["status"] not in ("finished", *EARLY)]
+    comparisons = _comparisons(sweep, tables[0].rows, metrics[0], to)
+    sections = list(_sections(sweep, metrics[0]))
+    same, several = _settings(sweep.cells)
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            name=sweep.name,
+            description=sweep.parent.data.tags.get("mlflow.note.content", ""),
+            counts=f"{len(cells)} cells: " + ", ".join(f"{n} {status}" for status, n in counts.most_common()),
+            made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            contents=[
+                *([("missing", "Missing")] if absent else []),
+                *([("early", "Ended early")] if early else []),
+                ("results", "Results"),
+                *(("comparison", f"Difference to {one['to']}") for one in comparisons),
+                *((section.name, section.heading) for section in sections),
+                ("settings", "Settings"),
+                ("environment", "Commits and environment"),
+                ("cells", "Cells"),
+            ],
+            cells=cells,
+            metric=metrics[0],
+            absent=absent,
+            early=early,
+            early_why=", ".join(f"{counts[status]} {why}" for status, why in EARLY.items() if counts[status]),
+            tables=tables,
+            filled=_filled,
+            comparisons=comparisons,
+            sections=sections,
+            fairness_header=FAIRNESS,
+            fairness=_fairness(sweep),
+            same=same,
+            varied=several,
+            made_with=_made_with(sweep),
+        )
     )
+
+
+def _sections(sweep: Collected, metric: str) -> Iterator[Section]:
+    """What is drawn, in the page's order; nothing where a sweep has nothing of the kind."""
+    finished = bool((sweep.cells["status"] == "finished").any())
+    if sweep.search.keys:
+        yield Section("search", "Search", _search(sweep) if finished else [], "No trial yet.")
+    yield Section("curves", "Learning curves", _curves(sweep) if finished else [], "No finished run to draw.")
+    if finished and not sweep.search.keys and (drawn := _sensitivity(sweep, metric)):
+        yield Section("sensitivity", "Sensitivity", drawn)
+    if finished and (drawn := _of_artefacts(fairness, sweep)):
+        yield Section("clients", "Clients", drawn)
+    if finished and (drawn := _of_artefacts(confusion, sweep)):
+        yield Section("confusion", "Confusion matrices", drawn, folded=True)
+    empty = "No run yet that holds a picture of its partition."
+    yield Section("partitions", "Partitions", _partitions(sweep), empty)
 
 
 def _filled(table: ResultTable, row: str, column: str) -> Markup:
     return Markup(in_html(table, (row, column)))  # noqa: S704 (in_html escapes what it did not write)
 
 
-def _cell(sweep: Collected, cell: dict[Any, Any]) -> dict[str, Any]:
-    run = sweep.runs.get(cell["run_id"])
-    seconds = cell.get("metrics.seconds_per_round")
-    message = cell.get("message")
-    return {
-        **{key: cell[key] for key in ("cell", "label", "status", "run_id")},
-        "message": message if isinstance(message, str) else "",
-        "seconds": "" if seconds is None or pd.isna(seconds) else f"{seconds:.3g}",
-        "theta": run.data.tags.get("fedray.theta_sha256", "")[:16] if run is not None else "",
-    }
+def _cells(sweep: Collected, metric: str) -> list[dict[str, Any]]:
+    """The cells' table, with the metric of those that have finished and, where the store has an address, links."""
+    served = store_uri().startswith(("http://", "https://"))
+    link = address("RUN") if served else ""
+    shown = []
+    for cell, value in zip(sweep.cells.to_dict("records"), values(sweep, metric), strict=True):
+        run = sweep.runs.get(cell["run_id"])
+        seconds, message = cell.get("metrics.seconds_per_round"), cell.get("message")
+        shown.append(
+            {
+                **{key: cell[key] for key in ("cell", "label", "status")},
+                "run_id": "" if run is None else run.info.run_id,
+                "message": message if isinstance(message, str) else "",
+                "value": "" if pd.isna(value) else "never" if value == NEVER else f"{value:.2f}",
+                "link": link.replace("RUN", run.info.run_id) if run is not None else "",
+                "seconds": "" if seconds is None or pd.isna(seconds) else f"{seconds:.3g}",
+                "theta": run.data.tags.get("fedray.theta_sha256", "")[:16] if run is not None else "",
+            }
+        )
+    return shown
 
 
-def _settings(cells: pd.DataFrame) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def _settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
     """Configuration keys with one value, and those with several; what a cell's component does not have is no value."""
-    same, varied = [], []
+    same, several = [], []
     for key in map(str, cells):
         if key in ("cell", "label", "status", "run_id", "message") or key.startswith("metrics."):
             continue
         found = [str(value) for value in dict.fromkeys(cells[key].dropna())]
         everywhere = cells[key].notna().all()
         if len(found) == 1 and everywhere:
-            same.append((key, found[0]))
+            default = default_of(key, cells)
+            changed = default is not None and default != found[0]
+            same.append({"key": key, "value": found[0], "changed": changed, "default": default or "none"})
         else:
-            varied.append((key, ", ".join(found) + ("" if everywhere else " (where it applies)")))
-    return same, varied
+            several.append((key, ", ".join(found) + ("" if everywhere else " (where it applies)")))
+    return same, several
 
 
 def _made_with(sweep: Collected) -> list[tuple[str, str, int]]:
@@ -151,16 +211,48 @@ def _drawn(found: Comparison) -> Pictures:
 
 
 def _search(sweep: Collected) -> Pictures:
-    if not (sweep.cells["status"] == "finished").any():
-        return []
     drawn = search.drawn(sweep)
     return [(f"{kind}: {what}", _uri(figure)) for kind, figures in drawn.items() for what, figure in figures.items()]
 
 
 def _curves(sweep: Collected) -> Pictures:
-    if not (sweep.cells["status"] == "finished").any():
-        return []
     return [(setting, _uri(figure)) for setting, figure in curves(sweep).items()]
+
+
+def _sensitivity(sweep: Collected, metric: str) -> Pictures:
+    drawn = {key: sensitivity(sweep, key, metric) for key in varied(sweep)}
+    return [
+        (f"{key}{f', {of}' if of else ''}", _uri(figure))
+        for key, found in drawn.items()
+        for of, figure in found.items()
+    ]
+
+
+def _of_artefacts(draw: Callable[[Collected], dict[str, Figure]], sweep: Collected) -> Pictures:
+    """The figures; none where no run has what they are drawn of."""
+    try:
+        return [(what, _uri(figure)) for what, figure in draw(sweep).items()]
+    except UserError:
+        return []
+
+
+def _fairness(sweep: Collected) -> list[list[str]]:
+    """A line per setting and method; none where no run has tested its clients."""
+    try:
+        found = fairness_of(accuracies(sweep, labelled(sweep))).to_dict("records")
+    except UserError:
+        return []
+    told = ("mean", "deviation", "worst tenth", "best tenth")
+    return [
+        [
+            str(one["setting"]),
+            str(one["method"]),
+            *(f"{one[key]:.2f}" for key in told),
+            str(one["clients"]),
+            str(one["seeds"]),
+        ]
+        for one in found
+    ]
 
 
 def _partitions(sweep: Collected) -> Pictures:
@@ -171,18 +263,13 @@ def _partitions(sweep: Collected) -> Pictures:
     pictures = []
     for key, group in cells[cells["run_id"].notna()].groupby(keys, sort=False):
         caption = str(key[0]) + (f", {key[1]} clients" if len(keys) > 1 else "")
-        found = next(filter(None, (_artifact(sweep, run_id) for run_id in group.sort_values("seed")["run_id"])), None)
+        found = next(
+            filter(None, (sweep.artefact(run_id, "partition.png") for run_id in group.sort_values("seed")["run_id"])),
+            None,
+        )
         if found:
             pictures.append((caption, _data(found)))
     return pictures
-
-
-def _artifact(sweep: Collected, run_id: str) -> bytes | None:
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            return Path(sweep.client.download_artifacts(run_id, "partition.png", folder)).read_bytes()
-        except (MlflowException, OSError):  # the run has none
-            return None
 
 
 @styled
@@ -205,10 +292,7 @@ def main(
 ) -> None:
     """Write a sweep's page."""
     path = out or Path(f"{name.replace('/', '-')}.html")
-    text = page(collect(name), metric.split(","), name if published else "", to)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    sys.stdout.write(f"{path}\n")
+    written(page(collect(name), metric.split(","), name if published else "", to), path)
 
 
 if __name__ == "__main__":

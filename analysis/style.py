@@ -1,20 +1,41 @@
 """How every figure looks: a paper's column wide, told apart without colour, PNG and PDF."""
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from fedray.common.component import Component
+from fedray.common.errors import UserError
 
 WIDTH = 3.3
 """Inches: a column of a two-column paper."""
+WIDE = 6.9
+"""Inches: both columns."""
+ACROSS = 3
+"""Most panels side by side."""
+MAIN, ZOOM = 1.6, 0.85
+"""Inches: height of a panel, and of the lower one that shows a part of it."""
+LETTER = 0.042
+"""Inches: about the width of a letter in a legend."""
+HANDLE = 0.5
+"""Inches: the piece of line before a name in a legend, and what is free around it."""
+LABEL = 0.08
+"""Of an axis: the room that a tick's label takes."""
+MARGIN = 0.06
+"""Of an axis: what is left free beside the outermost values."""
+MARKS = 6
+"""About so many markers a line."""
 STYLE: Any = {
     "font.size": 7,
     "axes.linewidth": 0.6,
@@ -23,6 +44,7 @@ STYLE: Any = {
     "pdf.fonttype": 42,
     "legend.fontsize": 6,
     "legend.frameon": False,
+    "legend.handlelength": 2.6,
     "axes.grid": True,
     "grid.linewidth": 0.3,
     "grid.alpha": 0.5,
@@ -34,6 +56,7 @@ COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7f7f7f", "#e
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo", "----")
+PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 styled = mpl.rc_context(STYLE)
 """Decorator of whatever draws or writes a figure."""
 
@@ -52,29 +75,159 @@ def axes(x: str, y: str, name: str, height: float = 0.75) -> tuple[Figure, Axes]
     return figure, panel
 
 
-def with_legend(figure: Figure, panel: Axes) -> Figure:
-    """The legend, below the panel where there are more lines than fit inside."""
-    names = panel.get_legend_handles_labels()[1]
-    if len(names) > 6:
-        columns = 2 if max(map(len, names)) < 32 else 1
-        figure.set_size_inches(WIDTH, figure.get_figheight() + 0.11 * int(np.ceil(len(names) / columns)))
-        figure.legend(loc="outside lower center", ncols=columns)
-    elif names:
-        panel.legend()
+@dataclass(frozen=True)
+class Panels:
+    """Panels of equal axes in one figure, by name; below each, where that was asked for, one for a part of it."""
+
+    figure: Figure
+    main: dict[str, Axes]
+    zoom: dict[str, Axes]
+
+
+def panels(names: Sequence[str], x: str, y: str, zoom: bool = False, height: float = MAIN) -> Panels:
+    """A panel per name, as wide as a column or, from two on, as the page; all share both axes.
+
+    Args:
+        names: of the panels, which become their titles.
+        x: label of the axis across.
+        y: label of the axis upwards; what it says after a comma is left to the caption.
+        zoom: with a lower panel each. They share the axis across alone: a zoom on 90 % shows nothing of 40 %.
+        height: of a panel, inches.
+    """
+    across = min(len(names), ACROSS)
+    down, parts = math.ceil(len(names) / across), (height, ZOOM) if zoom else (height,)
+    size = (WIDTH if across == 1 else WIDE, down * (sum(parts) + 0.4) + 0.1)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.add_gridspec(down * len(parts), across, height_ratios=parts * down)
+    found = Panels(figure, {}, {})
+    for place, name in enumerate(names):
+        row, column = divmod(place, across)
+        first = next(iter(found.main.values()), None)
+        area = found.main[name] = figure.add_subplot(grid[row * len(parts), column], sharex=first, sharey=first)
+        area.set(title=name, ylabel="" if column else y.partition(",")[0])
+        area.tick_params(labelleft=not column)
+        lowest = area
+        if zoom:
+            lowest = found.zoom[name] = figure.add_subplot(
+                grid[row * 2 + 1, column], sharex=next(iter(found.zoom.values()), None)
+            )
+        lowest.set_xlabel(x)
+    return found
+
+
+def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
+    """The legend below the panels, where it covers no line.
+
+    Args:
+        figure: gets it, and the room that it takes.
+        panels: whose lines it names, each name once.
+        note: what the lines and bars are, over how many seeds; its title.
+    """
+    found: dict[str, Any] = {}
+    for panel in panels:
+        for handle, name in zip(*panel.get_legend_handles_labels(), strict=True):
+            found.setdefault(name, handle)
+    handles, names = list(found.values()), list(found)
+    if not names:
+        return figure
+    entry = LETTER * max(map(len, names)) + HANDLE
+    columns = max(1, min(len(names), int(figure.get_figwidth() / entry)))
+    lines = math.ceil(len(names) / columns) + (note.count("\n") + 1 if note else 0)
+    figure.set_size_inches(figure.get_figwidth(), figure.get_figheight() + 0.13 * lines)
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, title=note or None, title_fontsize=6)
     return figure
+
+
+def sparse(points: int, place: int, lines: int) -> tuple[int, int]:
+    """Which points of a line have a marker (`markevery`): about MARKS, and on each line others.
+
+    Args:
+        points: of the line.
+        place: of the line among all, from 0.
+        lines: how many there are.
+    """
+    step = max(1, math.ceil(points / MARKS))
+    return place * step // max(lines, 1) % step, step
+
+
+def round_ticks(area: Axes, first: float, last: float, most: int = 5) -> None:
+    """The first and the last round along the axis across, and round numbers between."""
+    nice = MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]).tick_values(first, last)
+    room = LABEL * (last - first)
+    kept = [tick for tick in nice if first + room <= tick <= last - room]
+    area.xaxis.set_major_locator(FixedLocator(sorted({first, *kept, last})))
+    area.xaxis.set_major_formatter(PLAIN)
+
+
+def value_ticks(area: Axes, values: Iterable[float]) -> None:
+    """A tick at each of the values, on a logarithmic axis where that suits them; a label where there is room."""
+    found = sorted(set(values))
+    place = math.log if is_logarithmic(pd.Series(found)) else float
+    if place is math.log:
+        area.set_xscale("log")
+    room = LABEL * (place(found[-1]) - place(found[0]))
+    kept = [found[-1]]
+    for value in reversed(found[:-1]):
+        if place(kept[-1]) - place(value) >= room:
+            kept.append(value)
+    margin = MARGIN * (place(found[-1]) - place(found[0]))
+    back = math.exp if place is math.log else float
+    area.set_xlim(back(place(found[0]) - margin), back(place(found[-1]) + margin))
+    area.xaxis.set_major_locator(FixedLocator(found))
+    area.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:g}" if _nearest(value, found) in kept else "")
+    )
+    area.xaxis.set_minor_locator(NullLocator())
+
+
+def _nearest(value: float, values: Sequence[float]) -> float:
+    return min(values, key=lambda one: abs(one - value))
+
+
+def is_logarithmic(numbers: pd.Series) -> bool:
+    """Whether a logarithmic axis suits the numbers: they are positive, and span a decade or grow by factors."""
+    values = np.unique(numbers.to_numpy(dtype=float))
+    if values[0] <= 0 or len(values) < 2:
+        return False
+    return bool(values[-1] >= 10 * values[0]) or (len(values) > 2 and _uneven(np.log(values)) < _uneven(values))
+
+
+def _uneven(values: np.ndarray) -> float:
+    """How unlike the distances of neighbours are, 0 for equal ones."""
+    gaps = np.diff(values)
+    return float(gaps.std() / gaps.mean())
+
+
+def over_seeds(counts: Iterable[int], what: str) -> str:
+    """The note of a figure: `mean over 3 seeds; band: ± standard deviation`."""
+    found = sorted(set(counts))
+    if not found or found == [1]:
+        return "one seed"
+    number = str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    return f"{what}: ± standard deviation over {number} seeds"
 
 
 @styled
 def save(figures: Mapping[str, Figure], out: Path, stem: str) -> list[Path]:
-    """Write `OUT/STEM-SETTING.png` and `.pdf`; without the setting where there is only one."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Write `OUT/STEM-SETTING.png` and `.pdf`; without the setting where there is only one.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
     paths = []
-    for setting, figure in figures.items():
-        name = stem if len(figures) == 1 else f"{stem}-{setting}"
-        for word, symbol in Component.symbols.items():
-            name = name.replace(symbol, word)
-        name = re.sub(r"[^\w.=-]+", "-", name)
-        for suffix in (".png", ".pdf"):
-            paths.append(out / f"{name}{suffix}")
-            figure.savefig(paths[-1], dpi=300)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for setting, figure in figures.items():
+            for suffix in (".png", ".pdf"):
+                name = _file_name(stem if len(figures) == 1 else f"{stem}-{setting}")
+                paths.append(out / f"{name}{suffix}")
+                figure.savefig(paths[-1], dpi=300)
+    except OSError as error:
+        raise UserError(f"--out: {out} cannot be written: {error.strerror}") from None
     return paths
+
+
+def _file_name(text: str) -> str:
+    for word, symbol in Component.symbols.items():
+        text = text.replace(symbol, word)
+    return re.sub(r"[^\w.=-]+", "-", text)

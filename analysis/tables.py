@@ -1,29 +1,33 @@
-"""Result tables from MLflow: `python -m analysis.tables SWEEP [--format markdown|latex|csv] [--metric ...]`.
+"""Result tables from MLflow: `python -m analysis.tables SWEEP [--format ...] [--metric ...] [--out FILE]`.
 
 An entry is the mean ± the sample standard deviation (n - 1) over seeds. The best complete entry of a column is bold,
 the second best underlined. An entry of which any seed is missing, failed, diverged, was stopped, never reached the
 target or is still running says so and takes no part in the ranking. The rows of a search stand best first. Several
 metrics with commas stand side by side. `--over partition` averages over settings, seed by seed; `--best-but
-fedavg,fedgela` adds the best of the other rows.
+fedavg,fedgela` adds the best of the other rows. The formats `seeds` (CSV, a row per
+run) and `clients` (CSV, a row per run and client) give what entries are made of.
 """
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
 import typer
 
 from analysis.axes import labels, searched_rows, separating
-from analysis.collect import SweepTable, collect
+from analysis.collect import Collected, SweepTable, collect
+from analysis.drawing.panels import labelled
 from analysis.metrics import DEFAULT, held_out, is_rounds, lower_is_better, selecting, title, values
+from analysis.output import written
 from analysis.tabling import tuned
-from analysis.tabling.formats import FORMATS
+from analysis.tabling.clients import accuracies
+from analysis.tabling.formats import FORMATS, run_by_run
 from analysis.tabling.published import beside
 from analysis.tabling.result_table import BEST, Entry, ResultTable, averaged, entry, side_by_side, with_best
-from fedray.common.errors import unknown
+from fedray.common.errors import UserError, unknown
 from fedray.sweep.file.sections import on_test_set
 
 
@@ -104,6 +108,36 @@ def build(
     )
 
 
+def by_seed(sweep: SweepTable, metric: str = DEFAULT, rows: str = "", columns: str = "") -> pd.DataFrame:
+    """The runs that a table's entries are made of.
+
+    Args:
+        sweep: whose cells.
+        metric: of the runs; several with commas become a column each.
+        rows: as for `build`.
+        columns: as for `build`.
+
+    Returns:
+        A row per cell, in the sweep's order: `row`, `column`, `seed`, `status`, `run_id`, and the metrics; these are
+        empty where the run has not finished, or never reached the target.
+    """
+    rows = rows or searched_rows(sweep.cells, sweep.search.keys)
+    named = labels(sweep.cells, rows, sweep.search.keys)
+    settings = labels(sweep.cells, columns or separating(sweep.cells, "partition", named))
+    found = {one: values(sweep, one).replace(math.inf, math.nan) for one in dict.fromkeys(metric.split(","))}
+    told = {"row": named, "column": settings, **{key: sweep.cells[key] for key in ("seed", "status", "run_id")}}
+    return pd.DataFrame(told | found)
+
+
+def by_client(sweep: Collected) -> pd.DataFrame:
+    """Every client of every finished run, as `analysis.tabling.clients.accuracies`.
+
+    Raises:
+        UserError: no run has finished, or none has tested its clients.
+    """
+    return accuracies(sweep, labelled(sweep))
+
+
 def best_first(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
     """The rows of a search by the mean of what selects; rows that have not finished come last, in the file's order."""
     by = selecting(sweep)
@@ -181,9 +215,15 @@ def _notes(cells: pd.DataFrame, metric: str, over: str) -> list[str]:
     return notes
 
 
+RUN_BY_RUN = ("seeds", "clients")
+"""Formats that are not of entries."""
+
+
 def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
-    format: Annotated[str, typer.Option(help="markdown | latex | csv")] = "markdown",
+    format: Annotated[
+        str, typer.Option(help="markdown | latex | csv | seeds (CSV, a row per run) | clients (CSV, a row per client)")
+    ] = "markdown",
     metric: Annotated[
         str,
         typer.Option(help="of the runs, rounds_to:PERCENT, rounds_to:METHOD (its best accuracy); several with commas"),
@@ -197,10 +237,19 @@ def main(
     best_but: Annotated[str | None, typer.Option(help="a row of the best of all rows but these, with commas")] = None,
     published: Annotated[bool, typer.Option("--published", help="the paper's values beside ours")] = False,
     paper: Annotated[str, typer.Option(help="the paper's table where the sweep has another name; fedsol/table2")] = "",
+    label: Annotated[str, typer.Option(help="what LaTeX refers to the table by: tab:main")] = "",
+    out: Annotated[Path | None, typer.Option(help="write to this file instead of printing")] = None,
 ) -> None:
-    """Print a sweep's result table."""
-    if format not in FORMATS:
-        raise unknown("--format", format, FORMATS)
+    """Print a sweep's result table, or write it to a file."""
+    if format not in (*FORMATS, *RUN_BY_RUN):
+        raise unknown("--format", format, (*FORMATS, *RUN_BY_RUN))
+    if label and format != "latex":
+        raise UserError(f"--label: only LaTeX has labels; --format is {format}")
+    if format in RUN_BY_RUN:
+        sweep = collect(name)
+        told = by_client(sweep) if format == "clients" else by_seed(sweep, metric, rows, cols)
+        written(run_by_run(told), out)
+        return
     smoke = published and not paper and name.endswith("-smoke")
     if published and not smoke:
         paper = paper or name
@@ -210,7 +259,7 @@ def main(
             "a smoke sweep, whose numbers mean nothing beside a paper's: nothing is compared; "
             f"--paper {name.removesuffix('-smoke')} does it all the same"
         )
-    sys.stdout.write(FORMATS[format](table))
+    written(FORMATS[format](replace(table, label=label)), out)
 
 
 if __name__ == "__main__":

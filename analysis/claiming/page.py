@@ -3,11 +3,11 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from analysis.claiming.decide import Decided, Verdict
 from analysis.claiming.read import Claims
+from analysis.output import environment
 from analysis.tables import build
 from analysis.tabling.formats import in_html
 from analysis.tabling.published import prints
@@ -17,21 +17,20 @@ from fedray.sweep.file.shipped import folder
 
 def page(claims: Claims, decided: list[Decided], costs: list[str]) -> str:
     """The HTML. costs: of each claim, in words."""
-    templates = Environment(
-        loader=PackageLoader("analysis"),
-        autoescape=select_autoescape(),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return templates.get_template("claims.html").render(
-        name=claims.name,
-        sources=claims.sources,
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        claims=[_claim(one, cost) for one, cost in zip(decided, costs, strict=True)],
-        tables=_tables(decided),
-        filled=_filled,
-        choices=[(name, text) for name in dict.fromkeys(one.sweep.name for one in decided) if (text := choices(name))],
+    return (
+        environment()
+        .get_template("claims.html")
+        .render(
+            name=claims.name,
+            sources=claims.sources,
+            made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            claims=[_claim(one, cost) for one, cost in zip(decided, costs, strict=True)],
+            tables=_tables(decided),
+            filled=_filled,
+            choices=[
+                (name, text) for name in dict.fromkeys(one.sweep.name for one in decided) if (text := choices(name))
+            ],
+        )
     )
 
 

@@ -14,12 +14,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from analysis.axes import labels, separating, symbol
 from analysis.collect import SweepTable
 from analysis.metrics import lower_is_better, selecting, title
-from analysis.style import axes, styled, styles, with_legend
+from analysis.style import PLAIN, axes, is_logarithmic, styled, styles, with_legend
 from fedray.common.errors import UserError
 from fedray.sweep.file.sections import on_test_set
 
@@ -135,7 +135,7 @@ def _sorted(values: pd.Index) -> list[str]:
 
 
 def _scaled(area: Axes, values: pd.Series, axis: str) -> pd.Series:
-    """The values as numbers, and the axis on their scale: logarithmic over a factor of 20, by name for words."""
+    """The values as numbers, and the axis on their scale: logarithmic where that suits them, by name for words."""
     numbers = pd.to_numeric(values, errors="coerce")
     if numbers.isna().any():
         names = sorted(set(values))
@@ -145,14 +145,9 @@ def _scaled(area: Axes, values: pd.Series, axis: str) -> pd.Series:
         area.set(**{f"{axis}scale": "log"})
         line = area.xaxis if axis == "x" else area.yaxis
         line.set_major_locator(LogLocator(subs=(1, 2, 5) if numbers.max() < 1000 * numbers.min() else (1,)))
-        line.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        line.set_major_formatter(PLAIN)
         line.set_minor_formatter(NullFormatter())
     return numbers
-
-
-def is_logarithmic(numbers: pd.Series) -> bool:
-    """Whether a logarithmic axis shows the numbers better."""
-    return bool(numbers.min() > 0 and numbers.max() >= 20 * numbers.min())
 
 
 @styled

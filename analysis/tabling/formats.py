@@ -3,9 +3,13 @@
 import csv
 import html
 import io
+import re
 from collections.abc import Callable
 
+import pandas as pd
+
 from analysis.tabling.result_table import Entry, ResultTable
+from fedray.common.errors import UserError, truncated_repr
 
 Key = tuple[str, str]
 
@@ -26,7 +30,13 @@ def markdown(table: ResultTable) -> str:
 
 
 def latex(table: ResultTable) -> str:
-    """A booktabs table."""
+    """A booktabs table; notes are comments below it.
+
+    Raises:
+        UserError: the label is not one that LaTeX takes.
+    """
+    if not re.fullmatch(r"[\w:./+*-]*", table.label, re.ASCII):
+        raise UserError(f"--label: found {truncated_repr(table.label)}; letters, digits and : . / + * - _ are allowed")
 
     def cell(key: Key) -> str:
         return _filled(table, key, _tex, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
@@ -35,6 +45,7 @@ def latex(table: ResultTable) -> str:
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{_tex(table.title)}}}",
+        *([rf"\label{{{table.label}}}"] if table.label else []),
         rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
         r"\toprule",
         " & ".join(["", *map(_tex, table.columns)]) + r" \\",
@@ -80,6 +91,12 @@ def comma_separated(table: ResultTable) -> str:
         )
         writer.writerow(line)
     return out.getvalue()
+
+
+def run_by_run(table: pd.DataFrame) -> str:
+    """Rows of single runs or clients as CSV, numbers with all their digits."""
+    text: str = table.to_csv(index=False, lineterminator="\n")
+    return text
 
 
 def in_html(table: ResultTable, key: Key) -> str:

@@ -65,6 +65,8 @@ class ResultTable:
     """Whether that is a speed-up."""
     paper: str = ""
     """The published table beside ours."""
+    label: str = ""
+    """What LaTeX refers to it by; empty for none."""
 
 
 BEST = "best baseline"

@@ -4,13 +4,17 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from matplotlib.axes import Axes
 
 from analysis.collect import collect
+from analysis.drawing.curves import zoom_from
 from analysis.figures import bars, classes, curves, main, methods, partitions, sensitivity, varied
-from analysis.style import WIDTH, styles
+from analysis.style import MARKS, WIDE, WIDTH, is_logarithmic, sparse, styles
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
+from tests.analysis.axes import note, ticks
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
 
 
@@ -18,7 +22,7 @@ def test_curves_are_means_over_finished_seeds_with_a_band(
     store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """fedavg: seeds 10, 20 and 30, 40: means 20 and 30; the band is ± |30-10|/sqrt 2 = 14.14. ρ=0.1 has one finished
-    seed: its own curve and no band; the diverged one is not drawn, but named. Each setting is a file of its own.
+    seed: its own curve and no band; the diverged one is not drawn, but named. Each setting is a panel.
     """
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(SMALL, 0.1, 0)]
     outcomes = [
@@ -29,19 +33,19 @@ def test_curves_are_means_over_finished_seeds_with_a_band(
         ("finished", history(7, 8)),
     ]
     write(store, cells, {one["hash"]: o for one, o in zip(cells, outcomes, strict=True)})
-    figures = curves(collect("sweep"))
-    assert list(figures) == ["dirichlet α=0.5", "dirichlet α=0.1"]
-    (axes,) = figures["dirichlet α=0.5"].axes
+    (figure,) = curves(collect("sweep")).values()
+    axes, other = figure.axes
+    assert [panel.get_title() for panel in figure.axes] == ["dirichlet α=0.5", "dirichlet α=0.1"]
     drawn = {str(line.get_label()): np.asarray(line.get_xydata()).tolist() for line in axes.lines}
     assert drawn == {"fedavg": [[1, 20], [2, 30]], "fedsam": [[1, 50], [2, 60]]}
     (band,) = axes.collections
     assert band.get_paths()[0].get_extents().extents == pytest.approx([1, 20 - 200**0.5, 2, 30 + 200**0.5])
-    (other,) = figures["dirichlet α=0.1"].axes
     assert [line.get_color() for line in other.lines] == [axes.lines[1].get_color()], "a method looks alike everywhere"
-    assert figures["dirichlet α=0.5"].get_figwidth() == WIDTH
+    assert figure.get_figwidth() == WIDE
+    assert note(figure) == "band: ± standard deviation over 1 to 2 seeds"
     main("sweep", "curves", out=tmp_path / "figures")
     names = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    assert names == [f"sweep-curves-dirichlet-alpha={alpha}.{kind}" for alpha in (0.1, 0.5) for kind in ("pdf", "png")]
+    assert names == ["sweep-curves.pdf", "sweep-curves.png"]
     assert (tmp_path / "figures" / names[0]).read_bytes().startswith(b"%PDF")
     assert (tmp_path / "figures" / names[1]).read_bytes().startswith(b"\x89PNG")
     assert "not drawn, diverged: fedsam-0.1-0.5-1" in capsys.readouterr().out
@@ -51,7 +55,10 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     """ρ = 0.1: 60 and 62, mean 61 ± 1.41; ρ = 0.5: 70. fedavg has no ρ: a level line at 50."""
     cells = [cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(LARGE, 0.5, 0), cell(FEDAVG, 0.5, 0)]
     write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, (60, 62, 70, 50), strict=True)})
-    (axes,) = next(iter(sensitivity(collect("sweep"), "algorithm.rho").values())).axes
+    (figure,) = sensitivity(collect("sweep"), "algorithm.rho").values()
+    (axes,) = figure.axes
+    assert note(figure) == "bars: ± standard deviation over 1 to 2 seeds"
+    assert ticks(axes) == {0.1: "0.1", 0.5: "0.5"}
     (container,) = axes.containers
     line, _, (whiskers,) = container.lines
     assert np.asarray(line.get_xydata()).tolist() == [[0.1, 61], [0.5, 70]]
@@ -63,8 +70,10 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
 def test_sensitivity_over_heterogeneity(store: Tracker) -> None:
     cells = [cell(FEDAVG, alpha, 0) for alpha in (0.5, 0.1, 10)]
     write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, (60, 40, 90), strict=True)})
-    ((setting, figure),) = sensitivity(collect("sweep"), "partition.alpha").items()
-    assert setting == "dirichlet"
+    (figure,) = sensitivity(collect("sweep"), "partition.alpha").values()
+    assert figure.axes[0].get_title() == "dirichlet"
+    assert ticks(figure.axes[0]) == {0.1: "0.1", 0.5: "0.5", 10: "10"}
+    assert note(figure) == "one seed"
     line, _, _ = figure.axes[0].containers[0].lines
     assert np.asarray(line.get_xydata()).tolist() == [[0.1, 40], [0.5, 60], [10, 90]]
     assert figure.axes[0].get_xscale() == "log"
@@ -140,6 +149,143 @@ def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
     assert [text.get_text() for text in area.get_xticklabels()] == ["fedavg", "fedsam"]
     main("sweep", "methods", metric="test_accuracy", out=tmp_path)
     assert len(list(tmp_path.glob("sweep-methods-*"))) == 2
+
+
+def test_markers_are_sparse_and_each_line_has_others(store: Tracker) -> None:
+    """40 rounds, three methods: about six markers each, none of them where another line has one."""
+    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)]
+    write(store, cells, {one["hash"]: ("finished", history(*range(40, 80))) for one in cells})
+    (figure,) = curves(collect("sweep")).values()
+    marked = [set(range(40)[slice(start, None, step)]) for start, step in markevery(figure.axes[0])]
+    assert all(4 <= len(places) <= MARKS for places in marked)
+    assert not marked[0] & marked[1]
+    assert not marked[0] & marked[2]
+    assert not marked[1] & marked[2]
+    assert sparse(3, 2, 5) == (0, 1), "few points: all have one"
+
+
+def markevery(axes: Axes) -> list[tuple[int, int]]:
+    return [line.get_markevery() for line in axes.lines]
+
+
+def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
+    """Of 60 evaluated rounds the last 12; the lines alone, on a scale of their own, with first and last round named."""
+    cells = [cell(FEDAVG, alpha, seed) for alpha in (0.5, 0.1) for seed in (0, 1)]
+    climbing = [min(t, 50) * 1.5 + t / 10 for t in range(60)]
+    write(store, cells, {one["hash"]: ("finished", history(*(a + k for a in climbing))) for k, one in enumerate(cells)})
+    (figure,) = curves(collect("sweep")).values()
+    main_, zoom, other, other_zoom = figure.axes
+    assert [axes.get_title() for axes in (main_, other)] == ["dirichlet α=0.5", "dirichlet α=0.1"]
+    (line,) = zoom.lines
+    assert np.asarray(line.get_xdata()).tolist() == list(range(49, 61))
+    assert not zoom.collections, "no band"
+    assert len(main_.collections) == 1
+    assert zoom.get_ylim()[0] > 70 > main_.get_ylim()[0]
+    assert {49, 60} <= ticks(zoom).keys()
+    assert {1, 60} <= ticks(main_).keys()
+    assert ticks(other) == ticks(main_)
+    assert main_.get_shared_x_axes().joined(main_, other)
+    assert main_.get_shared_y_axes().joined(main_, other)
+    assert not main_.get_shared_y_axes().joined(zoom, other_zoom), "each zoom is on its own setting's height"
+    assert (main_.get_ylabel(), other.get_ylabel(), main_.get_xlabel(), zoom.get_xlabel()) == (
+        "test accuracy in %",
+        "",
+        "",
+        "round",
+    )
+
+
+@pytest.mark.parametrize(("rounds", "start"), [(8, None), (9, 7), (15, 11), (30, 21), (40, 31), (100, 81)])
+def test_where_a_zoom_begins(rounds: int, start: int | None) -> None:
+    """None for fewer than nine evaluated rounds; the last third of up to 30, then ten, then a fifth."""
+    assert zoom_from(list(range(1, rounds + 1))) == start
+
+
+def test_other_data_are_another_figure(store: Tracker) -> None:
+    """90 % on one data set and 40 % on another share no axis."""
+    cells = [cell(FEDAVG, 0.5, 0) for _ in range(2)]
+    for one, name in zip(cells, ("digits", "mnist"), strict=True):
+        one["hash"] = one["label"] = name
+        one["config"]["data"] = {"name": name}
+    write(store, cells, {one["hash"]: ("finished", history(70)) for one in cells})
+    figures = curves(collect("sweep"))
+    assert list(figures) == ["digits", "mnist"]
+    assert [figure.get_figwidth() for figure in figures.values()] == [WIDTH, WIDTH]
+
+
+def test_error_bars_stand_aside_of_each_other_at_the_same_values(store: Tracker) -> None:
+    """Two methods at ρ = 0.05, 0.1, 0.2, whose data say so, drawn 2.5 points apart; ρ grows by factors: log axis."""
+    cells = [
+        cell({"name": name, "rho": rho}, 0.5, seed)
+        for name in ("fedsam", "fedtoga")
+        for rho in (0.05, 0.1, 0.2)
+        for seed in (0, 1)
+    ]
+    write(store, cells, {one["hash"]: ("finished", history(60 + k)) for k, one in enumerate(cells)})
+    (figure,) = sensitivity(collect("sweep"), "algorithm.rho").values()
+    (axes,) = figure.axes
+    assert axes.get_xscale() == "log"
+    assert ticks(axes) == {0.05: "0.05", 0.1: "0.1", 0.2: "0.2"}
+    assert note(figure) == "bars: ± standard deviation over 2 seeds"
+    figure.draw_without_rendering()
+    places = []
+    for container in axes.containers:
+        line, _, (bars_,) = container.lines
+        assert np.asarray(line.get_xdata()).tolist() == [0.05, 0.1, 0.2]
+        low = bars_.get_segments()[0][0]
+        drawn = line.get_transform().transform((0.05, low[1])), bars_.get_transform().transform(low)
+        assert drawn[0] == pytest.approx(drawn[1]), "a bar goes through its point"
+        places.append(drawn[0][0] * 72 / figure.dpi)
+    assert places[1] - places[0] == pytest.approx(2.5)
+    bottom, top = axes.get_ylim()
+    assert bottom < 60 < 71 < top
+
+
+def test_many_values_have_a_tick_each_and_labels_where_there_is_room(store: Tracker) -> None:
+    values = (0.001, 0.01, 0.011, 0.012, 0.1, 1.0)
+    cells = [cell({"name": "fedsam", "rho": rho}, 0.5, 0) for rho in values]
+    write(store, cells, {one["hash"]: ("finished", history(70)) for one in cells})
+    (figure,) = sensitivity(collect("sweep"), "algorithm.rho").values()
+    found = ticks(figure.axes[0])
+    assert tuple(found) == values
+    assert [label for label in found.values() if label] == ["0.001", "0.012", "0.1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("values", "logarithmic"),
+    [
+        ((0.05, 0.1, 0.2), True),
+        ((0.001, 0.01), True),
+        ((0.1, 0.6), False),
+        ((1, 2, 3, 4), False),
+        ((0.0, 0.1, 1.0), False),
+        ((-1, 10), False),
+        ((5, 5), False),
+    ],
+)
+def test_which_numbers_want_a_logarithmic_axis(values: tuple[float, ...], logarithmic: bool) -> None:
+    """Positive ones that span a decade, or of which three or more grow by factors rather than by steps."""
+    assert is_logarithmic(pd.Series(values, dtype=float)) == logarithmic
+
+
+def test_the_legend_covers_no_line(store: Tracker) -> None:
+    cells = [cell({"name": "fedsam", "rho": rho / 100}, 0.5, 0) for rho in range(1, 13)]
+    write(store, cells, {one["hash"]: ("finished", history(60, 70)) for one in cells})
+    (figure,) = curves(collect("sweep")).values()
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 12
+    box = legend.get_window_extent()
+    assert box.y1 < figure.axes[0].get_window_extent().y0, "below the panel"
+    assert figure.bbox.x0 <= box.x0
+    assert box.x1 <= figure.bbox.x1
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(store: Tracker, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    write(store, [cell(FEDAVG, 0.5, 0)], {cell(FEDAVG, 0.5, 0)["hash"]: ("finished", history(10))})
+    with pytest.raises(UserError, match="cannot be written: File exists"):
+        main("sweep", "curves", out=tmp_path / "file")
 
 
 def test_smoothing(store: Tracker) -> None:

@@ -37,7 +37,9 @@ def test_a_table_with_everything_compiles(tmp_path: Path) -> None:
     }
     ranks = {("row", "plain"): 1, ("row", odd): 2}
     for ratio in (False, True):
-        table = ResultTable(odd, ["row", odd], ["plain", odd], entries, ranks, [odd], reference="row", ratio=ratio)
+        table = ResultTable(
+            odd, ["row", odd], ["plain", odd], entries, ranks, [odd], reference="row", ratio=ratio, label="tab:a_b.1"
+        )
         source = tmp_path / "table.tex"
         source.write_text(DOCUMENT % latex(table), encoding="utf-8")
         done = subprocess.run(

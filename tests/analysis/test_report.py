@@ -2,8 +2,10 @@
 
 import io
 import re
+from html.parser import HTMLParser
 from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import matplotlib.image
 import numpy as np
@@ -11,11 +13,14 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis.collect import collect
+from analysis.output import environment
 from analysis.report import main, page
 from fedray.common.errors import UserError
+from fedray.tracking.store import open_store
 from fedray.tracking.tracker import CellRun, Tracker
 from tests.analysis.browser import opened, pictured
-from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
+from tests.analysis.drawing.test_clients import write as write_clients
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
 
 
 def some_runs(store: Tracker) -> None:
@@ -27,6 +32,7 @@ def some_runs(store: Tracker) -> None:
 
 def with_picture(store: Tracker) -> None:
     one = cell(FEDAVG, 0.5, 0)
+    one["config"]["training"] = {"rounds": 100, "lr": 0.01, "clip_norm": 10}
     drawn, figure = io.BytesIO(), Figure(figsize=(3, 2))
     figure.subplots().plot([1, 2])
     figure.savefig(drawn, format="png")
@@ -44,14 +50,14 @@ def test_what_is_missing_comes_first_by_name_and_text_is_escaped(store: Tracker)
     assert "<b>sweep" not in text
     assert "&lt;b&gt;sweep" in text
     assert "8 cells: 6 finished, 1 diverged, 1 missing" in text
-    missing = text[text.index('id="missing"') : text.index("<h2>Results")]
+    missing = text[text.index('id="missing"') : text.index('<h2 id="results">')]
     assert re.findall(r"<li>(\w+: \S+)", missing) == ["diverged: fedsam-0.1-0.1-0:", "missing: fedsam-0.1-0.1-1"]
     assert ": why (" in missing
     # seeds 0 and 1 of fedavg at α = 0.5: means of (60, 70) and (61, 71), so 65.5 ± 0.71; the last rounds: 70.5
     assert "<u>65.50 ± 0.71</u>" in text
     assert "<u>70.50 ± 0.71</u>" in text
     assert "- (1 diverged, 1 missing)" in text
-    assert text.count('alt="dirichlet') == 2, "learning curves, a picture per setting"
+    assert text.count('alt="Learning curves"') == 1, "a panel per setting"
     assert "No run yet that holds a picture of its partition." in text
     # fedsam - fedavg at α = 0.5: 2 for both seeds, so the p of two sign flips, 0.5; at α = 0.1 no pair
     assert "<td>+2.00</td><td>-</td><td>too few seeds</td><td>0.500</td><td>0.500</td>" in text
@@ -66,9 +72,134 @@ def test_pictures_settings_environment(store: Tracker) -> None:
     assert "what it is about" in text
     assert f'<td>torch</td><td class="mono">{version("torch")}</td><td>1</td>' in text
     assert "<td>commit of fedray</td>" in text
-    assert '<td class="mono">partition.alpha</td><td class="mono">0.5</td>' in text
-    assert '<td>0.25</td><td class="mono">abababababababab</td>' in text
+    page_ = Page(text)
+    assert ["partition.alpha", "0.5"] in page_.tables["same"]
+    assert ["training.rounds", "100"] in page_.tables["same"]
+    assert page_.changed == ["training.lr 0.01 (default: 0.1)", "training.clip_norm 10 (default: none)"], "α has none"
+    (row,) = page_.tables["cells"][1:]
+    assert [row[k] for k in (1, 2, 5, 6)] == ["finished", "60.00", "0.25", "abababababababab"]
     assert text.count("data:image/png;base64,") == 2
+
+
+class Page(HTMLParser):
+    """A page read as a browser does: sections, links, and tables by class as rows of text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids, self.links, self.headings = list[str](), list[str](), list[str]()
+        self.tables, self.changed = dict[str, list[list[str]]](), list[str]()
+        self._table, self._row, self._cell = "", list[str](), ""
+        self._marked = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.ids += [found["id"] or ""] if "id" in found else []
+        self.links += [found["href"] or ""] if tag == "a" else []
+        if tag == "table":
+            self._table = found.get("class") or "other"
+            self.tables.setdefault(self._table, [])
+        if tag == "tr":
+            self._row, self._marked = [], found.get("class") == "changed"
+        if tag in ("td", "th", "h2", "li"):
+            self._cell = ""
+
+    def handle_data(self, data: str) -> None:
+        self._cell += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self._row.append(self._cell.strip())
+        if tag == "h2":
+            self.headings.append(self._cell.strip())
+        if tag == "tr":
+            self.tables[self._table].append(self._row)
+            self.changed += [" ".join(self._row)] if self._marked else []
+
+
+def test_the_contents_lead_to_every_section(store: Tracker) -> None:
+    """Links of the page itself each have their place, and every heading is listed, in order."""
+    some_runs(store)
+    found = Page(page(collect("<b>sweep"), ["last10_test_accuracy"]))
+    assert [link.removeprefix("#") for link in found.links] == [
+        name for name in found.ids if name in {link.removeprefix("#") for link in found.links}
+    ]
+    assert len(found.links) == len(set(found.links)) == len(found.headings)
+    assert found.headings == [
+        "Missing",
+        "Results",
+        "Difference to fedavg",
+        "Learning curves",
+        "Sensitivity",
+        "Partitions",
+        "Settings",
+        "Commits and environment",
+        "Cells",
+    ]
+
+
+def test_cells_have_their_accuracy_and_a_link_where_the_store_has_an_address(
+    store: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file there is the run's id; of a server its page, without the password."""
+    some_runs(store)
+    sweep = collect("<b>sweep")
+    plain = Page(page(sweep, ["last10_test_accuracy"]))
+    header, *cells = plain.tables["cells"]
+    assert header[:4] == ["cell", "status", "last10_test_accuracy", "run"]
+    assert [row[2] for row in cells] == ["65.00", "66.00", "67.00", "68.00", "69.00", "70.00", "", ""]
+    assert cells[0][3] == sweep.cells["run_id"][0]
+    assert not [link for link in plain.links if "runs" in link]
+    _, experiment = open_store()
+    monkeypatch.setattr("analysis.report.store_uri", lambda: "http://me:secret@store:5000")
+    monkeypatch.setattr("fedray.tracking.store.store_uri", lambda: "http://me:secret@store:5000")
+    monkeypatch.setattr("fedray.tracking.store.open_store", lambda: (None, experiment))
+    text = page(sweep, ["last10_test_accuracy"])
+    links = [link for link in Page(text).links if "/runs/" in link]
+    assert len(links) == 7, "one run has not begun"
+    assert urlsplit(links[0]).hostname == "store"
+    assert urlsplit(links[0]).fragment.split("?")[0] == f"/experiments/{experiment}/runs/{sweep.cells['run_id'][0]}"
+    assert "secret" not in text
+
+
+def test_a_pruned_draw_is_not_missing(store: Tracker) -> None:
+    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)]
+    statuses = ("finished", "pruned", "stopped")
+    write(store, cells, {one["hash"]: (status, history(60)) for one, status in zip(cells, statuses, strict=True)})
+    text = page(collect("sweep"), ["last10_test_accuracy"])
+    found = Page(text)
+    assert "missing" not in found.ids
+    assert found.headings[0] == "Ended early"
+    early = text[text.index('id="early"') : text.index('id="results"')]
+    assert "1 pruned by the scheduler, 1 stopped at the target" in early
+    assert re.findall(r"<li>(\w+: \S+)", early) == ["pruned: fedsam-0.1-0.5-0", "stopped: fedsam-0.5-0.5-0"]
+
+
+def test_clients_and_classes(store: Tracker) -> None:
+    """A line per method, and the matrices folded away."""
+    write_clients(store)
+    found = Page(page(collect("sweep"), ["test_accuracy"]))
+    assert {"clients", "confusion"} <= set(found.ids)
+    header, one, other = found.tables["fairness"]
+    assert header == ["setting", "method", "mean", "deviation", "worst tenth", "best tenth", "clients", "seeds"]
+    assert other == ["dirichlet α=0.5", "fedsam", "50.00", "0.00", "50.00", "50.00", "11", "1"]
+    assert one[1] == "fedavg"
+
+
+def test_both_pages_have_the_same_style(store: Tracker) -> None:
+    """And the same policy: one file says both."""
+    some_runs(store)
+    claims = (
+        environment()
+        .get_template("claims.html")
+        .render(name="x", made="", sources="", claims=[], tables=[], filled=None, choices=[])
+    )
+    heads = [
+        text[text.index("<meta") : text.index("</style>")]
+        for text in (page(collect("<b>sweep"), ["test_loss"]), claims)
+    ]
+    assert heads[0] == heads[1]
+    assert "default-src 'none'" in heads[0]
 
 
 def test_without_any_run(store: Tracker) -> None:

@@ -2,11 +2,13 @@
 
 import csv
 import io
+import re
+from pathlib import Path
 
 import pytest
 
 from analysis.collect import collect
-from analysis.tables import build
+from analysis.tables import build, main
 from analysis.tabling.formats import comma_separated, latex, markdown
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import CellRun, Tracker, final_metrics
@@ -114,6 +116,71 @@ def test_unknown_names(store: Tracker, name: str, metric: str, rows: str, messag
     with pytest.raises(UserError) as error:
         build(collect(name), metric, rows)
     assert message in str(error.value)
+
+
+def test_a_row_per_seed(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every cell in the sweep's order, whatever became of it, with all digits; two metrics are two columns."""
+    cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
+    outcomes = [("finished", history(79, 81)), ("finished", history(100 / 3)), ("diverged", history(9))]
+    write(store, cells, {one["hash"]: o for one, o in zip(cells[:3], outcomes, strict=True)})
+    main("sweep", "seeds", "last10_test_accuracy,test_loss", out=tmp_path / "seeds.csv")
+    assert capsys.readouterr().out == f"{tmp_path / 'seeds.csv'}\n"
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "seeds.csv").read_text(encoding="utf-8"))))
+    assert [(row["row"], row["seed"], row["status"]) for row in rows] == [
+        ("fedavg", "0", "finished"),
+        ("fedavg", "1", "finished"),
+        ("fedsam", "0", "diverged"),
+        ("fedsam", "1", "missing"),
+    ]
+    assert {row["column"] for row in rows} == {"dirichlet α=0.5"}
+    assert float(rows[0]["last10_test_accuracy"]) == 80
+    assert float(rows[1]["last10_test_accuracy"]) == 100 / 3
+    assert float(rows[0]["test_loss"]) == pytest.approx(1 - 0.81)
+    assert [rows[k]["last10_test_accuracy"] for k in (2, 3)] == ["", ""]
+    assert rows[0]["run_id"] == collect("sweep").cells["run_id"][0]
+
+
+def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The label follows the caption, which counts the tables; the file is what is printed without one."""
+    write(store, [cell(FEDAVG, 0.5, 0)], {cell(FEDAVG, 0.5, 0)["hash"]: ("finished", history(70))})
+    main("sweep", "latex", label="tab:main-results", out=tmp_path / "deep" / "table.tex")
+    assert capsys.readouterr().out == f"{tmp_path / 'deep' / 'table.tex'}\n"
+    text = (tmp_path / "deep" / "table.tex").read_text(encoding="utf-8")
+    commands = re.findall(r"^\\(begin\{\w+\}|caption|label\{.*\}|end\{\w+\})", text, re.MULTILINE)
+    assert commands == [
+        "begin{table}",
+        "caption",
+        "label{tab:main-results}",
+        "begin{tabular}",
+        "end{tabular}",
+        "end{table}",
+    ]
+    main("sweep", "latex", label="tab:main-results")
+    assert capsys.readouterr().out == text
+    main("sweep", "latex")
+    assert capsys.readouterr().out == text.replace("\\label{tab:main-results}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("format", "label", "out", "message"),
+    [
+        ("latex", "a}b", "t.tex", "--label: found 'a}b'; letters, digits and"),
+        ("latex", "ü", "t.tex", "--label: found 'ü'"),
+        ("markdown", "tab:x", "t.tex", "--label: only LaTeX has labels; --format is markdown"),
+        ("latex", "", "file/t.tex", "--out: file/t.tex cannot be written: "),
+        ("tex", "", "t.tex", "--format: unknown name 'tex'; did you mean 'latex'? valid: clients, csv, latex"),
+    ],
+)
+def test_what_a_file_cannot_be(
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, label: str, out: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    write(store, [cell(FEDAVG, 0.5, 0)], {cell(FEDAVG, 0.5, 0)["hash"]: ("finished", history(70))})
+    with pytest.raises(UserError) as error:
+        main("sweep", format, label=label, out=Path(out))
+    assert str(error.value).startswith(message)
+    assert not Path("t.tex").exists()
 
 
 def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:

@@ -1,0 +1,42 @@
+"""fedray's own default of a configuration's key, so that what somebody changed can be marked."""
+
+from collections.abc import Mapping
+
+import pandas as pd
+from pydantic import BaseModel
+
+from fedray.algorithms import ALGORITHMS
+from fedray.config import Clients, Evaluation, Training
+from fedray.datasets import DATASETS
+from fedray.models import MODELS
+from fedray.partitions import PARTITIONS
+from fedray.tracking.tracker import flat
+
+PLAIN: Mapping[str, type[BaseModel]] = {"clients": Clients, "training": Training, "evaluation": Evaluation}
+CHOSEN: Mapping[str, Mapping[str, type[BaseModel]]] = {
+    "algorithm": ALGORITHMS,
+    "data": DATASETS,
+    "model": MODELS,
+    "partition": PARTITIONS,
+}
+
+
+def default_of(key: str, cells: pd.DataFrame) -> str | None:
+    """The default of a dotted key, as text; empty where the default is to leave it out.
+
+    Args:
+        key: of a configuration, with one value in all cells.
+        cells: a row per cell, as in `SweepTable`.
+
+    Returns:
+        None for what has no default: names, required options, options of several components or of a plug-in.
+    """
+    section, _, option = key.partition(".")
+    kind = PLAIN.get(section)
+    if section in CHOSEN and f"{section}.name" in cells:
+        names = cells[f"{section}.name"].dropna().unique()
+        kind = CHOSEN[section].get(names[0]) if len(names) == 1 else None
+    field = None if kind is None else kind.model_fields.get(option.partition(".")[0])
+    if kind is None or field is None or field.is_required():
+        return None
+    return flat(kind.model_construct().model_dump(mode="json", warnings=False)).get(option, "")

@@ -1,0 +1,16 @@
+"""What a drawn axis says."""
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+
+def ticks(axes: Axes) -> dict[float, str]:
+    """Place -> label of the ticks across, from left to right."""
+    places = [float(place) for place in axes.xaxis.get_major_locator()()]
+    return dict(zip(places, axes.xaxis.get_major_formatter().format_ticks(places), strict=True))
+
+
+def note(figure: Figure) -> str:
+    """What the legend says that bands and bars are."""
+    (legend,) = figure.legends
+    return legend.get_title().get_text()
