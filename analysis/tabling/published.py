@@ -11,6 +11,7 @@ from analysis.metrics import is_rounds, rounds_target
 from analysis.tabling.result_table import BEST, Printed
 from fedray.algorithms import algorithm
 from fedray.common.errors import UserError, unknown
+from fedray.partitions import PARTITIONS
 
 FOLDER = Path(__file__).parents[1] / "published"
 KEYS = ("paper", "table", "dataset", "model", "partition", "clients", "participation", "method", "metric")
@@ -96,7 +97,6 @@ METHODS = {
     "knnper": ("knn-per",),
 }
 """What our labels are called in the published tables, where it is something else."""
-PARAMETER = {"dirichlet": "partition.alpha", "sharding": "partition.shards", "pathological": "partition.classes"}
 PROTOCOL = {
     "fedsam": "the paper does not say of which round its accuracies are; its deviation is over clients",
     "fedsol": "the paper calls its accuracies final",
@@ -290,7 +290,7 @@ def _of_cell(cell: pd.Series, method: str) -> Setting:
     partition, total = str(cell["partition.name"]).removesuffix("_client"), str(cell.get("clients.total"))
     per_round = str(cell.get("clients.per_round"))
     share = float(per_round) if "." in per_round or per_round == "nan" else float(per_round) / float(total)
-    parameter = _plain(cell.get(PARAMETER.get(partition, ""), ""))
+    parameter = _plain(cell.get(_parameter(partition), ""))
     if partition == "dirichlet" and parameter == "10000":
         partition, parameter = "iid", ""  # FedGELA's way to say it
     if partition == "pxcy":
@@ -305,6 +305,12 @@ def _of_cell(cell: pd.Series, method: str) -> Setting:
         f"{share:g}",
         method,
     )
+
+
+def _parameter(partition: str) -> str:
+    """The key of a partition's one option without a default, which the papers' tables name it by; "" for none."""
+    options = PARTITIONS[partition].required() if partition in PARTITIONS else []
+    return f"partition.{options[0]}" if options else ""
 
 
 def _setting(row: pd.Series, parameter: str) -> Setting:
