@@ -76,8 +76,8 @@ def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch
     run(problem, InlineBackend())
     assert all(probe.tested_models == frozenset() for probe in registry.probes(["classes", "drift", "proximal"]))
     for asked, names in (
-        (["classes"], {"loss", "correct", "unbounded"}),
-        (["angles"], {"loss", "correct", "unbounded", "angles"}),
+        (["classes"], {"loss", "correct", "unbounded", "confusion"}),
+        (["angles"], {"loss", "correct", "unbounded", "confusion", "angles"}),
     ):
         backend = InlineBackend()
         simulation = Simulation(digits("fedavg", probes=asked), backend)
