@@ -255,7 +255,9 @@ class Runtime(Section):
     """Where it runs. Of these only `device`, `threads`, and on a GPU `deterministic` and `cuda_graph`, can change a
     number's last bits, so only they identify a cell."""
 
-    backend: Annotated[Literal["inline", "ray"], EXCLUDED] = "ray"
+    backend: Annotated[Literal["inline", "ray"], EXCLUDED] = Field(
+        "ray", description="ray: on Ray where more than one process, a GPU or a cluster is used; inline: never"
+    )
     actors: Annotated[Annotated[int, Field(gt=0)] | Literal["auto"], EXCLUDED] = Field(
         1,
         description="processes that train clients, per run; 1: the run's own. auto: as many as there is room for when "

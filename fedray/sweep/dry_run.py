@@ -44,5 +44,5 @@ def show(plan: Plan, address: str | None) -> None:
         room = sum(capacity(runtime, node) for node in nodes) // runtime.actor_count
         if runtime.gpus_per_actor == "auto":
             asked += " (auto: a whole GPU until one client has been measured)"
-        actors = "as many as fit" if runtime.actors == "auto" else runtime.actors
-        console.print(f"{count} trials ask for {actors} actor(s) of {asked} each: fits, {room} at a time")
+        actors = "as many actors as fit" if runtime.actors == "auto" else f"{runtime.actors} actor(s)"
+        console.print(f"{count} trials ask for {actors} of {asked} each: fits, {room} at a time")
