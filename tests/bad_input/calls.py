@@ -205,7 +205,8 @@ CASES: dict[str, Case] = {
     ),
     "kind": Case(
         ["sweep", "--kind", "pie"],
-        "--kind: unknown name 'pie'; valid: bars, classes, curves, partition, search, sensitivity",
+        "--kind: unknown name 'pie'; valid: bars, classes, confusion, curves, fairness, methods, partition, search, "
+        "sensitivity",
         stored,
         module="analysis.figures",
     ),

@@ -152,7 +152,7 @@ CASES: dict[str, Case] = {
     ),
     "probes": run(
         "run.yaml: evaluation.probes: unknown name 'drfit'; did you mean 'drift'? valid: adaptation, angles, "
-        "classes, drift, forgetting, lambda, proximal",
+        "classes, drift, forgetting, lambda, proximal, step",
         "evaluation.probes=[drfit]",
     ),
     "evaluation never": run(
