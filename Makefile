@@ -35,8 +35,9 @@ docs: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements.txt -e '.[dev]'
 	touch $@
 
-# An hour on two idle cores; PAIRS=5 for a look. Results go to .fedray/bench and into docs/performance.md. Two benchmarks
-# are called by hand: `states` (16 GB of disk) and `quickstart` (asks for another checkout).
+# An hour and a half on two idle cores; PAIRS=5 for a look. Results go to .fedray/bench and into docs/performance.md.
+# OLD=DIRECTORY: another checkout, whose start is measured beside this one's. Two benchmarks are called by hand: `states`
+# (16 GB of disk) and `quickstart` (asks for another checkout).
 PAIRS ?= 20
 BENCH := $(BIN)/python -m tests.benchmarks
 bench: .venv/ready
@@ -49,6 +50,11 @@ bench: .venv/ready
 	$(BENCH).precision --pairs $(PAIRS) --out .fedray/bench/precision.json
 	$(BENCH).sweep_overhead --out .fedray/bench/sweep-1s.json
 	$(BENCH).sweep_overhead --seconds 10 --out .fedray/bench/sweep-10s.json
+	$(BENCH).sweep_overhead --cells 1000 --out .fedray/bench/sweep-1000.json
+	$(BENCH).sweeping.start --out .fedray/bench/sweep-start.json $(if $(OLD),--old $(OLD))
+	$(BENCH).sweeping.per_cell --out .fedray/bench/sweep-per-cell.json
+	$(BENCH).sweeping.growth --out .fedray/bench/sweep-growth.json
+	$(BENCH).sweeping.foreign --out .fedray/bench/sweep-foreign.json
 	$(BENCH).load --pairs $(PAIRS) --out .fedray/bench/load.json
 	$(BENCH).scale --out .fedray/bench/scale.json
 	$(BENCH).traffic --rounds 10 --out .fedray/bench/traffic.json

@@ -38,7 +38,8 @@ from analysis.tabling.formats import in_html
 from analysis.tabling.result_table import ResultTable
 from fedray.common.errors import UserError
 from fedray.sweep.grid import COMPONENTS
-from fedray.tracking.store import address, store_uri
+from fedray.tracking.location import store_uri
+from fedray.tracking.store import address
 
 MADE_WITH = {"mlflow.source.git.commit": "commit of fedray"}
 ENVIRONMENT = "environment."

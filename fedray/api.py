@@ -64,7 +64,7 @@ def simulate(
     """
     parsed = RunConfig.parse(load_yaml(Path(config)) if isinstance(config, str | Path) else config)
     if track is not None:
-        from fedray.tracking.store import refuse_unwritable_store
+        from fedray.tracking.location import refuse_unwritable_store
 
         refuse_unwritable_store()
     data = data or parsed.data.load()
@@ -138,13 +138,14 @@ def _run_tracked(
     Raises:
         Exception: what the run raises, once its status has been written.
     """
-    from fedray.tracking.tracker import CellRun, Tracker
+    from fedray.tracking.records import CellRun
+    from fedray.tracking.tracker import Tracker
 
     problem, profile = simulation.problem, simulation.profile
     config = problem.config
     tracker, log = Tracker(), CellRun()
-    tracker.open_cell(log, cell, name, config.resolved(), config.tags(), parent=None, again=store is not None)
-    tracker.log_files(log, problem.artefacts())
+    again, files = store is not None, problem.artefacts()
+    tracker.open_cell(log, cell, name, config.resolved(), config.tags(), parent=None, again=again, files=files)
 
     def logged(row: dict[str, float]) -> None:
         tracker.log_rows(log, [row])

@@ -131,7 +131,8 @@ def ui(
     host: Annotated[str, typer.Option(help="address to listen at; any other lets others in, unasked")] = "127.0.0.1",
 ) -> None:
     """MLflow's UI on this directory's store (or MLFLOW_TRACKING_URI), on 127.0.0.1 unless told otherwise."""
-    from fedray.tracking.store import address, store_uri
+    from fedray.tracking.location import store_uri
+    from fedray.tracking.store import address
 
     uri = store_uri()
     if uri.startswith(("http://", "https://")):

@@ -4,7 +4,8 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ray
@@ -18,6 +19,8 @@ from fedray.common.signals import sigterm_as_interrupt
 
 PATIENCE = 5.0
 """Seconds to wait for a cluster's port to answer."""
+PRELOAD = "RAY_preload_python_modules"
+"""Ray's option: what its processes import while they wait for work."""
 
 
 class _Job(JobConfig):
@@ -31,12 +34,47 @@ class _Job(JobConfig):
 
 
 @contextlib.contextmanager
-def cluster(address: str | None = None) -> Iterator[None]:
+def starting(address: str | None = None, preload: Sequence[str] = ()) -> Iterator[Callable[[], None]]:
+    """As `cluster`, but Ray starts beside what the block does.
+
+    Yields:
+        A call that waits until Ray is there, and raises as `cluster` does.
+    """
+    up, over = threading.Event(), threading.Event()
+    failed: list[BaseException] = []
+
+    def hold() -> None:  # Ray's processes end with the thread that has started them
+        try:
+            with cluster(address, preload):
+                up.set()
+                over.wait()
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            up.set()
+
+    def wait() -> None:
+        up.wait()
+        if failed:
+            raise failed[0]
+
+    thread = threading.Thread(target=hold, name="ray", daemon=True)
+    thread.start()
+    try:
+        yield wait
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iterator[None]:
     """Ray for the duration of a block; where one is running in this process already, that one.
 
     Args:
         address: of the cluster to join (`auto`, HOST:PORT or ray://HOST:PORT); None: $RAY_ADDRESS, else a local Ray
             for this machine alone.
+        preload: modules that each process of a local Ray imports at its start.
 
     Raises:
         UserError: the cluster cannot be joined, or the local Ray does not start.
@@ -47,7 +85,7 @@ def cluster(address: str | None = None) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         if address is None:
-            stack.enter_context(_local())
+            stack.enter_context(_local(preload))
         else:
             _join(address)
         stack.callback(ray.shutdown)
@@ -56,9 +94,13 @@ def cluster(address: str | None = None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _local() -> Iterator[None]:
+def _local(preload: Sequence[str]) -> Iterator[None]:
     """Start a Ray that only who has this user's token can join: Ray lets it listen on every interface."""
-    with _environment("RAY_AUTH_MODE", "token"), _environment(FOLDER, folder()):
+    with (
+        _environment("RAY_AUTH_MODE", "token"),
+        _environment(FOLDER, folder()),
+        _environment(PRELOAD, ",".join(preload)),
+    ):
         Config.initialize("")  # Ray has read its environment before
         try:
             ray.init(

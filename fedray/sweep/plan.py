@@ -1,7 +1,7 @@
 """What a call of a sweep will do: which cells there are, and which of them are done."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,7 +11,8 @@ from fedray.config import Runtime
 from fedray.sweep.cells import Cell, Problems, cells, maker
 from fedray.sweep.grid import Sweep
 from fedray.sweep.studies import Known, advance, studies
-from fedray.tracking.store import Outcome, outcomes
+from fedray.tracking.location import is_there
+from fedray.tracking.records import Outcome
 
 
 @dataclass(frozen=True)
@@ -120,12 +121,21 @@ def plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Plan:
     chosen = frozenset(hash for text in only for hash in selected(found, text)) if only else None
     made = Plan(sweep, found, problems, {}, force, chosen)
     while True:  # of a search that learns each turn adds a generation that has been run
-        known = outcomes([cell for cell in made.cells if cell not in made.known])
+        known = stored([cell for cell in made.cells if cell not in made.known])
         made = replace(made, known={**made.known, **known})
         learnt = made.learn({} if force or not sweep.learns else made.values(made.known))
         if learnt is made:
             return made
         made = learnt
+
+
+def stored(cells: Iterable[str]) -> dict[str, Outcome]:
+    """Cell hash -> what the store has of it; of those that it has. Raises UserError where it cannot be used."""
+    if not is_there():
+        return {}
+    from fedray.tracking.store import outcomes  # here: MLflow takes seconds to import
+
+    return outcomes(cells)
 
 
 def selected(cells: Mapping[str, Cell], text: str) -> list[str]:

@@ -20,7 +20,7 @@ from fedray.sweep.grid import Sweep
 from fedray.sweep.run import drive, planned, refuse_unwritable
 from fedray.sweep.stages import run_stages
 from fedray.sweep.storage import storage
-from fedray.tracking.store import store_uri
+from fedray.tracking.location import store_uri
 
 REQUIRED = ("MLFLOW_TRACKING_URI", "FEDRAY_STORAGE")
 PASSED = (

@@ -7,22 +7,22 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
+from fedray.cluster.connection import cpus_here, starting
 from fedray.cluster.prepare import prepared
 from fedray.cluster.resources import refuse_unseen
 from fedray.common.errors import UserError
 from fedray.common.signals import sigterm_as_interrupt
 from fedray.sweep import plan as planning
+from fedray.sweep.cells import Cell
 from fedray.sweep.grid import Sweep
 from fedray.sweep.plan import Plan
-from fedray.sweep.presentation import presentation
 from fedray.sweep.storage import Claims, refuse_unwritable_storage, storage, sweep_lock
 from fedray.sweep.trials.session import Session
-from fedray.sweep.trials.tune import run_cells
-from fedray.tracking.store import refuse_unwritable_store
-from fedray.tracking.tracker import Tracker
+from fedray.sweep.writer import Writer
+from fedray.tracking.location import refuse_unwritable_store
 
 POLL = 2.0
 """Seconds between looks at cells that another sweep runs."""
@@ -75,42 +75,30 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
         stack.enter_context(sigterm_as_interrupt())
         stack.enter_context(sweep_lock(plan.sweep.name))
         if plan.to_run:
+            is_up = stack.enter_context(starting(address, _preloaded(plan, max_concurrent)))
+            import_module("fedray.sweep.trials.tune")  # seconds, while Ray starts
+            is_up()
             plan = stack.enter_context(_ready(plan, address))
         claims = stack.enter_context(Claims(storage() / "locks" / "cells"))
-        tracker = Tracker()
-        parent = tracker.open_sweep(
-            plan.sweep.name,
-            plan.sweep.description,
-            _listed(plan),
-        )
-        session = Session(plan, claims, tracker, parent)
+        session = Session(plan, claims, stack.enter_context(Writer()))
         session.note(plan.known)
+        cells = session.take()
+        session.open()
         try:
-            _run(session, max_concurrent)
+            _run(session, cells, max_concurrent)
         finally:
-            if len(session.plan.cells) > len(plan.cells):
-                tracker.list_cells(parent, _listed(session.plan))
-            tracker.close_sweep(parent, session.counts)
-            tracker.close()
+            session.close()
     return session.counts
 
 
-def _listed(plan: Plan) -> list[dict[str, Any]]:
-    """The sweep's cells as its run in MLflow holds them; of a search and of a final stage with what analysis needs."""
-    keys = list(dict.fromkeys(key for space in plan.sweep.spaces for key in space))
-    search = {"search": {"keys": keys, "select": plan.sweep.select}} if keys else {}
-    tuned = {cell: {"tuned": dict(chosen)} for cell, chosen in plan.tuned.items()}
-    return [
-        {
-            "hash": cell.hash,
-            "label": cell.label,
-            "config": cell.run.resolved(),
-            **({"plugins": words} if (words := presentation(cell.run)) else {}),
-            **search,
-            **tuned.get(cell.hash, {}),
-        }
-        for cell in plan.cells.values()
-    ]
+def _preloaded(plan: Plan, max_concurrent: int | None) -> Sequence[str]:
+    """What Ray's processes, of which it starts one per CPU, import at once: where each will be a trial's or an actor's,
+    that goes on while this process prepares."""
+    wanted = sum(
+        count * (1 if runtime.actors == "auto" else runtime.actors) for runtime, count in plan.requests.items()
+    )
+    spread = all(runtime.cpus_per_actor <= 1 and not runtime.gpus for runtime in plan.requests)
+    return ["fedray.sweep.trials.trainable"] if spread and min(wanted, max_concurrent or wanted) >= cpus_here() else []
 
 
 @contextlib.contextmanager
@@ -124,11 +112,17 @@ def _ready(plan: Plan, address: str | None) -> Iterator[Plan]:
         yield replace(plan, cells={**plan.cells, **resolved})
 
 
-def _run(session: Session, max_concurrent: int | None) -> None:
-    """Run what is to run and no other sweep runs; wait for what another one does."""
+def _run(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
+    """Run what is to run and no other sweep runs; wait for what another one does.
+
+    Args:
+        session: the call of the sweep.
+        cells: those that it has taken.
+        max_concurrent: trials at a time.
+    """
     told = False
-    while session.left:
-        cells = session.take(session.tracker.outcomes) or session.learn()
+    while cells or session.left:
+        cells = cells or session.learn()
         if session.left and not told:
             told = True
             print(
@@ -137,8 +131,11 @@ def _run(session: Session, max_concurrent: int | None) -> None:
                 flush=True,
             )
         if cells:
+            from fedray.sweep.trials.tune import run_cells  # here: a sweep with nothing to run does without Tune
+
             run_cells(session, cells, max_concurrent)
             if any(session.statuses.get(cell) in (None, "running", "interrupted") for cell in session.tried):
                 return  # told to stop
         if session.left:
             time.sleep(POLL)
+        cells = session.take()

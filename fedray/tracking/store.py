@@ -1,17 +1,10 @@
-"""MLflow's store: whether it can be used, found out at once (MLflow itself tries for minutes), and what it knows."""
+"""MLflow's store, and what it knows."""
 
 import contextlib
 import fcntl
 import logging
-import math
 import os
-import re
-import socket
-import tempfile
-import urllib.parse
-import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -19,60 +12,9 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 
-from fedray.common.errors import UserError, one_line, redacted, truncated_repr
-
-PATIENCE = 5.0
-"""Seconds to wait for a server's port to answer."""
-OUTAGE = 300.0
-"""Seconds that the end of a run or sweep waits for an unreachable store; $FEDRAY_STORE_PATIENCE sets others."""
-PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
-FORMS = "sqlite:///FILE, http://HOST:PORT or a database's address is required"
-
-
-def local_file(uri: str) -> Path | None:
-    """The file of a SQLite address, None for any other address."""
-    return Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
-
-
-def refuse_unusable(uri: str) -> None:
-    """Raise UserError where the address is none, its file is no SQLite database or nobody answers there."""
-    path = local_file(uri)
-    if path is not None:
-        return _refuse_file(path)
-    if ("://" not in uri and not uri.startswith("databricks")) or uri.startswith(("file:", "sqlite:")):
-        raise UserError(f"MLFLOW_TRACKING_URI: found {truncated_repr(redacted(uri))}; {FORMS}")
-    try:
-        parts = urllib.parse.urlsplit(uri)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise UserError(f"MLFLOW_TRACKING_URI: found {truncated_repr(redacted(uri))}, {error}; {FORMS}") from None
-    scheme = parts.scheme.partition("+")[0]
-    if scheme in ("http", "https") and not host:
-        raise UserError(f"MLFLOW_TRACKING_URI: found {truncated_repr(redacted(uri))}; {FORMS}")
-    if (
-        not host
-        or scheme not in PORTS
-        or (scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host))
-    ):
-        return None  # found out by MLflow, or by a proxy
-    try:
-        socket.create_connection((host, port or PORTS[scheme]), PATIENCE).close()
-    except OSError as error:
-        raise UserError(f"MLFLOW_TRACKING_URI: cannot connect to {redacted(uri)}: {error}") from None
-    return None
-
-
-def _refuse_file(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            start = file.read(16)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UserError(f"MLFLOW_TRACKING_URI: cannot read {path}: {error.strerror}") from None
-    if start not in (b"", b"SQLite format 3\0"):
-        raise UserError(f"MLFLOW_TRACKING_URI: {path} is not a SQLite database")
-
+from fedray.common.errors import UserError, one_line, redacted
+from fedray.tracking.location import is_there, local_file, refuse_unusable, store_uri
+from fedray.tracking.records import Outcome
 
 EXPERIMENT = "fedray"
 UI = "http://127.0.0.1:5000"
@@ -88,66 +30,6 @@ RANK = ("finished", "diverged", "stopped", "pruned", "failed", "interrupted", "r
 
 class StoreNotFound(UserError):
     """There is no store, or no experiment in it, yet."""
-
-
-def store_uri() -> str:
-    """The store's address: MLFLOW_TRACKING_URI, else a SQLite file in the working directory.
-
-    Returns:
-        The address; files are absolute, since Tune changes the working directory.
-
-    Raises:
-        UserError: the working directory's name cannot stand in an address.
-    """
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{_here() / 'mlflow.db'}"
-    local = local_file(uri)
-    return uri if local is None or local.is_absolute() else uri.replace(str(local), str(_here() / local), 1)
-
-
-def _here() -> Path:
-    here = Path.cwd()
-    if odd := re.search(r"\?|%[0-9A-Fa-f]{2}", str(here)):
-        raise UserError(
-            f"MLFLOW_TRACKING_URI: the working directory {here} has {odd[0]} in its name, which means something else "
-            "in an address; set MLFLOW_TRACKING_URI, or work in another directory"
-        )
-    return here
-
-
-def patience() -> float:
-    """Seconds to wait at the end for a store that cannot be reached. Raises UserError where it is not a number."""
-    text = os.environ.get("FEDRAY_STORE_PATIENCE", str(OUTAGE))
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < math.inf:
-        raise UserError(f"FEDRAY_STORE_PATIENCE: found {truncated_repr(text)}; expected a number of seconds, 0 or more")
-    return seconds
-
-
-def refuse_unwritable_store() -> None:
-    """Refuse, before anything is computed, a store that could not be written at the end.
-
-    Raises:
-        UserError: FEDRAY_STORE_PATIENCE is not a number, the address cannot be used, nothing answers there, or a SQLite
-            file's directory or the file itself cannot be written.
-    """
-    patience()
-    uri = store_uri()
-    refuse_unusable(uri)
-    local = local_file(uri)
-    if local is None:
-        return
-    try:
-        with tempfile.TemporaryFile(dir=local.parent):
-            pass
-        if local.exists():
-            local.open("ab").close()
-    except OSError as error:
-        raise UserError(
-            f"MLFLOW_TRACKING_URI: cannot write {local}: {error.strerror}; set it to a store that can be written"
-        ) from None
 
 
 def open_store(create: bool = False) -> tuple[MlflowClient, str]:
@@ -172,7 +54,7 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
     uri = store_uri()
     local = local_file(uri)
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
-    if local is not None and not create and not (local.exists() and local.stat().st_size):
+    if not create and not is_there():
         raise StoreNotFound(f"MLFLOW_TRACKING_URI: there is no store at {local}; run a sweep first, or name its store")
     refuse_unusable(uri)
     try:
@@ -216,15 +98,6 @@ def _one_at_a_time(store: Path | None) -> Iterator[None]:
         yield
     finally:
         os.close(directory)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What MLflow knows of a cell: `fedray.status`, what stopped it where it was stopped early, its last metrics."""
-
-    status: str
-    stopper: str
-    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def search(client: MlflowClient, experiment: str, filter: str) -> Iterator[Run]:

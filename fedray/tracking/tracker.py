@@ -16,58 +16,45 @@ import io
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
+import yaml
 from mlflow.entities import Dataset, DatasetInput, Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 
 from fedray.common.errors import redacted
+from fedray.tracking.location import patience
 from fedray.tracking.outbox import Outbox
 from fedray.tracking.provenance import environment_tags, git_tags
-from fedray.tracking.store import (
-    RANK,
-    SUMMARY,
-    Outcome,
-    is_transient,
-    open_store,
-    outcomes_in,
-    patience,
-    refusals,
-    runs_of,
-    search,
-)
+from fedray.tracking.records import CellRun, Outcome, final_metrics
+from fedray.tracking.store import RANK, SUMMARY, is_transient, open_store, outcomes_in, refusals, runs_of, search
 
 T = TypeVar("T")
+DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""libyaml's where PyYAML was built with it: a configuration takes a tenth of the time."""
 
-LAST = 10
-"""How many evaluated rounds `last10_*` averages."""
 ONCE = ("seconds_per_round", "seconds_per_round_with_evaluation", "megabytes_down", "megabytes_up", "diverged_round")
 """What is logged once, at the end, as it is."""
 ENDED = ("finished", "stopped", "pruned")
 """Statuses of cells that ended as they were meant to."""
-BATCH = 1000
-"""Metrics that MLflow takes in one request."""
+BATCH = 990
+"""Metrics sent in one request; MLflow takes 1000 metrics and tags."""
 
 
-@dataclass
-class CellRun:
-    """A cell's run in MLflow.
+@dataclass(frozen=True)
+class _Opening:
+    """What a cell's run says from its start."""
 
-    Attributes:
-        id: empty until the store has made or found it.
-        start: milliseconds since 1970 at which it was made; rows are stamped from there.
-        logged: the last round that the store has.
-        history: the rows reported so far.
-    """
-
-    id: str = ""
-    start: int = 0
-    logged: int = 0
-    history: list[Mapping[str, float]] = field(default_factory=list)
+    cell: str
+    label: str
+    config: Mapping[str, Any]
+    tags: Mapping[str, str]
+    parent: str | None
+    files: Mapping[str, bytes]
 
 
 class Tracker:
@@ -150,35 +137,42 @@ class Tracker:
         tags: Mapping[str, str],
         parent: str | None,
         again: bool = True,
+        known: bool = True,
+        files: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
-        """The cell's run, made or (with `again`) found by its hash. Without `again` the store has to be there."""
-        if again:
-            self._send(lambda: self._find_or_make(run, cell, label, config, tags, parent))
-        else:
-            self._make(run, cell, label, config, tags, parent)
+        """The cell's run, made or (with `again`) found by its hash. Without `again` the store has to be there.
 
-    def _find_or_make(
-        self,
-        run: CellRun,
-        cell: str,
-        label: str,
-        config: Mapping[str, Any],
-        tags: Mapping[str, str],
-        parent: str | None,
-    ) -> None:
-        found = self._counting(cell)
+        Args:
+            run: is filled.
+            cell: the hash.
+            label: a readable name.
+            config: resolved; becomes parameters and `config.yaml`.
+            tags: what runs are grouped by.
+            parent: id of the sweep's run.
+            again: go on with the cell's run where there is one.
+            known: the store had one when it was looked up. Else one is made at once, without looking first.
+            files: artefacts of the cell: file name -> content.
+        """
+        opening = _Opening(cell, label, config, tags, parent, files)
+        if again:
+            self._send(lambda: self._find_or_make(run, opening, known))
+        else:
+            self._make(run, opening)
+
+    def _find_or_make(self, run: CellRun, opening: _Opening, known: bool) -> None:
+        found = self._counting(opening.cell) if known or run.id else []
         if not found:
-            self._make(run, cell, label, config, tags, parent)
-            found = self._counting(cell)  # again: a driver with another storage may have made one at the same moment
+            self._make(run, opening)
+            found = self._counting(opening.cell)  # a driver with another storage may have made one at the same moment
             if found[0].info.run_id == run.id:
                 return
             self.client.delete_run(run.id)
         first = found[0]
         run.id, run.start = first.info.run_id, first.info.start_time
         self.client.update_run(run.id, status="RUNNING")
-        self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in self._tags(cell, config, tags, parent).items()])
+        self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in self._tags(opening).items()])
         if not first.data.params:  # they are written last
-            self._describe(run.id, config)
+            self._describe(run.id, opening)
         logged = self.client.get_metric_history(run.id, "test_accuracy")
         run.logged = max((metric.step for metric in logged), default=0)
 
@@ -188,31 +182,30 @@ class Tracker:
         found = search(self.client, self.experiment, counting)
         return sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))
 
-    def _make(
-        self,
-        run: CellRun,
-        cell: str,
-        label: str,
-        config: Mapping[str, Any],
-        tags: Mapping[str, str],
-        parent: str | None,
-    ) -> None:
-        made = self.client.create_run(self.experiment, run_name=label, tags=self._tags(cell, config, tags, parent))
+    def _make(self, run: CellRun, opening: _Opening) -> None:
+        made = self.client.create_run(self.experiment, run_name=opening.label, tags=self._tags(opening))
         run.id, run.start = made.info.run_id, made.info.start_time
-        self._describe(run.id, config)
+        self._describe(run.id, opening)
 
-    def _describe(self, run_id: str, config: Mapping[str, Any]) -> None:
-        self.client.log_dict(run_id, dict(config), "config.yaml")
-        settings = {key: value for key, value in config.items() if key != "runtime"}
+    def _describe(self, run_id: str, opening: _Opening) -> None:
+        config = dict(opening.config)
+        with tempfile.TemporaryDirectory() as folder:
+            text = yaml.dump(config, Dumper=DUMPER, default_flow_style=False, sort_keys=False, allow_unicode=True)
+            (Path(folder) / "config.yaml").write_text(text, encoding="utf-8")
+            for name, content in opening.files.items():
+                (Path(folder) / name).write_bytes(content)
+            self.client.log_artifacts(run_id, folder)
         if "data" in config:
             self.client.log_inputs(run_id, [DatasetInput(_dataset(config["data"]))])
-        self.client.log_batch(run_id, params=[Param(k, v) for k, v in flat(settings).items()])
+        config.pop("runtime", None)
+        self.client.log_batch(run_id, params=[Param(k, v) for k, v in flat(config).items()])
 
     @staticmethod
-    def _tags(cell: str, config: Mapping[str, Any], tags: Mapping[str, str], parent: str | None) -> dict[str, str]:
+    def _tags(opening: _Opening) -> dict[str, str]:
+        tags = opening.tags
         whole = {
             "fedray.kind": "cell",
-            "fedray.cell": cell,
+            "fedray.cell": opening.cell,
             "fedray.status": "running",
             MLFLOW_SOURCE_NAME: f"fedray sweep {tags['fedray.sweep']}" if "fedray.sweep" in tags else "fedray run",
             MLFLOW_SOURCE_TYPE: "LOCAL",
@@ -220,37 +213,15 @@ class Tracker:
             **git_tags(),
             **environment_tags(),
         }
-        whole |= {f"runtime.{key}": str(value) for key, value in config["runtime"].items()}
-        return whole | ({MLFLOW_PARENT_RUN_ID: parent} if parent is not None else {})
-
-    def log_files(self, run: CellRun, files: Mapping[str, bytes]) -> None:
-        """Artefacts of a cell: file name -> content."""
-
-        def write() -> None:
-            with tempfile.TemporaryDirectory() as folder:
-                for name, content in files.items():
-                    (Path(folder) / name).write_bytes(content)
-                self.client.log_artifacts(run.id, folder)
-
-        self._send(write)
+        whole |= {f"runtime.{key}": str(value) for key, value in opening.config["runtime"].items()}
+        return whole | ({MLFLOW_PARENT_RUN_ID: opening.parent} if opening.parent is not None else {})
 
     def log_rows(self, run: CellRun, rows: Sequence[Mapping[str, float]]) -> None:
         """Evaluated rounds as metrics with step = round; those that are there already are left out."""
         run.history += rows
 
         def write() -> None:
-            batch: list[Metric] = []
-            for row in rows:
-                if row["round"] > run.logged:
-                    step = int(row["round"])
-                    metrics = [
-                        Metric(name, value, run.start + step, step) for name, value in row.items() if name != "round"
-                    ]
-                    if len(batch) + len(metrics) > BATCH:  # a row is written whole or not at all
-                        self.client.log_batch(run.id, batch)
-                        batch = []
-                    batch += metrics
-            if batch:
+            for batch in _batches(_new(run, rows)):
                 self.client.log_batch(run.id, batch)
             run.logged = max([run.logged, *(int(row["round"]) for row in rows)])
 
@@ -263,11 +234,20 @@ class Tracker:
         summary: Mapping[str, Any],
         message: str = "",
         written: Callable[[], None] = lambda: None,
+        rows: Sequence[Mapping[str, float]] = (),
     ) -> None:
-        """Final metrics, `fedray.status` and MLflow's status of a cell. `written` is called once the store has them.
+        """Final metrics, `fedray.status` and MLflow's status of a cell.
 
-        What `summary` has under `tables` (name -> column -> values) becomes artefacts, `NAME.csv`.
+        Args:
+            run: the cell's run.
+            status: how it ended.
+            summary: of the run, as the engine gives it. What it has under `tables` (name -> column -> values) becomes
+                artefacts, `NAME.csv`.
+            message: why it ended so.
+            written: called once the store has it all.
+            rows: evaluated rounds that came with the end, as `log_rows` takes them; they share its requests.
         """
+        run.history += rows
         metrics = final_metrics(run.history) if status in ENDED else {}
         metrics |= {name: summary[name] for name in ONCE if name in summary}
         profile: Mapping[str, Any] = summary.get("profile", {})
@@ -278,11 +258,12 @@ class Tracker:
         step = int(run.history[-1]["round"]) if run.history else 0
 
         def write() -> None:
-            self.client.log_batch(
-                run.id,
-                [Metric(f"{SUMMARY}{k}", v, run.start + step, step) for k, v in metrics.items()],
-                tags=[RunTag(k, v) for k, v in tags.items()],
-            )
+            final = [Metric(f"{SUMMARY}{k}", v, run.start + step, step) for k, v in metrics.items()]
+            *batches, last = _batches([*_new(run, rows), final]) or [[]]
+            for batch in batches:
+                self.client.log_batch(run.id, batch)
+            self.client.log_batch(run.id, last, tags=[RunTag(k, v) for k, v in tags.items()])
+            run.logged = max([run.logged, *(int(row["round"]) for row in rows)])
             if profile:
                 self.client.log_dict(run.id, {"rounds": profile["rounds"]}, "profile.json")
             for name, table in summary.get("tables", {}).items():
@@ -302,37 +283,26 @@ class Tracker:
         self._outbox.drain(self._patience)
 
 
+def _new(run: CellRun, rows: Sequence[Mapping[str, float]]) -> Iterator[list[Metric]]:
+    """The metrics of each row that the store does not have."""
+    for row in rows:
+        if (step := int(row["round"])) > run.logged:
+            yield [Metric(name, value, run.start + step, step) for name, value in row.items() if name != "round"]
+
+
+def _batches(rows: Iterable[list[Metric]]) -> list[list[Metric]]:
+    """What fits into one request each; a row is written whole or not at all."""
+    batches: list[list[Metric]] = []
+    for row in rows:
+        if not batches or len(batches[-1]) + len(row) > BATCH:
+            batches.append([])
+        batches[-1] += row
+    return batches
+
+
 def _refusable(write: Callable[[], T]) -> T:
     with refusals():
         return write()
-
-
-def final_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Metrics of a run over its evaluated rounds.
-
-    Args:
-        history: of each evaluated round, name -> value.
-
-    Returns:
-        `final_*` (last evaluated round), `last10_*` (mean of the last 10 evaluated rounds), and `best_*` of accuracies.
-        `evaluations` says how many rounds had values; with fewer than 10 `last10_*` is the mean of those. Where
-        samples are held out, `best_round` is that of the best validation accuracy, and `best_*` is each accuracy in the
-        best such round that has it: the test set selects nothing. Without them `best_round` is that of the best test
-        accuracy, and each `best_*` is its own largest value.
-    """
-    if not history:
-        return {}
-    validated = "validation_accuracy" in history[-1]
-    selects = "validation_accuracy" if validated else "test_accuracy"
-    result = {"evaluations": float(len(history))}
-    for name in [key for key in history[-1] if key not in ("round", "lr", "megabytes_sent")]:
-        values = [row[name] for row in history if name in row]
-        result[f"final_{name}"] = values[-1]
-        result[f"last{LAST}_{name}"] = sum(values[-LAST:]) / len(values[-LAST:])
-        if name.endswith("_accuracy"):
-            having = [row for row in history if name in row]
-            result[f"best_{name}"] = max(having, key=itemgetter(selects))[name] if validated else max(values)
-    return result | {"best_round": max(history, key=itemgetter(selects))["round"]}
 
 
 def _dataset(options: Mapping[str, Any]) -> Dataset:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedray.tracking.tracker import CellRun, Tracker
+from fedray.tracking.records import CellRun
+from fedray.tracking.tracker import Tracker
 
 
 def history(*accuracies: float) -> list[dict[str, float]]:

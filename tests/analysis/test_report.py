@@ -16,8 +16,9 @@ from analysis.collect import collect
 from analysis.output import environment
 from analysis.report import main, page
 from fedray.common.errors import UserError
+from fedray.tracking.records import CellRun
 from fedray.tracking.store import open_store
-from fedray.tracking.tracker import CellRun, Tracker
+from fedray.tracking.tracker import Tracker
 from tests.analysis.browser import opened, pictured
 from tests.analysis.drawing.test_clients import write as write_clients
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
@@ -38,8 +39,8 @@ def with_picture(store: Tracker) -> None:
     figure.savefig(drawn, format="png")
     parent = store.open_sweep("drawn", "what it is about", [one])
     run = CellRun()
-    store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent)
-    store.log_files(run, {"partition.png": drawn.getvalue()})
+    files = {"partition.png": drawn.getvalue()}
+    store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent, files=files)
     store.log_rows(run, history(50, 60))
     store.close_cell(run, "finished", {"seconds_per_round": 0.25, "theta_sha256": "ab" * 32})
 

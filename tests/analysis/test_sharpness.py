@@ -14,7 +14,8 @@ from analysis.sharpness import main
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.sweep.storage import storage
-from fedray.tracking.tracker import CellRun, Tracker
+from fedray.tracking.records import CellRun
+from fedray.tracking.tracker import Tracker
 
 RUN: dict[str, Any] = {
     "data": "digits",

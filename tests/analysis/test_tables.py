@@ -11,7 +11,8 @@ from analysis.collect import collect
 from analysis.tables import build, main
 from analysis.tabling.formats import comma_separated, latex, markdown
 from fedray.common.errors import UserError
-from fedray.tracking.tracker import CellRun, Tracker, final_metrics
+from fedray.tracking.records import CellRun, final_metrics
+from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
 
 

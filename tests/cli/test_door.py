@@ -67,3 +67,31 @@ def test_lists_and_refusals_import_pytorch_at_most(tmp_path: Path, arguments: li
     (tmp_path / "grid.yaml").write_text(f"name: x\nbase: {{{refused}}}\ngrid: {{sead: []}}\n")
     found, _, modules, said = call(tmp_path, *arguments)
     assert (found, modules & (HEAVY - {"torch", "numpy"})) == (code, set()), said
+
+
+PLAN = """
+import sys
+from fedray.sweep.grid import Sweep
+from fedray.sweep.run import planned, refuse_unwritable
+from pathlib import Path
+refuse_unwritable()
+made = planned(Sweep.load(Path(sys.argv[1])), "grid.yaml")
+assert len(made.to_run) == 2
+import fedray.cluster.connection, fedray.sweep.trials.session
+print(*sys.modules)
+"""
+
+
+def test_ray_starts_before_tune_and_mlflow_are_imported(tmp_path: Path) -> None:
+    """A sweep with a new store is planned without them: they take seconds, in which Ray can start."""
+    (tmp_path / "grid.yaml").write_text(
+        "name: x\nbase: {data: digits, partition: iid, model: {name: mlp, hidden: [4]}, algorithm: fedavg}\n"
+        "grid: {seed: [0, 1]}\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", PLAN, "grid.yaml"], capture_output=True, text=True, cwd=tmp_path, timeout=200
+    )
+    assert out.returncode == 0, out.stderr
+    *_, modules = out.stdout.splitlines()
+    assert set(modules.split()) & {"mlflow", "ray.tune", "matplotlib", "ray"} == {"ray"}
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".fedray"] == ["grid.yaml"], "nothing is written"

@@ -14,7 +14,7 @@ from fedray.datasets.dataset import Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
-from fedray.tracking.tracker import final_metrics
+from fedray.tracking.records import final_metrics
 
 
 def config(algorithm: Any = "fedavg", validation: Any = None, **evaluation: Any) -> RunConfig:

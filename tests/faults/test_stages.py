@@ -14,8 +14,7 @@ from fedray.engine.loop import run
 from fedray.sweep.grid import Sweep, drawn
 from fedray.sweep.plan import Plan, plan
 from fedray.sweep.stages import choose, final, tuning
-from fedray.tracking.store import Outcome
-from fedray.tracking.tracker import final_metrics
+from fedray.tracking.records import Outcome, final_metrics
 from tests.sweep.running import SWEEP, done, fedray, state_hashes, write
 
 TUNED: dict[str, Any] = {

@@ -14,8 +14,7 @@ from fedray.engine.loop import run
 from fedray.sweep.grid import Sweep, drawn
 from fedray.sweep.plan import Plan, plan
 from fedray.sweep.stages import at_first_draws, choose, final, record, tuning
-from fedray.tracking.store import Outcome
-from fedray.tracking.tracker import final_metrics
+from fedray.tracking.records import Outcome, final_metrics
 
 FILE: dict[str, Any] = {
     "name": "tuned",

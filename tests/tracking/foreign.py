@@ -3,7 +3,8 @@
 import sqlite3
 from pathlib import Path
 
-from fedray.tracking.tracker import CellRun, Tracker
+from fedray.tracking.records import CellRun
+from fedray.tracking.tracker import Tracker
 
 TABLES = ("tags", "params", "metrics", "latest_metrics")
 

@@ -7,8 +7,9 @@ import pytest
 from mlflow.exceptions import MlflowException, RestException, get_error_code
 
 from fedray.common.errors import UserError
-from fedray.tracking import store
-from fedray.tracking.tracker import CellRun, Tracker
+from fedray.tracking import location, store
+from fedray.tracking.records import CellRun
+from fedray.tracking.tracker import Tracker
 from tests.tracking.foreign import fill
 
 CONFIG = {"algorithm": {"name": "fedavg"}, "runtime": {"actors": 1}}
@@ -36,7 +37,7 @@ def test_what_mlflow_itself_says_stays_true(code: str) -> None:
 def test_a_patience_that_is_no_number_of_seconds_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDRAY_STORE_PATIENCE", text)
     with pytest.raises(UserError, match=r"FEDRAY_STORE_PATIENCE: found .*; expected a number of seconds, 0 or more"):
-        store.refuse_unwritable_store()
+        location.refuse_unwritable_store()
 
 
 def test_a_directory_that_cannot_be_written_is_refused_and_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +45,7 @@ def test_a_directory_that_cannot_be_written_is_refused_and_nothing_is_made(monke
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir("/proc/sys")
     with pytest.raises(UserError, match=r"MLFLOW_TRACKING_URI: cannot write /proc/sys/mlflow.db: .*; set it to"):
-        store.refuse_unwritable_store()
+        location.refuse_unwritable_store()
 
 
 @pytest.mark.parametrize(("name", "odd"), [("a?b", r"\?"), ("a%41b", "%41")])
@@ -57,7 +58,7 @@ def test_a_working_directory_whose_name_no_address_can_hold_is_refused(
     folder.mkdir()
     monkeypatch.chdir(folder)
     with pytest.raises(UserError, match=rf"the working directory .* has {odd} in its name"):
-        store.store_uri()
+        location.store_uri()
 
 
 @pytest.mark.parametrize("name", ["100%", "a$HOME", "a#b", "a b", "ä"])
@@ -85,9 +86,9 @@ def test_relative_addresses_of_files_are_made_absolute(tmp_path: Path, monkeypat
     """Tune, and the task of a cluster, work in other directories."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///runs/my.db")
-    assert store.store_uri() == f"sqlite:///{tmp_path}/runs/my.db"
+    assert location.store_uri() == f"sqlite:///{tmp_path}/runs/my.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////srv/my.db")
-    assert store.store_uri() == "sqlite:////srv/my.db"
+    assert location.store_uri() == "sqlite:////srv/my.db"
 
 
 def test_two_drivers_that_log_one_cell_at_once_double_nothing(
@@ -131,6 +132,81 @@ def test_drivers_that_make_a_cells_run_at_the_same_moment_agree_on_one(
     second[0].open_cell(second[1], "a" * 16, "one", CONFIG, {}, parent=None)
     assert first[1].id == second[1].id
     assert len(list(store.runs_of(*store.open_store(), ["a" * 16]))) == 1
+
+
+def test_a_cells_run_takes_seven_requests(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the store was looked at and had none: made, described (files, data, parameters), checked, ended in two.
+
+    Each further report is one more. Every request costs 5 to 20 ms of a driver that shares its cores with trials.
+    """
+    database = tmp_path / "mlflow.db"
+    database.write_bytes(empty_store.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+    tracker, run, asked = Tracker(), CellRun(), list[str]()
+
+    class Counted:
+        """The client, each call of which is noted."""
+
+        def __init__(self, client: object) -> None:
+            self.client = client
+
+        def __getattr__(self, name: str) -> object:
+            asked.append(name)
+            return getattr(self.client, name)
+
+    monkeypatch.setattr(tracker, "client", Counted(tracker.client))
+    rows = [{"round": float(t), "test_accuracy": 50.0 + t, "test_loss": 1.0} for t in range(1, 11)]
+    config = CONFIG | {"data": {"name": "digits"}}
+    tracker.open_cell(run, "a" * 16, "one", config, {}, parent=None, known=False, files={"partition.png": b"\x89PNG"})
+    tracker.close_cell(run, "finished", {}, rows=rows)
+    assert asked == [
+        "create_run",
+        "log_artifacts",
+        "log_inputs",
+        "log_batch",
+        "search_runs",
+        "log_batch",
+        "set_terminated",
+    ]
+    found = store.outcomes(["a" * 16])["a" * 16]
+    assert found.metrics["final_test_accuracy"] == found.metrics["test_accuracy"] == 60.0
+    client, _ = store.open_store()
+    assert len(client.get_metric_history(run.id, "test_loss")) == 10
+    assert {file.path for file in client.list_artifacts(run.id)} == {"config.yaml", "partition.png"}
+
+
+def test_two_drivers_that_know_of_no_run_agree_on_one(
+    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both looked before either began. Each makes a run; the second finds the older one, and deletes its own."""
+    database = tmp_path / "mlflow.db"
+    database.write_bytes(empty_store.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+    made = [CellRun(), CellRun()]
+    for run in made:
+        Tracker().open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, known=False)
+        time.sleep(0.01)
+    assert made[0].id == made[1].id
+    assert len(list(store.runs_of(*store.open_store(), ["a" * 16]))) == 1
+
+
+@pytest.mark.parametrize("rows", [0, 1, 700])
+def test_many_rows_come_whole_with_the_end(
+    rows: int, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """700 rows of 3 metrics are 2,100: three requests. Each round stands there once, with the summary."""
+    database = tmp_path / "mlflow.db"
+    database.write_bytes(empty_store.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+    tracker, run = Tracker(), CellRun()
+    tracker.open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, known=False)
+    told = [{"round": float(t), "test_accuracy": 50.0, "test_loss": 1.0, "lr": 0.1} for t in range(1, rows + 1)]
+    tracker.close_cell(run, "finished", {"seconds_per_round": 1.0}, rows=told)
+    client, _ = store.open_store()
+    history = client.get_metric_history(run.id, "test_loss")
+    assert sorted(metric.step for metric in history) == list(range(1, rows + 1))
+    assert client.get_run(run.id).data.metrics["summary/seconds_per_round"] == 1.0
+    assert client.get_run(run.id).info.status == "FINISHED"
 
 
 def test_only_the_cells_that_are_asked_for_are_read(

@@ -3,9 +3,8 @@
 import logging
 import os
 import shutil
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from fedray.sweep.cells import KEPT_PROBLEMS, Cell
 from fedray.sweep.storage import directory
 from fedray.sweep.trials.progress import Progress
 from fedray.sweep.trials.session import Session
-from fedray.tracking.tracker import CellRun
+from fedray.tracking.records import CellRun
 
 log = logging.getLogger("fedray")
 
@@ -29,19 +28,14 @@ log = logging.getLogger("fedray")
 class TuneReporter(tune.Callback):
     """Everything Tune reports goes to MLflow and to the display, from the driver.
 
-    What goes to MLflow does so in a thread of its own, in order, so that neither Tune nor an actor waits for the store
-    or for a picture to be drawn. Only that thread touches the tracker until `close_rest`.
+    What goes to MLflow does so by the session's writer, in order.
     """
 
     def __init__(self, session: Session, progress: Progress) -> None:
-        self.session, self.tracker, self.progress = session, session.tracker, progress
+        self.session, self.progress = session, progress
         self._runs: dict[str, CellRun] = {}
         self._histories: dict[str, list[dict[str, float]]] = {}
         self._splits: OrderedDict[str, dict[str, bytes]] = OrderedDict()
-        self._writer = ThreadPoolExecutor(1, "mlflow")
-        self._written: deque[Future[None]] = deque()
-        self.refusal: BaseException | None = None
-        """What the store refused."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles its callbacks for Tuner.restore, which is not used: a store and a display cannot be
@@ -50,7 +44,7 @@ class TuneReporter(tune.Callback):
         cell = self._cell(trial)
         if cell.hash not in self._runs:
             self._runs[cell.hash] = CellRun()
-            self._write(self._open, cell, self._runs[cell.hash])
+            self._write(self._open, cell, self._runs[cell.hash], cell.hash in self.session.plan.known)
         self._write(self._runs[cell.hash].history.clear)  # a trial's first report holds all rows there are
         self._histories[cell.hash] = []
         self.progress.started(cell.hash, cell.label)
@@ -61,11 +55,12 @@ class TuneReporter(tune.Callback):
         cell = self._cell(trial)
         rows = result["rows"]
         if rows:
-            self._write(self.tracker.log_rows, self._runs[cell.hash], rows)
             self._histories[cell.hash] += rows
             self.progress.row(cell.hash, rows[-1], cell.run.training.rounds)
         if result["done"] and result["status"] != "running":
-            self._close(cell, result["status"], result)
+            self._close(cell, result["status"], result, rows)
+        elif rows:
+            self._write(self._log, self._runs[cell.hash], rows)
 
     def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         cell = self._cell(trial)
@@ -73,6 +68,10 @@ class TuneReporter(tune.Callback):
             sweep, history = self.session.plan.sweep, self._histories[cell.hash]
             reached = history and any(history[-1].get(key, 0) >= value for key, value in sweep.stop.items())
             self._close(cell, "stopped" if reached else "pruned", {"stopper": sweep.stopper})
+        # Tune keeps the trial until the sweep ends, with statistics of its results that nobody reads.
+        trial.run_metadata.last_result = {}
+        trial.run_metadata.metric_analysis.clear()
+        trial.run_metadata.metric_n_steps.clear()
 
     def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         self.progress.note(f"the process of {self._cell(trial).label} died; starting it again from its checkpoint")
@@ -85,11 +84,9 @@ class TuneReporter(tune.Callback):
         self._close(self._cell(trial), "failed", {"message": message or reason.splitlines()[-1], "traceback": reason})
 
     def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
-        while self._written and self._written[0].done():
-            self.refusal = self._written[0].exception()
-            self._written.popleft().result()  # raises what the store refused
-        if not self._written:
-            self._write(self.tracker.flush)
+        self.session.writer.check()
+        if self.session.writer.idle:
+            self._write(self._flush)
 
     def close_rest(self) -> None:
         """Whatever is still open when Tune returns was interrupted. Returns when all has been handed to the tracker."""
@@ -98,23 +95,40 @@ class TuneReporter(tune.Callback):
                 self._close(
                     cell, "interrupted", {"message": "the sweep was interrupted; run the same command again to resume"}
                 )
-        self._writer.shutdown()
-        if self.refusal is None:  # else it is being raised, and the others are refused for the same reason
-            for written in self._written:
-                written.result()
+        self.session.writer.finish()
 
     def forget(self, cells: Sequence[Cell]) -> None:
         """Mark earlier runs of cells that are run again as superseded, and delete their checkpoints."""
-        self._write(self.tracker.supersede, [cell.hash for cell in cells])
+        self._write(self._supersede, [cell.hash for cell in cells])
         for cell in cells:
             shutil.rmtree(directory(cell), ignore_errors=True)
 
     def _write(self, write: Callable[..., None], *arguments: Any) -> None:
-        self._written.append(self._writer.submit(write, *arguments))
+        self.session.writer.send(write, *arguments)
 
-    def _open(self, cell: Cell, run: CellRun) -> None:
+    def _log(self, run: CellRun, rows: list[dict[str, float]]) -> None:
+        self.session.tracker.log_rows(run, rows)
+
+    def _flush(self) -> None:
+        self.session.tracker.flush()
+
+    def _supersede(self, cells: list[str]) -> None:
+        self.session.tracker.supersede(cells)
+
+    def _open(self, cell: Cell, run: CellRun, known: bool) -> None:
         tags = {"fedray.sweep": self.session.plan.sweep.name, **cell.run.tags()}
-        self.tracker.open_cell(run, cell.hash, cell.label, cell.run.resolved(), tags, self.session.parent)
+        self.session.tracker.open_cell(
+            run,
+            cell.hash,
+            cell.label,
+            cell.run.resolved(),
+            tags,
+            self.session.parent,
+            known=known,
+            files=self._split(cell),
+        )
+
+    def _split(self, cell: Cell) -> dict[str, bytes]:
         problem = self.session.plan.problems.problem(cell)
         parts = (problem.shards, problem.tests, problem.validation)
         key = " ".join(shards.digest for shards in parts if shards is not None)
@@ -123,14 +137,15 @@ class TuneReporter(tune.Callback):
             if len(self._splits) > KEPT_PROBLEMS:
                 self._splits.popitem(last=False)
         self._splits.move_to_end(key)
-        self.tracker.log_files(run, self._splits[key])
+        return self._splits[key]
 
-    def _close(self, cell: Cell, status: str, result: dict[str, Any]) -> None:
+    def _close(self, cell: Cell, status: str, result: dict[str, Any], rows: Sequence[dict[str, float]] = ()) -> None:
         drops = status == "finished" and not cell.run.keeps_states
         written = partial(_drop_states, cell) if drops else _nothing
-        self._write(self.tracker.close_cell, self._runs[cell.hash], status, result, result.get("message", ""), written)
+        run = self._runs[cell.hash]
+        self._write(self._close_run, run, status, result, written, rows)
         self._write(self.session.claims.release, cell.hash)
-        self._write(self._runs[cell.hash].history.clear)  # the driver does not grow with the cells that have ended
+        self._write(run.history.clear)  # the driver does not grow with the cells that have ended
         history = self._histories.pop(cell.hash)
         text = f"{history[-1]['test_accuracy']:.2f} %" if history else "no evaluation"
         self.session.closed(cell.hash, status, history)
@@ -139,6 +154,16 @@ class TuneReporter(tune.Callback):
         elif result.get("message"):
             text = result["message"]
         self.progress.ended(cell.hash, status, text)
+
+    def _close_run(
+        self,
+        run: CellRun,
+        status: str,
+        result: dict[str, Any],
+        written: Callable[[], None],
+        rows: Sequence[dict[str, float]],
+    ) -> None:
+        self.session.tracker.close_cell(run, status, result, result.get("message", ""), written, rows)
 
     @staticmethod
     def _keep(cell: Cell, traceback: str) -> str:
@@ -149,7 +174,7 @@ class TuneReporter(tune.Callback):
         return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
     def _cell(self, trial: Trial) -> Cell:
-        return self.session.plan.cells[trial.config["cell"]["hash"]]
+        return self.session.plan.cells[trial.config["cell"].hash]
 
 
 def _drop_states(cell: Cell) -> None:

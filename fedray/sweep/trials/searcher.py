@@ -1,4 +1,4 @@
-"""The searcher that Tune asks for trials: the next cell as soon as it may start."""
+"""The searcher that Tune asks for trials: the cells of a sweep in their order, made when there is room for one."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from fedray.sweep.cells import Cell
-from fedray.sweep.grid import Sweep
-from fedray.sweep.storage import directory
 from fedray.sweep.trials.reporter import TuneReporter
 from fedray.sweep.trials.session import Session
 from fedray.sweep.trials.shares import Shares
+from fedray.sweep.trials.trial_cell import TrialCell
 
 
 class NextCells(Searcher):
-    """Hands out cells; of a search the next generation of draws as soon as its results allow (`sweep.studies`).
+    """Hands out cells one by one; of a search that learns the next generation of draws as soon as its results allow.
 
-    It keeps no state: what is to be drawn follows from the outcomes, which are in `session` and in MLflow.
+    A grid goes this way, too: Tune's own grid search copies all cells for each of them. It keeps no state: what is to
+    be drawn (`sweep.studies`) follows from the outcomes, which are in `session` and in MLflow.
     """
 
     def __init__(self, session: Session, cells: Sequence[Cell], reporter: TuneReporter, shares: Shares) -> None:
@@ -36,15 +36,15 @@ class NextCells(Searcher):
 
     def suggest(self, trial_id: str) -> Any:
         """The next trial; None where results or room have to come first; FINISHED where nothing is left."""
-        learns = self.session.plan.sweep.learns
-        if learns and not self._queue and len(self.session.values) != self._known:
+        sweep = self.session.plan.sweep
+        if not self._queue and sweep.learns and len(self.session.values) != self._known:
             self._known = len(self.session.values)
             self._learn()
         if self._queue:
             actors = self.shares.give(self._queue[0], len(self._queue))
-            return {"cell": trial_config(self.session.plan.sweep, self._queue.popleft(), actors)} if actors else None
-        running = learns and any(self.session.statuses.get(cell) in (None, "running") for cell in self.session.tried)
-        return None if running else Searcher.FINISHED
+            return {"cell": TrialCell.of(sweep, self._queue.popleft(), actors)} if actors else None
+        running = (self.session.statuses.get(cell) in (None, "running") for cell in self.session.tried)
+        return None if sweep.learns and any(running) else Searcher.FINISHED
 
     def _learn(self) -> None:
         cells = self.session.learn()
@@ -61,15 +61,3 @@ class NextCells(Searcher):
 
     def restore(self, checkpoint_path: str) -> None:
         """Nothing: there is no state."""
-
-
-def trial_config(sweep: Sweep, cell: Cell, actors: int) -> dict[str, Any]:
-    """What a trial is told of its cell."""
-    return {
-        "hash": cell.hash,
-        "run": cell.run.resolved(),
-        "actors": actors,
-        "data": cell.data,
-        "directory": str(directory(cell)),
-        "report_each": bool(sweep.scheduler or sweep.stop),
-    }

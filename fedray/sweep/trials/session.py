@@ -3,13 +3,18 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from fedray.common.errors import UserError
 from fedray.sweep.cells import Cell
-from fedray.sweep.plan import Plan, value_of
+from fedray.sweep.plan import Plan, stored, value_of
+from fedray.sweep.presentation import presentation
 from fedray.sweep.storage import Claims
-from fedray.tracking.store import Outcome, outcomes
-from fedray.tracking.tracker import Tracker, final_metrics
+from fedray.sweep.writer import Writer
+from fedray.tracking.records import Outcome, final_metrics
+
+if TYPE_CHECKING:
+    from fedray.tracking.tracker import Tracker
 
 
 @dataclass
@@ -19,8 +24,9 @@ class Session:
     Attributes:
         plan: what is to be done, with numbers for `gpus_per_actor: auto`.
         claims: which cells this process runs.
-        tracker: the writer to MLflow.
-        parent: id of the sweep's run in MLflow.
+        writer: the thread that uses `tracker`.
+        tracker: MLflow, once `opened` has been called there.
+        parent: id of the sweep's run in MLflow, from then on.
         statuses: hash -> `fedray.status` of the cells that have an outcome.
         values: hash -> the metric that selects, of the cells that have an outcome; None unless it is `finished`.
         tried: hashes of the cells that this process has taken, or has found to be finished by another one.
@@ -28,8 +34,9 @@ class Session:
 
     plan: Plan
     claims: Claims
-    tracker: Tracker
-    parent: str
+    writer: Writer
+    tracker: "Tracker" = field(init=False)
+    parent: str = ""
     statuses: dict[str, str] = field(default_factory=dict)
     values: dict[str, float | None] = field(default_factory=dict)
     tried: set[str] = field(default_factory=set)
@@ -56,11 +63,38 @@ class Session:
         if self.plan.sweep.learns and status in ("finished", "diverged", "stopped", "pruned"):
             self.values[cell] = value_of(status, final_metrics(history), self.plan.sweep.select)
 
-    def take(self, look_up: Callable[[Iterable[str]], dict[str, Outcome]]) -> list[Cell]:
+    def open(self) -> None:
+        """Let the writer open the store and the sweep's run, which are made where they are missing."""
+        self.writer.send(self._open)
+
+    def _open(self) -> None:
+        from fedray.tracking.tracker import Tracker  # here: MLflow takes seconds to import
+
+        self.tracker = Tracker()
+        self.parent = self.tracker.open_sweep(self.plan.sweep.name, self.plan.sweep.description, listed(self.plan))
+        self._listed = len(self.plan.cells)
+
+    def close(self) -> None:
+        """Let the writer end the sweep's run, and wait until all has arrived in the store."""
+        self.writer.ask(self._close)
+
+    def _close(self) -> None:
+        if not self.parent:
+            return
+        if len(self.plan.cells) > self._listed:
+            self.tracker.list_cells(self.parent, listed(self.plan))
+        self.tracker.close_sweep(self.parent, self.counts)
+        self.tracker.close()
+
+    def look_up(self, cells: Iterable[str]) -> dict[str, Outcome]:
+        """What the store has of cells, once all that was sent to it has arrived."""
+        return self.writer.ask(lambda: self.tracker.outcomes(cells)) if self.parent else stored(cells)
+
+    def take(self, look_up: Callable[[Iterable[str]], dict[str, Outcome]] | None = None) -> list[Cell]:
         """Claim the cells that are left and that nobody else runs.
 
         Args:
-            look_up: gives the outcomes that the store has of cells.
+            look_up: gives the outcomes that the store has of cells; default `look_up`.
 
         Returns:
             Those of them that another sweep has not just finished.
@@ -68,7 +102,7 @@ class Session:
         claimed = self.claims.take(self.left)
         self.tried |= claimed
         # Read only now that nobody else can run them: the sweep that did may just have finished them.
-        self.note(look_up(claimed))
+        self.note((look_up or self.look_up)(claimed))
         cells = [cell for cell in self.plan.to_run if cell.hash in claimed]
         for cell in claimed - {cell.hash for cell in cells}:
             self.claims.release(cell)
@@ -87,12 +121,30 @@ class Session:
         if grown is self.plan:
             return []
         self.plan = grown
-        return self.take(_outcomes_if_there)
+        return self.take(_stored_if_there)
 
 
-def _outcomes_if_there(cells: Iterable[str]) -> dict[str, Outcome]:
-    """What the store has of cells, read beside the tracker's thread; a store that is away has nothing, for now."""
+def _stored_if_there(cells: Iterable[str]) -> dict[str, Outcome]:
+    """What the store has of cells, read beside the writer; a store that is away has nothing, for now."""
     try:
-        return outcomes(cells)
+        return stored(cells)
     except UserError:
         return {}
+
+
+def listed(plan: Plan) -> list[dict[str, Any]]:
+    """The sweep's cells as its run in MLflow holds them; of a search and of a final stage with what analysis needs."""
+    keys = list(dict.fromkeys(key for space in plan.sweep.spaces for key in space))
+    search = {"search": {"keys": keys, "select": plan.sweep.select}} if keys else {}
+    tuned = {cell: {"tuned": dict(chosen)} for cell, chosen in plan.tuned.items()}
+    return [
+        {
+            "hash": cell.hash,
+            "label": cell.label,
+            "config": cell.run.resolved(),
+            **({"plugins": words} if (words := presentation(cell.run)) else {}),
+            **search,
+            **tuned.get(cell.hash, {}),
+        }
+        for cell in plan.cells.values()
+    ]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -92,28 +92,29 @@ class Shares(tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, result: dict[str, Any], **_: Any
     ) -> None:
-        live = self._live.get(trial.config["cell"]["hash"])
+        live = self._live.get(trial.config["cell"].hash)
         if live is not None:
             live.last = time.monotonic(), result["made"]
             live.first = live.first or live.last
 
     def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        live = self._live.pop(trial.config["cell"]["hash"], None)
+        live = self._live.pop(trial.config["cell"].hash, None)
         if live is not None:
             self._lengths.append((time.monotonic() - live.began) * live.actors)
 
     def on_trial_error(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        self._live.pop(trial.config["cell"]["hash"], None)
+        self._live.pop(trial.config["cell"].hash, None)
 
     def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         """A cell that is started again gets as many actors as before, or what a lost node has left."""
         cell = trial.config["cell"]
-        live = self._live[cell["hash"]]
+        live = self._live[cell.hash]
         live.first = live.last = None
         if live.run.runtime.actors != "auto":
             return
         held = [one for other in self._live.values() if other is not live for one in other.bundles]
         fits = max(self._room.of(live.run.runtime, held), 1)
         if fits < live.actors:
-            live.actors = cell["actors"] = fits
-            trial.update_resources(resources(cell))
+            live.actors = fits
+            trial.config["cell"] = replace(cell, actors=fits)
+            trial.update_resources(resources(trial.config["cell"]))

@@ -21,6 +21,7 @@ from fedray.engine.loop import rounds
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.state import State
+from fedray.sweep.trials.trial_cell import TrialCell
 from fedray.sweep.trials.watch import silence_of
 
 REPORT_SECONDS = 1.0
@@ -35,8 +36,7 @@ class DataRef:
 
 
 class CellTrainable(tune.Trainable):
-    """Runs `config["cell"]`: `run`, a resolved configuration, on `actors`, checkpointing under `directory`; `data` is a
-    key.
+    """Runs `config["cell"]`, a `TrialCell`.
 
     Each report holds `made`, the number of rounds, and `rows`, the newly evaluated ones; the first one after a start
     holds all there are, so that nothing is lost when a driver died between a checkpoint and its log. The last one has
@@ -59,7 +59,8 @@ class CellTrainable(tune.Trainable):
         return True
 
     def _begin(self, config: dict[str, Any]) -> None:
-        self._cell = config["cell"]
+        self._cell = config["cell"].told
+        self.config = {}  # Tune would send it back with every report, and keep it
         self._rounds: Generator[State] | None = None
         self._history: list[dict[str, float]] = []
         self._made = 0
@@ -114,8 +115,8 @@ class CellTrainable(tune.Trainable):
 
     def _rows(self) -> dict[str, Any]:
         rows, self._reported = self._history[self._reported :], len(self._history)
-        last = rows[-1] if rows else {}
-        return {"rows": rows, "made": self._made, "round": int(last.get("round", 0)), **last}
+        last = rows[-1] if rows and self._cell["report_each"] else {}  # Tune keeps statistics of each number
+        return {"rows": rows, "made": self._made, **last, "round": int(rows[-1]["round"]) if rows else 0}
 
     def _last(self, status: str, **more: Any) -> dict[str, Any]:
         return {"done": True, **self._rows(), "status": status, **more}
@@ -131,13 +132,10 @@ class CellTrainable(tune.Trainable):
             self._backend.close()
 
 
-def resources(cell: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+def resources(cell: TrialCell) -> tune.PlacementGroupFactory:
     """A bundle per actor; with one actor the trial trains itself and has it, else it asks for nothing.
 
     All are given at once, so trials cannot deadlock on one another.
-
-    Args:
-        cell: `run`, a resolved configuration, and `actors`, how many it gets.
     """
-    bundles = [bundle(RunConfig.parse(cell["run"]).runtime)] * cell["actors"]
+    bundles = [bundle(RunConfig.parse(cell.told["run"]).runtime)] * cell.actors
     return tune.PlacementGroupFactory(bundles if len(bundles) == 1 else [{}, *bundles])

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 
@@ -22,6 +23,11 @@ from fedray.sweep.trials.watch import Watch
 
 RETRIES = 3
 """How often a trial whose process died is started again (from its checkpoint) before it makes a new round."""
+
+WAITING = 4
+"""How many trials may wait for room at least; of one, trials would start one after the other. Each has asked the
+cluster for its resources, which costs time; but a cluster that grows by itself only grows for those that wait, so that
+there may be as many as it has CPUs."""
 
 
 def run_cells(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
@@ -48,13 +54,12 @@ def _tune(
         "TUNE_GLOBAL_CHECKPOINT_S": "3600",
         "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
         "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a cell may end before it was ever evaluated
-        "TUNE_MAX_PENDING_TRIALS_PG": "200",  # as without a searcher: else trials would start one after the other
+        "TUNE_MAX_PENDING_TRIALS_PG": str(max(WAITING, int(ray.cluster_resources().get("CPU", 0)))),
     }
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the TuneReporter says what failed
     shares = Shares(max_concurrent)
     tuner = tune.Tuner(
         tune.with_parameters(CellTrainable, data=data),
-        param_space={},
         tune_config=tune.TuneConfig(
             scheduler=_scheduler(sweep, cells),
             search_alg=NextCells(session, cells, reporter, shares),
@@ -75,9 +80,9 @@ def _tune(
     try:
         tuner.fit()
     except Exception:
-        if reporter.refusal is None:
+        if session.writer.refusal is None:
             raise
-        raise reporter.refusal from None  # Tune wraps it
+        raise session.writer.refusal from None  # Tune wraps it
 
 
 def _scheduler(sweep: Sweep, cells: Sequence[Cell]) -> TrialScheduler:
@@ -95,7 +100,11 @@ def _scheduler(sweep: Sweep, cells: Sequence[Cell]) -> TrialScheduler:
             grace_period=min(grace, rounds),
             reduction_factor=asked.factor or 3,
         )
-    # min_time_slice: never pause a trial to wait for others, since only its own checkpoints are kept.
-    return MedianStoppingRule(
-        time_attr="round", metric=asked.metric, mode="max", min_time_slice=10**9, grace_period=grace
-    )
+    return _Median(time_attr="round", metric=asked.metric, mode="max", grace_period=grace)
+
+
+class _Median(MedianStoppingRule):
+    """Never pauses a trial to wait for others: Tune would ask it for a checkpoint, and it keeps its own."""
+
+    def _on_insufficient_samples(self, *_: object) -> str:
+        return str(self.CONTINUE)

@@ -14,7 +14,8 @@ from analysis.figures import main
 from analysis.tables import main as tables
 from analysis.tabling.clients import accuracies, confusions, fairness_of
 from fedray.common.errors import UserError
-from fedray.tracking.tracker import CellRun, Tracker
+from fedray.tracking.records import CellRun
+from fedray.tracking.tracker import Tracker
 from tests.analysis.axes import note
 from tests.analysis.runs import FEDAVG, SMALL, cell, history
 

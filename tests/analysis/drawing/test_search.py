@@ -15,7 +15,8 @@ from analysis.report import page
 from analysis.tables import build
 from analysis.tabling.formats import markdown
 from fedray.common.errors import UserError
-from fedray.tracking.tracker import CellRun, Tracker
+from fedray.tracking.records import CellRun
+from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import history
 
 DRAWS = ((0.01, 0.1, 60), (0.3, 0.1, 80), (0.1, 0.5, 70), (0.02, 0.9, None), (0.2, 0.9, 75))

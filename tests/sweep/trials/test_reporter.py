@@ -21,6 +21,8 @@ from fedray.sweep.storage import directory
 from fedray.sweep.trials.progress import Progress
 from fedray.sweep.trials.reporter import TuneReporter
 from fedray.sweep.trials.session import Session
+from fedray.sweep.trials.trial_cell import TrialCell
+from fedray.sweep.writer import Writer
 
 BASE = {
     "data": "digits",
@@ -42,23 +44,22 @@ class Told:
         self.gate = threading.Event()
         self.refuses = refuses
 
-    def open_cell(self, *_: Any) -> None:
+    def open_cell(self, *_: Any, known: bool, files: dict[str, bytes]) -> None:
         self.gate.wait(10)
         if self.refuses:
             raise ValueError("the store refuses")
-        self.note("open")
-
-    def log_files(self, run: Any, files: dict[str, bytes]) -> None:
+        assert not known
         shards = np.load(io.BytesIO(files["partition.npz"]))
         assert files["partition.png"].startswith(b"\x89PNG")
         assert len(shards["train_offsets"]) == 6
-        self.note("split")
+        self.note("open with its split")
 
     def log_rows(self, run: Any, rows: Any) -> None:
         self.note(f"rows {len(rows)}")
 
-    def close_cell(self, run: Any, status: str, *_: Any) -> None:
-        self.note(f"close {status}")
+    def close_cell(self, run: Any, status: str, summary: Any, message: str, written: Any, rows: Any) -> None:
+        run.history += rows
+        self.note(f"close {status} with {len(rows)} rows")
 
     def flush(self) -> None:
         pass
@@ -76,15 +77,22 @@ def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple
     )
     listed = list(cells(sweep, problems).values())
     session: Any = SimpleNamespace(
-        plan=SimpleNamespace(sweep=sweep, problems=problems, cells={cell.hash: cell for cell in listed}),
+        plan=SimpleNamespace(sweep=sweep, problems=problems, cells={cell.hash: cell for cell in listed}, known={}),
         tracker=told,
+        writer=Writer(),
         parent="parent",
         claims=SimpleNamespace(release=release),
         statuses={},
         closed=lambda *_: None,
     )
     reporter = TuneReporter(session, Progress(len(listed)))
-    return reporter, [SimpleNamespace(config={"cell": {"hash": cell.hash}}) for cell in listed], listed
+    return reporter, [trial(sweep, cell) for cell in listed], listed
+
+
+def trial(sweep: Sweep, cell: Cell) -> Any:
+    """What the reporter looks at of one of Tune's trials."""
+    metadata = SimpleNamespace(last_result={}, metric_analysis={}, metric_n_steps={})
+    return SimpleNamespace(config={"cell": TrialCell.of(sweep, cell, 1)}, run_metadata=metadata)
 
 
 def test_tune_does_not_wait_and_the_order_is_kept() -> None:
@@ -101,15 +109,12 @@ def test_tune_does_not_wait_and_the_order_is_kept() -> None:
     told.gate.set()
     sink.close_rest()
     assert told.calls == [
-        "open",
-        "split",
-        "open",
-        "split",
-        "rows 1",
-        "close finished",
+        "open with its split",
+        "open with its split",
+        "close finished with 1 rows",
         "release",
         "rows 1",
-        "close interrupted",
+        "close interrupted with 0 rows",
         "release",
     ]
     assert released == [cell.hash for cell in listed], "only once the outcome is written"
@@ -121,8 +126,7 @@ def test_what_the_store_refuses_is_raised_in_tunes_loop() -> None:
     sink, (first, _), _ = made(told, lambda cell: None)
     told.gate.set()
     sink.on_trial_start(0, [], first)
-    while not sink._written[0].done():
-        time.sleep(0.01)
+    sink.session.writer._pool.shutdown()
     with pytest.raises(ValueError, match="the store refuses"):
         sink.on_step_end(1, [])
 
@@ -141,7 +145,7 @@ def test_runs_with_the_same_partition_share_its_files(monkeypatch: pytest.Monkey
     for trial in trials:
         sink.on_trial_start(0, [], trial)
     sink.close_rest()
-    assert told.calls.count("split") == 4
+    assert told.calls.count("open with its split") == 4
     assert len(drawn) == len(set(drawn)) == 2
 
 
@@ -153,10 +157,9 @@ def test_nothing_is_kept_of_cells_that_have_ended(monkeypatch: pytest.MonkeyPatc
     reporter, trials, listed = made(told, lambda cell: None, seed=list(range(20)))
     for trial in trials:
         reporter.on_trial_start(0, [], trial)
-        reporter._runs[trial.config["cell"]["hash"]].history += [ROW]
         reporter.on_trial_result(1, [], trial, {"rows": [ROW], "done": True, "status": "finished"})
     reporter.close_rest()
-    assert told.calls.count("split") == 20
+    assert told.calls.count("open with its split") == 20
     assert len(reporter._splits) == 8
     assert not any(run.history for run in reporter._runs.values())
     assert not reporter._histories
@@ -176,7 +179,7 @@ def test_what_the_file_stops_is_not_what_a_scheduler_prunes(accuracy: float, sta
     )
     sink.on_trial_complete(2, [], trial)
     sink.close_rest()
-    assert f"close {status}" in told.calls
+    assert f"close {status} with 0 rows" in told.calls
 
 
 @pytest.mark.parametrize("status", ["finished", "diverged", "stopped", "pruned"])
@@ -184,7 +187,7 @@ def test_a_search_that_learns_is_told_of_every_outcome(status: str) -> None:
     """A value for the finished cell alone; the others count as tried, or the search would wait for them for ever."""
     sweep: Any = SimpleNamespace(learns=True, select="last10_test_accuracy")
     nothing: Any = None
-    session = Session(SimpleNamespace(sweep=sweep), nothing, nothing, "parent")  # type: ignore[arg-type]
+    session = Session(SimpleNamespace(sweep=sweep), nothing, nothing)  # type: ignore[arg-type]
     session.closed("cell", status, [ROW | {"test_loss": 1.0}])
     assert session.values == {"cell": 50.0 if status == "finished" else None}
 
@@ -197,7 +200,9 @@ class Storing(Told):
         self.arrives = arrives
         self.gate.set()
 
-    def close_cell(self, run: Any, status: str, summary: Any, message: str, written: Callable[[], None]) -> None:
+    def close_cell(
+        self, run: Any, status: str, summary: Any, message: str, written: Callable[[], None], rows: Any
+    ) -> None:
         if self.arrives:
             written()
 

@@ -1,0 +1,62 @@
+"""What is known of a cell's run, without MLflow."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+LAST = 10
+"""How many evaluated rounds `last10_*` averages."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What MLflow knows of a cell: `fedray.status`, what stopped it where it was stopped early, its last metrics."""
+
+    status: str
+    stopper: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class CellRun:
+    """A cell's run in MLflow.
+
+    Attributes:
+        id: empty until the store has made or found it.
+        start: milliseconds since 1970 at which it was made; rows are stamped from there.
+        logged: the last round that the store has.
+        history: the rows reported so far.
+    """
+
+    id: str = ""
+    start: int = 0
+    logged: int = 0
+    history: list[Mapping[str, float]] = field(default_factory=list)
+
+
+def final_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Metrics of a run over its evaluated rounds.
+
+    Args:
+        history: of each evaluated round, name -> value.
+
+    Returns:
+        `final_*` (last evaluated round), `last10_*` (mean of the last 10 evaluated rounds), and `best_*` of accuracies.
+        `evaluations` says how many rounds had values; with fewer than 10 `last10_*` is the mean of those. Where
+        samples are held out, `best_round` is that of the best validation accuracy, and `best_*` is each accuracy in the
+        best such round that has it: the test set selects nothing. Without them `best_round` is that of the best test
+        accuracy, and each `best_*` is its own largest value.
+    """
+    if not history:
+        return {}
+    validated = "validation_accuracy" in history[-1]
+    selects = "validation_accuracy" if validated else "test_accuracy"
+    result = {"evaluations": float(len(history))}
+    for name in [key for key in history[-1] if key not in ("round", "lr", "megabytes_sent")]:
+        values = [row[name] for row in history if name in row]
+        result[f"final_{name}"] = values[-1]
+        result[f"last{LAST}_{name}"] = sum(values[-LAST:]) / len(values[-LAST:])
+        if name.endswith("_accuracy"):
+            having = [row for row in history if name in row]
+            result[f"best_{name}"] = max(having, key=itemgetter(selects))[name] if validated else max(values)
+    return result | {"best_round": max(history, key=itemgetter(selects))["round"]}
