@@ -72,12 +72,18 @@ def main(cells: int, seconds: float) -> None:
     ray.init("local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     logs = Logs()
     with tempfile.TemporaryDirectory() as folder:
-        tune.Tuner(
+        found = tune.Tuner(
             tune.with_resources(Spins, {"cpu": 1}),
             param_space={"seconds": seconds, "cell": tune.grid_search(list(range(cells)))},
             tune_config=tune.TuneConfig(reuse_actors=True),
-            run_config=tune.RunConfig(storage_path=folder, verbose=0, callbacks=[logs]),
+            run_config=tune.RunConfig(
+                storage_path=folder,
+                verbose=0,
+                callbacks=[logs],
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            ),
         ).fit()
+        assert not found.errors
     logs.writer.shutdown()
     ray.shutdown()
 
