@@ -13,7 +13,7 @@ from fedray.common.errors import Diverged
 from fedray.common.progress import Moved, bar
 from fedray.common.signals import sigterm_as_interrupt
 from fedray.common.yaml_files import load_yaml
-from fedray.config import RunConfig, Runtime
+from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import Backend, InlineBackend
 from fedray.engine.device import refuse_missing
@@ -23,6 +23,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
 from fedray.engine.result import Result
 from fedray.engine.simulation import Simulation
+from fedray.sections import Runtime
 
 Evaluated = Callable[[dict[str, float]], None]
 """Is called with each newly evaluated round's row."""

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from fedray.common.component import describe
 from fedray.common.errors import UserError, unknown
 from fedray.common.yaml_files import load_yaml
-from fedray.config import Section
+from fedray.sections import Section
 from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.shipped import CLAIMS, folder, names, papers
 from fedray.sweep.grid import Sweep

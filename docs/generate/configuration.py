@@ -6,11 +6,12 @@ from pydantic import BaseModel
 
 from fedray.common.component import Component, as_written
 from fedray.common.options import allowed
-from fedray.config import Personal, RunConfig
+from fedray.config import RunConfig
 from fedray.datasets import DATASETS
 from fedray.datasets.base import DataSource, Validation
 from fedray.models import MODELS
 from fedray.partitions import PARTITIONS
+from fedray.sections import Personal
 
 INTRODUCTION = """# A run's configuration
 

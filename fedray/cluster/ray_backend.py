@@ -26,7 +26,7 @@ from fedray.cluster.object_states import (
 from fedray.cluster.timeouts import CallTimeouts, Silence
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
-from fedray.config import RunConfig, Runtime
+from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset, as_tensor
 from fedray.engine.disk import client_files
 from fedray.engine.disk.client_files import Version, Written
@@ -35,6 +35,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.state import ClientState, StateDamaged, StateRef, loaded
 from fedray.engine.worker import LESS_MEMORY, Worker, number_of_chunks
 from fedray.partitions.shards import Shards
+from fedray.sections import Runtime
 
 log = logging.getLogger("fedray")
 T = TypeVar("T")

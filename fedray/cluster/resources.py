@@ -7,7 +7,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedray.common.errors import UserError
-from fedray.config import Runtime
+from fedray.sections import Runtime
 
 
 def bundle(runtime: Runtime) -> dict[str, float]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import ray
 
 from fedray.cluster.resources import bundle, capacity, cluster_nodes
-from fedray.config import RunConfig, Runtime
+from fedray.config import RunConfig
+from fedray.sections import Runtime
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedray.algorithms.base import Algorithm
 from fedray.common.errors import UserError
-from fedray.config import RunConfig, Training
+from fedray.config import RunConfig
 from fedray.datasets.base import Images, Published
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
@@ -29,6 +29,7 @@ from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.partitions.shards import Shards
+from fedray.sections import Training
 
 
 @dataclass(frozen=True)

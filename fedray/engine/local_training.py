@@ -10,11 +10,11 @@ from fedray.algorithms.base import Algorithm, Client, ParameterGroup, PerClient,
 from fedray.client import Descent, LocalClient, Optimiser, Population
 from fedray.common.rng import generator, torch_draws
 from fedray.common.vectors import Vectors
-from fedray.config import Training
 from fedray.engine.guard import refuse_changed, unchanged
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.state import loaded
 from fedray.models.network import Network
+from fedray.sections import Training
 
 OWN, OWN_BUFFERS = "own", "own_buffers"
 """Names in a client's state of the parameters and running statistics that it keeps (`Algorithm.keeps`)."""

@@ -4,7 +4,8 @@ import numpy as np
 
 from fedray.common.errors import Diverged, UserError
 from fedray.common.rng import generator
-from fedray.config import Clients, RunConfig
+from fedray.config import RunConfig
+from fedray.sections import Clients
 
 
 def draw_cohort(config: RunConfig, sizes: np.ndarray, t: int) -> np.ndarray:

@@ -12,7 +12,8 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 from fedray.common.component import as_written, describe
 from fedray.common.errors import UserError, truncated_repr, unknown
 from fedray.common.yaml_files import load_yaml
-from fedray.config import RunConfig, Section
+from fedray.config import RunConfig
+from fedray.sections import Section
 from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.sections import SELECT, Final, Scheduler, Tune, on_test_set
 from fedray.sweep.file.space import Searcher, Space, check_space, draw

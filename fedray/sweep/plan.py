@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from fedray.common.errors import UserError, truncated_repr
-from fedray.config import Runtime
+from fedray.sections import Runtime
 from fedray.sweep.cells import Cell, Problems, cells, maker
 from fedray.sweep.grid import Sweep
 from fedray.sweep.studies import Known, advance, studies

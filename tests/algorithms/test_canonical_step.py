@@ -13,7 +13,6 @@ from fedray.algorithms.base import Algorithm, Client, Server, Vectors
 from fedray.algorithms.fedavg import FedAvg, FedProx
 from fedray.algorithms.fedsam import FedSAM
 from fedray.client import LocalClient, Population
-from fedray.config import Training
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import batches, train_client
@@ -21,6 +20,7 @@ from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.models.network import Network
+from fedray.sections import Training
 from tests.algorithms.digits import problem as small
 from tests.algorithms.quadratic import Case, check
 

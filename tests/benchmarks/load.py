@@ -18,10 +18,11 @@ import typer
 
 from fedray.cluster.object_states import longest_first
 from fedray.cluster.ray_backend import RayBackend
-from fedray.config import RunConfig, Runtime
+from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
+from fedray.sections import Runtime
 from tests.benchmarks import pairs as p
 
 ACTORS, EQUAL = 2, 8

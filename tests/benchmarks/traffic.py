@@ -17,10 +17,11 @@ import ray
 import typer
 
 from fedray.cluster.ray_backend import RayBackend
-from fedray.config import RunConfig, Runtime
+from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
+from fedray.sections import Runtime
 from tests.benchmarks import pairs as p
 
 CLIENTS, SAMPLES = 20, 100

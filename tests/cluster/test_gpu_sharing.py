@@ -10,12 +10,13 @@ import ray
 from fedray.cluster.gpu_sharing import STEPS, Packing, fraction, one_client, shortened
 from fedray.cluster.resources import capacity
 from fedray.common.errors import UserError
-from fedray.config import RunConfig, Runtime
+from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
 from fedray.engine.device import Peak
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
+from fedray.sections import Runtime
 
 GIB = 2**30
 RUN: dict[str, Any] = {

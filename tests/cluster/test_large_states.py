@@ -9,13 +9,14 @@ from fedray.algorithms import ALGORITHMS
 from fedray.cluster.object_states import STAYS_FROM, ObjectState, stay
 from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.trial_backend import TrialBackend
-from fedray.config import RunConfig, Runtime
+from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import rounds
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.state import loaded
+from fedray.sections import Runtime
 from tests.cluster.test_object_states import local_ray as local_ray
 from tests.cluster.test_ray_backend import config, hashes
 

@@ -13,7 +13,7 @@ import torch
 from fedray.cluster.object_states import SLACK, ObjectState, deal, longest_first
 from fedray.cluster.ray_backend import RayBackend
 from fedray.common.vectors import Vectors
-from fedray.config import RunConfig, Runtime
+from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.disk.client_files import Version
@@ -21,6 +21,7 @@ from fedray.engine.loop import rounds, run
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.state import loaded
+from fedray.sections import Runtime
 
 ROUNDS = 5
 METHODS = ("scaffold", "fedrep", "local-only")

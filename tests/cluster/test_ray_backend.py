@@ -15,12 +15,13 @@ from fedray.cluster.object_states import longest_first
 from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.resources import cluster_nodes, refuse_infeasible
 from fedray.common.errors import Diverged, UserError
-from fedray.config import RunConfig, Runtime
+from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
+from fedray.sections import Runtime
 from tests.engine.test_guard import WRITES
 from tests.engine.test_guard import problem as writing
 from tests.evaluation.probed import everything

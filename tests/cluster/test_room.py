@@ -8,10 +8,11 @@ import pytest
 
 from fedray import simulate
 from fedray.cluster.room import Room, Running, most, placed, share
-from fedray.config import RunConfig, Runtime
+from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
+from fedray.sections import Runtime
 from fedray.sweep import plan as planning
 from fedray.sweep.cells import Cell
 from fedray.sweep.grid import Sweep

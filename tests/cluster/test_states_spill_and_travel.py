@@ -11,10 +11,11 @@ from ray.util.placement_group import placement_group
 
 from fedray.cluster.object_states import ObjectState
 from fedray.cluster.ray_backend import RayBackend
-from fedray.config import RunConfig, Runtime
+from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
+from fedray.sections import Runtime
 from tests.faults.test_nodes import SMALL, WATCHFUL
 from tests.sweep.running import REPOSITORY
 

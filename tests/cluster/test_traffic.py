@@ -9,11 +9,12 @@ import pytest
 
 from fedray.cluster.object_states import longest_first
 from fedray.cluster.ray_backend import ClientActor, RayBackend
-from fedray.config import RunConfig, Runtime
+from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
+from fedray.sections import Runtime
 
 CLIENTS = 100
 

@@ -11,9 +11,10 @@ from fedray.algorithms.fedavg import FedAvg
 from fedray.common.component import Checked, Component
 from fedray.common.errors import UserError
 from fedray.common.identity import EXCLUDED, Later, source_digest
-from fedray.config import Clients, Evaluation, Personal, RunConfig, Training
+from fedray.config import RunConfig
 from fedray.models.cnn import MLP
 from fedray.partitions.schemes import IID
+from fedray.sections import Clients, Evaluation, Personal, Training
 
 
 def entries(section: Checked) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from fedray.common.errors import UserError
-from fedray.config import Section
+from fedray.sections import Section
 
 
 class Claim(Section):

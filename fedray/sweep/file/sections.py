@@ -5,8 +5,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from fedray.common.errors import UserError
-from fedray.config import Section
 from fedray.datasets.base import Validation
+from fedray.sections import Section
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 

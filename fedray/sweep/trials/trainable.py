@@ -14,13 +14,14 @@ from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.resources import bundle
 from fedray.cluster.trial_backend import TrialBackend
 from fedray.common.errors import Diverged, UserError
-from fedray.config import RunConfig, Runtime
+from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import rounds
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.state import State
+from fedray.sections import Runtime
 from fedray.sweep.trials.trial_cell import TrialCell
 from fedray.sweep.trials.watch import silence_of
 
