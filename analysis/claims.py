@@ -17,8 +17,8 @@ from analysis.claiming.decide import NOT_RUN, Decided, Verdict, decide
 from analysis.claiming.page import page
 from analysis.claiming.read import Claims, find, read
 from analysis.claiming.runs import Price, hours_spent, runs_of
-from analysis.collect import SweepTable
 from analysis.output import written
+from analysis.reading.collect import SweepTable
 
 
 def decided(claims: Claims, file: Path) -> Iterator[Decided]:

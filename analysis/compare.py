@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 import typer
 
-from analysis.axes import labels, separating
-from analysis.collect import SweepTable, collect
-from analysis.metrics import DEFAULT, NEVER, lower_is_better, title, values
+from analysis.reading.axes import labels, separating
+from analysis.reading.collect import SweepTable, collect
+from analysis.reading.metrics import DEFAULT, NEVER, lower_is_better, title, values
 from analysis.statistics.intervals import BOOTSTRAP_SEEDS, Interval, bootstrap, proportion, student
 from analysis.statistics.ranks import Ranks, ranks
 from analysis.statistics.significance import MOST_SEEDS, POWER, holm, seeds_needed, sign_flip_p, student_p

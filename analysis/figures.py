@@ -27,15 +27,15 @@ import typer
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis.axes import labels
-from analysis.collect import Collected, collect
 from analysis.drawing import search
 from analysis.drawing.clients import confusion, fairness
 from analysis.drawing.curves import curves
 from analysis.drawing.panels import by_run, labelled, methods_of
 from analysis.drawing.sensitivity import sensitivity, varied
-from analysis.metrics import DEFAULT, NEVER, history, of_parts, title, values
-from analysis.style import COLOURS, HATCHES, WIDTH, axes, over_seeds, save, styled, with_legend
+from analysis.drawing.style import COLOURS, HATCHES, WIDTH, axes, over_seeds, save, styled, with_legend
+from analysis.reading.axes import labels
+from analysis.reading.collect import Collected, collect
+from analysis.reading.metrics import DEFAULT, NEVER, history, of_parts, title, values
 from fedray.common.component import Component
 from fedray.common.errors import UserError, unknown
 from fedray.datasets import data_source

@@ -19,19 +19,19 @@ import typer
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from analysis.axes import labels
-from analysis.collect import Collected, collect
 from analysis.compare import Comparison, across, compared, header, lines, notes
-from analysis.defaults import default_of
 from analysis.drawing import search
 from analysis.drawing.clients import confusion, fairness
 from analysis.drawing.comparison import forests, rank_diagram
 from analysis.drawing.curves import curves
 from analysis.drawing.panels import labelled
 from analysis.drawing.sensitivity import sensitivity, varied
-from analysis.metrics import DEFAULT, NEVER, values
+from analysis.drawing.style import styled
 from analysis.output import environment, written
-from analysis.style import styled
+from analysis.reading.axes import labels
+from analysis.reading.collect import Collected, collect
+from analysis.reading.defaults import default_of
+from analysis.reading.metrics import DEFAULT, NEVER, values
 from analysis.tables import build
 from analysis.tabling.clients import accuracies, fairness_of
 from analysis.tabling.formats import in_html

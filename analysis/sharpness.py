@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
+from analysis.drawing.style import axes, save, styled
 from analysis.hessian import Landscape, filter_normalised, surface, top_eigenvalues
-from analysis.style import axes, save, styled
 from fedray.common.errors import UserError, unknown
 from fedray.common.rng import generator
 from fedray.common.yaml_files import parse_yaml

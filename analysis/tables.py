@@ -17,11 +17,11 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from analysis.axes import labels, searched_rows, separating
-from analysis.collect import Collected, SweepTable, collect
 from analysis.drawing.panels import labelled
-from analysis.metrics import DEFAULT, held_out, is_rounds, lower_is_better, selecting, title, values
 from analysis.output import written
+from analysis.reading.axes import labels, searched_rows, separating
+from analysis.reading.collect import Collected, SweepTable, collect
+from analysis.reading.metrics import DEFAULT, held_out, is_rounds, lower_is_better, selecting, title, values
 from analysis.tabling import tuned
 from analysis.tabling.clients import accuracies
 from analysis.tabling.formats import FORMATS, run_by_run

@@ -16,7 +16,7 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 
-from analysis.style import axes, save, styled, styles
+from analysis.drawing.style import axes, save, styled, styles
 
 DELTA, LR, STEPS = 0.1, 0.01, 4000
 SERVER, MINIMUM = np.zeros(2), np.ones(2)

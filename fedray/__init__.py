@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.frames import load, log_model, results, run_sweep
+    from analysis.reading.frames import load, log_model, results, run_sweep
     from fedray.algorithms.base import Algorithm, Client, PerClient, Sum
     from fedray.api import simulate
     from fedray.cluster.kept import connect
@@ -27,10 +27,10 @@ _HOMES = {
     "UserError": "fedray.common.errors",
     "Result": "fedray.engine.result",
     "connect": "fedray.cluster.kept",
-    "load": "analysis.frames",
-    "log_model": "analysis.frames",
-    "results": "analysis.frames",
-    "run_sweep": "analysis.frames",
+    "load": "analysis.reading.frames",
+    "log_model": "analysis.reading.frames",
+    "results": "analysis.reading.frames",
+    "run_sweep": "analysis.reading.frames",
 }
 
 __all__ = [

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from analysis.axes import labels, separating
-from analysis.collect import SweepTable
 from analysis.compare import one_per_seed
-from analysis.metrics import lower_is_better
+from analysis.reading.axes import labels, separating
+from analysis.reading.collect import SweepTable
+from analysis.reading.metrics import lower_is_better
 from analysis.statistics.intervals import Interval, student
 from analysis.tables import averaged_over
 from analysis.tabling.published import best_others, printed_values, tables

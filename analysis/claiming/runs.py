@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.collect import Search, SweepTable, collect
+from analysis.reading.collect import Search, SweepTable, collect
 from fedray.common.errors import UserError
 from fedray.common.yaml_files import load_yaml
 from fedray.config import RunConfig

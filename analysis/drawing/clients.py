@@ -7,9 +7,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.collect import Collected
 from analysis.drawing.panels import figures_of, labelled, methods_of
-from analysis.style import axes, panels, styled, with_legend
+from analysis.drawing.style import axes, panels, styled, with_legend
+from analysis.reading.collect import Collected
 from analysis.tabling.clients import accuracies, confusions, fairness_of
 
 ANNOTATED = 12

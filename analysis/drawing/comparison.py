@@ -3,8 +3,8 @@
 from matplotlib.figure import Figure
 
 from analysis.compare import Comparison
+from analysis.drawing.style import WIDTH, axes, styled
 from analysis.statistics.ranks import Ranks
-from analysis.style import WIDTH, axes, styled
 
 
 @styled

@@ -7,10 +7,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.collect import Collected
 from analysis.drawing.panels import by_run, figures_of, labelled, methods_of
-from analysis.metrics import by_round, history, title
-from analysis.style import over_seeds, panels, round_ticks, sparse, styled, styles, with_legend
+from analysis.drawing.style import over_seeds, panels, round_ticks, sparse, styled, styles, with_legend
+from analysis.reading.collect import Collected
+from analysis.reading.metrics import by_round, history, title
 from fedray.common.errors import unknown
 
 ZOOMED = 10

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis.axes import labels, separating
-from analysis.collect import Collected
+from analysis.reading.axes import labels, separating
+from analysis.reading.collect import Collected
 from fedray.common.errors import UserError
 from fedray.sweep.grid import COMPONENTS
 

@@ -16,10 +16,10 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from analysis.axes import labels, separating, symbol
-from analysis.collect import SweepTable
-from analysis.metrics import lower_is_better, selecting, title
-from analysis.style import PLAIN, axes, is_logarithmic, styled, styles, with_legend
+from analysis.drawing.style import PLAIN, axes, is_logarithmic, styled, styles, with_legend
+from analysis.reading.axes import labels, separating, symbol
+from analysis.reading.collect import SweepTable
+from analysis.reading.metrics import lower_is_better, selecting, title
 from fedray.common.errors import UserError
 from fedray.sweep.file.sections import on_test_set
 

@@ -4,11 +4,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
-from analysis.axes import symbol
-from analysis.collect import Collected
 from analysis.drawing.panels import figures_of, labelled, methods_of
-from analysis.metrics import DEFAULT, NEVER, title, values
-from analysis.style import over_seeds, panels, styled, styles, value_ticks, with_legend
+from analysis.drawing.style import over_seeds, panels, styled, styles, value_ticks, with_legend
+from analysis.reading.axes import symbol
+from analysis.reading.collect import Collected
+from analysis.reading.metrics import DEFAULT, NEVER, title, values
 from fedray.common.errors import UserError, unknown
 
 DODGE, WIDEST = 2.5, 12.0

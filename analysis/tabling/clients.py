@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pandas as pd
 
-from analysis.collect import Collected
+from analysis.reading.collect import Collected
 from fedray.common.errors import UserError
 
 TENTH = 0.1

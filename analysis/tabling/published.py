@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.metrics import is_rounds, rounds_target
+from analysis.reading.metrics import is_rounds, rounds_target
 from analysis.tabling.result_table import BEST, Printed
 from fedray.algorithms import algorithm
 from fedray.common.errors import UserError, unknown

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.metrics import NEVER
+from analysis.reading.metrics import NEVER
 from fedray.common.errors import UserError, unknown
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.axes import symbol
-from analysis.collect import SweepTable
+from analysis.reading.axes import symbol
+from analysis.reading.collect import SweepTable
 from fedray.common.component import as_written
 from fedray.sweep.file.sections import on_test_set
 

@@ -49,7 +49,7 @@ def registry(what: str) -> Mapping[str, Any]:
 def lines(what: str) -> dict[str, str]:
     """Name -> what it is, in one line."""
     if what == "metrics":
-        from analysis.metrics import COMPUTED, NAMES
+        from analysis.reading.metrics import COMPUTED, NAMES
 
         return NAMES | COMPUTED | {"rounds_to:PERCENT": "first evaluated round with that test accuracy"}
     if what == "sweeps":

@@ -74,7 +74,7 @@ def run(
 
 
 def _logged_model(result: "Result") -> str:
-    from analysis.frames import log_model
+    from analysis.reading.frames import log_model
 
     return log_model(result.run_id)
 

@@ -13,7 +13,7 @@ def status(
     every: Annotated[bool, typer.Option("--all", help="list every cell that has not finished")] = False,
 ) -> None:
     """How far a sweep is, and what failed: why, and where the traceback is."""
-    from analysis.collect import collect
+    from analysis.reading.collect import collect
     from fedray.sweep.storage import storage
 
     sweep = collect(name)
@@ -37,7 +37,7 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
     """Delete a sweep's runs, or one run, from MLflow. Runs that another sweep shares stay; so do checkpoints."""
-    from analysis.deletion import deletable
+    from analysis.reading.deletion import deletable
     from fedray.tracking.store import delete_runs
 
     runs, kept = deletable(name)

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from analysis.collect import collect
 from analysis.compare import compared, report
+from analysis.reading.collect import collect
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write

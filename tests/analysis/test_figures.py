@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from analysis.collect import collect
 from analysis.drawing.curves import zoom_from
+from analysis.drawing.style import MARKS, WIDE, WIDTH, is_logarithmic, sparse, styles
 from analysis.figures import bars, classes, curves, main, methods, partitions, sensitivity, varied
-from analysis.style import MARKS, WIDE, WIDTH, is_logarithmic, sparse, styles
+from analysis.reading.collect import collect
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.axes import note, ticks

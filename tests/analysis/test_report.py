@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from analysis.collect import collect
 from analysis.output import environment
+from analysis.reading.collect import collect
 from analysis.report import main, page
 from fedray.common.errors import UserError
 from fedray.tracking.records import CellRun

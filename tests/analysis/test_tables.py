@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.collect import collect
+from analysis.reading.collect import collect
 from analysis.tables import build, main
 from analysis.tabling.formats import comma_separated, latex, markdown
 from fedray.common.errors import UserError

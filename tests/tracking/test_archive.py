@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from analysis.collect import collect
+from analysis.reading.collect import collect
 from fedray.common.errors import UserError
 from fedray.tracking.archive import export_sweep, import_sweep, stored_sweep
 from fedray.tracking.store import open_store

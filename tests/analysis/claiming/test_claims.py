@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from analysis.axes import labels
 from analysis.claiming.read import find, read
 from analysis.claiming.runs import expected
+from analysis.reading.axes import labels
 from analysis.tabling.published import load, tables
 from fedray.cli.main import app
 from fedray.common.errors import UserError

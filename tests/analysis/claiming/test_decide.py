@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from analysis.claiming.decide import HOLDS, NOT_RUN, OPEN, REFUTED, Pair, decide, verdict
-from analysis.collect import collect
+from analysis.reading.collect import collect
 from fedray.common.errors import UserError
 from fedray.sweep.file.claims import Claim
 from fedray.tracking.tracker import Tracker

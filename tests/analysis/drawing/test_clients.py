@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.collect import collect
 from analysis.drawing.clients import confusion, fairness
 from analysis.drawing.panels import labelled
 from analysis.figures import main
+from analysis.reading.collect import collect
 from analysis.tables import main as tables
 from analysis.tabling.clients import accuracies, confusions, fairness_of
 from fedray.common.errors import UserError

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from matplotlib.collections import PathCollection
 
-from analysis.collect import Collected, collect
 from analysis.drawing.search import best_so_far, drawn, heatmaps, importance, importances, keys, scatters, trials
 from analysis.figures import main
+from analysis.reading.collect import Collected, collect
 from analysis.report import page
 from analysis.tables import build
 from analysis.tabling.formats import markdown

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.collect import collect
+from analysis.reading.collect import collect
 from analysis.tables import build, main
 from analysis.tabling.formats import comma_separated, latex, markdown
 from analysis.tabling.published import beside

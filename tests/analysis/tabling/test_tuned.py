@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.collect import Search, SweepTable
+from analysis.reading.collect import Search, SweepTable
 from analysis.tables import build
 
 CHOSEN: dict[str, Any] = {

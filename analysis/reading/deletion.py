@@ -2,7 +2,7 @@
 
 from mlflow.exceptions import MlflowException
 
-from analysis.collect import collect
+from analysis.reading.collect import collect
 from fedray.common.errors import UserError
 from fedray.tracking.store import open_store, search
 

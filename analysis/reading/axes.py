@@ -5,7 +5,7 @@ from functools import reduce
 
 import pandas as pd
 
-from analysis.plugins import words
+from analysis.reading.plugins import words
 from fedray.common.component import Component
 from fedray.common.errors import unknown
 from fedray.partitions import PARTITIONS

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.axes import labels, separating
-from analysis.collect import SweepTable
-from analysis.plugins import words
+from analysis.reading.axes import labels, separating
+from analysis.reading.collect import SweepTable
+from analysis.reading.plugins import words
 from fedray.algorithms import algorithm
 from fedray.common.errors import UserError, unknown
 from fedray.config import RunConfig

@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
-from analysis.plugins import attached
+from analysis.reading.plugins import attached
 from fedray.common.errors import UserError, unknown
 from fedray.tracking.store import best_runs, metrics, open_store, search, status
 from fedray.tracking.tracker import flat

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from mlflow.exceptions import MlflowException
 
-from analysis.collect import Collected, collect
-from analysis.metrics import by_round, history
+from analysis.reading.collect import Collected, collect
+from analysis.reading.metrics import by_round, history
 from fedray.common.errors import UserError, truncated_repr
 from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig

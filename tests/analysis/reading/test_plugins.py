@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from analysis.axes import symbol
-from analysis.collect import collect
 from analysis.compare import compared
 from analysis.figures import curves
-from analysis.metrics import lower_is_better, title
+from analysis.reading.axes import symbol
+from analysis.reading.collect import collect
+from analysis.reading.metrics import lower_is_better, title
 from analysis.tables import build
 from fedray.config import RunConfig
 from fedray.evaluation.probe import Probe

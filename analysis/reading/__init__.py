@@ -1,0 +1,1 @@
+"""From MLflow to rows and frames, and what their columns are called."""
