@@ -4,8 +4,7 @@ import contextlib
 import logging
 import os
 import socket
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ray
@@ -31,40 +30,6 @@ class _Job(JobConfig):
 
     def _runtime_env_has_working_dir(self) -> bool:
         return True
-
-
-@contextlib.contextmanager
-def starting(address: str | None = None, preload: Sequence[str] = ()) -> Iterator[Callable[[], None]]:
-    """As `cluster`, but Ray starts beside what the block does.
-
-    Yields:
-        A call that waits until Ray is there, and raises as `cluster` does.
-    """
-    up, over = threading.Event(), threading.Event()
-    failed: list[BaseException] = []
-
-    def hold() -> None:  # Ray's processes end with the thread that has started them
-        try:
-            with cluster(address, preload):
-                up.set()
-                over.wait()
-        except BaseException as error:
-            failed.append(error)
-        finally:
-            up.set()
-
-    def wait() -> None:
-        up.wait()
-        if failed:
-            raise failed[0]
-
-    thread = threading.Thread(target=hold, name="ray", daemon=True)
-    thread.start()
-    try:
-        yield wait
-    finally:
-        over.set()
-        thread.join()
 
 
 @contextlib.contextmanager

@@ -6,11 +6,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from fedray.cluster.connection import cpus_here, starting
+from fedray.cluster.connection import cluster, cpus_here
 from fedray.cluster.prepare import prepared
 from fedray.cluster.resources import refuse_unseen
 from fedray.common.errors import UserError
@@ -75,9 +76,10 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
         stack.enter_context(sigterm_as_interrupt())
         stack.enter_context(sweep_lock(plan.sweep.name))
         if plan.to_run:
-            is_up = stack.enter_context(starting(address, _preloaded(plan, max_concurrent)))
-            import_module("fedray.sweep.trials.tune")  # seconds, while Ray starts
-            is_up()
+            with ThreadPoolExecutor(1, "imports") as beside:  # seconds each; Ray sets signals only in the main thread
+                imported = beside.submit(import_module, "fedray.sweep.trials.tune")
+                stack.enter_context(cluster(address, _preloaded(plan, max_concurrent)))
+                imported.result()
             plan = stack.enter_context(_ready(plan, address))
         claims = stack.enter_context(Claims(storage() / "locks" / "cells"))
         session = Session(plan, claims, stack.enter_context(Writer()))

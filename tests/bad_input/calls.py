@@ -148,7 +148,7 @@ CASES: dict[str, Case] = {
     ),
     "format": Case(
         ["sweep", "--format", "html"],
-        "--format: unknown name 'html'; valid: csv, latex, markdown",
+        "--format: unknown name 'html'; valid: clients, csv, latex, markdown, seeds",
         stored,
         module="analysis.tables",
     ),

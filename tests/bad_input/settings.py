@@ -199,7 +199,7 @@ CASES: dict[str, Case] = {
     "no CUDA": run(
         "runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu", "runtime.device=cuda"
     ),
-    "no actors": run("run.yaml: runtime.actors: found 0; input should be greater than 0", "runtime.actors=0"),
+    "no actors": run("run.yaml: runtime.actors: found 0; input should be greater than 0 or 'auto'", "runtime.actors=0"),
     "no threads": run("run.yaml: runtime.threads: found -1; input should be greater than 0", "runtime.threads=-1"),
     "hidden 0": run("run.yaml: model.hidden.0: found 0; input should be greater than 0", "model.hidden=[0]"),
     "hidden no list": run("run.yaml: model.hidden: expected a list, got 8", "model.hidden=8"),

@@ -4,14 +4,13 @@ import json
 import logging
 import os
 import socket
-import threading
 from typing import Any
 
 import pytest
 import ray
 
 from fedray.cluster import connection
-from fedray.cluster.connection import PRELOAD, cluster, starting
+from fedray.cluster.connection import PRELOAD, cluster
 from fedray.common.errors import UserError
 
 
@@ -89,39 +88,10 @@ def test_what_a_client_of_ray_is_given_can_be_sent_as_json(monkeypatch: pytest.M
     assert json.loads(json.dumps(given)) == {"log_to_driver": True, "logging_level": logging.ERROR}
 
 
-def test_ray_starts_beside_the_block_and_its_thread_lives_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's processes end with the thread that has started them, so it waits for the end of the block."""
-    called, go = threading.Event(), threading.Event()
-    threads: list[threading.Thread] = []
-
-    def slow(*_: Any, **__: Any) -> None:
-        threads.append(threading.current_thread())
-        assert os.environ[PRELOAD] == "one,two"
-        called.set()
-        go.wait(10)
-
-    monkeypatch.setattr(ray, "init", slow)
-    with starting(preload=["one", "two"]) as is_up:
-        assert called.wait(10), "Ray starts by itself"
-        go.set()
-        is_up()
-        assert threads[0].is_alive()
-        assert threads[0] is not threading.current_thread()
-    assert not threads[0].is_alive()
+def test_processes_of_a_local_ray_are_told_what_to_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str | None] = []
+    monkeypatch.setattr(ray, "init", lambda *_, **__: told.append(os.environ.get(PRELOAD)))
+    with cluster(preload=["one", "two"]):
+        pass
+    assert told == ["one,two"]
     assert PRELOAD not in os.environ
-
-
-def test_what_keeps_ray_from_starting_is_told_to_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    init(monkeypatch, Exception("no room"))
-    with starting() as is_up, pytest.raises(UserError, match=r"Ray does not start on this machine: .*no room"):
-        is_up()
-
-
-def test_an_error_beside_the_start_ends_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C, or a refusal, while Ray starts: it is waited for and shut down."""
-    init(monkeypatch)
-    ended: list[bool] = []
-    monkeypatch.setattr(ray, "shutdown", lambda: ended.append(True))
-    with pytest.raises(KeyboardInterrupt), starting():
-        raise KeyboardInterrupt
-    assert ended

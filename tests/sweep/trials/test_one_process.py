@@ -1,5 +1,6 @@
 """With one actor the trial trains: killed or stopped in the middle of a round, the numbers are those of one process."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from fedray.sweep.grid import Sweep
 from fedray.sweep.run import execute
 from fedray.sweep.trials import watch
 from fedray.sweep.trials.trainable import resources
+from fedray.sweep.trials.trial_cell import TrialCell
 from fedray.sweep.trials.watch import Watch
 from tests.cluster.test_object_states import local_ray as local_ray
 from tests.cluster.test_object_states import problem
@@ -72,11 +74,8 @@ def test_states_stay_in_the_object_store_and_the_numbers_are_the_same(local_ray:
 
 def test_what_a_trial_asks_for() -> None:
     """One actor is the trial; several are its own processes, and it asks for nothing itself."""
-    base = SWEEP["base"] | {"algorithm": "fedavg"}
-    one, three = (
-        resources({"run": base | {"runtime": {"cpus_per_actor": 2, "gpus_per_actor": 0.5}}, "actors": n})
-        for n in (1, 3)
-    )
+    run = SWEEP["base"] | {"algorithm": "fedavg", "runtime": {"cpus_per_actor": 2, "gpus_per_actor": 0.5}}
+    one, three = (resources(TrialCell("", n, json.dumps({"run": run}))) for n in (1, 3))
     assert (one.head_bundle_is_empty, one.bundles) == (False, [{"CPU": 2, "GPU": 0.5}])
     assert (three.head_bundle_is_empty, three.bundles) == (True, [{"CPU": 2, "GPU": 0.5}] * 3)
 
