@@ -175,6 +175,7 @@ class Network:
         self._sizes = list(self.layout.sizes)
         self._masks: dict[str, Tensor] = {}
         self._indices: dict[str, Tensor] = {}
+        self._buffer_indices: dict[str, Tensor] = {}
         self._float_buffers = [b for b in module.buffers() if b.is_floating_point()]
         self._buffer_heads = _per_entry(module, lambda path, _: f"{path}.".startswith(f"{head_name}."))
         self._buffer_norms = _per_entry(module, lambda _, layer: isinstance(layer, NORMALISATION))
@@ -232,6 +233,8 @@ class Network:
         Returns:
             int64 `(n,)`, on the device.
         """
+        if part in self._buffer_indices:
+            return self._buffer_indices[part]
         belongs = {
             "all": torch.ones_like(self._buffer_heads),
             "none": torch.zeros_like(self._buffer_heads),
@@ -240,7 +243,8 @@ class Network:
             "norm": self._buffer_norms,
             "not_norm": ~self._buffer_norms,
         }[part]
-        return belongs.nonzero().flatten().to(self.buffers.device)
+        self._buffer_indices[part] = belongs.nonzero().flatten().to(self.buffers.device)
+        return self._buffer_indices[part]
 
     def load(self, theta: Tensor) -> None:
         """Make `theta` the module's parameters.
