@@ -108,15 +108,15 @@ class RayBackend:
     Args:
         runtime: the run's `runtime` section.
         group: the trial's placement group, a bundle per actor; None outside of a trial.
-        silence: of the trial.
 
     Attributes:
         data: may be set to the data set's reference where the caller has put it into the object store (one copy a
             node).
+        silence: may be set to the trial's.
     """
 
-    def __init__(self, runtime: Runtime, group: PlacementGroup | None = None, silence: Silence | None = None) -> None:
-        self.runtime, self.group, self.silence = runtime, group, silence or Silence()
+    def __init__(self, runtime: Runtime, group: PlacementGroup | None = None) -> None:
+        self.runtime, self.group, self.silence = runtime, group, Silence()
         self.data: ray.ObjectRef[Dataset] | None = None
         self.stays_from = STAYS_FROM
         self._actors: list[Any] = [None] * runtime.actor_count

@@ -21,12 +21,12 @@ class TrialBackend(InlineBackend):
 
     A call has the bound that a call of an actor has; nobody in this process can enforce it, so the driver does.
 
-    Args:
-        silence: of the trial.
+    Attributes:
+        silence: may be set to the trial's.
     """
 
-    def __init__(self, silence: Silence | None = None) -> None:
-        self.silence = silence or Silence()
+    def __init__(self) -> None:
+        self.silence = Silence()
         self.stays_from = STAYS_FROM
 
     def open(self, problem: Problem) -> None:

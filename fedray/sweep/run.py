@@ -96,9 +96,7 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
 def _preloaded(plan: Plan, max_concurrent: int | None) -> Sequence[str]:
     """What Ray's processes, of which it starts one per CPU, import at once: where each will be a trial's or an actor's,
     that goes on while this process prepares."""
-    wanted = sum(
-        count * (1 if runtime.actors == "auto" else runtime.actors) for runtime, count in plan.requests.items()
-    )
+    wanted = sum(count * runtime.actor_count for runtime, count in plan.requests.items())
     spread = all(runtime.cpus_per_actor <= 1 and not runtime.gpus for runtime in plan.requests)
     return ["fedray.sweep.trials.trainable"] if spread and min(wanted, max_concurrent or wanted) >= cpus_here() else []
 

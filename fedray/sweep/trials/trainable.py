@@ -71,14 +71,13 @@ class CellTrainable(tune.Trainable):
         run = RunConfig.parse(self._cell["run"])
         reference = self._data[self._cell["data"]].ref
         problem = Problem.build(run, ray.get(reference))
-        silence = silence_of(self.trial_id)
         runtime = run.runtime.model_copy(update={"actors": self._cell["actors"]})
         if self._backend is None or self._runtime != runtime:
             self._close()
             self._runtime = runtime
             group = get_current_placement_group()
             self._backend = TrialBackend() if runtime.actors == 1 else RayBackend(runtime, group)
-        self._backend.silence = silence
+        self._backend.silence = silence_of(self.trial_id)
         if isinstance(self._backend, RayBackend):
             self._backend.data = reference
         return Simulation(problem, self._backend)
