@@ -131,7 +131,8 @@ class LocalClient:
     def __post_init__(self) -> None:
         self.theta = self.theta_0
         self.counted_steps, self.first_lr = self.counted_steps or self.steps, self.first_lr or self.lr
-        self._past_loss = self._step_loss = torch.zeros((), device=self.theta.device)
+        self._past_loss: Tensor | None = None
+        self._step_loss: Tensor | None = None
         self._update: tuple[Tensor, Tensor] | None = None
         self._shared: tuple[Tensor, Tensor] | None = None
         self._in_loss = False
@@ -144,7 +145,10 @@ class LocalClient:
     @property
     def loss(self) -> Tensor:
         """Sum over the steps of each step's first cross-entropy; of its first loss where it took none by itself."""
-        return self._past_loss + self._step_loss
+        if self._past_loss is not None and self._step_loss is not None:
+            return self._past_loss + self._step_loss
+        known = self._past_loss if self._step_loss is None else self._step_loss
+        return torch.zeros((), device=self.theta.device) if known is None else known
 
     @property
     def epoch(self) -> int:
@@ -200,7 +204,8 @@ class LocalClient:
 
     def start_step(self, step: int, x: Tensor, y: Tensor) -> None:
         """Begin local step k on a batch."""
-        self._past_loss, self._step_loss = self.loss, torch.zeros_like(self._step_loss)
+        if self._step_loss is not None:
+            self._past_loss, self._step_loss = self.loss, None
         self.step, self.x, self.y, self._passes, self._plain_seen, self._draws = step, x, y, 0, False, 0
 
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:

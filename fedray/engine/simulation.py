@@ -17,20 +17,16 @@ from fedray.common.vectors import Vectors
 from fedray.engine.backend import Backend
 from fedray.engine.exact_sum import finite, total
 from fedray.engine.guard import unchanged
-from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply, size_in_bytes
+from fedray.engine.messages import Broadcast, ClientTask, Reply, size_in_bytes
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
 from fedray.engine.result import Result
 from fedray.engine.sampling import cohort_weights, draw_cohort
 from fedray.engine.state import ClientState, State, StateRef, loaded
-from fedray.engine.worker import MAX_TEST_LOSS
-from fedray.evaluation import personal
-from fedray.evaluation import tables as tables_of
+from fedray.engine.testing import BEFORE, Tester, global_model
 from fedray.evaluation.probe import EvaluatedRound
 from fedray.evaluation.probes import over_cohort
 
-BEFORE = "before"
-"""Name among the server's vectors of the iterate before the last, which no algorithm sees."""
 log = logging.getLogger("fedray")
 
 
@@ -57,21 +53,6 @@ class Trained:
     broadcast: Broadcast
     replies: Vectors = field(default_factory=Vectors)
     beside: Vectors = field(default_factory=Vectors)
-
-
-@dataclass(frozen=True)
-class Tested:
-    """A state on the test set.
-
-    Attributes:
-        row: the metrics.
-        sums: over the test set, which the metrics come from; empty without a global model.
-        tables: as `State.tables`.
-    """
-
-    row: dict[str, float]
-    sums: dict[str, Tensor]
-    tables: dict[str, tables_of.Table]
 
 
 class Simulation:
@@ -207,7 +188,7 @@ class Simulation:
     def _record(self, trained: Trained, sums: Mapping[str, Tensor]) -> None:
         """Test the new state, and add a row to the history."""
         started = time.perf_counter()
-        tested = self._test()
+        tested = self.tester.test()
         row = {"round": self._state.round, **tested.row, "train_loss": float(sums["train_loss"])}
         if self.probes:
             row |= self._probed(trained, sums.get("update"), tested.sums)
@@ -234,7 +215,7 @@ class Simulation:
             measured,
             update,
             (self._state.theta - trained.broadcast.theta)[self._shared],
-            self._tested,
+            global_model(self._state),
             self.layout,
             tested.get("correct", torch.zeros(0)),
             tested,
@@ -304,62 +285,18 @@ class Simulation:
 
     def evaluate(self) -> dict[str, float]:
         """Test the state as the configuration asks, probes aside; accuracies in percent. Raises Diverged."""
-        return self._test().row
-
-    def _test(self) -> Tested:
-        asked, algorithm, s = self.problem.config.evaluation, self.problem.config.algorithm, self._state
-        row: dict[str, float] = {}
-        sums: dict[str, Tensor] = {}
-        tables: dict[str, tables_of.Table] = {}
-        stored: dict[int, dict[str, float]] = {}
-        if algorithm.keeps == "none":
-            sums = self._sums("test")
-            tables |= {"confusion": tables_of.confusion(sums["confusion"])} if "confusion" in sums else {}
-            count = len(self.problem.data.y_test)
-            row |= {"test_accuracy": 100 * float(sums["correct"].sum()) / count, "test_loss": float(sums["loss"])}
-            row |= self._validate()
-        else:
-            stored = self._evaluate_personal(PersonalEval((0,), own=False, everyone=True))
-            row |= personal.everyone(stored)
-        if asked.train:
-            count = len(self.problem.evaluated["train"])
-            row["train_accuracy"] = 100 * float(self._sums("train")["correct"].sum()) / count
-        if asked.personal is None:
-            return Tested(row, sums, tables)
-        if s.round % asked.personal.every == 0 or self.done:
-            epochs = asked.personal.tuned if algorithm.personal == "tuned" else (0,)
-            request = PersonalEval(epochs, own=True, everyone=not algorithm.generic, train=asked.personal.train)
-            scores = self._evaluate_personal(request)
-            row |= personal.summary(scores, epochs, row["test_accuracy"] if algorithm.generic else None)
-            tables["clients"] = tables_of.clients(scores, epochs[-1], self.problem.shards.sizes)
-        elif algorithm.generic:
-            row["generic_accuracy"] = row["test_accuracy"]
-        elif stored and algorithm.personal == "kept":
-            own = {i: stored[i] for i in self._clients_to_test(own=True)}
-            row["generic_accuracy"] = personal.everyone(own)["test_accuracy"]
-        return Tested(row, sums, tables)
-
-    def _validate(self) -> dict[str, float]:
-        """The global model on what is held out, as one set and, where it is from clients, over these."""
-        if self.problem.validation is None:
-            return {}
-        sums, count = self._sums("validation"), len(self.problem.validation.indices)
-        row = {
-            "validation_accuracy": 100 * float(sums["correct"].sum()) / count,
-            "validation_loss": float(sums["loss"]),
-        }
-        if self.problem.own_validation is None:
-            return row
-        sizes = self.problem.validation.sizes
-        return row | personal.over_clients(
-            "validation_client", 100 * sums["correct_of_clients"].numpy() / sizes[sizes > 0]
-        )
+        return self.tester.test().row
 
     @property
-    def _tested(self) -> Tensor:
-        """The global model as it is tested: x, but for FedExP's mean of the last two iterates (D-82)."""
-        s = self._state
-        return (s.theta + s.server[BEFORE]) / 2 if BEFORE in s.server and s.round > 1 else s.theta
+    def tester(self) -> Tester:
+        """The tests of the state as it is now."""
+        return Tester(self.problem, self.backend, self._state, self._personal_broadcast)
+
+    def _personal_broadcast(self, clients: int) -> Broadcast:
+        """What so many clients would receive now; the learning rate is that of the round just made."""
+        server = self._server(self._state.round - 1, clients)
+        server.theta = global_model(self._state)
+        return self._broadcast(server)
 
     @cached_property
     def _counts(self) -> np.ndarray | None:
@@ -374,31 +311,6 @@ class Simulation:
         data = self.problem.data
         labels = data.y_train[self.problem.shards[client]]
         return torch.from_numpy(np.bincount(labels, minlength=data.num_classes) > 0)
-
-    def _sums(self, split: str) -> dict[str, Tensor]:
-        sums = total(self.backend.evaluate(self._tested, self._state.buffers, split))
-        if float(sums["unbounded"]):
-            raise Diverged(self._state.round, None, f"the {split} loss is not finite or above {MAX_TEST_LOSS:g}")
-        return sums
-
-    def _evaluate_personal(self, request: PersonalEval) -> dict[int, dict[str, float]]:
-        """The scores of `_clients_to_test`: client -> test -> value. Raises Diverged."""
-        s, ids = self._state, self._clients_to_test(request.own)
-        server = self._server(s.round - 1, len(ids))  # the learning rate is that of the round just made
-        server.theta = self._tested
-        tasks = [ClientTask(i, 1 / len(ids), s.clients.get(i, Vectors())) for i in ids]
-        scores = self.backend.evaluate_personal(self._broadcast(server), tasks, request)
-        for i in ids:
-            if any(np.isnan(value) for value in scores[i].values()):
-                raise Diverged(s.round, i, "the personal model's outputs are not numbers")
-        return scores
-
-    def _clients_to_test(self, own: bool) -> list[int]:
-        """Every client that has samples and, with `own`, test samples of its own."""
-        tests, tested = self.problem.tests, self.problem.shards.sizes > 0
-        if own and tests is not None:
-            tested &= tests.sizes > 0
-        return [int(i) for i in np.flatnonzero(tested)]
 
     def state(self) -> State:
         """The run as it is after the last whole round. Neither it nor its tensors are ever modified in place."""

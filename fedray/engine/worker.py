@@ -81,12 +81,13 @@ class Worker:
             reply.sent += size_in_bytes(upload.vector for upload in uploads.values())
             each = {name: upload.vector for name, upload in uploads.items() if isinstance(upload, PerClient)}
             try:
-                if not math.isfinite(float(c.loss)):
+                loss = c.loss
+                if not math.isfinite(float(loss)):
                     raise NotSummable("the training loss is not finite")
                 for name, vector in each.items():
                     if not finite(vector):
                         raise NotSummable(f"{name} is not finite")
-                sums.add("train_loss", c.loss / c.steps, task.weight, broadcast.cohort)
+                sums.add("train_loss", loss / c.steps, task.weight, broadcast.cohort)
                 for name, upload in uploads.items():
                     if isinstance(upload, Sum):
                         sums.add(name, upload.vector, upload.weight, broadcast.cohort)

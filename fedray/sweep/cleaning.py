@@ -1,13 +1,12 @@
 """What may be removed from the storage: what belongs to cells that are done, and what killed drivers have left."""
 
 import contextlib
-import fcntl
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedray.sweep.storage import Claims, abandoned, lock_file, storage
+from fedray.sweep.storage import Claims, abandoned, lock_file, running_sweeps, storage
 from fedray.tracking.archive import stored_sweep
 from fedray.tracking.store import best_runs, open_store, search, status
 
@@ -44,7 +43,7 @@ def cleanable(name: str | None = None) -> Iterator[tuple[list[Folder], list[Fold
     client, experiment = open_store()
     runs = best_runs(client, experiment, [path.name for path in folders])
     goes, stays = list[Folder](), list[Folder]()
-    with Claims(root / "locks" / "cells") as claims, _running(root / "locks") as locks:
+    with Claims(root / "locks" / "cells") as claims, running_sweeps() as locks:
         sweeps = (run.data.tags["fedray.sweep"] for run in search(client, experiment, "tags.`fedray.kind` = 'sweep'"))
         running = {sweep for sweep in sweeps if lock_file(sweep) in locks}
         theirs = {cell["hash"] for sweep in running for cell in stored_sweep(sweep).cells}
@@ -65,21 +64,6 @@ def remove(folders: Sequence[Folder]) -> None:
     """Remove folders. Raises OSError."""
     for folder in folders:
         shutil.rmtree(folder.path)
-
-
-@contextlib.contextmanager
-def _running(locks: Path) -> Iterator[set[Path]]:
-    """The lock files of sweeps that are running; none of the others can start for the duration of a block."""
-    with contextlib.ExitStack() as stack:
-        running = set()
-        for path in locks.iterdir():
-            if path.name != "cells":
-                file = stack.enter_context(path.open("a"))
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    running.add(path)
-        yield running
 
 
 def _size(path: Path) -> int:

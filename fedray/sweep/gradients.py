@@ -30,7 +30,7 @@ def gradients(run: RunConfig, known: Published | None = None) -> float | None:
     if known is None or known.train is None or known.test is None:
         return None
     training, evaluation, method = run.training, run.evaluation, run.algorithm
-    samples = -(-known.train // run.clients.total)
+    samples = _samples(run, known.train)
     batch, epoch, client = batch_size(run, samples), training.steps_per_epoch(samples), _of_client(run, samples)
     total = training.rounds * run.clients.cohort_size * client
     evaluated = [
@@ -50,7 +50,7 @@ def training_gradients(run: RunConfig) -> float | None:
     known = run.data.expected()
     if known is None or known.train is None:
         return None
-    return run.training.rounds * run.clients.cohort_size * _of_client(run, -(-known.train // run.clients.total))
+    return run.training.rounds * run.clients.cohort_size * _of_client(run, _samples(run, known.train))
 
 
 def _of_client(run: RunConfig, samples: int) -> float:
@@ -78,12 +78,17 @@ def gradients_per_step(run: RunConfig) -> float:
             f"budget: {run.algorithm.name} passes over the whole shard, and the size of {run.data.name} is not known "
             "before it is read; give training.local_epochs instead of local_steps"
         )
-    samples = -(-known.train // run.clients.total)
-    return _of_step(passes) + passes.full_gradients * run.training.steps_per_epoch(samples) / run.training.local_steps
+    per_epoch = run.training.steps_per_epoch(_samples(run, known.train))
+    return _of_step(passes) + passes.full_gradients * per_epoch / run.training.local_steps
 
 
 def _of_step(passes: Cost) -> float:
     return passes.gradients + FORWARD * passes.predictions
+
+
+def _samples(run: RunConfig, train: int) -> int:
+    """Of a client, where all have as many of the training samples."""
+    return -(-train // run.clients.total)
 
 
 def batch_size(run: RunConfig, samples: int) -> int:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from fedray.common.errors import UserError, redacted, truncated_repr
 from fedray.common.yaml_files import located
@@ -130,9 +131,27 @@ def sweep_lock(name: str) -> Iterator[None]:
     """One process per sweep and storage; the lock goes with its holder, however that ends. Raises UserError."""
     path = lock_file(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{name}: another process is running this sweep (it holds {path})") from None
+    with path.open("a") as file:
+        if not _locked(file):
+            raise UserError(f"{name}: another process is running this sweep (it holds {path})")
         yield
+
+
+@contextlib.contextmanager
+def running_sweeps() -> Iterator[set[Path]]:
+    """The lock files of sweeps that are running; none of the others can start for the duration of a block."""
+    with contextlib.ExitStack() as stack:
+        yield {
+            path
+            for path in (storage() / "locks").iterdir()
+            if path.name != "cells" and not _locked(stack.enter_context(path.open("a")))
+        }
+
+
+def _locked(file: IO[str]) -> bool:
+    """Take a file's lock, which goes with the file; False where another process has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -292,7 +292,7 @@ def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs:
         for x, y in ((built.data.x_train, built.data.y_train), (built.data.x_test, built.data.y_test))
     )
     assert built.tests is not None
-    marks = running._evaluate_personal(PersonalEval((epochs,), own=True, everyone=False))
+    marks = running.tester.personal(PersonalEval((epochs,), own=True, everyone=False))
     for i in range(6):
         c = personal_client(
             built.config.algorithm,
@@ -372,7 +372,7 @@ def test_clients_that_never_took_part_are_tested_too() -> None:
     start = result("fedavg", {"epochs": 0}, rounds=1, lr=1e-30).history[-1]
     running = Simulation(problem("local-only", {}), InlineBackend())
     running.step()
-    marks = running._evaluate_personal(PersonalEval((0,), own=True, everyone=True))
+    marks = running.tester.personal(PersonalEval((0,), own=True, everyone=True))
     assert sorted(marks) == list(range(6))
     for i in range(6):
         untrained = i not in running.state().clients
