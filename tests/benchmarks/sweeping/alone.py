@@ -1,4 +1,7 @@
-"""Ray Tune and MLflow without fedray: `python -m tests.benchmarks.sweeping.alone CELLS SECONDS` (see per_cell)."""
+"""Ray Tune and MLflow without fedray: `python -m tests.benchmarks.sweeping.alone CELLS SECONDS` (see per_cell, start).
+
+Trials import torch, as any trial of this field does. The first step writes its time to $FEDRAY_BENCH_NOTE, if given.
+"""
 
 import os
 import sys
@@ -21,6 +24,8 @@ class Spins(tune.Trainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         """As Tune calls it."""
+        import torch  # noqa: F401
+
         self.seconds = config["seconds"]
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -30,6 +35,9 @@ class Spins(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         """All of the work."""
+        if note := os.environ.get("FEDRAY_BENCH_NOTE"):
+            with open(note, "a", encoding="utf-8") as file:
+                file.write(f"{time.time()}\n")
         end = time.perf_counter() + self.seconds
         while time.perf_counter() < end:
             pass

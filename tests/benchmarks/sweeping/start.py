@@ -6,7 +6,7 @@
 
 Each call works in an empty folder, with a store that does not exist yet, and is interrupted in its first round. The
 first call of either side is not counted: it fills the page cache. `--store` gives all calls copies of a store
-that exists.
+that exists. Beside them MLflow, Tune and torch alone (`alone`): a store, Ray, and a trial that imports torch.
 """
 
 import os
@@ -28,11 +28,15 @@ LONGEST = 300.0
 """Seconds after which a call that has made no round counts as broken."""
 
 
+ALONE = Path("alone")
+"""Stands for the side without fedray."""
+
+
 def seconds_to_first_round(checkout: Path, store: Path | None = None) -> float:
     """One call in a folder of its own.
 
     Args:
-        checkout: whose code and quickstart.
+        checkout: whose code and quickstart; or ALONE.
         store: a SQLite file to copy; None: none exists.
 
     Raises:
@@ -46,6 +50,9 @@ def seconds_to_first_round(checkout: Path, store: Path | None = None) -> float:
         env = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "FEDRAY_", "RAY_"))}
         env |= {"PYTHONPATH": f"{NOTING}:{checkout}", "FEDRAY_BENCH_NOTE": str(note)}
         command = [sys.executable, "-m", "fedray.cli", "sweep", str(checkout / "sweeps" / "quickstart.yaml")]
+        if checkout == ALONE:
+            env |= {"PYTHONPATH": str(p.ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
+            command = [sys.executable, "-m", "tests.benchmarks.sweeping.alone", "2", "5"]
         began = time.time()
         with log.open("w") as out:
             process = subprocess.Popen(command, cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT)
@@ -70,22 +77,24 @@ def main(
 ) -> None:
     """Print the seconds of both, and their ratio."""
     with p.report("start of quickstart", out) as told:
-        sides = [p.ROOT] if old is None else [p.ROOT, old.resolve()]
+        sides = [p.ROOT, ALONE] if old is None else [p.ROOT, old.resolve(), ALONE]
         seconds: dict[Path, list[float]] = {side: [] for side in sides}
         for k in range(pairs + 1):
             for side in sides if k % 2 == 0 else sides[::-1]:
                 taken = seconds_to_first_round(side, store)
                 if k:
                     seconds[side].append(taken)
-        mine = seconds[p.ROOT]
+        mine, least = seconds[p.ROOT], seconds[ALONE]
         told.add(
             "call to first round, seconds (median)", round(sorted(mine)[len(mine) // 2], 2), "", each=rounded(mine)
         )
+        told.add("call to first round / MLflow, Tune and torch alone", p.ratio(mine, least), "", alone=rounded(least))
         if old is not None:
             theirs = seconds[old.resolve()]
             told.add(
                 "call to first round / the other checkout's", p.ratio(mine, theirs), "<= 0.5", other=rounded(theirs)
             )
+            told.add("MLflow, Tune and torch alone / the other checkout's", p.ratio(least, theirs))
 
 
 def rounded(values: list[float]) -> list[float]:
