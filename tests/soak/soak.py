@@ -44,7 +44,7 @@ NAMES = {
 }
 """What a command line holds -> the process's name here. Tune wraps a Trainable with data in a class `_Inner`."""
 SETTLED = 15.0
-"""Seconds after a call of the driver, a kill or a stop before a sample counts: processes come back one after another."""
+"""Seconds after a call of the driver, a kill or a stop before a sample counts: processes come back in turn."""
 GROWTH = {"memory": 1.2, "descriptors": 1.1, "processes": 1.1, "store": 1.1}
 """How much larger the median of the last quarter may be than that of the first, from the 50th cell on."""
 
