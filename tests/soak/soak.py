@@ -5,13 +5,12 @@
 CELLS (300) cells of about SECONDS (2) s, ten with one actor, ten with two, and so on. Every 30 s on average
 (exponentially distributed) one process of the sweep is killed (SIGKILL) or, one time in four, stands still for a while
 (SIGSTOP, 1 to 20 s, SIGCONT): the driver, one of Ray's daemons, a trial or a client actor (or, with KIND, one of that
-name: `trial`, `ClientActor`, `driver`, ...). Whenever
-the driver is gone `fedray sweep` is called again, until it says that all cells are finished. Then the hashes are those
-of undisturbed runs, every round is logged once, and from the 50th to the last cell neither memory, nor file
-descriptors, processes or the object store have grown: cells with two actors are compared, a while after the last
-disturbance, and what Ray's log monitor holds open is not counted (the logs of all processes that ever were, 200 files
-at most). Prints a line for each kill and a line of JSON at the end; the
-exit code is 1 where anything of that is not so.
+name: `trial`, `ClientActor`, `driver`, ...). Whenever the driver is gone `fedray sweep` is called again, until it says
+that all cells are finished. Then the hashes are those of undisturbed runs, every round is logged once, and from the
+50th to the last cell neither memory, nor file descriptors, processes or the object store have grown. For that, moments
+at which a trial with two actors is at work and all of Ray is there are compared, without the files of Ray's log
+monitor (the logs of all processes that ever were, 200 at most). Prints a line for each kill and a line of JSON at the
+end; the exit code is 1 where anything of that is not so.
 """
 
 import contextlib
@@ -23,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ NAMES = {
     "fedray.cli": "driver",
 }
 """What a command line holds -> the process's name here. Tune wraps a Trainable with data in a class `_Inner`."""
-SETTLED = 15.0
-"""Seconds after a call of the driver, a kill or a stop before a sample counts: processes come back in turn."""
+WHOLE = {"driver": 1, "gcs_server": 1, "raylet": 1, "ClientActor": 2}
+"""What there is of each kind of process at moments that can be compared."""
 GROWTH = {"memory": 1.2, "descriptors": 1.1, "processes": 1.1, "store": 1.1}
 """How much larger the median of the last quarter may be than that of the first, from the 50th cell on."""
 
@@ -68,7 +68,7 @@ def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0
     resumed: list[tuple[float, int]] = []
     """When which stopped process goes on."""
     samples: list[dict[str, float]] = []
-    calls, driver, disturbed = 0, None, began
+    calls, driver = 0, None
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
     mark = str(os.getpid())
     environment |= {"PYTHONPATH": str(REPOSITORY), "FEDRAY_SOAK": mark}
@@ -79,7 +79,7 @@ def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0
                     break
                 if driver is not None:
                     end(mark)
-                calls, disturbed = calls + 1, time.monotonic()
+                calls += 1
                 driver = subprocess.Popen(
                     [sys.executable, "-m", "fedray.cli", "sweep", "sweep.yaml"],
                     cwd=folder,
@@ -94,7 +94,7 @@ def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0
                     pid = chance.choice(sorted(victims))
                     still = chance.uniform(*STILL) if chance.random() < STOPPED else 0.0
                     name = f"{'SIGSTOP' if still else 'SIGKILL'} {kind(victims[pid])}"
-                    killed[name], disturbed = killed.get(name, 0) + 1, time.monotonic() + still
+                    killed[name] = killed.get(name, 0) + 1
                     print(f"{time.monotonic() - began:7.0f} s: {name}", flush=True)
                     if still:
                         send(pid, signal.SIGSTOP)
@@ -105,9 +105,9 @@ def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0
                 if time.monotonic() >= at:
                     send(pid, signal.SIGCONT)
                     resumed.remove((at, pid))
-            seen = sample(mark, folder)
-            if time.monotonic() - disturbed > SETTLED and seen["cells"] // 10 % 2:  # the next cell has two actors
-                samples.append(seen)
+            kinds = Counter(map(kind, processes(mark).values()))
+            if all(kinds[name] == count for name, count in WHOLE.items()):
+                samples.append(sample(mark, folder))
             time.sleep(1.0)
     assert state_hashes(folder) == undisturbed(sweep), "the cells' states are not those of undisturbed runs"
     assert len(runs(folder)) == cells
