@@ -1,5 +1,33 @@
-"""`python -m fedray.cli` is `fedray`."""
+"""`fedray` as a process of its own, also as `python -m fedray.cli`."""
+
+import atexit
+import os
+import sys
 
 from fedray.cli.main import main
 
-main()
+
+def run() -> None:
+    """`fedray`, whose process ends at once when all is said and done.
+
+    Python would first free what torch, Ray and MLflow hold, object by object, for up to a second and a half.
+    """
+    ended: list[int] = []
+
+    @atexit.register  # the first one registered is the last one called
+    def leave() -> None:
+        if ended:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(ended[0])
+
+    try:
+        main()
+    except SystemExit as exit_:
+        if isinstance(exit_.code, int):
+            ended.append(exit_.code)
+        raise
+
+
+if __name__ == "__main__":
+    run()

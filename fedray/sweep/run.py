@@ -4,7 +4,6 @@ import contextlib
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -54,19 +53,20 @@ def drive(plan: Plan, max_concurrent: int | None = None, address: str | None = N
     Raises:
         UserError: as `execute`.
     """
-    counts = execute(plan, max_concurrent, address)
+    session = execute(plan, max_concurrent, address)
+    counts = session.counts
     print(f"{plan.sweep.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
-    if counts["interrupted"]:
+    if session.stopped:
         print("interrupted: run the same command again to resume", file=sys.stderr)
         return 130
     return 1 if counts["failed"] or (counts["missing"] and plan.chosen is None) else 0
 
 
-def execute(plan: Plan, max_concurrent: int | None = None, address: str | None = None) -> Counter[str]:
+def execute(plan: Plan, max_concurrent: int | None = None, address: str | None = None) -> Session:
     """Run a planned sweep.
 
     Returns:
-        How many of its cells have which outcome now (`missing`: none yet).
+        The call at its end, with the outcomes.
 
     Raises:
         UserError: before anything starts or is written to the store, where a trial can never be placed or another
@@ -90,7 +90,7 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
             _run(session, cells, max_concurrent)
         finally:
             session.close()
-    return session.counts
+    return session
 
 
 def _preloaded(plan: Plan, max_concurrent: int | None) -> Sequence[str]:
@@ -135,7 +135,8 @@ def _run(session: Session, cells: Sequence[Cell], max_concurrent: int | None) ->
 
             run_cells(session, cells, max_concurrent)
             if any(session.statuses.get(cell) in (None, "running", "interrupted") for cell in session.tried):
-                return  # told to stop
+                session.stopped = True
+                return
         if session.left:
             time.sleep(POLL)
         cells = session.take()

@@ -99,6 +99,6 @@ def test_a_sweep_leaves_no_room_idle_and_changes_no_number(
 
     monkeypatch.setattr(Shares, "give", spy)
     sweep: dict[str, Any] = {"name": "auto", "base": AUTO | {"algorithm": "scaffold"}, "grid": {"seed": [0, 1, 2]}}
-    assert execute(planning.plan(Sweep.model_validate(sweep))) == {"finished": 3}
+    assert execute(planning.plan(Sweep.model_validate(sweep))).counts == {"finished": 3}
     assert given == [2, 3, 3]
     assert {run.data.tags["fedray.state_sha256"] for run in runs(tmp_path)} == set(undisturbed(sweep).values())

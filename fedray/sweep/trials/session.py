@@ -30,6 +30,7 @@ class Session:
         statuses: hash -> `fedray.status` of the cells that have an outcome.
         values: hash -> the metric that selects, of the cells that have an outcome; None unless it is `finished`.
         tried: hashes of the cells that this process has taken, or has found to be finished by another one.
+        stopped: whether it was told to stop before all of them had an outcome.
     """
 
     plan: Plan
@@ -40,6 +41,7 @@ class Session:
     statuses: dict[str, str] = field(default_factory=dict)
     values: dict[str, float | None] = field(default_factory=dict)
     tried: set[str] = field(default_factory=set)
+    stopped: bool = False
 
     @property
     def counts(self) -> Counter[str]:

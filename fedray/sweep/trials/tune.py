@@ -8,6 +8,7 @@ from pathlib import Path
 
 import ray
 from ray import tune
+from ray.tune.execution import class_cache
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 
 from fedray.sweep.cells import Cell
@@ -28,6 +29,11 @@ WAITING = 4
 """How many trials may wait for room at least; of one, trials would start one after the other. Each has asked the
 cluster for its resources, which costs time; but a cluster that grows by itself only grows for those that wait, so that
 there may be as many as it has CPUs."""
+
+# Tune gives trials variables of their own (for Lightning, for Ray Train, AWS credentials), of which they need none: for
+# them Ray starts new processes, which import torch again, beside those that wait for work already.
+class_cache.DEFAULT_ENV_VARS.clear()
+class_cache.ENV_VARS_TO_PROPAGATE.clear()
 
 
 def run_cells(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:

@@ -47,7 +47,7 @@ def test_a_killed_and_a_stopped_trial_change_nothing(
     )
     dies.touch()
     hangs.touch()
-    assert execute(planning.plan(Sweep.model_validate(disturbed))) == {"finished": 2}
+    assert execute(planning.plan(Sweep.model_validate(disturbed))).counts == {"finished": 2}
     assert not dies.exists(), "nothing was killed"
     assert not hangs.exists(), "nothing was stopped"
     stopped = int((tmp_path / "hangs.pid").read_text())

@@ -1,0 +1,53 @@
+"""Tune's part of a sweep: in which processes trials run, and a sweep that is told to stop at once."""
+
+import os
+from pathlib import Path
+
+import pytest
+import ray
+from ray.tune.execution.class_cache import _ActorClassCache
+
+from fedray.sweep import plan as planning
+from fedray.sweep.grid import Sweep
+from fedray.sweep.run import drive
+from fedray.sweep.trials import tune
+from tests.cluster.test_object_states import local_ray as local_ray
+from tests.sweep.running import SWEEP
+
+
+class Told:
+    """Stands for a Trainable."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def test_a_trial_takes_a_process_that_waits_for_work(local_ray: None) -> None:
+    """With variables of its own, which Tune would give it, it would get a new one."""
+    ray.get(ray.remote(lambda: None).remote())  # whose process then waits
+    asked = _uptime()
+    trial = _ActorClassCache().get(Told).remote()
+    ticks = int(Path(f"/proc/{ray.get(trial.pid.remote())}/stat").read_text().rpartition(")")[2].split()[19])
+    assert ticks / os.sysconf("SC_CLK_TCK") < asked, "its process began when it was asked for"
+    ray.kill(trial)
+
+
+def _uptime() -> float:
+    return float(Path("/proc/uptime").read_text().split()[0])
+
+
+def test_told_to_stop_before_the_first_trial(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tune then returns without having started one: that is an interrupted sweep, also where not all cells were asked
+    for.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
+    monkeypatch.setattr(tune, "_tune", lambda *_: None)
+    plan = planning.plan(Sweep.model_validate(SWEEP), only=["1"])
+    assert drive(plan) == 130
+    told = capsys.readouterr()
+    assert "small: 4 missing" in told.out
+    assert told.err == "interrupted: run the same command again to resume\n"
