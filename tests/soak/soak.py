@@ -36,15 +36,19 @@ NAMES = {
     "gcs_server": "gcs_server",
     "raylet/raylet": "raylet",
     "log_monitor": "log_monitor",
-    "dashboard": "dashboard",
-    "runtime_env": "runtime_env",
+    "dashboard/dashboard": "dashboard",
+    "_private/monitor": "monitor",
+    "ray::DashboardAgent": "dashboard agent",
+    "ray::RuntimeEnvAgent": "runtime_env agent",
     "ray::_Inner": "trial",
+    "ray::CellTrainable": "trial",
     "ClientActor": "ClientActor",
     "fedray.cli": "driver",
 }
-"""What a command line holds -> the process's name here. Tune wraps a Trainable with data in a class `_Inner`."""
-WHOLE = {"driver": 1, "gcs_server": 1, "raylet": 1, "ClientActor": 2}
-"""What there is of each kind of process at moments that can be compared."""
+"""What a command line holds -> the process's name here. Tune wraps a Trainable with data in a class `_Inner`; between
+two cells the trial has its own name."""
+WHOLE = {name: 2 if name == "ClientActor" else 1 for name in NAMES.values()}
+"""What there is of each kind of process at moments that can be compared; Ray starts some of its own never again."""
 GROWTH = {"memory": 1.2, "descriptors": 1.1, "processes": 1.1, "store": 1.1}
 """How much larger the median of the last quarter may be than that of the first, from the 50th cell on."""
 
@@ -119,6 +123,7 @@ def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0
         "seconds": round(time.monotonic() - began),
         "calls": calls,
         "killed": killed,
+        "compared": len(samples),
         "growth": growth([one for one in samples if min(50, cells // 4) <= one["cells"] < cells]),
     }
     grown = {name: report["growth"][name] for name, limit in GROWTH.items() if report["growth"][name] > limit}
