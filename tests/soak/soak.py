@@ -38,8 +38,6 @@ NAMES = {
     "log_monitor": "log_monitor",
     "dashboard/dashboard": "dashboard",
     "_private/monitor": "monitor",
-    "ray::DashboardAgent": "dashboard agent",
-    "ray::RuntimeEnvAgent": "runtime_env agent",
     "ray::_Inner": "trial",
     "ray::CellTrainable": "trial",
     "ClientActor": "ClientActor",
@@ -149,9 +147,14 @@ def kind(command: str) -> str:
 
 
 def sample(mark: str, folder: Path) -> dict[str, float]:
-    """What the sweep's processes hold now; memory and store (shared memory) in bytes, what is shared counted once."""
+    """What the sweep's processes hold now; memory and store (shared memory) in bytes, what is shared counted once.
+
+    Ray's two agents overwrite their environment with their titles, so that they are found at some times only.
+    """
     total = {"memory": 0.0, "descriptors": 0.0, "processes": 0.0, "store": 0.0}
     for pid, command in processes(mark).items():
+        if "Agent" in command:
+            continue
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
             sizes = {line.split()[0]: float(line.split()[1]) * 1024 for line in lines[1:]}
