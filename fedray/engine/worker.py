@@ -225,7 +225,7 @@ class Worker:
         )
 
     def _task_to_device(self, task: ClientTask) -> ClientTask:
-        return replace(task, state=self._moved(loaded(task.state)))
+        return ClientTask(task.client, task.weight, self._moved(loaded(task.state)))
 
     def _moved(self, vectors: Vectors) -> Vectors:
         return Vectors({name: v.to(self.device) for name, v in vectors.items()})
