@@ -1,6 +1,7 @@
 """`fedray` as a process of its own, also as `python -m fedray.cli`."""
 
 import atexit
+import contextlib
 import os
 import sys
 
@@ -17,8 +18,9 @@ def run() -> None:
     @atexit.register  # the first one registered is the last one called
     def leave() -> None:
         if ended:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError):  # nobody reads any more
+                    stream.flush()
             os._exit(ended[0])
 
     try:
