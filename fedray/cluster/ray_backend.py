@@ -28,6 +28,7 @@ from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset, as_tensor
+from fedray.engine.device import map_vectors
 from fedray.engine.disk import client_files
 from fedray.engine.disk.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
@@ -122,6 +123,7 @@ class RayBackend:
         self._actors: list[Any] = [None] * runtime.actor_count
 
     def open(self, problem: Problem) -> None:
+        map_vectors()  # this process trains nothing
         self._setup = (
             problem.config.resolved(),
             self.data or ray.put(problem.data),

@@ -1,6 +1,6 @@
 """Many large states: SCAFFOLD with 2,000 clients of a million parameters against 200, and FedAvg's memory.
 
-python -m tests.benchmarks.states                       # an hour; 16 GB of disk, nothing else running
+python -m tests.benchmarks.states                       # two minutes; 16 GB of disk, nothing else running
 python -m tests.benchmarks.states --clients 40 --few 20 --rounds 4
 """
 

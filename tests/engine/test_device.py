@@ -1,4 +1,4 @@
-"""glibc keeps freed memory once asked to: counted in page faults, which do not depend on the machine's load."""
+"""glibc keeps freed memory once asked to, or gives it back: counted in pages, which do not depend on the load."""
 
 import platform
 import subprocess
@@ -31,3 +31,27 @@ def test_freed_megabytes_are_used_again() -> None:
     each time (its own threshold adapts, so not always); tuned, a round of 8 vectors may be met for the first time.
     """
     assert faults() <= 8 * 1024
+
+
+HELD = """
+import re, sys
+import torch
+from fedray.engine import device
+def held():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
+assert getattr(device, sys.argv[1])()
+before = held()
+vectors = [torch.zeros(1 << 20) for _ in range(32)]
+assert held() - before >= 120
+del vectors
+print(held() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library: nothing is tuned")
+@pytest.mark.parametrize(("tuned", "least", "most"), [("map_vectors", -5, 5), ("keep_memory", 120, 140)])
+def test_what_stays_of_freed_megabytes(tuned: str, least: int, most: int) -> None:
+    """32 vectors of 4 MiB are 128 MiB: a process that trains keeps them, one that keeps references gives them back."""
+    command = [sys.executable, "-c", HELD, tuned]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    assert least <= int(done.stdout) <= most
