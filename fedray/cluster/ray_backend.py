@@ -123,7 +123,6 @@ class RayBackend:
         self._actors: list[Any] = [None] * runtime.actor_count
 
     def open(self, problem: Problem) -> None:
-        map_vectors()  # this process trains nothing
         self._setup = (
             problem.config.resolved(),
             self.data or ray.put(problem.data),
@@ -154,6 +153,8 @@ class RayBackend:
             replies.append(Reply(_sums(head["sums"]), each, states, head["diverged"], head["probes"], head["sent"]))
             largest = max(largest, head["largest"])
         self._apart = self._stay and largest >= self.stays_from
+        if self._apart:
+            map_vectors()  # this process trains nothing, and keeps a reference for each client
         return replies
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
