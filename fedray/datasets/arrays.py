@@ -40,7 +40,7 @@ class Digits(Images):
 def _digits() -> tuple[np.ndarray, np.ndarray]:
     """Pixels 0..16, float64 `(n, 64)`, and labels, int64 `(n,)`, from scikit-learn's file.
 
-    Importing scikit-learn takes a second, ten times as long as a small run.
+    Importing scikit-learn takes a second, the file five milliseconds.
     """
     found = find_spec("sklearn")
     file = Path(found.origin if found and found.origin else "").parent / "datasets/data/digits.csv.gz"
