@@ -134,8 +134,7 @@ def _run(session: Session, cells: Sequence[Cell], max_concurrent: int | None) ->
             from fedray.sweep.trials.tune import run_cells  # here: a sweep with nothing to run does without Tune
 
             run_cells(session, cells, max_concurrent)
-            if any(session.statuses.get(cell) in (None, "running", "interrupted") for cell in session.tried):
-                session.stopped = True
+            if session.stopped:
                 return
         if session.left:
             time.sleep(POLL)

@@ -107,9 +107,10 @@ def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0
                 if time.monotonic() >= at:
                     send(pid, signal.SIGCONT)
                     resumed.remove((at, pid))
-            kinds = Counter(map(kind, processes(mark).values()))
+            there = processes(mark)
+            kinds = Counter(map(kind, there.values()))
             if all(kinds[name] == count for name, count in WHOLE.items()):
-                samples.append(sample(mark, folder))
+                samples.append(sample(there, folder))
             time.sleep(1.0)
     assert state_hashes(folder) == undisturbed(sweep), "the cells' states are not those of undisturbed runs"
     assert len(runs(folder)) == cells
@@ -146,13 +147,13 @@ def kind(command: str) -> str:
     return next((name for mark, name in NAMES.items() if mark in command), command.strip()[:40])
 
 
-def sample(mark: str, folder: Path) -> dict[str, float]:
-    """What the sweep's processes hold now; memory and store (shared memory) in bytes, what is shared counted once.
+def sample(there: dict[int, str], folder: Path) -> dict[str, float]:
+    """What these processes hold now; memory and store (shared memory) in bytes, what is shared counted once.
 
     Ray's two agents overwrite their environment with their titles, so that they are found at some times only.
     """
     total = {"memory": 0.0, "descriptors": 0.0, "processes": 0.0, "store": 0.0}
-    for pid, command in processes(mark).items():
+    for pid, command in there.items():
         if "Agent" in command:
             continue
         try:

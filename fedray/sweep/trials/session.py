@@ -30,7 +30,6 @@ class Session:
         statuses: hash -> `fedray.status` of the cells that have an outcome.
         values: hash -> the metric that selects, of the cells that have an outcome; None unless it is `finished`.
         tried: hashes of the cells that this process has taken, or has found to be finished by another one.
-        stopped: whether it was told to stop before all of them had an outcome.
     """
 
     plan: Plan
@@ -41,7 +40,6 @@ class Session:
     statuses: dict[str, str] = field(default_factory=dict)
     values: dict[str, float | None] = field(default_factory=dict)
     tried: set[str] = field(default_factory=set)
-    stopped: bool = False
 
     @property
     def counts(self) -> Counter[str]:
@@ -52,6 +50,11 @@ class Session:
     def left(self) -> set[str]:
         """Hashes of the cells that are to be run and that this process has not taken."""
         return {cell.hash for cell in self.plan.to_run} - self.tried
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a cell that this process has taken has no outcome, once Tune has returned: it was told to stop."""
+        return any(self.statuses.get(cell) in (None, "running", "interrupted") for cell in self.tried)
 
     def closed(self, cell: str, status: str, history: Sequence[Mapping[str, float]]) -> None:
         """Note the outcome of a cell.
