@@ -53,9 +53,20 @@ def cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iterator
             stack.enter_context(_local(preload))
         else:
             _join(address)
-        stack.callback(ray.shutdown)
+        stack.callback(_end)
         stack.enter_context(sigterm_as_interrupt())  # Ray has just set its own handler, which aborts
         yield
+
+
+def _end() -> None:
+    """End the local Ray, or leave the cluster.
+
+    Ray ends the GCS first, and then waits a second for the autoscaler's monitor, which cannot end without it. On one
+    machine nothing is scaled, so that the monitor is killed before.
+    """
+    if node := ray._private.worker._global_node:
+        node.kill_monitor(check_alive=False)
+    ray.shutdown()
 
 
 @contextlib.contextmanager

@@ -85,7 +85,6 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
         session = Session(plan, claims, stack.enter_context(Writer()))
         session.note(plan.known)
         cells = session.take()
-        session.open()
         try:
             _run(session, cells, max_concurrent)
         finally:

@@ -59,6 +59,8 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
     refuse_unusable(uri)
     try:
         with _one_at_a_time(local):
+            if local is not None and not is_there():
+                _make_tables(local.resolve())
             client = MlflowClient(tracking_uri=uri)
             found = client.get_experiment_by_name(name)
             if found is not None:
@@ -71,6 +73,19 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
         raise
     except Exception as error:  # MLflow's, SQLAlchemy's, or that of a database's driver which is not installed
         raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redacted(one_line(error))}") from None
+
+
+def _make_tables(store: Path) -> None:
+    """Make a SQLite store in a file beside it, which takes the store's name once it is whole.
+
+    MLflow makes the tables one by one, and cannot go on with some of them: a process that is killed meanwhile would
+    leave a store that nobody can open.
+    """
+    new = store.with_name(f"{store.name}.new")
+    for left in (new, new.with_name(f"{new.name}-journal")):
+        left.unlink(missing_ok=True)
+    MlflowClient(tracking_uri=f"sqlite:///{new}").search_experiments(max_results=1)
+    new.replace(store)
 
 
 def address(run: str = "", server: str = "") -> str:

@@ -1,6 +1,11 @@
 """What the store refuses, what is worth another attempt, and how much of it is read."""
 
+import contextlib
+import sqlite3
+import subprocess
+import sys
 import time
+import unittest.mock
 from pathlib import Path
 
 import pytest
@@ -242,3 +247,32 @@ def test_mlflow_prints_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", raising=False)
     store.open_store(create=True)
     assert MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT.get()
+
+
+def tables(database: Path) -> int:
+    """How many a SQLite file has."""
+    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as opened:
+        return int(opened.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table'").fetchone()[0])
+
+
+def test_a_process_that_is_killed_while_it_makes_the_store_breaks_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real SIGKILL once some tables are there; MLflow refuses to open such a file (`table ... already exists`)."""
+    database, half = tmp_path / "mlflow.db", tmp_path / "mlflow.db.new"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+    maker = subprocess.Popen(
+        [sys.executable, "-c", "from fedray.tracking.store import open_store; open_store(create=True)"]
+    )
+    made = 0
+    while not made:
+        assert maker.poll() is None
+        with contextlib.suppress(sqlite3.OperationalError):  # not there yet, or locked
+            made = tables(half)
+    maker.kill()
+    maker.wait()
+    assert not database.exists()
+    _, experiment = store.open_store(create=True)
+    assert store.open_store() == (unittest.mock.ANY, experiment)
+    assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]
+    assert 0 < made < tables(database)

@@ -85,7 +85,7 @@ class TuneReporter(tune.Callback):
 
     def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
         self.session.writer.check()
-        if self.session.writer.idle:
+        if self._runs and self.session.writer.idle:
             self._write(self._flush)
 
     def close_rest(self) -> None:
@@ -104,6 +104,7 @@ class TuneReporter(tune.Callback):
             shutil.rmtree(directory(cell), ignore_errors=True)
 
     def _write(self, write: Callable[..., None], *arguments: Any) -> None:
+        self.session.open()
         self.session.writer.send(write, *arguments)
 
     def _log(self, run: CellRun, rows: list[dict[str, float]]) -> None:

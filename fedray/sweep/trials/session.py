@@ -25,7 +25,7 @@ class Session:
         plan: what is to be done, with numbers for `gpus_per_actor: auto`.
         claims: which cells this process runs.
         writer: the thread that uses `tracker`.
-        tracker: MLflow, once `opened` has been called there.
+        tracker: MLflow, there from `open` on.
         parent: id of the sweep's run in MLflow, from then on.
         statuses: hash -> `fedray.status` of the cells that have an outcome.
         values: hash -> the metric that selects, of the cells that have an outcome; None unless it is `finished`.
@@ -40,6 +40,7 @@ class Session:
     statuses: dict[str, str] = field(default_factory=dict)
     values: dict[str, float | None] = field(default_factory=dict)
     tried: set[str] = field(default_factory=set)
+    _asked: bool = False
 
     @property
     def counts(self) -> Counter[str]:
@@ -69,8 +70,14 @@ class Session:
             self.values[cell] = value_of(status, final_metrics(history), self.plan.sweep.select)
 
     def open(self) -> None:
-        """Let the writer open the store and the sweep's run, which are made where they are missing."""
-        self.writer.send(self._open)
+        """Let the writer open the store and the sweep's run, which are made where they are missing; once.
+
+        That takes seconds of a core, so it is left until a trial has something to write: until then Ray's processes
+        use the cores to import.
+        """
+        if not self._asked:
+            self._asked = True
+            self.writer.send(self._open)
 
     def _open(self) -> None:
         from fedray.tracking.tracker import Tracker  # here: MLflow takes seconds to import
@@ -81,6 +88,7 @@ class Session:
 
     def close(self) -> None:
         """Let the writer end the sweep's run, and wait until all has arrived in the store."""
+        self.open()
         self.writer.ask(self._close)
 
     def _close(self) -> None:

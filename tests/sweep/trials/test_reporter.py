@@ -40,6 +40,7 @@ class Told:
 
     def __init__(self, refuses: bool = False) -> None:
         self.calls: list[str] = []
+        self.opened: list[bool] = []
         self.threads: set[int] = set()
         self.gate = threading.Event()
         self.refuses = refuses
@@ -80,6 +81,7 @@ def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple
         plan=SimpleNamespace(sweep=sweep, problems=problems, cells={cell.hash: cell for cell in listed}, known={}),
         tracker=told,
         writer=Writer(),
+        open=lambda: told.opened.append(bool(told.calls)),
         parent="parent",
         claims=SimpleNamespace(release=release),
         statuses={},
@@ -93,6 +95,27 @@ def trial(sweep: Sweep, cell: Cell) -> Any:
     """What the reporter looks at of one of Tune's trials."""
     metadata = SimpleNamespace(last_result={}, metric_analysis={}, metric_n_steps={})
     return SimpleNamespace(config={"cell": TrialCell.of(sweep, cell, 1)}, run_metadata=metadata)
+
+
+def test_the_store_is_opened_for_the_first_trial_and_not_before() -> None:
+    """MLflow and a new store take seconds of a core, which Ray's processes use until then to import torch."""
+    told = Told()
+    sink, (first, _), _ = made(told, lambda _: None)
+    sink.on_step_end(0, [])
+    assert told.opened == []
+    sink.on_trial_start(0, [], first)
+    assert told.opened[0] is False, "nothing has been written yet"
+    told.gate.set()
+    sink.close_rest()
+
+
+def test_a_session_opens_the_store_once() -> None:
+    sent: list[object] = []
+    nothing: Any = None
+    session = Session(nothing, nothing, SimpleNamespace(send=sent.append))  # type: ignore[arg-type]
+    session.open()
+    session.open()
+    assert sent == [session._open]
 
 
 def test_tune_does_not_wait_and_the_order_is_kept() -> None:
