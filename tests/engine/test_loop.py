@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import fedray
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
@@ -130,3 +131,20 @@ def test_a_state_is_handed_out_without_a_copy() -> None:
 def test_run_is_the_loop_to_its_end() -> None:
     first = simulation()
     assert run(first.problem, InlineBackend()).state.round == ROUNDS
+
+
+def test_the_last_rounds_are_all_evaluated() -> None:
+    """7 rounds, every 3 and the last 2: 3 and 6 for the one, 6 and 7 for the other."""
+    run = {
+        "data": "digits",
+        "partition": "iid",
+        "clients": {"total": 4, "per_round": 1},
+        "model": {"name": "mlp", "hidden": []},
+        "algorithm": "fedavg",
+        "runtime": {"backend": "inline"},
+        "training": {"rounds": 7, "local_steps": 1},
+        "evaluation": {"every": 3, "last": 2},
+    }
+    assert [row["round"] for row in fedray.simulate(run).history] == [3, 6, 7]
+    run["evaluation"] = {"every": 3, "last": 9}
+    assert [row["round"] for row in fedray.simulate(run).history] == [1, 2, 3, 4, 5, 6, 7]

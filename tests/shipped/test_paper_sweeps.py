@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import fedray
-from fedray.common.errors import Diverged, UserError
+from fedray.common.errors import Diverged
 from fedray.config import RunConfig
 from fedray.sweep.cells import label
 from fedray.sweep.grid import Sweep, changed
@@ -21,46 +20,6 @@ NO_TABLES = {"fedsol/mnist_fedavg", "fedsol/mnist_column", "fedgela/pcdd_smoke"}
 """Reproduction runs on cells of a table, and a small comparison on digits."""
 
 
-def written(folder: Path, sweep: dict[str, Any]) -> Path:
-    path = folder / "sweep.yaml"
-    path.write_text(yaml.safe_dump({"name": "s", "base": {"seed": 3}, **sweep}), encoding="utf-8")
-    return path
-
-
-def test_axes_of_cases_are_multiplied_and_later_ones_win(tmp_path: Path) -> None:
-    """2 x 2 cases x 2 seeds, in the file's order: the second axis overrides the first, the grid both."""
-    path = written(
-        tmp_path,
-        {"cases": {"a": [{"x": 1, "seed": 5}, {"x": 2}], "b": [{"y": 1}, {"y": 2, "x": 9}]}, "grid": {"seed": [0, 1]}},
-    )
-    assert [(p["x"], p["y"], p["seed"]) for p in Sweep.load(path).points()] == [
-        (1, 1, 0),
-        (1, 1, 1),
-        (9, 2, 0),
-        (9, 2, 1),
-        (2, 1, 0),
-        (2, 1, 1),
-        (9, 2, 0),
-        (9, 2, 1),
-    ]
-
-
-def test_smoke_replaces_an_axis_of_cases_and_keeps_the_others(tmp_path: Path) -> None:
-    sweep = {"cases": {"a": [{"x": 1}, {"x": 2}], "b": [{"y": 1}, {"y": 2}]}, "smoke": {"cases": {"a": [{"x": 7}]}}}
-    path = written(tmp_path, sweep)
-    assert len(list(Sweep.load(path).points())) == 4
-    assert list(Sweep.load(path, smoke=True).points()) == [{"seed": 3, "x": 7, "y": 1}, {"seed": 3, "x": 7, "y": 2}]
-    one = written(tmp_path, {"cases": [{"x": 1}, {"x": 2}], "smoke": {"cases": [{"x": 7}]}})
-    assert list(Sweep.load(one, smoke=True).points()) == [{"seed": 3, "x": 7}]
-
-
-def test_what_varies_is_named_key_by_key(tmp_path: Path) -> None:
-    """Of a section the keys that differ; what all configurations have in common is not named."""
-    training = [{"training": {"rounds": 3, "lr": 0.1}}, {"training": {"rounds": 5, "lr": 0.1, "momentum": 0.9}}]
-    path = written(tmp_path, {"cases": training, "grid": {"model": [{"name": "mlp"}], "clients.total": [5, 6]}})
-    assert Sweep.load(path).varied == ["training.rounds", "clients.total", "training.momentum"]
-
-
 @pytest.mark.parametrize("name", ["fedsol/table2", "fedtoga/table1", "fedgela/table2"])
 def test_labels_are_readable_and_tell_cells_apart(name: str) -> None:
     sweep = Sweep.load(SWEEPS / f"{name}.yaml")
@@ -68,44 +27,6 @@ def test_labels_are_readable_and_tell_cells_apart(name: str) -> None:
     labels = [label(point, RunConfig.parse(point), varied) for point in points]
     assert len(set(labels)) == len(labels)
     assert not any("{" in text or len(text) > 160 for text in labels)
-
-
-def test_draws_are_keyed_by_key_and_index(tmp_path: Path) -> None:
-    """A longer search begins with the shorter one, another seed or key changes no draw, and draws are short numbers."""
-
-    def drawn(samples: int, **more: Any) -> list[float]:
-        search = {"rho": {"loguniform": [0.001, 0.1]}, **more}
-        path = written(tmp_path, {"search": search, "samples": samples, "grid": {"seed": [0, 1]}})
-        return [point["rho"] for point in Sweep.load(path).points()]
-
-    short = drawn(3)
-    assert len(set(short)) == 3
-    assert short[:3] == short[3:], "the same draws for every seed"
-    assert drawn(5)[:3] == drawn(3, alpha={"choice": [1, 2]})[:3] == short[:3]
-    assert all(value == float(f"{value:.6g}") and 0.001 <= value <= 0.1 for value in short)
-
-
-def test_smoke_cannot_add_an_axis_of_cases(tmp_path: Path) -> None:
-    path = written(tmp_path, {"cases": {"setting": [{"x": 1}]}, "smoke": {"cases": {"setings": [{"x": 7}]}}})
-    with pytest.raises(UserError, match=r"sweep\.yaml: smoke\.cases: .*did you mean 'setting'"):
-        Sweep.load(path, smoke=True)
-
-
-def test_the_last_rounds_are_all_evaluated() -> None:
-    """7 rounds, every 3 and the last 2: 3 and 6 for the one, 6 and 7 for the other."""
-    run = {
-        "data": "digits",
-        "partition": "iid",
-        "clients": {"total": 4, "per_round": 1},
-        "model": {"name": "mlp", "hidden": []},
-        "algorithm": "fedavg",
-        "runtime": {"backend": "inline"},
-        "training": {"rounds": 7, "local_steps": 1},
-        "evaluation": {"every": 3, "last": 2},
-    }
-    assert [row["round"] for row in fedray.simulate(run).history] == [3, 6, 7]
-    run["evaluation"] = {"every": 3, "last": 9}
-    assert [row["round"] for row in fedray.simulate(run).history] == [1, 2, 3, 4, 5, 6, 7]
 
 
 SEEDS = 3
