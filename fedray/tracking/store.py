@@ -60,23 +60,22 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
     try:
         with _one_at_a_time(local):
             if local is not None and not is_there():
-                _make_tables(local.resolve())
+                _make(local.resolve(), name)
             client = MlflowClient(tracking_uri=uri)
             found = client.get_experiment_by_name(name)
             if found is not None:
                 return client, found.experiment_id
             if not create:
                 raise StoreNotFound(f"MLflow has no experiment named {name!r} in this store; run a sweep first")
-            root = (local.resolve().parent / "mlartifacts").as_uri() if local is not None else None
-            return client, client.create_experiment(name, artifact_location=root)
+            return client, client.create_experiment(name, artifact_location=_artifacts(local))
     except UserError:
         raise
     except Exception as error:  # MLflow's, SQLAlchemy's, or that of a database's driver which is not installed
         raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redacted(one_line(error))}") from None
 
 
-def _make_tables(store: Path) -> None:
-    """Make a SQLite store in a file beside it, which takes the store's name once it is whole.
+def _make(store: Path, experiment: str) -> None:
+    """Make a SQLite store with the experiment in a file beside it, which takes the store's name once it is whole.
 
     MLflow makes the tables one by one, and cannot go on with some of them: a process that is killed meanwhile would
     leave a store that nobody can open.
@@ -84,8 +83,13 @@ def _make_tables(store: Path) -> None:
     new = store.with_name(f"{store.name}.new")
     for left in (new, new.with_name(f"{new.name}-journal")):
         left.unlink(missing_ok=True)
-    MlflowClient(tracking_uri=f"sqlite:///{new}").search_experiments(max_results=1)
+    MlflowClient(tracking_uri=f"sqlite:///{new}").create_experiment(experiment, artifact_location=_artifacts(store))
     new.replace(store)
+
+
+def _artifacts(store: Path | None) -> str | None:
+    """Where the artefacts of a SQLite store go; None for a server, which knows."""
+    return None if store is None else (store.resolve().parent / "mlartifacts").as_uri()
 
 
 def address(run: str = "", server: str = "") -> str:

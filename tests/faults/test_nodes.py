@@ -38,8 +38,12 @@ WATCHFUL = {
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A head node with one CPU; this process is connected to it. The nodes can import the plug-ins that sweeps name."""
+    """A head node with one CPU; this process is connected to it. The nodes can import the plug-ins that sweeps name.
+
+    They ask for no token, although a Ray that this process had before may have set the mode for all that follow.
+    """
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     made = Cluster(initialize_head=True, head_node_args=SMALL | {"num_cpus": 1, "_system_config": WATCHFUL})
     try:
         ray.init(made.address, log_to_driver=False, logging_level="ERROR")
