@@ -1,5 +1,6 @@
 """What is known of a cell's run, without MLflow."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -26,12 +27,16 @@ class CellRun:
         start: milliseconds since 1970 at which it was made; rows are stamped from there.
         logged: the last round that the store has.
         history: the rows reported so far.
+        began: when the cell was started here, by the monotonic clock in seconds.
+        new: whether this process has made the run.
     """
 
     id: str = ""
     start: int = 0
     logged: int = 0
     history: list[Mapping[str, float]] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+    new: bool = False
 
 
 def final_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -168,7 +168,7 @@ class Tracker:
                 return
             self.client.delete_run(run.id)
         first = found[0]
-        run.id, run.start = first.info.run_id, first.info.start_time
+        run.id, run.start, run.new = first.info.run_id, first.info.start_time, False
         self.client.update_run(run.id, status="RUNNING")
         self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in self._tags(opening).items()])
         if not first.data.params:  # they are written last
@@ -184,7 +184,7 @@ class Tracker:
 
     def _make(self, run: CellRun, opening: _Opening) -> None:
         made = self.client.create_run(self.experiment, run_name=opening.label, tags=self._tags(opening))
-        run.id, run.start = made.info.run_id, made.info.start_time
+        run.id, run.start, run.new = made.info.run_id, made.info.start_time, True
         self._describe(run.id, opening)
 
     def _describe(self, run_id: str, opening: _Opening) -> None:
@@ -256,6 +256,7 @@ class Tracker:
         tags |= {f"fedray.{key}": summary[key] for key in ("theta_sha256", "state_sha256", "stopper") if key in summary}
         # A cell that was stopped early and goes on later is closed twice: the later round is the one that is shown.
         step = int(run.history[-1]["round"]) if run.history else 0
+        milliseconds = round(1000 * (time.monotonic() - run.began))
 
         def write() -> None:
             final = [Metric(f"{SUMMARY}{k}", v, run.start + step, step) for k, v in metrics.items()]
@@ -270,7 +271,9 @@ class Tracker:
                 self.client.log_text(run.id, _csv(table), f"{name}.csv")
             if "traceback" in summary:
                 self.client.log_text(run.id, redacted(summary["traceback"]), "traceback.txt")
-            self.client.set_terminated(run.id, "FINISHED" if status in ENDED else "FAILED")
+            # The store may have been made, or reached, long after the cell was started: MLflow shows how long it took.
+            end = run.start + milliseconds if run.new else None
+            self.client.set_terminated(run.id, "FINISHED" if status in ENDED else "FAILED", end)
 
         self._send(write)
 
