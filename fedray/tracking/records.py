@@ -28,6 +28,7 @@ class CellRun:
         logged: the last round that the store has.
         history: the rows reported so far.
         began: when the cell was started here, by the monotonic clock in seconds.
+        ended: when it ended, by the same clock; None: when the run is closed.
         new: whether this process has made the run.
     """
 
@@ -36,6 +37,7 @@ class CellRun:
     logged: int = 0
     history: list[Mapping[str, float]] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
+    ended: float | None = None
     new: bool = False
 
 

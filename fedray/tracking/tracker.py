@@ -256,7 +256,7 @@ class Tracker:
         tags |= {f"fedray.{key}": summary[key] for key in ("theta_sha256", "state_sha256", "stopper") if key in summary}
         # A cell that was stopped early and goes on later is closed twice: the later round is the one that is shown.
         step = int(run.history[-1]["round"]) if run.history else 0
-        milliseconds = round(1000 * (time.monotonic() - run.began))
+        milliseconds = round(1000 * ((run.ended or time.monotonic()) - run.began))
 
         def write() -> None:
             final = [Metric(f"{SUMMARY}{k}", v, run.start + step, step) for k, v in metrics.items()]

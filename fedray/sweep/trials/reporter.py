@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -144,6 +145,7 @@ class TuneReporter(tune.Callback):
         drops = status == "finished" and not cell.run.keeps_states
         written = partial(_drop_states, cell) if drops else _nothing
         run = self._runs[cell.hash]
+        run.ended = time.monotonic()  # the writer may be far behind
         self._write(self._close_run, run, status, result, written, rows)
         self._write(self.session.claims.release, cell.hash)
         self._write(run.history.clear)  # the driver does not grow with the cells that have ended

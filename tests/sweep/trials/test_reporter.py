@@ -129,6 +129,7 @@ def test_tune_does_not_wait_and_the_order_is_kept() -> None:
     sink.on_step_end(1, [])
     assert time.monotonic() - began < 5, "the store is still busy with the first cell"
     assert told.calls == []
+    assert sink._runs[listed[0].hash].ended is not None, "its end is now, not when the store has answered"
     told.gate.set()
     sink.close_rest()
     assert told.calls == [
