@@ -29,6 +29,7 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    """A test that raised the number of threads does not change the next one's bits."""
+def _alike() -> None:
+    """Each test begins with one thread and the same PyTorch generator: the same bits in any order of the tests."""
     torch.set_num_threads(1)
+    torch.manual_seed(0)
