@@ -10,7 +10,7 @@ from fedray.engine.cost import cost
 from tests.shipped.test_paper_sweeps import CELLS, NO_TABLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
-NO_ROW = {"fedsam/search", "fedsol/search", "fedtoga/search", "fedsol/mnist_column", "fedgela/pcdd_smoke"}
+NO_ROW = {"fedsam/search", "fedsol/search", "fedtoga/search", "fedgela/pcdd_smoke"}
 """Searches and comparisons of ours."""
 PRINTED = {
     "FedSAM": (range(1, 6), range(1, 7)),
