@@ -135,7 +135,7 @@ def test_run_is_the_loop_to_its_end() -> None:
 
 def test_the_last_rounds_are_all_evaluated() -> None:
     """7 rounds, every 3 and the last 2: 3 and 6 for the one, 6 and 7 for the other."""
-    run = {
+    config = {
         "data": "digits",
         "partition": "iid",
         "clients": {"total": 4, "per_round": 1},
@@ -145,6 +145,6 @@ def test_the_last_rounds_are_all_evaluated() -> None:
         "training": {"rounds": 7, "local_steps": 1},
         "evaluation": {"every": 3, "last": 2},
     }
-    assert [row["round"] for row in fedray.simulate(run).history] == [3, 6, 7]
-    run["evaluation"] = {"every": 3, "last": 9}
-    assert [row["round"] for row in fedray.simulate(run).history] == [1, 2, 3, 4, 5, 6, 7]
+    assert [row["round"] for row in fedray.simulate(config).history] == [3, 6, 7]
+    config["evaluation"] = {"every": 3, "last": 9}
+    assert [row["round"] for row in fedray.simulate(config).history] == [1, 2, 3, 4, 5, 6, 7]

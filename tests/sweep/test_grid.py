@@ -8,7 +8,7 @@ import yaml
 
 from fedray.common.errors import UserError
 from fedray.sweep.grid import Sweep
-from tests.sweep.running import REPOSITORY
+from tests.sweep.running import REPOSITORY, write
 
 FILES = [
     path
@@ -36,9 +36,7 @@ def test_draws_without_a_search_are_refused() -> None:
 
 
 def written(folder: Path, sweep: dict[str, Any]) -> Path:
-    path = folder / "sweep.yaml"
-    path.write_text(yaml.safe_dump({"name": "s", "base": {"seed": 3}, **sweep}), encoding="utf-8")
-    return path
+    return write(folder, {"name": "s", "base": {"seed": 3}, **sweep})
 
 
 def test_axes_of_cases_are_multiplied_and_later_ones_win(tmp_path: Path) -> None:

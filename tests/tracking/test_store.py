@@ -20,6 +20,15 @@ from tests.tracking.foreign import fill
 CONFIG = {"algorithm": {"name": "fedavg"}, "runtime": {"actors": 1}}
 
 
+@pytest.fixture
+def database(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A SQLite store of the test's own, without runs; MLFLOW_TRACKING_URI names it."""
+    path = tmp_path / "mlflow.db"
+    path.write_bytes(empty_store.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+    return path
+
+
 def answered(status: int) -> MlflowException:
     """What MLflow's client raises for an answer of a proxy, which is not JSON (mlflow.utils.rest_utils)."""
     return MlflowException("API request failed", error_code=get_error_code(status))
@@ -96,13 +105,8 @@ def test_relative_addresses_of_files_are_made_absolute(tmp_path: Path, monkeypat
     assert location.store_uri() == "sqlite:////srv/my.db"
 
 
-def test_two_drivers_that_log_one_cell_at_once_double_nothing(
-    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_drivers_that_log_one_cell_at_once_double_nothing(database: Path) -> None:
     """Two storages, one store: neither knows of the other's claims. One run, each round and each result in it once."""
-    database = tmp_path / "mlflow.db"
-    database.write_bytes(empty_store.read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
     drivers = [(Tracker(), CellRun()), (Tracker(), CellRun())]
     for tracker, run in drivers:
         tracker.open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None)
@@ -119,12 +123,9 @@ def test_two_drivers_that_log_one_cell_at_once_double_nothing(
 
 
 def test_drivers_that_make_a_cells_run_at_the_same_moment_agree_on_one(
-    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+    database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each looks before the other has made its run. Then both have one: the older one stays, the other is deleted."""
-    database = tmp_path / "mlflow.db"
-    database.write_bytes(empty_store.read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
     first, second = (Tracker(), CellRun()), (Tracker(), CellRun())
     make = second[0]._make
 
@@ -139,14 +140,11 @@ def test_drivers_that_make_a_cells_run_at_the_same_moment_agree_on_one(
     assert len(list(store.runs_of(*store.open_store(), ["a" * 16]))) == 1
 
 
-def test_a_cells_run_takes_seven_requests(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cells_run_takes_seven_requests(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the store was looked at and had none: made, described (files, data, parameters), checked, ended in two.
 
     Each further report is one more. Every request costs 5 to 20 ms of a driver that shares its cores with trials.
     """
-    database = tmp_path / "mlflow.db"
-    database.write_bytes(empty_store.read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
     tracker, run, asked = Tracker(), CellRun(), list[str]()
 
     class Counted:
@@ -180,13 +178,8 @@ def test_a_cells_run_takes_seven_requests(tmp_path: Path, empty_store: Path, mon
     assert {file.path for file in client.list_artifacts(run.id)} == {"config.yaml", "partition.png"}
 
 
-def test_two_drivers_that_know_of_no_run_agree_on_one(
-    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_drivers_that_know_of_no_run_agree_on_one(database: Path) -> None:
     """Both looked before either began. Each makes a run; the second finds the older one, and deletes its own."""
-    database = tmp_path / "mlflow.db"
-    database.write_bytes(empty_store.read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
     made = [CellRun(), CellRun()]
     for run in made:
         Tracker().open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, known=False)
@@ -196,13 +189,8 @@ def test_two_drivers_that_know_of_no_run_agree_on_one(
 
 
 @pytest.mark.parametrize("rows", [0, 1, 700])
-def test_many_rows_come_whole_with_the_end(
-    rows: int, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_rows_come_whole_with_the_end(rows: int, database: Path) -> None:
     """700 rows of 3 metrics are 2,100: three requests. Each round stands there once, with the summary."""
-    database = tmp_path / "mlflow.db"
-    database.write_bytes(empty_store.read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
     tracker, run = Tracker(), CellRun()
     tracker.open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, known=False)
     told = [{"round": float(t), "test_accuracy": 50.0, "test_loss": 1.0, "lr": 0.1} for t in range(1, rows + 1)]
@@ -214,14 +202,9 @@ def test_many_rows_come_whole_with_the_end(
     assert client.get_run(run.id).info.status == "FINISHED"
 
 
-def test_mlflow_shows_how_long_a_cell_took_however_late_its_run_was_made(
-    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_shows_how_long_a_cell_took_however_late_its_run_was_made(database: Path) -> None:
     """One is closed 7 s after its start, one after 8 s, although it ended after 5. Of a run that was there before (the
     second's) the end is now."""
-    database = tmp_path / "mlflow.db"
-    database.write_bytes(empty_store.read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
     tracker = Tracker()
     now = time.monotonic()
     for cell, began, ended, lasted in (("b", now - 7, None, 7), ("c", now - 8, now - 3, 5), ("c", now - 70, now, 0)):
@@ -232,13 +215,8 @@ def test_mlflow_shows_how_long_a_cell_took_however_late_its_run_was_made(
         assert lasted <= (info.end_time - info.start_time) / 1000 < lasted + 2
 
 
-def test_only_the_cells_that_are_asked_for_are_read(
-    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_cells_that_are_asked_for_are_read(database: Path) -> None:
     """Of 20,000 foreign cells 20, and 100 that are not there: at most 2 s of CPU (reading all takes minutes)."""
-    database = tmp_path / "mlflow.db"
-    database.write_bytes(empty_store.read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
     fill(database, 20_000)
     began = time.process_time()
     found = store.outcomes([f"{i:016x}" for i in range(19_981, 20_101)])
@@ -247,10 +225,7 @@ def test_only_the_cells_that_are_asked_for_are_read(
     assert {outcome.status for outcome in found.values()} == {"finished"}
 
 
-def test_a_deleted_run_is_noticed(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    database = tmp_path / "mlflow.db"
-    database.write_bytes(empty_store.read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+def test_a_deleted_run_is_noticed(database: Path) -> None:
     fill(database, 3)
     client, _ = store.open_store()
     client.delete_run(f"{2:032x}")
