@@ -1,4 +1,4 @@
-"""Writers of small data sets in exactly the published file formats."""
+"""Writers of small data sets in exactly the published file formats, and how the tests read them."""
 
 import csv
 import gzip
@@ -14,6 +14,9 @@ import pytest
 import torchvision.datasets
 from PIL import Image
 from scipy.io import savemat
+
+from fedray.datasets import data_source
+from fedray.datasets.dataset import Dataset
 
 RNG = np.random.default_rng(0)
 
@@ -141,3 +144,24 @@ def isic(root: Path, sizes: tuple[tuple[int, int], ...] = ((224, 300), (224, 224
             image = np.zeros((*size, 3), np.uint8)
             image[(size[0] - 200) // 2 : (size[0] + 200) // 2, (size[1] - 200) // 2 : (size[1] + 200) // 2] = 200
             Image.fromarray(image).save(folder / f"{name}.jpg", quality=95)
+
+
+def femnist(root: Path) -> None:
+    """Writers b (3 samples) and a (2) in training; a and c in test. Pixel k/255 comes back as k."""
+    row = [k % 256 / 255 for k in range(784)]
+    leaf(
+        root,
+        "femnist",
+        {
+            "train": {"b": ([row] * 3, [0, 61, 5]), "a": ([row] * 2, [7, 8])},
+            "test": {"a": ([row], [1]), "c": ([row], [2])},
+        },
+    )
+
+
+def load(name: str, **options: Any) -> Dataset:
+    return data_source({"name": name, **options}).load()
+
+
+def cached(root: Path) -> list[str]:
+    return sorted(p.name for p in (root / ".fedray-cache").glob("*")) if (root / ".fedray-cache").exists() else []

@@ -1,10 +1,8 @@
-"""Each loader on small files in exactly the published format, and on what is wrong with such files."""
+"""Each loader on small files in exactly the published format, and the options of data."""
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +12,11 @@ import pytest
 from fedray.common.errors import UserError
 from fedray.datasets import DATASETS, data_source
 from fedray.datasets.augment import Crop, Cutout, Flip
-from fedray.datasets.dataset import Dataset
 from fedray.datasets.image_folders import CIFAR_CLASSES
 from fedray.datasets.leaf import LETTERS
 from tests.conftest import shared_data
 from tests.datasets import files
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty FEDRAY_DATA."""
-    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "data"))
-    (tmp_path / "data").mkdir()
-    return tmp_path / "data"
-
-
-def load(name: str, **options: Any) -> Dataset:
-    return data_source({"name": name, **options}).load()
-
-
-def cached(root: Path) -> list[str]:
-    return sorted(p.name for p in (root / ".fedray-cache").glob("*")) if (root / ".fedray-cache").exists() else []
+from tests.datasets.files import cached, femnist, load
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -117,19 +99,6 @@ def test_a_changed_file_is_decoded_anew(root: Path) -> None:
     assert not np.array_equal(load("cinic10").x_train[0], before)
 
 
-def femnist(root: Path) -> None:
-    """Writers b (3 samples) and a (2) in training; a and c in test. Pixel k/255 comes back as k."""
-    row = [k % 256 / 255 for k in range(784)]
-    files.leaf(
-        root,
-        "femnist",
-        {
-            "train": {"b": ([row] * 3, [0, 61, 5]), "a": ([row] * 2, [7, 8])},
-            "test": {"a": ([row], [1]), "c": ([row], [2])},
-        },
-    )
-
-
 def test_femnist(root: Path) -> None:
     femnist(root)
     data = load("femnist")
@@ -177,141 +146,6 @@ def test_fed_isic2019(root: Path) -> None:
     assert data.client_train is not None
     assert data.client_train.tolist() == [0, 1, 0]
     assert load("fed_isic2019", size=100).input_shape == (3, 100, 100)
-
-
-def truncate(path: str) -> Callable[[Path], None]:
-    def apply(root: Path) -> None:
-        file = root / path
-        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-    return apply
-
-
-def write(path: str, content: bytes) -> Callable[[Path], None]:
-    return lambda root: (root / path).write_bytes(content) and None
-
-
-def remove(path: str) -> Callable[[Path], None]:
-    return lambda root: (root / path).unlink()
-
-
-def of_mnist(**arrays: np.ndarray) -> Callable[[Path], None]:
-    return lambda root: files.mnist(root, **arrays) and None
-
-
-def leaf_with(x: list[Any], y: list[Any], count: int | None = None, name: str = "femnist") -> Callable[[Path], None]:
-    def apply(root: Path) -> None:
-        path = next((root / name / "train").glob("*.json"))
-        content = {
-            "users": ["u"],
-            "num_samples": [len(y) if count is None else count],
-            "user_data": {"u": {"x": x, "y": y}},
-        }
-        path.write_text(json.dumps(content))
-
-    return apply
-
-
-def shakespeare(root: Path) -> None:
-    files.leaf(root, "shakespeare", {part: {"A": (["a" * 80], ["b"])} for part in ("train", "test")})
-
-
-MAKE: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
-    "mnist": lambda root, _: files.mnist(root),
-    "cifar10": lambda root, patch: files.cifar(root, patch, "CIFAR10"),
-    "svhn": files.svhn,
-    "pathmnist": lambda root, _: files.medmnist(root, "pathmnist"),
-    "cinic10": lambda root, _: files.cinic(root, CIFAR_CLASSES),
-    "femnist": lambda root, _: femnist(root),
-    "shakespeare": lambda root, _: shakespeare(root),
-    "fed_isic2019": lambda root, _: files.isic(root),
-}
-RAW = "MNIST/raw/train-images-idx3-ubyte"
-WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
-    ("mnist", remove(RAW), [RAW, "missing"]),
-    ("mnist", truncate(RAW), ["mnist", "cannot be read"]),
-    ("mnist", write(RAW, b"no idx file at all"), ["mnist", "cannot be read"]),
-    ("mnist", of_mnist(train=files.pixels(60, 27, 28)), ["(1, 27, 28)", "(1, 28, 28)"]),
-    ("mnist", of_mnist(train_y=np.full(60, 10)), ["10..10", "0..9"]),
-    ("mnist", of_mnist(train_y=np.zeros(59)), ["60 samples", "59 labels"]),
-    ("cifar10", truncate("cifar-10-batches-py/data_batch_3"), ["data_batch_3", "damaged", "md5"]),
-    ("cifar10", remove("cifar-10-batches-py/test_batch"), ["cifar-10-batches-py/test_batch", "missing"]),
-    ("svhn", truncate("test_32x32.mat"), ["test_32x32.mat", "damaged"]),
-    ("pathmnist", truncate("pathmnist.npz"), ["pathmnist.npz", "cannot be read"]),
-    (
-        "pathmnist",
-        lambda root: files.medmnist(root, "pathmnist", train_images=files.pixels(20, 28, 28)) and None,
-        ["train_images", "(20, 28, 28)"],
-    ),
-    (
-        "pathmnist",
-        lambda root: files.medmnist(root, "pathmnist", train_labels=np.full((20, 1), 9)) and None,
-        ["9", "0..8"],
-    ),
-    ("cinic10", truncate("cinic-10/train/cat/cat_1.png"), ["cat_1.png", "cannot be read"]),
-    (
-        "cinic10",
-        lambda root: files.Image.fromarray(files.pixels(31, 32, 3)).save(root / "cinic-10/test/dog/dog_0.png"),
-        ["dog_0.png", "32x31"],
-    ),
-    ("cinic10", lambda root: (root / "cinic-10/train/zebra").mkdir(), ["zebra", "allowed"]),
-    ("femnist", leaf_with([[0.5] * 783], [1]), ["784", "user u"]),
-    ("femnist", leaf_with([[1.5] * 784], [1]), ["784", "[0, 1]"]),
-    ("femnist", leaf_with([[0.5] * 784], [62]), ["62", "0..61"]),
-    ("femnist", leaf_with([[0.5] * 784], [1], count=2), ["num_samples says 2"]),
-    ("femnist", lambda root: truncate(str(next((root / "femnist/test").glob("*.json"))))(root), ["not a LEAF json"]),
-    ("shakespeare", leaf_with(["a" * 79], ["b"], name="shakespeare"), ["80 characters"]),
-    ("shakespeare", leaf_with(["a" * 79 + "é"], ["b"], name="shakespeare"), ["é"]),
-    ("fed_isic2019", remove("fed_isic2019/ISIC_2019_Training_Input_preprocessed/ISIC_0000001.jpg"), ["ISIC_0000001"]),
-    (
-        "fed_isic2019",
-        write("fed_isic2019/ISIC_2019_Training_Input_preprocessed/ISIC_0000001.jpg", b"junk"),
-        ["ISIC_0000001.jpg", "cannot be read"],
-    ),
-    ("fed_isic2019", write("fed_isic2019/train_test_split", b"image,target,center,fold\na,1,x,train\n"), ["line 2"]),
-]
-
-
-@pytest.mark.parametrize(("name", "spoil", "words"), WRONG)
-def test_what_is_wrong_with_the_files_is_one_line_and_leaves_nothing(
-    root: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    spoil: Callable[[Path], None],
-    words: list[str],
-) -> None:
-    MAKE[name](root, monkeypatch)
-    load(name)
-    for folder in cached(root):
-        for file in (root / ".fedray-cache" / folder).iterdir():
-            file.unlink()
-        (root / ".fedray-cache" / folder).rmdir()
-    spoil(root)
-    with pytest.raises(UserError) as error:
-        load(name)
-    message = str(error.value)
-    assert "\n" not in message
-    assert all(word in message for word in words), message
-    assert cached(root) == []
-
-
-def test_a_small_picture_is_refused(root: Path) -> None:
-    files.isic(root, sizes=((224, 300), (190, 300), (224, 224)))
-    with pytest.raises(UserError, match=r"ISIC_0000001\.jpg has 300x190 pixels, at least 200x200"):
-        load("fed_isic2019")
-    assert cached(root) == []
-
-
-@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"arrays", "digits", "npz", "synthetic", "synthetic_text"}))
-def test_without_files_one_line_says_what_is_missing(root: Path, name: str) -> None:
-    """Loading names a file and the command that helps; fetching is tested where the machine has no network."""
-    with pytest.raises(UserError, match=rf"data\.name: {name} is not in .* is missing; `fedray data fetch {name}`"):
-        load(name)
-    kind = DATASETS[name]
-    assert kind.files
-    assert kind.used_by or name == "fashion_mnist"
-    assert kind.published is not None
-    assert kind.published.size
 
 
 def test_the_papers_recipes_by_name() -> None:
@@ -393,7 +227,7 @@ def test_real_data_through_torchvision(root: Path, name: str, kind: str, file: s
 def test_real_cifar10_as_npz(tmp_path: Path) -> None:
     """The JPEG copy of CIFAR-10 decoded by its own script: all images, colours near the published means.
 
-    About a minute: `pytest -m slow tests/data`.
+    About a minute: `pytest -m slow tests/datasets`.
     """
     script, file = shared_data("cifar10_npz.py"), tmp_path / "cifar10_jpeg.npz"
     subprocess.run([sys.executable, str(script), str(file)], check=True, capture_output=True)

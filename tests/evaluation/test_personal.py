@@ -1,31 +1,18 @@
-"""Personal evaluation: which numbers it gives, when, of whom, and that a run never notices it."""
+"""Personal evaluation: which numbers it gives, and of whom."""
 
-import dataclasses
 from collections.abc import Mapping
-from functools import cache
 from math import log, sqrt
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor, nn
 
-from fedray.algorithms.base import Client
-from fedray.algorithms.fedavg import FedAvg, FedProx
-from fedray.client import Population
-from fedray.common.errors import Diverged, UserError
-from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
-from fedray.datasets.arrays import Digits
-from fedray.datasets.dataset import Dataset, Samples
+from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
-from fedray.engine.local_training import personal_client
 from fedray.engine.loop import run
-from fedray.engine.messages import ClientTask, PersonalEval
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Result, Simulation
-from fedray.engine.state import State
 from fedray.evaluation.personal import everyone, summary
 
 
@@ -39,33 +26,6 @@ class Line(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.line(x)
-
-
-class Dropped(nn.Module):
-    """A network that draws while it trains."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.dropout, self.head = nn.Linear(64, 12), nn.Dropout(0.3), nn.Linear(12, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.dropout(self.body(x.flatten(1)).relu()))
-
-
-class TrainedProx(FedProx):
-    """FedProx whose personal model is the trained one."""
-
-    name = "trained-prox"
-    personal = "trained"
-
-
-class NoNumber(FedAvg):
-    """Its personal models answer NaN from the second round on."""
-
-    name = "no-number"
-
-    def personal_logits(self, c: Client) -> Tensor:
-        return super().personal_logits(c) * (float("nan") if c.lr < 0.1 else 1.0)
 
 
 def few(algorithm: Any, personal: Mapping[str, Any], **evaluation: Any) -> dict[str, float]:
@@ -144,19 +104,6 @@ def test_the_global_model_on_own_samples() -> None:
     assert not [name for name in few("fedavg", {"epochs": 0}) if "train_accuracy" in name]
 
 
-@pytest.mark.parametrize(
-    ("method", "rounds"),
-    [("fedavg", [1, 2, 3, 4]), ("local-only", [1, 2, 3, 4]), ("fedbabu", [3, 4]), ("fedrep", [3, 4])],
-)
-def test_generic_accuracy_is_measured_whenever_the_test_set_is(method: str, rounds: list[int]) -> None:
-    """Where a global model, or models that clients keep as they stand, answer it; fine-tuned ones every 3 rounds."""
-    found = result(method, {"epochs": 1, "every": 3}, {"every": 1}, rounds=4).history
-    assert [row["round"] for row in found if "generic_accuracy" in row] == rounds
-    assert [row["round"] for row in found if "personal_accuracy" in row] == [3, 4]
-    if method == "fedavg":
-        assert all(row["generic_accuracy"] == row["test_accuracy"] for row in found)
-
-
 def test_generic_accuracy_is_of_the_clients_with_test_samples() -> None:
     """Disjoint: client 1 has none. Round 1 of 2, where only the stored models are tested, as in the last."""
     first, last = few_rounds("local-only", {"every": 2})
@@ -215,200 +162,3 @@ def test_summary() -> None:
     train |= {"personal_train_worst10": 5, "personal_train_best": 100, "personal_train_worst": 0}
     assert summary(trained, (1,), None) == pytest.approx(own | train)
     assert everyone(marks) == pytest.approx({"test_accuracy": 10, "test_loss": 6})
-
-
-@cache
-def digits() -> Dataset:
-    return Digits().load()
-
-
-def problem(
-    algorithm: Any,
-    personal: Mapping[str, Any] | None = None,
-    evaluation: Mapping[str, Any] | None = None,
-    clients: Mapping[str, Any] | None = None,
-    model: Any = "",
-    **training: Any,
-) -> Problem:
-    """Six clients of the digits, three a round; momentum, weight decay and clipping on."""
-    config = RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": {"name": "dirichlet", "alpha": 0.5},
-            "clients": {"total": 6, "per_round": 3, **(clients or {})},
-            "model": model or {"name": "mlp", "hidden": [8]},
-            "algorithm": algorithm,
-            "runtime": {"backend": "inline"},
-            "training": {
-                "rounds": 2,
-                "local_epochs": 1,
-                "batch_size": 64,
-                "lr": 0.1,
-                "momentum": 0.5,
-                "weight_decay": 1e-2,
-                "clip_norm": 2.0,
-                **training,
-            },
-            "evaluation": {"every": 100, "personal": personal, **(evaluation or {})},
-        }
-    )
-    return Problem.build(config, digits())
-
-
-def result(*arguments: Any, **options: Any) -> Result:
-    return run(problem(*arguments, **options), InlineBackend())
-
-
-def another_round(state: State, client: int, algorithm: Any, epochs: int) -> Tensor:
-    """theta after a round of that client alone, from this state; samples as they lie."""
-    built = problem(algorithm, rounds=3, local_epochs=epochs, shuffle=False, clients={"cohorts": [[0], [0], [client]]})
-    running = Simulation(built, InlineBackend())
-    running.restore(dataclasses.replace(state, server=Vectors(), clients={}))
-    running.step()
-    return running.state().theta
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "same_as", "epochs"),
-    [
-        ("fedavg", "fedavg", 2),
-        ({"name": "fedprox", "mu": 2.0}, "fedavg", 2),
-        ({"name": "scaffold"}, "fedavg", 1),
-        ({"name": "fedavg"}, "fedavg", 0),
-        ({"name": "tests.evaluation.test_personal:TrainedProx", "mu": 2.0}, {"name": "fedprox", "mu": 2.0}, 1),
-    ],
-)
-def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs: int) -> None:
-    """e epochs on top of a method are a round of plain FedAvg by the client alone, of e epochs; a model that counts as
-    trained is a round of the method itself.
-    """
-    built = problem(algorithm, {"epochs": epochs}, shuffle=False)
-    running = Simulation(built, InlineBackend())
-    running.step()
-    running.step()
-    state, network = running.state(), built.network("cpu")
-    samples, test = (
-        Samples(x, y, built.data, "cpu")
-        for x, y in ((built.data.x_train, built.data.y_train), (built.data.x_test, built.data.y_test))
-    )
-    assert built.tests is not None
-    marks = running.tester.personal(PersonalEval((epochs,), own=True, everyone=False))
-    for i in range(6):
-        c = personal_client(
-            built.config.algorithm,
-            network,
-            Population(samples, 10, 0, 6, 1_437),
-            built.shards[i],
-            built.config.training,
-            running._broadcast(running._server(1, 6)),
-            ClientTask(i, 1 / 6, state.clients.get(i, Vectors())),
-            epochs,
-        )
-        expected = state.theta if epochs == 0 else another_round(state, i, same_as, epochs)
-        assert torch.allclose(c.theta, expected, rtol=0, atol=1e-7)  # x + (y - x) is y up to rounding
-        assert torch.equal(c.theta, state.theta) == (epochs == 0)
-        network.load(expected)
-        x, y = test.batch(built.tests[i])
-        right = int((network(x).logits.argmax(1) == y).sum())
-        assert marks[i] == {f"own_{epochs}": pytest.approx(100 * right / len(y))}
-
-
-def test_numbers_of_epochs_do_not_depend_on_each_other() -> None:
-    """e = 1 is the same number alone and beside e = 3; and e matters."""
-    both, one = (result("fedavg", {"epochs": e}).history[-1] for e in ([1, 3], 1))
-    assert both["personal_accuracy_e1"] == one["personal_accuracy"]
-    assert both["personal_accuracy_e1"] != both["personal_accuracy_e3"]
-
-
-def test_when() -> None:
-    """Tested every 2 rounds, personally every 4: rounds 2, 4, 6 and the last, 7; personally 4 and 7. Personal rounds
-    that are between others are tested as well.
-    """
-    history = result("fedavg", {"epochs": 0, "every": 4}, {"every": 2}, rounds=7).history
-    assert [row["round"] for row in history] == [2, 4, 6, 7]
-    assert [row["round"] for row in history if "personal_accuracy" in row] == [4, 7]
-    assert [row["round"] for row in history if "generic_accuracy" in row] == [2, 4, 6, 7]
-    assert "personal_accuracy" not in result("fedavg").history[-1]
-    between = result("fedavg", {"epochs": 0, "every": 3}, {"every": 4}, rounds=7).history
-    assert [(row["round"], "personal_accuracy" in row) for row in between] == [
-        (3, True),
-        (4, False),
-        (6, True),
-        (7, True),
-    ]
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        "fedavg",
-        "scaffold",
-        "local-only",
-        "fedproto",
-        "perfedavg",
-        "knnper",
-        {"name": "fedgen", "steps": 2, "hidden": 8},
-        "fedrep",
-        "fedrod",
-        "fedbabu",
-        "fedgela",
-    ],
-)
-def test_a_run_does_not_notice(method: Any) -> None:
-    """Nothing of the state differs in a bit, though fine-tuning draws batches and dropout; nor do other metrics."""
-    model = "tests.evaluation.test_personal:Dropped"
-    with_it = result(method, {"epochs": [0, 1], "every": 1}, {"every": 1}, model=model, rounds=3)
-    without = result(method, None, {"every": 1}, model=model, rounds=3)
-    assert with_it.summary()["theta_sha256"] == without.summary()["theta_sha256"]
-    assert with_it.state.sha256() == without.state.sha256()
-    assert [
-        {name: row[name] for name in row if "personal" not in name and "generic" not in name} for row in with_it.history
-    ] == without.history
-    assert len([row for row in with_it.history if "personal_worst10" in row]) == 3
-
-
-def test_clients_that_never_took_part_are_tested_too() -> None:
-    """Local-only: their own model is the one the run began with."""
-    start = result("fedavg", {"epochs": 0}, rounds=1, lr=1e-30).history[-1]
-    running = Simulation(problem("local-only", {}), InlineBackend())
-    running.step()
-    marks = running.tester.personal(PersonalEval((0,), own=True, everyone=True))
-    assert sorted(marks) == list(range(6))
-    for i in range(6):
-        untrained = i not in running.state().clients
-        assert (marks[i]["everyone"] == pytest.approx(start["test_accuracy"])) == untrained
-
-
-def test_a_personal_model_without_numbers_has_diverged() -> None:
-    with pytest.raises(Diverged, match="diverged in round 2, client 0: the personal model's outputs are not numbers"):
-        result("tests.evaluation.test_personal:NoNumber", {"epochs": 0, "every": 1}, {"every": 1}, lr_decay=0.5)
-
-
-def test_without_any_test_samples() -> None:
-    whole = digits()
-    kept, asked = whole.y_train < 5, whole.y_test >= 5
-    data = dataclasses.replace(
-        whole,
-        x_train=whole.x_train[kept],
-        y_train=whole.y_train[kept],
-        x_test=whole.x_test[asked],
-        y_test=whole.y_test[asked],
-    )
-    with pytest.raises(UserError, match=r"evaluation\.personal: no client has test samples of its own"):
-        Problem.build(problem("fedavg", {}).config, data)
-
-
-@pytest.mark.parametrize(
-    ("personal", "message"),
-    [
-        ({"epochs": -1}, "evaluation.personal.epochs: found (-1,)"),
-        ({"epochs": [1, 1]}, "or a list of different ones"),
-        ({"epochs": []}, "evaluation.personal.epochs: found ()"),
-        ({"every": 0}, "evaluation.personal.every: found 0"),
-        ({"split": "own"}, "evaluation.personal.split: found 'own'"),
-    ],
-)
-def test_refusals(personal: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as raised:
-        problem("fedavg", personal)
-    assert message in str(raised.value)

@@ -1,0 +1,234 @@
+"""What a method sees of a client: gradients, losses, running statistics; and what it cannot change."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, dropout
+
+from fedray.algorithms import ALGORITHMS
+from fedray.algorithms.base import Algorithm, Client, Server, Vectors
+from fedray.algorithms.fedavg import FedAvg, FedProx
+from fedray.algorithms.fedsam import FedSAM
+from fedray.client import LocalClient, Population
+from fedray.datasets.dataset import Dataset, Samples
+from fedray.engine.backend import InlineBackend
+from fedray.engine.local_training import train_client
+from fedray.engine.messages import Broadcast, ClientTask
+from fedray.engine.simulation import Simulation
+from fedray.engine.worker import Worker
+from fedray.models.network import Network
+from fedray.sections import Training
+from tests.algorithms.digits import problem as small
+
+
+def client_of(module: nn.Module, x: np.ndarray, y: np.ndarray, **options: Any) -> LocalClient:
+    """A client on its first batch, which is its whole shard."""
+    network = Network(module)
+    theta = network.theta.clone()
+    data = Dataset("test", x, y, x, y, int(y.max()) + 1)
+    population = Population(Samples(x, y, data, "cpu"), data.num_classes, 0, 1, len(x))
+    c = LocalClient(
+        **{
+            **dict(
+                id=0,
+                population=population,
+                network=network,
+                indices=np.arange(len(x)),
+                theta_0=theta,
+                message=Vectors(),
+                state=Vectors(),
+                round=0,
+                steps=1,
+                per_epoch=1,
+                lr=0.1,
+                momentum=0.0,
+                weight=1.0,
+            ),
+            **options,
+        }
+    )
+    c.start_step(0, torch.from_numpy(x), torch.from_numpy(y))
+    return c
+
+
+def gaussian(n: int, d: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(n, d)).astype(np.float32), np.arange(n, dtype=np.int64) % classes
+
+
+def test_a_gradient_belongs_to_its_caller() -> None:
+    """No later call changes it, nor does it change theta; unused parameters get zeros."""
+    c = client_of(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), *gaussian(8, 4, 3))
+    first, theta = c.grad(c.theta), c.theta.clone()
+    kept = first.clone()
+    second = c.grad(c.theta + 1)
+    c.full_grad(c.theta - 1)
+    c.predict(c.theta + 2)
+    assert torch.equal(first, kept)
+    assert not torch.equal(first, second)
+    assert torch.equal(c.theta, theta)
+    assert torch.equal(c.grad(c.theta), kept)
+    only_body = c.grad(c.theta, lambda forward: forward(c.x).features.sum())
+    assert torch.equal(only_body * c.layout.head, torch.zeros_like(only_body))
+    assert only_body.abs().sum() > 0
+
+
+def test_full_gradient_is_the_mean_over_all_samples() -> None:
+    """Batch by batch or in one go: the gradient of the mean loss; 1,203 samples are three of its batches."""
+    c = client_of(nn.Linear(4, 3), *gaussian(1203, 4, 3))
+    assert torch.allclose(c.full_grad(c.theta), c.grad(c.theta), rtol=1e-4, atol=1e-7)
+
+
+class Normalised(nn.Module):
+    """BatchNorm on the input itself, so that its statistics do not depend on the parameters; one frozen layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2)
+        self.frozen = nn.Linear(2, 2).requires_grad_(False)
+        self.classifier = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.frozen(self.norm(x)))
+
+
+def trained(algorithm: Algorithm, **training: Any) -> tuple[LocalClient, dict[str, Any], Network]:
+    """One client with 4 samples, full batch, trained on `Normalised` from zero buffers means and unit variances."""
+    x, y = gaussian(4, 2, 2)
+    torch.manual_seed(0)
+    network = Network(Normalised())
+    start = network.buffers.clone()
+    c, uploads = train_client(
+        algorithm,
+        network,
+        Population(Samples(x, y, Dataset("test", x, y, x, y, 2), "cpu"), 2, 0, 1, 4),
+        np.arange(4),
+        Training(batch_size="full", **training),
+        Broadcast(0, 0.1, network.theta.clone(), start, Vectors(), 1),
+        ClientTask(0, 0.25, Vectors()),
+    )
+    return c, uploads, network
+
+
+def test_running_statistics_follow_the_first_pass_of_a_step() -> None:
+    """Momentum 0.1, two steps: mean = (1 - 0.9²) batch mean, with SAM's second passes as without; uploaded as a
+    difference with the client's weight.
+    """
+    mean = torch.from_numpy(gaussian(4, 2, 2)[0]).mean(0)
+    for algorithm in (FedAvg(), FedSAM(rho=0.1)):
+        _, uploads, network = trained(algorithm, local_steps=2)
+        assert torch.allclose(network.buffers[:2], 0.19 * mean, rtol=1e-6)
+        assert uploads["buffers"].weight == 0.25
+        assert torch.allclose(uploads["buffers"].vector[:2], 0.19 * mean, rtol=1e-6)
+
+
+class Peculiar(nn.Module):
+    """Dropout as a function, which only the module's own mode switches, and statistics that depend on a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(64, momentum=None)
+        self.classifier = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(dropout(self.norm(x.flatten(1)), 0.5, self.training))
+
+
+def test_a_client_does_not_depend_on_who_trained_before() -> None:
+    """In one process or two: the same uploads, whatever the module counts; and testing twice gives the same loss."""
+    built = small("fedavg", model={"name": "tests.algorithms.test_local_client:Peculiar"})
+    network = built.network("cpu")
+    broadcast = Broadcast(0, 0.1, network.theta.clone(), network.buffers.clone(), Vectors(), 2)
+    tasks = [ClientTask(0, 0.5, Vectors()), ClientTask(1, 0.5, Vectors())]
+    together = Worker(built).train(broadcast, tasks).sums
+    apart = [Worker(built).train(broadcast, [task]).sums for task in tasks]
+    assert all(torch.equal(together[name], apart[0][name] + apart[1][name]) for name in together)
+    worker = Worker(built)
+    first, second = (worker.evaluate(broadcast.theta, broadcast.buffers, [0]) for _ in range(2))
+    assert torch.equal(first["loss"], second["loss"])
+
+
+def test_frozen_parameters_never_move() -> None:
+    """Weight decay, momentum and clipping leave parameters without gradient exactly where they were."""
+    for algorithm in (FedAvg(), FedSAM(rho=0.1), FedProx(mu=1.0)):
+        c, _, _ = trained(algorithm, local_steps=3, weight_decay=0.1, momentum=0.9, clip_norm=0.1, clip_scope="code")
+        moved = (c.theta - c.theta_0 != 0).float()
+        assert torch.equal(moved * (1 - c.layout.trainable), torch.zeros_like(moved))
+        assert moved.sum() > 0
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_a_method_modifies_nothing_it_was_given(name: str) -> None:
+    """Received vectors and the state before are the same after a client has trained: retries and resumes rely on it."""
+    built = small({"name": name})
+    network, algorithm = built.network("cpu"), built.config.algorithm
+    theta = network.theta.clone()
+    simulation = Simulation(built, InlineBackend())
+    simulation.step()
+    before = simulation.state()
+    server = Server(before.theta, before.server, network.layout, 6, 3, 1, 0.1)
+    client = next(iter(simulation.cohort(0)))
+    state = before.clients.get(int(client), Vectors())
+    message = algorithm.message(server)
+    given = {
+        "theta": theta,
+        **{f"state.{k}": v for k, v in state.items()},
+        **{f"message.{k}": v for k, v in message.items()},
+    }
+    copies = {key: v.clone() for key, v in given.items()}
+    samples = Samples(built.data.x_train, built.data.y_train, built.data, "cpu")
+    c, _ = train_client(
+        algorithm,
+        network,
+        Population(samples, 10, 0, 6, 330),
+        built.shards[client],
+        built.config.training,
+        Broadcast(1, 0.1, theta, before.buffers, message, 3),
+        ClientTask(int(client), 0.5, state),
+    )
+    assert all(torch.equal(v, copies[key]) for key, v in given.items())
+    assert not torch.equal(c.theta, theta)
+    assert state.keys() <= c.state.keys()
+
+
+def test_a_loss_cannot_evaluate_elsewhere() -> None:
+    """The network holds one theta: a prediction at another inside a loss would differentiate at the wrong point."""
+    c = client_of(nn.Linear(4, 3), *gaussian(8, 4, 3))
+    with pytest.raises(RuntimeError, match="before it"):
+        c.grad(c.theta, lambda forward: (forward(c.x).logits - c.predict(c.theta + 1).logits).square().mean())
+    c = client_of(nn.Linear(4, 3), *gaussian(8, 4, 3))
+    target = c.predict(c.theta + 1).logits
+    assert c.grad(c.theta, lambda forward: (forward(c.x).logits - target).square().mean()).abs().sum() > 0
+
+
+class Reserved(FedAvg):
+    """Uploads under the engine's own name."""
+
+    def upload(self, c: Client) -> dict[str, Any]:
+        return {"update": None}
+
+
+def test_reserved_upload_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="update"):
+        trained(Reserved(), local_steps=1)
+
+
+def test_a_full_gradient_takes_no_chunk_of_one_sample() -> None:
+    """501 samples: BatchNorm cannot train on 500 and 1, but on 251 and 250."""
+    x, y = gaussian(501, 2, 2)
+    torch.manual_seed(0)
+    c = client_of(Normalised(), x, y)
+    g = c.full_grad(c.theta)
+    parts = [
+        c.grad(
+            c.theta,
+            lambda forward, s=s: cross_entropy(
+                forward(torch.from_numpy(x[s])).logits, torch.from_numpy(y[s]), reduction="sum"
+            ),
+        )
+        for s in (slice(0, 251), slice(251, 501))
+    ]
+    assert torch.allclose(g, sum(parts) / 501, atol=1e-7)
