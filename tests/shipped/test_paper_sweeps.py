@@ -218,6 +218,18 @@ def test_fedtoga_ablation_starts_from_table_1s_fedsam() -> None:
     assert {run.algorithm.rho for run in runs("fedtoga/table10") if run.algorithm.name == "fedsam"} == {0.01}
 
 
+def test_the_trained_column_is_table_2s_on_a_cpu() -> None:
+    """Six methods with two seeds; FedDyn and MOON have table 4's options."""
+    column = runs("fedsol/mnist_column")
+    table = [RunConfig.parse(run.resolved() | {"runtime": {}}) for run in runs("fedsol/table2")]
+    here = {run.cell("") for run in column if run.algorithm.name not in ("feddyn", "moon")}
+    assert (len(column), len(here)) == (8 * 2, 6 * 2)
+    mnist = {run.cell("") for run in table if run.data.name == "mnist" and run.partition.name == "sharding"}
+    assert here <= mnist
+    methods, others = ([run.algorithm for run in of] for of in (column, runs("fedsol/table4")))
+    assert all(method in others for method in methods if method.name in ("feddyn", "moon"))
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_headers_count_the_seeds(name: str) -> None:
     seeds = len({run.seed for run in runs(name)})
