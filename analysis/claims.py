@@ -58,7 +58,12 @@ def theirs(one: Decided) -> str:
 
 def seeds(found: Verdict) -> str:
     low, high = found.seeds
-    return f"{low} seed{'s' * (low != 1)}" if low == high else f"{low} to {high} seeds"
+    return counted(low, "seed") if low == high else f"{low} to {high} seeds"
+
+
+def counted(n: int, noun: str) -> str:
+    """`1 seed`, `2 seeds`."""
+    return f"{n} {noun}" + "s" * (n != 1)
 
 
 def cost(one: Decided, price: Price) -> str:
@@ -70,7 +75,7 @@ def cost(one: Decided, price: Price) -> str:
     missing += [config for cell in cells for config in one.sweep.after.get(cell, ())]
     if missing:
         found = price.of(missing)
-        parts.append(f"{len(missing)} cells would cost " + _priced(found, price.measured))
+        parts.append(f"{counted(len(missing), 'cell')} would cost " + _priced(found, price.measured))
     return ", ".join(parts)
 
 

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from analysis.claiming.read import find, read
 from analysis.claiming.runs import expected
+from analysis.claims import counted
 from analysis.reading.axes import labels
 from analysis.tabling.published import load, tables
 from fedray.cli.main import app
@@ -129,6 +130,10 @@ claims: [{name: better, says: more, method: fedsam, against: [fedavg]}]
         file.write_text(f"{text}budget: {budget}\n", encoding="utf-8")
         result = CliRunner().invoke(app, ["claims", str(file)])
         assert f"better: more | 0 seeds | {cells} cells would cost {count:.2g} gradients" in result.output
+
+
+def test_one_is_singular() -> None:
+    assert [counted(n, "cell") for n in (0, 1, 2)] == ["0 cells", "1 cell", "2 cells"]
 
 
 def test_a_papers_page_says_what_its_numbers_hang_on(
