@@ -21,35 +21,15 @@ from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.models.network import Network
 from fedray.sections import Training
+from tests.algorithms.clients import before_its_step
 from tests.algorithms.digits import problem as small
 
 
-def client_of(module: nn.Module, x: np.ndarray, y: np.ndarray, **options: Any) -> LocalClient:
+def client_of(module: nn.Module, x: np.ndarray, y: np.ndarray) -> LocalClient:
     """A client on its first batch, which is its whole shard."""
-    network = Network(module)
-    theta = network.theta.clone()
     data = Dataset("test", x, y, x, y, int(y.max()) + 1)
     population = Population(Samples(x, y, data, "cpu"), data.num_classes, 0, 1, len(x))
-    c = LocalClient(
-        **{
-            **dict(
-                id=0,
-                population=population,
-                network=network,
-                indices=np.arange(len(x)),
-                theta_0=theta,
-                message=Vectors(),
-                state=Vectors(),
-                round=0,
-                steps=1,
-                per_epoch=1,
-                lr=0.1,
-                momentum=0.0,
-                weight=1.0,
-            ),
-            **options,
-        }
-    )
+    c = before_its_step(Network(module), population, np.arange(len(x)))
     c.start_step(0, torch.from_numpy(x), torch.from_numpy(y))
     return c
 
@@ -164,12 +144,12 @@ def test_frozen_parameters_never_move() -> None:
 def test_a_method_modifies_nothing_it_was_given(name: str) -> None:
     """Received vectors and the state before are the same after a client has trained: retries and resumes rely on it."""
     built = small({"name": name})
-    network, algorithm = built.network("cpu"), built.config.algorithm
-    theta = network.theta.clone()
+    worker, algorithm = Worker(built), built.config.algorithm
+    theta = worker.network.theta.clone()
     simulation = Simulation(built, InlineBackend())
     simulation.step()
     before = simulation.state()
-    server = Server(before.theta, before.server, network.layout, 6, 3, 1, 0.1)
+    server = Server(before.theta, before.server, worker.network.layout, 6, 3, 1, 0.1)
     client = next(iter(simulation.cohort(0)))
     state = before.clients.get(int(client), Vectors())
     message = algorithm.message(server)
@@ -179,11 +159,10 @@ def test_a_method_modifies_nothing_it_was_given(name: str) -> None:
         **{f"message.{k}": v for k, v in message.items()},
     }
     copies = {key: v.clone() for key, v in given.items()}
-    samples = Samples(built.data.x_train, built.data.y_train, built.data, "cpu")
     c, _ = train_client(
         algorithm,
-        network,
-        Population(samples, 10, 0, 6, 330),
+        worker.network,
+        worker.population,
         built.shards[client],
         built.config.training,
         Broadcast(1, 0.1, theta, before.buffers, message, 3),

@@ -6,11 +6,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms import algorithm
-from fedray.algorithms.base import Part, Vectors
-from fedray.client import LocalClient, Population
-from fedray.datasets.dataset import Samples
+from fedray.algorithms.base import Part
+from fedray.client import LocalClient
+from fedray.engine.worker import Worker
 from fedray.models import model_spec
 from fedray.models.network import Network
+from tests.algorithms.clients import before_its_step
 from tests.algorithms.digits import problem
 
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
@@ -19,26 +20,10 @@ IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 def client(name: str = "fedavg") -> LocalClient:
     """A client of the digits problem on its first batch, at a theta of its own."""
     built = problem(name)
-    network = built.network("cpu")
-    samples = Samples(built.data.x_train, built.data.y_train, built.data, "cpu")
-    theta = network.theta + 0.1 * torch.randn(network.layout.size, generator=torch.Generator().manual_seed(0))
-    c = LocalClient(
-        2,
-        Population(samples, 10, 0, 6, 330),
-        network,
-        built.shards[2],
-        network.theta.clone(),
-        Vectors(),
-        Vectors(),
-        round=0,
-        steps=1,
-        per_epoch=1,
-        lr=0.1,
-        momentum=0.0,
-        weight=1.0,
-    )
-    c.theta = theta
-    c.start_step(0, *samples.batch(built.shards[2][:16]))
+    worker, indices = Worker(built), built.shards[2]
+    c = before_its_step(worker.network, worker.population, indices, client=2)
+    c.theta = c.theta + 0.1 * torch.randn(c.layout.size, generator=torch.Generator().manual_seed(0))
+    c.start_step(0, *worker.train_samples.batch(indices[:16]))
     return c
 
 

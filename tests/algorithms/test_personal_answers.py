@@ -10,13 +10,13 @@ from torch import Tensor
 from fedray.algorithms import algorithm
 from fedray.algorithms.fedproto import FedProto
 from fedray.algorithms.personal import KNNPer, squared_distances
-from fedray.client import LocalClient, Population
+from fedray.client import LocalClient
 from fedray.common.vectors import Vectors
-from fedray.datasets.dataset import Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import personal_client
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.simulation import Simulation
+from fedray.engine.worker import Worker
 from fedray.models.network import Output
 from tests.algorithms.digits import final, problem
 
@@ -40,21 +40,20 @@ def test_every_draw_is_another_batch_of_the_shard() -> None:
 def trained_client(options: Any, client: int = 2, epochs: int = 0) -> LocalClient:
     """A client's personal model after a whole run; the network holds it."""
     built, state = problem(options), final(options)
-    network, method = built.network("cpu"), built.config.algorithm
-    samples = Samples(built.data.x_train, built.data.y_train, built.data, "cpu")
+    worker, method = Worker(built), built.config.algorithm
     running = Simulation(built, InlineBackend())
     running.restore(state)
     c = personal_client(
         method,
-        network,
-        Population(samples, 10, 0, 6, 330),
+        worker.network,
+        worker.population,
         built.shards[client],
         built.config.training,
         replace(running._broadcast(running._server(3, 1)), theta=state.theta),
         ClientTask(client, 1.0, state.clients.get(client, Vectors())),
         epochs,
     )
-    network.load(c.theta)
+    worker.network.load(c.theta)
     return c
 
 
@@ -143,16 +142,15 @@ def test_perfedavg_is_tested_after_plain_steps_of_the_inner_length() -> None:
         still = trained_client({"name": "perfedavg", "inner_lr": 0}, epochs=epochs)
         assert torch.equal(still.theta, still.theta_0) == (epochs == 0)  # weight decay alone
     built = problem("perfedavg", weight_decay=0)
-    state, network = final("perfedavg"), built.network("cpu")
-    samples = Samples(built.data.x_train, built.data.y_train, built.data, "cpu")
+    state, worker = final("perfedavg"), Worker(built)
     ends = [
         personal_client(
             algorithm(options),
-            network,
-            Population(samples, 10, 0, 6, 330),
+            worker.network,
+            worker.population,
             built.shards[1],
             built.config.training,
-            Broadcast(3, 0.05, state.theta, network.buffers, Vectors(), 1),
+            Broadcast(3, 0.05, state.theta, worker.network.buffers, Vectors(), 1),
             ClientTask(1, 1.0, Vectors()),
             2,
         ).theta

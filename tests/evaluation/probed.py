@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from fedray.algorithms import algorithm as method
-from fedray.client import Population
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
-from fedray.datasets.dataset import Dataset, Samples
+from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import train_client
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
+from fedray.engine.worker import Worker
 from fedray.evaluation import registry
 from tests.algorithms.digits import data
 
@@ -121,11 +121,8 @@ def last_row(problem: Problem) -> dict[str, float]:
 
 def trained(problem: Problem) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor]:
     """Parameters and running statistics of each client of the first round after its training; and x."""
-    config, network = problem.config, problem.network("cpu")
-    samples = Samples(problem.data.x_train, problem.data.y_train, problem.data, "cpu")
-    population = Population(
-        samples, problem.data.num_classes, config.seed, len(problem.shards), int(problem.shards.sizes.sum())
-    )
+    config, worker = problem.config, Worker(problem)
+    network = worker.network
     x, buffers = network.theta.clone(), network.buffers.clone()
     cohort, result = Simulation(problem, InlineBackend()).cohort(0), {}
     for i in map(int, cohort):
@@ -133,7 +130,7 @@ def trained(problem: Problem) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor]
         c, _ = train_client(
             config.algorithm,
             network,
-            population,
+            worker.population,
             problem.shards[i],
             config.training,
             broadcast,

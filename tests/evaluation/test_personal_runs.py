@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from fedray.algorithms.base import Client
 from fedray.algorithms.fedavg import FedAvg, FedProx
-from fedray.client import Population
 from fedray.common.errors import Diverged, UserError
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
 from fedray.datasets.arrays import Digits
-from fedray.datasets.dataset import Dataset, Samples
+from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import personal_client
 from fedray.engine.loop import run
@@ -24,6 +23,7 @@ from fedray.engine.messages import ClientTask, PersonalEval
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Result, Simulation
 from fedray.engine.state import State
+from fedray.engine.worker import Worker
 
 
 class Dropped(nn.Module):
@@ -122,18 +122,15 @@ def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs:
     running = Simulation(built, InlineBackend())
     running.step()
     running.step()
-    state, network = running.state(), built.network("cpu")
-    samples, test = (
-        Samples(x, y, built.data, "cpu")
-        for x, y in ((built.data.x_train, built.data.y_train), (built.data.x_test, built.data.y_test))
-    )
+    state, worker = running.state(), Worker(built)
+    network = worker.network
     assert built.tests is not None
     marks = running.tester.personal(PersonalEval((epochs,), own=True, everyone=False))
     for i in range(6):
         c = personal_client(
             built.config.algorithm,
             network,
-            Population(samples, 10, 0, 6, 1_437),
+            worker.population,
             built.shards[i],
             built.config.training,
             running._broadcast(running._server(1, 6)),
@@ -144,7 +141,7 @@ def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs:
         assert torch.allclose(c.theta, expected, rtol=0, atol=1e-7)  # x + (y - x) is y up to rounding
         assert torch.equal(c.theta, state.theta) == (epochs == 0)
         network.load(expected)
-        x, y = test.batch(built.tests[i])
+        x, y = worker.test_samples.batch(built.tests[i])
         right = int((network(x).logits.argmax(1) == y).sum())
         assert marks[i] == {f"own_{epochs}": pytest.approx(100 * right / len(y))}
 

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize, softmax
 
-from fedray.client import Population
 from fedray.common.vectors import Vectors
-from fedray.datasets.dataset import Samples
 from fedray.engine.local_training import train_client
 from fedray.engine.messages import Broadcast, ClientTask
+from fedray.engine.worker import Worker
 from fedray.evaluation.proximal import proximal, step_changes
 from tests.evaluation.probed import arrays, digits, last_row, trained
 
@@ -68,19 +67,13 @@ def test_fedsols_step_hardly_moves_the_proximal_loss_where_its_first_order_part_
     """
     model = {"name": "mlp", "hidden": [8]}
     problem = digits({"name": "fedsol", "rho": 1.0}, model, rounds=1, local_epochs=4)
-    config, network = problem.config, problem.network("cpu")
-    population = Population(
-        Samples(problem.data.x_train, problem.data.y_train, problem.data, "cpu"),
-        10,
-        0,
-        6,
-        int(problem.shards.sizes.sum()),
-    )
+    config, worker = problem.config, Worker(problem)
+    network = worker.network
     broadcast = Broadcast(0, 0.1, network.theta.clone(), network.buffers.clone(), Vectors(), 1)
     c, _ = train_client(
         config.algorithm,
         network,
-        population,
+        worker.population,
         problem.shards[0],
         config.training,
         broadcast,
@@ -166,13 +159,19 @@ def test_every_batch_finds_the_running_statistics_that_training_left() -> None:
     problem = arrays(
         {"name": "tests.evaluation.probed:Careful"}, 2 * [[0], [2], [5]], 2 * [0, 1, 0], [0] * 6, batch_size=3
     )
-    config, network = problem.config, problem.network("cpu")
+    config, worker = problem.config, Worker(problem)
+    network = worker.network
     network.module.dropout.p = 0.0
-    population = Population(Samples(problem.data.x_train, problem.data.y_train, problem.data, "cpu"), 2, 0, 1, 6)
     received = network.buffers.clone()
     broadcast = Broadcast(0, 0.1, network.theta.clone(), received, Vectors(), 1)
     c, _ = train_client(
-        config.algorithm, network, population, np.arange(6), config.training, broadcast, ClientTask(0, 1.0, Vectors())
+        config.algorithm,
+        network,
+        worker.population,
+        np.arange(6),
+        config.training,
+        broadcast,
+        ClientTask(0, 1.0, Vectors()),
     )
     c.steps = 2
     both = proximal(c, config.algorithm, received, 3)

@@ -1,0 +1,26 @@
+"""A client as a method sees it, without a run around it."""
+
+import numpy as np
+
+from fedray.client import LocalClient, Population
+from fedray.common.vectors import Vectors
+from fedray.models.network import Network
+
+
+def before_its_step(network: Network, population: Population, indices: np.ndarray, client: int = 0) -> LocalClient:
+    """A client that received the network's parameters for one step with η = 0.1; `start_step` hands it the batch."""
+    return LocalClient(
+        client,
+        population,
+        network,
+        indices,
+        network.theta.clone(),
+        Vectors(),
+        Vectors(),
+        round=0,
+        steps=1,
+        per_epoch=1,
+        lr=0.1,
+        momentum=0.0,
+        weight=1.0,
+    )
