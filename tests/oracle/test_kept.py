@@ -10,19 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedray.client import Population
 from fedray.common.rng import generator
 from fedray.common.vectors import Vectors
-from fedray.datasets.dataset import Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import personal_client
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
+from fedray.engine.worker import Worker
 
 from . import kept
 from .averaging import fedavg
 from .case import Case
-from .test_oracle import CLASSES, COHORTS, SIZES, TOLERANCE, dataset, flat, problem, world
+from .test_oracle import COHORTS, SIZES, TOLERANCE, flat, problem, world
 
 SEED = 0
 ACTIVE = sorted({i for cohort in COHORTS for i in cohort})
@@ -111,21 +110,20 @@ def test_what_a_client_of_apfl_answers(client: int) -> None:
     """a z_v + (1 - a) z_x, which is not what the model a v + (1 - a) x answers."""
     chosen = METHODS["apfl, adaptive, logits"]
     given = Case(chosen.method, fedavg, chosen.options)
-    built, data, w = problem(given, SEED), dataset(SEED), world(given, SEED)
+    built, w = problem(given, SEED), world(given, SEED)
     state = run(built, InlineBackend()).state
-    network, method = built.network("cpu"), built.config.algorithm
-    population = Population(Samples(data.x_train, data.y_train, data, "cpu"), CLASSES, SEED, len(SIZES), sum(SIZES))
+    worker, method = Worker(built), built.config.algorithm
     c = personal_client(
         method,
-        network,
-        population,
+        worker.network,
+        worker.population,
         built.shards[client],
         built.config.training,
-        Broadcast(5, 0.1, state.theta, network.buffers, Vectors(), 1),
+        Broadcast(5, 0.1, state.theta, worker.network.buffers, Vectors(), 1),
         ClientTask(client, 1.0, state.clients[client]),
         0,
     )
-    c.start_step(0, *population.samples.batch(built.shards[0]))
+    c.start_step(0, *worker.train_samples.batch(built.shards[0]))
     found = method.personal_logits(c).detach().numpy()
 
     x, vectors = chosen.oracle(w, order, **chosen.arguments)

@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.client import Population
 from fedray.common.rng import generator, key
 from fedray.common.vectors import Vectors
-from fedray.datasets.dataset import Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import personal_client
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.state import State
+from fedray.engine.worker import Worker
 from fedray.models.network import Layout
 
 from . import personal
@@ -28,7 +27,7 @@ from .averaging import fedavg
 from .case import Case
 from .personal import Generator, Noise
 from .tensors import Tensors, zeros
-from .test_oracle import CLASSES, HIDDEN, SIZES, TOLERANCE, dataset, flat, problem, world
+from .test_oracle import CLASSES, HIDDEN, SIZES, TOLERANCE, flat, problem, world
 
 SEED = 0
 
@@ -123,23 +122,22 @@ def test_fedproto(name: str, setting: str) -> None:
 def knn_pieces() -> tuple[Callable[..., torch.Tensor], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """What client 3 answers to the training samples of client 4 (as options -> p), and the oracle's z, h, memory, y."""
     given = case("knnper")
-    built, data, w = problem(given, SEED), dataset(SEED), world(given, SEED)
-    theta, network = state(given).theta, built.network("cpu")
-    samples = Samples(data.x_train, data.y_train, data, "cpu")
+    built, w = problem(given, SEED), world(given, SEED)
+    theta, worker = state(given).theta, Worker(built)
 
     def answers(**options: Any) -> torch.Tensor:
         method = built.config.algorithm.model_copy(update=options)
         c = personal_client(
             method,
-            network,
-            Population(samples, CLASSES, SEED, len(SIZES), sum(SIZES)),
+            worker.network,
+            worker.population,
             built.shards[3],
             built.config.training,
-            Broadcast(4, 0.1, theta, network.buffers, Vectors(), 1),
+            Broadcast(4, 0.1, theta, worker.network.buffers, Vectors(), 1),
             ClientTask(3, 1.0, Vectors()),
             0,
         )
-        c.start_step(0, *samples.batch(built.shards[4]))
+        c.start_step(0, *worker.train_samples.batch(built.shards[4]))
         with torch.no_grad():
             return method.personal_logits(c).exp()
 
