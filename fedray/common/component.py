@@ -6,6 +6,7 @@ A component is a frozen pydantic model whose fields are the options a user write
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, get_args
 
@@ -59,6 +60,8 @@ def _kinds(annotation: Any) -> set[Any]:
 
 
 def _any(value: Any, holds: Callable[[Any], bool]) -> bool:
+    if isinstance(value, Mapping):
+        value = list(value.values())
     return any(_any(one, holds) for one in value) if isinstance(value, list | tuple) else holds(value)
 
 
@@ -155,14 +158,25 @@ def describe(error: ValidationError, section: str = "", model: type[BaseModel] |
     return UserError(f"{path}: found {truncated_repr(first['input'])}; {message[0].lower()}{message[1:]}")
 
 
+ALTERNATIVE = re.compile(r"(constrained-)?(int|float|str|bool)$|(literal|list|tuple|dict)\[")
+"""What pydantic puts into a complaint's place beside keys and numbers: which of several types it was held against."""
+
+
 def _joined(error: ValidationError) -> dict[str, Any]:
-    """The first complaint; where several types are allowed there is one for each, and they become one."""
+    """The first complaint; where several types are allowed there is one for each, and they become one.
+
+    Of a list that is right but for its values, the first of these is told.
+    """
     first, *others = error.errors()
-    *place, kind = first["loc"]
-    if str(kind).removeprefix("constrained-") not in ("int", "float"):
+    at = next((i for i, part in enumerate(first["loc"]) if i and ALTERNATIVE.match(str(part))), None)
+    if at is None:
         return dict(first)
-    rest = [other["msg"].removeprefix("Input should be ") for other in others if list(other["loc"][:-1]) == place]
-    return {**first, "loc": tuple(place), "msg": " or ".join([first["msg"], *rest])}
+    place = first["loc"][:at]
+    each = [first, *(other for other in others if other["loc"][:at] == place)]
+    if inside := [one for one in each if len(one["loc"]) > at + 1]:
+        return {**inside[0], "loc": (*place, *inside[0]["loc"][at + 1 :])}
+    rest = [other["msg"].removeprefix("Input should be ") for other in each[1:]]
+    return {**first, "loc": place, "msg": " or ".join([first["msg"], *rest])}
 
 
 def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

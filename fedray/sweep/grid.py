@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from fedray.common.component import as_written, describe
+from fedray.common.component import Checked, as_written, describe
 from fedray.common.errors import UserError, truncated_repr, unknown
 from fedray.common.yaml_files import load_yaml
 from fedray.config import RunConfig
@@ -38,11 +38,21 @@ def _axes(cases: Any) -> Any:
     return {"cases": cases} if isinstance(cases, list) else cases
 
 
+def _no_search(grid: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    if "search" in grid:
+        raise ValueError("`search` stands beside `grid`; a case may have one of its own")
+    return grid
+
+
+Grid = Annotated[dict[str, list[Any]], AfterValidator(_no_search)]
+"""Dotted key -> its values."""
+
+
 class Changes(Section):
     """What `--smoke` changes: dotted keys of the base, whole axes of the grid and of the cases."""
 
     base: dict[str, Any] = {}
-    grid: dict[str, list[Any]] = {}
+    grid: Grid = {}
     cases: Annotated[Cases, BeforeValidator(_axes)] = {}
 
 
@@ -52,7 +62,7 @@ class Sweep(Section):
     name: str = Field(pattern=r"^\w[\w./-]*$", max_length=120)
     description: str = ""
     base: dict[str, Any]
-    grid: dict[str, list[Any]] = {}
+    grid: Grid = {}
     cases: Annotated[Cases, BeforeValidator(_axes)] = Field(
         {}, description="settings that belong together: a list is one axis, a mapping names several"
     )
@@ -247,8 +257,8 @@ class Sweep(Section):
         """A copy with other values, as `fedray sweep --set` gives them.
 
         Args:
-            changes: dotted key -> value. A key of a run (`training.rounds`) changes the base, a key of the file
-                (`name`, `grid.training.lr`, `samples`) the file.
+            changes: dotted key -> value. A key of a run (`training.rounds`, `base.training.rounds`) changes the base,
+                a key of the file (`name`, `grid.training.lr`, `tune.validation.fraction`) the file.
 
         Returns:
             The sweep under a name of its own, `NAME-KEY-VALUE...`, unless `name` is among the changes: its results
@@ -260,11 +270,9 @@ class Sweep(Section):
         document = {key: getattr(self, key) for key in self.model_fields_set}
         words = [self.name]
         for key, value in changes.items():
-            head, _, rest = key.partition(".")
-            if head in type(self).model_fields:
-                held = document.get(head)
-                inside = held.model_dump() if isinstance(held, Section) else held or {}
-                document[head] = {**inside, rest: value} if rest else value
+            key = key.removeprefix("base.")
+            if key.partition(".")[0] in type(self).model_fields:
+                document = _with(document, key, value, f"--set {key}")
             elif key in self.keys:
                 raise UserError(f"--set {key}: an axis of the sweep sets it too; try --set 'grid.{key}=[VALUE]'")
             else:
@@ -335,6 +343,22 @@ class Sweep(Section):
                 "local step, so `budget: gradients` allows it no draw"
             )
         return found
+
+
+def _with(section: Mapping[str, Any], key: str, value: Any, what: str) -> dict[str, Any]:
+    """The keys of a section, or of a mapping whose own keys are dotted, with one of them set. Raises UserError."""
+    head, _, rest = key.partition(".")
+    held = section.get(head)
+    if not rest:
+        return {**section, head: value}
+    if isinstance(held, Checked):
+        return {
+            **section,
+            head: _with({name: getattr(held, name) for name in held.model_fields_set}, rest, value, what),
+        }
+    if held is not None and not isinstance(held, Mapping):
+        raise UserError(f"{what}: {head} is not a mapping; only the whole of it can be set")
+    return {**section, head: {**(held or {}), rest: value}}
 
 
 def drawn(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

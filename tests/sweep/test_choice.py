@@ -41,6 +41,12 @@ def test_a_file_of_ones_own_comes_first(tmp_path: Path, monkeypatch: pytest.Monk
     assert located(Path("quickstart")) == Path("quickstart")
 
 
+def test_a_folder_does_not_hide_a_shipped_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("quickstart").mkdir()
+    assert located(Path("quickstart")) == folder() / "quickstart.yaml"
+
+
 def test_cells_by_number_hash_and_label() -> None:
     cells = expanded(sweep(), Problems())
     hashes = list(cells)
@@ -74,8 +80,32 @@ def test_set_changes_the_base_or_the_file_and_the_name() -> None:
     assert sweep().altered({"grid.training.lr": [0.1, 0.2]}).grid["training.lr"] == [0.1, 0.2]
 
 
+def test_set_reaches_into_every_section() -> None:
+    """A key of the base by its long name, one below a section with defaults, and one below a section without."""
+    search = {"algorithm.rho": {"uniform": [0, 1]}}
+    tuned = sweep(grid={"algorithm": ["fedsam"]}, search=search, tune={"seeds": [0]}, final={"seeds": [1]})
+    assert tuned.altered({"searcher.seed": 1}).searcher.seed == 1
+    assert tuned.altered({"searcher.name": "sobol", "searcher.seed": 2}).searcher.model_dump() == {
+        "name": "sobol",
+        "seed": 2,
+        "generation": None,
+    }
+    validation = tuned.altered({"tune.validation.fraction": 0.3}).tune
+    assert validation is not None
+    assert validation.model_dump(exclude_unset=True) == {"seeds": (0,), "validation": {"fraction": 0.3}}
+    assert tuned.altered({"base.training.rounds": 3}) == tuned.altered({"training.rounds": 3})
+    assert tuned.altered({"base.training.rounds": 3}).base["training"] == {"rounds": 3}
+
+
 def test_set_refuses_what_an_axis_would_undo() -> None:
     with pytest.raises(UserError, match=r"--set seed: an axis of the sweep sets it too; try"):
         sweep().altered({"seed": 3})
     with pytest.raises(UserError, match="samples: found 3"):
         sweep().altered({"samples": 3})
+    with pytest.raises(UserError, match=r"--set seed: an axis of the sweep sets it too"):
+        sweep().altered({"base.seed": 3})
+    with pytest.raises(UserError, match=r"--set name\.x: name is not a mapping"):
+        sweep().altered({"name.x": 1})
+    claim = {"name": "a", "says": "it is better", "method": "fedsam"}
+    with pytest.raises(UserError, match=r"--set claims\.x: claims is not a mapping"):
+        sweep(claims=[claim]).altered({"claims.x": 1})

@@ -85,12 +85,18 @@ def check_space(where: str, found: Any) -> Space:
         if kind not in DISTRIBUTIONS:
             raise unknown(f"{where}.{key}", kind, DISTRIBUTIONS)
         try:
+            if kind != "choice" and not _are_numbers(arguments, int if kind == "randint" else int | float):
+                raise TypeError
             RANDOM[kind](np.random.default_rng(0), *arguments)
         except (TypeError, ValueError, ArithmeticError):
             raise UserError(
                 f"{where}.{key}: {kind} does not take {truncated_repr(arguments)}; {ARGUMENTS[kind]} is required"
             ) from None
     return space
+
+
+def _are_numbers(values: list[Any], kind: Any) -> bool:
+    return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
 
 
 def draw(space: Space, searcher: Searcher, index: int, count: int) -> dict[str, Any]:
