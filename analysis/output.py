@@ -1,6 +1,7 @@
 """Where a script's result goes: to the screen, or into a file that is named then; and what pages are made with."""
 
 import sys
+import tempfile
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -17,6 +18,20 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def made(out: Path) -> None:
+    """Make a folder where it is missing, before anything is computed that goes into it.
+
+    Raises:
+        UserError: it cannot be made, or nothing can be written there.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise UserError(f"--out: {out} cannot be written: {error.strerror}") from None
 
 
 def written(text: str, out: Path | None) -> None:

@@ -22,6 +22,7 @@ from mlflow.exceptions import MlflowException
 
 from analysis.drawing.style import axes, save, styled
 from analysis.hessian import Landscape, filter_normalised, surface, top_eigenvalues
+from analysis.output import made
 from fedray.common.errors import UserError, unknown
 from fedray.common.rng import generator
 from fedray.common.yaml_files import parse_yaml
@@ -221,8 +222,8 @@ def main(
     torch.set_num_threads(1)  # the bits of a sum depend on it
     for each in run:
         trained = Trained(each, samples, device)
+        made(out)
         found, vectors = trained.eigen()
-        out.mkdir(parents=True, exist_ok=True)
         path = out / f"{each}.json"
         path.write_text(json.dumps(asdict(found) | {"ratio": found.ratio}, indent=1) + "\n", encoding="utf-8")
         sys.stdout.write(f"{found}\n  {path}\n")

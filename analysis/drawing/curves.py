@@ -48,7 +48,7 @@ def curves(
     }
     for name in logged:
         if not any(logged[name].values()):
-            raise unknown("--metric", name, by_round(sweep))
+            raise unknown("--x" if name in across else "--metric", name, by_round(sweep))
     what = title(wanted[0], cells).removesuffix(" of the last round") if len(wanted) == 1 else " and ".join(wanted)
     lines = len(wanted) * cells["_row"].nunique()
     figures = {}

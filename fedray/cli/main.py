@@ -1,5 +1,6 @@
 """The command line: `fedray run | sweep | list | ui | data`, and the scripts in analysis/."""
 
+import errno
 import os
 import socket
 import subprocess
@@ -73,7 +74,9 @@ def sweep(
     from fedray.sweep.file.shipped import located
 
     file = located(file)
-    load_yaml(file)  # a slip there is told before PyTorch is imported
+    document = load_yaml(file)  # a slip there is told before PyTorch is imported
+    if "algorithm" in document and not {"name", "base"} & document.keys():
+        raise UserError(f"{file}: is the configuration of one run, which `fedray run` takes; a sweep has name and base")
     changes = assignments(set_)
 
     from fedray.sweep.grid import Sweep
@@ -142,7 +145,10 @@ def ui(
         with socket.create_server((host, port)):
             pass
     except OSError as error:
-        raise UserError(f"--port: {host}:{port} cannot be listened at: {error.strerror}; give another --port") from None
+        option = "port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "host"
+        raise UserError(
+            f"--{option}: {host}:{port} cannot be listened at: {error.strerror}; give another --{option}"
+        ) from None
     print(f"MLflow shows the runs at {page} in a moment; Ctrl-C ends it", flush=True)
     if sys.stdout.isatty():
         subprocess.Popen([sys.executable, "-c", OPENER, host, str(port), page])  # noqa: S603

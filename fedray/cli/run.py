@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +42,7 @@ def run(
     from fedray.api import simulate
     from fedray.config import RunConfig
     from fedray.engine.profile import Profile
+    from fedray.engine.result import refuse_without_model
     from fedray.sweep.cells import label
 
     if backend is not None:
@@ -50,6 +52,10 @@ def run(
         config = RunConfig.parse(point)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
+    if save is not None or logged:
+        refuse_without_model(config.algorithm)
+    if save is not None:
+        _refuse_unwritable(save)
     data = config.data.load()
     profile = Profile() if profiled else None
     checkpoints = _checkpoints(config.cell(data.digest), force or profiled) if track else None
@@ -71,6 +77,17 @@ def run(
         print(f"model {model} in MLflow")
     if profile is not None:
         print(profile.table())
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """Refuse a file that could not be written after the training. Raises UserError."""
+    try:
+        with tempfile.TemporaryFile(dir=path.absolute().parent):
+            pass
+        if path.exists():
+            path.open("ab").close()
+    except OSError as error:
+        raise UserError(f"--save: {path} cannot be written: {error.strerror}") from None
 
 
 def _logged_model(result: "Result") -> str:

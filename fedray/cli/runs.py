@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+OUTCOMES = ("failed", "diverged", "interrupted", "stopped", "pruned", "running", "missing")
+"""Every outcome but `finished`, in the order in which `fedray status` lists them."""
 LISTED = 20
 """Cells that `fedray status` lists of each outcome that is not `finished`."""
 
@@ -19,7 +21,7 @@ def status(
     sweep = collect(name)
     counts = sweep.cells["status"].value_counts()
     print(f"{sweep.name}: {len(sweep.cells)} cells, " + ", ".join(f"{n} {status}" for status, n in counts.items()))
-    for outcome in ("failed", "diverged", "interrupted", "stopped", "running", "missing"):
+    for outcome in OUTCOMES:
         cells = sweep.cells[sweep.cells["status"] == outcome]
         shown = cells if every else cells[:LISTED]
         for cell in shown.to_dict("records"):

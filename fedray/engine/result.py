@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from fedray.algorithms.base import Algorithm
 from fedray.common.errors import UserError, unknown
 from fedray.engine.problem import Problem
 from fedray.engine.state import State, theta_sha256
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 SOMETIMES = ("validation_accuracy", "personal_accuracy", "personal_std", "personal_worst10", "generic_accuracy")
 """What a run measures beside accuracy and losses, where its configuration asks for it."""
+
+
+def refuse_without_model(algorithm: Algorithm) -> None:
+    """Raise UserError where a method has no global model, because each client keeps its own parameters."""
+    if algorithm.keeps != "none":
+        raise UserError(f"model: {algorithm.name} has no global model; each client keeps parameters of its own")
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,9 +104,7 @@ class Result:
         Raises:
             UserError: the method has no global model, because each client keeps its own parameters.
         """
-        algorithm = self.problem.config.algorithm
-        if algorithm.keeps != "none":
-            raise UserError(f"model: {algorithm.name} has no global model; each client keeps parameters of its own")
+        refuse_without_model(self.problem.config.algorithm)
         module = self.problem.module()
         parts = self.layout.views(self.theta)
         floats = [buffer for buffer in module.buffers() if buffer.is_floating_point()]

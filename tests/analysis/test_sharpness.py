@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedray
-from analysis.sharpness import main
+from analysis.sharpness import Trained, main
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.sweep.storage import storage
@@ -93,6 +93,16 @@ def test_refusals(store: Tracker) -> None:
             main([run])
     with pytest.raises(UserError, match="unknown name 'egien'; did you mean 'eigen'"):
         main([none], "egien")
+
+
+def test_a_folder_that_cannot_be_made_is_found_out_first(store: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the eigenvalues, which take minutes."""
+    config = RunConfig.parse(RUN)
+    fedray.simulate(config, checkpoints=storage() / "cells" / "abc")
+    monkeypatch.setattr(Trained, "eigen", lambda trained: pytest.fail("eigenvalues were computed"))
+    Path("file").touch()
+    with pytest.raises(UserError, match="--out: file cannot be written: File exists"):
+        main([logged(store, config.resolved())], out=Path("file"))
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1, 2]", b"not JSON", b'{"sha256": 1, "manifest": 2}', b"\xff\x00"])

@@ -1,6 +1,17 @@
 """Calls, the store's address, tables and figures."""
 
+from dataclasses import replace
+
 from tests.bad_input.case import Case, put, run, stored, sweep
+
+LONG = "x" * 300
+
+
+def saved(line: str, path: str, *changes: str) -> Case:
+    """`fedray run run.yaml --save PATH`."""
+    case = run(line, *changes)
+    return replace(case, arguments=[*case.arguments, "--save", path])
+
 
 CASES: dict[str, Case] = {
     # Calls and stores
@@ -11,6 +22,24 @@ CASES: dict[str, Case] = {
         ["list", "algoritms"],
         "list: unknown name 'algoritms'; did you mean 'algorithms'? valid: algorithms, datasets, metrics, models, "
         "partitions, sweeps",
+    ),
+    "save to nowhere": saved(
+        "--save: no/such/m.safetensors cannot be written: No such file or directory", "no/such/m.safetensors"
+    ),
+    "save to a folder": saved("--save: . cannot be written: Is a directory", "."),
+    "save what there is not": saved(
+        "model: local-only has no global model; each client keeps parameters of its own", "m", "algorithm=local-only"
+    ),
+    "export to a name too long": Case(["export", "x", LONG], f"{LONG}: File name too long"),
+    "claims of a name too long": Case(["claims", LONG], f"{LONG}: File name too long"),
+    "store of a name too long": Case(
+        ["sweep", "sweep.yaml", "--dry-run"],
+        f"/{LONG}: File name too long",
+        sweep("").prepare,
+        {"MLFLOW_TRACKING_URI": f"sqlite:////{LONG}"},
+    ),
+    "storage of a name too long": Case(
+        ["clean"], f"/{LONG}: File name too long", environment={"FEDRAY_STORAGE": f"/{LONG}"}
     ),
     "two files": Case(["run", "a.yaml", "b.yaml"], "Got unexpected extra argument(s) (b.yaml)"),
     "concurrent": Case(
@@ -39,6 +68,9 @@ CASES: dict[str, Case] = {
     "ui port of words": Case(
         ["ui", "--port", "http"],
         "Invalid value for '--port': Input should be a valid integer, unable to parse string as an integer",
+    ),
+    "ui of a host": Case(
+        ["ui", "--host", "nosuch.invalid"], "--host: nosuch.invalid:5000 cannot be listened at: …", stored
     ),
     "ui of a server": Case(
         ["ui"],
@@ -124,6 +156,14 @@ CASES: dict[str, Case] = {
         "partition: unknown name 'shards'; valid: alpha, min_size, seed",
     ),
     "check what": Case(["data", "check", "digit"], "data.name: unknown name 'digit'; did you mean 'digits'?…"),
+    "check a folder of a name too long": Case(
+        ["data", "check", "mnist"],
+        f"/{LONG}/MNIST/raw/train-images-idx3-ubyte: File name too long",
+        environment={"FEDRAY_DATA": f"/{LONG}"},
+    ),
+    "check a file of a name too long": Case(
+        ["data", "check", "npz", "--set", f"data.path={LONG}"], f"{LONG}: File name too long"
+    ),
     "check missing": Case(
         ["data", "check", "svhn"],
         "data.name: svhn is not in {here}/data: train_32x32.mat is missing; `fedray data fetch svhn` tells how "
@@ -207,6 +247,12 @@ CASES: dict[str, Case] = {
         ["sweep", "--kind", "pie"],
         "--kind: unknown name 'pie'; valid: bars, classes, confusion, curves, fairness, methods, partition, search, "
         "sensitivity",
+        stored,
+        module="analysis.figures",
+    ),
+    "curves by what": Case(
+        ["sweep", "--kind", "curves", "--x", "nosuch"],
+        "--x: unknown name 'nosuch'; valid:…",
         stored,
         module="analysis.figures",
     ),

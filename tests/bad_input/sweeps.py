@@ -4,14 +4,24 @@ import os
 
 import yaml
 
+from fedray.sweep.file.shipped import folder
 from tests.bad_input.case import BASE, LAUGHS, RUN, Case, put, sweep, text
 
 LR = {"training.lr": {"loguniform": [0.01, 1]}}
 FINAL = {"seeds": [7]}
+CLAIM = {"name": "a", "says": "it is better", "method": "fedsam"}
+LONG = "x" * 300
 
 CASES: dict[str, Case] = {
     # The YAML itself
     "absent": Case(["run", "absent.yaml"], "absent.yaml: cannot be read: No such file or directory"),
+    "a name too long for a file": Case(["sweep", LONG], f"{LONG}: File name too long"),
+    "a run, its name too long for a file": Case(["run", LONG], f"{LONG}: File name too long"),
+    "one run's configuration": Case(
+        ["sweep", "example"],
+        f"{folder()}/example.yaml: is the configuration of one run, which `fedray run` takes; a sweep has name "
+        "and base",
+    ),
     "a folder": Case(["sweep", "."], ".: cannot be read: Is a directory"),
     "sweep absent": Case(["sweep", "absent.yaml"], "absent.yaml: cannot be read: No such file or directory"),
     "a pipe": Case(["run", "p.yaml"], "p.yaml: is not a regular file", lambda here: os.mkfifo(here / "p.yaml")),
@@ -125,6 +135,13 @@ CASES: dict[str, Case] = {
         "search.seed: choice does not take []; a list of values, at least one is required",
         search={"seed": {"choice": []}},
     ),
+    "uniform of a boolean": sweep(
+        "search.seed: uniform does not take [True, 5]; [LOW, HIGH] is required", search={"seed": {"uniform": [True, 5]}}
+    ),
+    "randint of fractions": sweep(
+        "search.seed: randint does not take [1.5, 3]; [LOW, HIGH), integers is required",
+        search={"seed": {"randint": [1.5, 3]}},
+    ),
     "search a list": sweep("search.seed: expected a mapping, got [1, 2]", search={"seed": [1, 2]}),
     "scheduler": sweep("scheduler.name: found 'random'; input should be 'asha' or 'median'", scheduler="random"),
     "scheduler on the test set, unasked": sweep(
@@ -187,6 +204,7 @@ CASES: dict[str, Case] = {
         stop={"acuracy": 3},
     ),
     "stop at once": sweep("stop.round: found 0; every cell would stop at once", stop={"round": 0}),
+    "stop a boolean": sweep("stop: found {'round': True}; expected a number, got a boolean", stop={"round": True}),
     "stop at nan": sweep(
         "stop.test_accuracy: found nan; input should be a finite number", stop={"test_accuracy": float("nan")}
     ),
@@ -197,6 +215,27 @@ CASES: dict[str, Case] = {
     "order": sweep(
         "grid.algorithm: stands after algorithm.rho, which it would undo; list it before",
         grid={"algorithm.rho": [0.1], "algorithm": ["fedsam"]},
+    ),
+    "search in the grid": sweep(
+        "grid: found {'search': [1]}; `search` stands beside `grid`; a case may have one of its own",
+        grid={"search": [1]},
+    ),
+    "search in the grid of smoke": sweep(
+        "smoke.grid: found {'search': [1]}; `search` stands beside `grid`; a case may have one of its own",
+        smoke={"grid": {"search": [1]}},
+    ),
+    "columns of a claim": sweep(
+        "claims.0.columns: found 3; input should be 'every' or a valid list", claims=[CLAIM | {"columns": 3}]
+    ),
+    "a number among the columns of a claim": sweep(
+        "claims.0.columns.1: found 3; input should be a valid string", claims=[CLAIM | {"columns": ["a", 3]}]
+    ),
+    "against of a claim": sweep(
+        "claims.0.against: found 3; input should be 'all' or a valid list", claims=[CLAIM | {"against": 3}]
+    ),
+    "set in the name": Case(
+        ["sweep", "quickstart", "--set", "name.x=1", "--dry-run"],
+        "--set name.x: name is not a mapping; only the whole of it can be set",
     ),
     "inline": sweep("runtime.backend: found inline; a sweep runs on Ray", base=RUN),
     "second algorithm": sweep(

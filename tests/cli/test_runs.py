@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from fedray.cli import main as cli
+from fedray.cli.runs import OUTCOMES
 from fedray.sweep.storage import Claims, storage, sweep_lock
-from fedray.tracking.store import search
+from fedray.tracking.store import RANK, search
 from fedray.tracking.tracker import Tracker
 from tests.analysis.conftest import store
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
@@ -45,6 +46,10 @@ def test_status_counts_and_says_why(
         f"            {traceback}",
         f"missing     {cells[2]['label']}",
     ]
+
+
+def test_status_knows_every_outcome() -> None:
+    assert {*OUTCOMES, "finished"} == {*RANK, "missing"}
 
 
 def test_rm_leaves_what_another_sweep_shares(

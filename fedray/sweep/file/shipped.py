@@ -31,16 +31,16 @@ def papers() -> list[str]:
 
 
 def located(file: Path) -> Path:
-    """The file itself where it exists, else the shipped sweep of that name.
+    """The file itself where it exists, else the shipped sweep of that name; a folder does not hide it.
 
     Raises:
         UserError: there is neither; it names the nearest shipped sweep.
     """
+    known = names()
+    if file.as_posix() in known and (file.is_dir() or not file.exists()):
+        return folder() / f"{file}.yaml"
     if file.exists() or file.suffix in (".yaml", ".yml"):
         return file
-    known = names()
-    if file.as_posix() in known:
-        return folder() / f"{file}.yaml"
     near = get_close_matches(file.as_posix(), known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "`fedray list sweeps` names those that come with fedray"
     raise UserError(f"{truncated_repr(str(file))}: there is no such file and no shipped sweep of that name; {hint}")
