@@ -3,6 +3,7 @@ every algorithm, model, partition and section with its options."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,3 +30,26 @@ def test_a_corrected_method_gets_new_hashes_alone(monkeypatch: pytest.MonkeyPatc
     names = {name if isinstance(name, str) else name["name"] for name in changed}
     assert names == {"feddyn", "fedsol"}, "and what is built on it"
     assert all("feddyn" in str(algorithm) for algorithm in changed)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "revised"),
+    [
+        ("scaffold", False),
+        ({"name": "scaffold", "variates": "samples"}, True),
+        ({"name": "fedgamma", "variates": "samples"}, True),
+        ({"name": "fedlesam-s", "variates": "samples"}, True),
+        ({"name": "fedsol", "proximal": {"name": "scaffold", "variates": "samples"}}, True),
+        ({"name": "fedsol", "proximal": "scaffold"}, False),
+        ("fedas", True),
+        ({"name": "fedala", "layers": 3}, False),
+        ({"name": "fedala", "layers": 4}, True),
+        ({"name": "fedgloss", "rho": 0, "warmup": 2}, True),
+        ({"name": "fedgloss", "rho": 0, "warmup": 1}, False),
+        ({"name": "fedgloss", "rho": 0, "warmup": 2, "start_rho": 0}, False),
+        ({"name": "fedgloss", "rho_l": 0, "warmup": 2}, False),
+    ],
+)
+def test_only_cells_whose_numbers_were_wrong_have_new_hashes(algorithm: Any, revised: bool) -> None:
+    point = {"data": "digits", "partition": "iid", "model": "lenet", "algorithm": algorithm}
+    assert ('"revision": 1' in json.dumps(RunConfig.parse(point).identity("d"))) == revised

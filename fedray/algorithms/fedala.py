@@ -40,6 +40,11 @@ class FedALA(Algorithm):
     )
     start_epochs: int = Field(10, gt=0, description="passes when W is learnt for the first time (D-70)")
 
+    @property
+    def revision(self) -> int:  # type: ignore[override]
+        """1 from 4 layers on: with so many more than the model has, some were left out that should have been mixed."""
+        return int(self.layers > 3)
+
     def begin(self, c: Client) -> None:
         if not c.first:
             self.mix(c)
@@ -59,7 +64,7 @@ class FedALA(Algorithm):
         """int64: the positions of the parameters of the top layers. The head is the first of them."""
         order = [name for name in layout.names if name not in layout.heads]
         below = list(dict.fromkeys(name.rpartition(".")[0] for name in order))
-        chosen = set(below[len(below) - self.layers + 1 :] if self.layers > 1 else ())
+        chosen = set(below[max(0, len(below) - self.layers + 1) :] if self.layers > 1 else ())
         return layout.mask(lambda name: name in layout.heads or name.rpartition(".")[0] in chosen).nonzero().flatten()
 
     def upload(self, c: Client) -> Uploads:

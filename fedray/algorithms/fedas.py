@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedray.algorithms.base import Algorithm, Client, Forward, Received, Server, Sum, Uploads
+from fedray.algorithms.base import Algorithm, Client, Forward, Received, Server, Sum, Uploads, Vectors
 from fedray.algorithms.fedpac import class_means
 
 
@@ -18,8 +18,9 @@ class FedAS(Algorithm):
     Before that, one pass in batches moves the received body b: b <- b - a ∇ Σ_c mean |f_b(x) - μ_c|², the mean over
     the samples of class c in the batch and over dimensions. μ_c are the mean features of class c by the client's last
     body, or by the one received in its first activity. F_i is Σ |g(y_K)|² over the batches of a pass after training;
-    with `fisher: samples` the mean over single samples, which BatchNorm cannot train on. The personal model is the
-    client's whole last model.
+    with `fisher: samples` the mean over single samples, which BatchNorm cannot train on. Clients send F_i over a power
+    of two near the last cohort's mean of it (in the first round over 1), which the quotient does not notice. The
+    personal model is the client's whole last model.
 
     Readings: each client aligns a copy, where the authors' code hands on what the client before it aligned (D-77); F_i
     is the code's, which grows with the number of batches, here in training mode (D-78); the alignment is per sample
@@ -35,6 +36,7 @@ class FedAS(Algorithm):
     keeps = "head"
     personal = "kept"
     generic = False
+    revision = 1
     align_lr: float = Field(
         0.01,
         ge=0,
@@ -45,6 +47,12 @@ class FedAS(Algorithm):
         16, gt=0, description="samples per batch of the alignment", json_schema_extra={"paper": {"FedAS's code": 16}}
     )
     fisher: Literal["batches", "samples"] = Field("batches", description="how F_i is estimated (D-78)")
+
+    def server_state(self, theta: Tensor) -> Vectors:
+        return Vectors(scale=theta.new_ones(()))
+
+    def message(self, server: Server) -> Vectors:
+        return Vectors(scale=server.state.scale)
 
     def begin(self, c: Client) -> None:
         output, y = c.shard(c.theta if c.first else self.last(c))
@@ -64,13 +72,16 @@ class FedAS(Algorithm):
         return float(squares.sum() if self.fisher == "batches" else squares.mean())
 
     def upload(self, c: Client) -> Uploads:
-        information = self.information(c)
+        weight = self.information(c) / float(c.message.scale)
         c.state.body = c.theta[body(c)]
-        return {"weighted": Sum(c.shared_update, information), "information": Sum(c.theta.new_tensor(information))}
+        return {"weighted": Sum(c.shared_update, weight), "information": Sum(c.theta.new_ones(()), weight)}
 
     def aggregate(self, server: Server, got: Received) -> None:
         step = torch.zeros_like(server.theta).masked_scatter(server.layout.part("body") > 0, got.weighted)
         server.theta = server.theta + server.server_lr * step / got.information.clamp(min=torch.finfo(step.dtype).tiny)
+        mean = server.state.scale * (got.information / server.cohort)
+        power_of_two = mean / (2 * torch.frexp(mean).mantissa)  # the largest below the mean, exactly
+        server.state.scale = torch.where(mean > 0, power_of_two, server.state.scale)
 
     def prepare(self, c: Client) -> None:
         if not c.first:

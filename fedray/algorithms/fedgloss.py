@@ -14,7 +14,8 @@ class FedGloSS(DynamicRegularisation):
 
     u_i = y_K - x~; the server adds the mean update and the mean of all H_i to the unperturbed x. U_old is the last
     round's mean update, so -U_old points uphill; in round 1 it is 0. α is the paper's 1/β, and H_i = -β s_i of its
-    duals s_i. Both radii grow linearly from `start_rho` over the first `warmup` rounds.
+    duals s_i. Radii above 0 grow linearly from `start_rho` over the first `warmup`
+    rounds.
 
     Readings: the server's warm-up ends at its own ρ, where the code's ends at the client's (D-86); the mean of H_i is
     over N, where the code divides by N M (`dual_divisor: product`, D-87); the anchor is the model received, where the
@@ -59,8 +60,15 @@ class FedGloSS(DynamicRegularisation):
         "clients", description="product: the sum of duals is divided by N M, as in the code (D-87)"
     )
 
+    @property
+    def revision(self) -> int:  # type: ignore[override]
+        """1 where the server perturbed although ρ = 0: in a warm-up, but for its first round, whose U_old is 0."""
+        return int(self.rho == 0 < self.start_rho and self.warmup > 1)
+
     def radius(self, full: float, round: int) -> float:
-        """ρ_t of a round (from 0) on the way to `full`."""
+        """ρ_t of a round (from 0) on the way to `full`; 0 in every round where that is 0."""
+        if full == 0:
+            return 0.0
         grown = 1.0 if round >= self.warmup else round / self.warmup
         return full if grown == 1 else self.start_rho + (full - self.start_rho) * grown
 

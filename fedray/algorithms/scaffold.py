@@ -33,6 +33,11 @@ class Scaffold(Proximal):
         "round", description="η in the variates: the round's, or the first round's (FedDC's code, D-23)"
     )
 
+    @property
+    def revision(self) -> int:  # type: ignore[override]
+        """1 with `variates: samples`, which weighed by n_i itself: large shards were taken for divergence."""
+        return int(self.variates == "samples")
+
     def server_state(self, theta: Tensor) -> Vectors:
         return Vectors(c=theta.new_zeros(theta.shape))
 
@@ -51,7 +56,8 @@ class Scaffold(Proximal):
         c.state.c = c.state.c + change
         if self.variates == "uniform":
             return {"c_change": Sum(change)}
-        return {"c_change": Sum(change, c.samples), "samples": Sum(change.new_tensor(float(c.samples)))}
+        share = c.samples / c.total_samples
+        return {"c_change": Sum(change, share), "samples": Sum(change.new_ones(()), share)}
 
     def aggregate(self, server: Server, got: Received) -> None:
         super().aggregate(server, got)

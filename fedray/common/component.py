@@ -27,7 +27,9 @@ class Checked(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     revision: ClassVar[int] = 0
-    """Raised by one where the numbers of this class were wrong and are corrected; see `fedray.common.identity`."""
+    """Raised by one where the numbers of this class were wrong and are corrected; see `fedray.common.identity`.
+
+    A property where only those of some options were wrong."""
 
     def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
         """What of this section enters the identity of a cell (`fedray.common.identity`).

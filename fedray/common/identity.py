@@ -15,6 +15,11 @@ section, algorithm, model, partition or probe enters the identity, with these ex
 
 - Where a component's numbers were wrong, correct them and raise the class attribute `revision` of that component (or
   section) from 0 to 1. It enters only where it is not 0, so that only the cells of that component get new hashes.
+  Where only some options gave wrong numbers, make `revision` a property that says which:
+
+      @property
+      def revision(self) -> int:  # type: ignore[override]
+          return int(self.variates == "samples")
 
 The options of data sets do not enter: the arrays do, by `Dataset.digest`. A class given as `package.module:Class`
 enters with a digest of the source of its module. `tests/test_config.py` holds cells that commit 2f53a38 hashed.

@@ -1,11 +1,13 @@
 """FedAS: FedPer where nothing is aligned and F_i = n_i; what is weighed, aligned and kept."""
 
+from math import floor, log, log2
 from typing import Any
 
 import pytest
 import torch
+from pydantic import Field
 
-from fedray.algorithms.base import Client
+from fedray.algorithms.base import Client, Received, Server, Vectors
 from fedray.algorithms.fedas import FedAS, apart
 from fedray.client import LocalClient
 from fedray.engine.backend import InlineBackend
@@ -13,7 +15,8 @@ from fedray.engine.local_training import personal_client, start_client
 from fedray.engine.messages import ClientTask
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
-from tests.algorithms.digits import final, problem, states
+from fedray.models.network import Layout
+from tests.algorithms.digits import SIZES, TRAINING, final, problem, states
 
 ANYWAY = "tests.algorithms.test_fedas:WeighsBySamples"
 
@@ -30,6 +33,33 @@ def test_without_alignment_and_by_samples_it_is_fedper() -> None:
     assert torch.allclose(left.theta, right.theta, rtol=0, atol=1e-6)
     for i, kept in left.clients.items():
         assert torch.allclose(kept.own, right.clients[i].own, rtol=0, atol=1e-6)
+
+
+class GrowsEachRound(FedAS):
+    """F_i = n_i 2^(e t): as large or small as one likes, and always in the same proportion."""
+
+    e: int = Field(0)
+
+    def information(self, c: Client) -> float:
+        return c.samples * 2.0 ** (self.e * round(log(c.lr / c.first_lr, TRAINING["lr_decay"])))
+
+
+@pytest.mark.parametrize("e", [-14, 14])
+def test_information_of_any_size(e: int) -> None:
+    """In the fourth round 2^-42 n_i, of which exact sums keep nothing, or 2^42 n_i, which they refuse."""
+    grows = {"name": "tests.algorithms.test_fedas:GrowsEachRound", "align_lr": 0, "e": e}
+    left, right = final(grows), final({"name": ANYWAY, "align_lr": 0})
+    assert torch.allclose(left.theta, right.theta, rtol=0, atol=1e-6)
+    weighed = sum(SIZES[int(i)] for i in Simulation(problem("fedas"), InlineBackend()).cohort(3)) / 3
+    assert float(left.server.scale) == 2.0 ** (floor(log2(weighed)) + 3 * e)
+
+
+def test_the_scale_stays_where_there_is_no_information() -> None:
+    server = Server(torch.zeros(2), Vectors(scale=torch.tensor(4.0)), Layout(("a",), ((2,),)), 6, 3)
+    zero = torch.zeros(())
+    FedAS().aggregate(server, Received(Vectors(weighted=torch.zeros(2), information=zero, update=torch.zeros(2))))
+    assert server.state.scale == 4
+    assert torch.equal(server.theta, torch.zeros(2))
 
 
 def test_one_client_weighs_1() -> None:

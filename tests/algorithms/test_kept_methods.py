@@ -172,7 +172,7 @@ class Blocks(nn.Module):
         return self.last(self.second(self.norm(self.first(x))))
 
 
-@pytest.mark.parametrize(("layers", "count"), [(1, 6), (2, 6 + 8), (3, 6 + 8 + 6), (4, 35), (9, 35)])
+@pytest.mark.parametrize(("layers", "count"), [(1, 6), (2, 6 + 8), (3, 6 + 8 + 6), (4, 35), (5, 35), (6, 35), (9, 35)])
 def test_fedala_counts_layers(layers: int, count: int) -> None:
     """2 x 2 + 2, 3 x 2 + 2, 3 + 3, 4 x 3 + 3 parameters from the top (D-69)."""
     method = problem({"name": "fedala", "layers": layers}).config.algorithm

@@ -15,6 +15,11 @@ WMSAM = {"name": "fedwmsam", "rho": 0, "adaptive": False}
 EXACT: list[tuple[dict[str, Any], dict[str, Any] | str, dict[str, Any]]] = [
     ({"name": "fedgloss", "rho": 0, "alpha": 0.3, "rho_l": 0.2}, {"name": "fedspeed", "alpha": 0.3, "rho": 0.2}, {}),
     ({"name": "fedgloss", "rho": 0, "rho_l": 0, "alpha": 0.3}, {"name": "feddyn", "alpha": 0.3}, {}),
+    (
+        {"name": "fedgloss", "rho": 0, "alpha": 0.3, "rho_l": 0.2, "start_rho": 0.2, "warmup": 4},
+        {"name": "fedspeed", "alpha": 0.3, "rho": 0.2},
+        {},
+    ),
     ({"name": "fedgloss", "alpha": 0.3, "rho_l": 0.2}, {"name": "fedspeed", "alpha": 0.3, "rho": 0.2}, {"rounds": 1}),
     ({"name": "fedswa", "rho": 1, "alpha": 1}, "fedavg", {}),
     ({"name": "fedmoswa"}, "fedswa", {"rounds": 1}),
@@ -81,6 +86,7 @@ def test_fedgloss_grows_its_radii() -> None:
     """From 0.01 to 0.21 in four rounds: 0.01, 0.06, 0.11, 0.16, then 0.21."""
     method = FedGloSS(start_rho=0.01, warmup=4)
     assert [method.radius(0.21, t) for t in range(6)] == pytest.approx([0.01, 0.06, 0.11, 0.16, 0.21, 0.21])
+    assert not any(method.radius(0.0, t) for t in range(6))
 
 
 def test_fednsam_goes_where_its_clients_are() -> None:

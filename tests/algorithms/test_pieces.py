@@ -4,15 +4,21 @@ from math import log
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 
 from fedray.algorithms.auxiliary import FedRCL, kl, others
-from fedray.algorithms.base import Output, Vectors
+from fedray.algorithms.base import Output, Received, Server, Sum, Vectors
 from fedray.algorithms.fedsol import FedSOL, Projection
-from fedray.models.network import Layout
+from fedray.algorithms.scaffold import Scaffold
+from fedray.client import Population
+from fedray.datasets.dataset import Dataset, Samples
+from fedray.engine.exact_sum import Accumulator, total
+from fedray.models.network import Layout, Network
+from tests.algorithms.clients import before_its_step
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -127,3 +133,21 @@ def test_projection_leaves_the_orthogonal_part() -> None:
         assert q.norm() <= g.norm() * (1 + 1e-6)
         if conflict:
             assert abs(float(q @ away)) < 1e-5
+
+
+def test_scaffold_weighs_large_shards_by_samples() -> None:
+    """A million samples and three: Δc = 1000, 10 and a cohort of ten give 10 (1e6 · 1000 + 3 · 10)/(1e6 + 3)."""
+    method, sums = Scaffold(variates="samples"), Accumulator()
+    network = Network(nn.Linear(4, 3))
+    x, y = np.zeros((1, 4), np.float32), np.zeros(1, np.int64)
+    population = Population(Samples(x, y, Dataset("test", x, y, x, y, 3), "cpu"), 3, 0, 10, 1_000_003)
+    zero = torch.zeros_like(network.theta)
+    for samples, change in ((10**6, 1000.0), (3, 10.0)):
+        c = before_its_step(network, population, np.zeros(samples, np.int64))
+        c.message, c.state, c.theta = Vectors(c=zero), Vectors(c=zero), c.theta_0 - 0.1 * change
+        for name, upload in method.upload(c).items():
+            assert isinstance(upload, Sum)
+            sums.add(name, upload.vector, upload.weight, terms=10)
+    server = Server(network.theta, Vectors(c=zero), network.layout, clients=1, cohort=10)
+    method.aggregate(server, Received(Vectors(total([sums.sums]), update=zero)))
+    assert torch.allclose(server.state.c, zero + 10 * (1e9 + 30) / 1_000_003, rtol=1e-4)
