@@ -16,7 +16,7 @@ from fedray.common.yaml_files import load_yaml
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import Backend, InlineBackend
-from fedray.engine.device import refuse_missing
+from fedray.engine.device import refuse_missing, threads_kept
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import rounds
 from fedray.engine.problem import Problem
@@ -70,7 +70,7 @@ def simulate(
         refuse_unwritable_store()
     data = data or parsed.data.load()
     problem = Problem.build(parsed, data)
-    with sigterm_as_interrupt(), _ready(problem) as (problem, backend):
+    with sigterm_as_interrupt(), threads_kept(), _ready(problem) as (problem, backend):
         simulation = Simulation(problem, backend, profile)  # tries the model: before there is a run in MLflow
         store = None if checkpoints is None else Checkpoints(Path(checkpoints))
         with bar(parsed.algorithm.name, parsed.training.rounds, progress) as moved:

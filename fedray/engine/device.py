@@ -1,10 +1,11 @@
 """glibc's allocator told to keep freed memory or to give it back, and what is particular to CUDA's devices."""
 
+import contextlib
 import ctypes
 import ctypes.util
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -48,6 +49,16 @@ def _tune_malloc(settings: Mapping[int, int]) -> bool:
 @cache
 def _glibc() -> ctypes.CDLL | None:
     return ctypes.CDLL(ctypes.util.find_library("c")) if platform.libc_ver()[0] == "glibc" else None
+
+
+@contextlib.contextmanager
+def threads_kept() -> Iterator[None]:
+    """A run sets PyTorch's number of threads; at the end of a block it is what it was."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def refuse_missing(device: str) -> None:

@@ -39,7 +39,7 @@ def rounds(
         The state that the run begins with, then that after each round.
 
     Raises:
-        UserError: a checkpoint or a row cannot be written, or a checkpoint was written by a later version.
+        UserError: a checkpoint or a row cannot be written or read, or was written by a later version.
         Diverged: numbers went wrong (`Simulation.step`).
     """
     start = simulation.state()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import fedray
 from fedray.common.errors import UserError
@@ -131,6 +132,15 @@ def test_a_state_is_handed_out_without_a_copy() -> None:
 def test_run_is_the_loop_to_its_end() -> None:
     first = simulation()
     assert run(first.problem, InlineBackend()).state.round == ROUNDS
+
+
+def test_a_run_leaves_the_number_of_threads_as_it_was() -> None:
+    config = simulation().problem.config.resolved() | {"training": {"rounds": 1, "local_steps": 1}}
+    torch.set_num_threads(2)
+    seen = list[int]()
+    fedray.simulate(config, evaluated=lambda row: seen.append(torch.get_num_threads()))
+    assert seen == [1]
+    assert torch.get_num_threads() == 2
 
 
 def test_the_last_rounds_are_all_evaluated() -> None:

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,16 +23,29 @@ from torch import Tensor
 
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
-from fedray.engine.disk.client_files import StoredState, Version, Written, file_name, owned, write, write_states
+from fedray.engine.disk.client_files import (
+    StoredState,
+    Version,
+    Written,
+    file_name,
+    owned,
+    patient,
+    write,
+    write_states,
+)
 from fedray.engine.state import ClientState, State, StateDamaged
 
 log = logging.getLogger("fedray")
 KEPT = 2
 FORMAT = 2
 """Of the manifest. 1, which had no number, kept the states of all clients of a checkpoint in one file."""
-DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
-"""What reading a file raises that this module did not write, or not so."""
-OURS = r"(checkpoint-\d+\.json|(clients|server)-\d+\.safetensors|client-\d+-\d+\.safetensors)(\.\d+\.tmp)?"
+DAMAGE = (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
+"""What reading a file raises that is missing, or that this module did not write, or not so."""
+OURS = (
+    r"(checkpoint-\d+\.json|(clients|server)-\d+\.safetensors|client-\d+-\d+\.safetensors)(\.\d+\.tmp)?"
+    r"|rows\.jsonl\.\d+\.tmp"
+)
+"""Names of the files that a checkpoint or a killed process may have left; `rows.jsonl` itself stays."""
 
 Writer = Callable[[str, Sequence[Version]], dict[int, Written]]
 """Writes states into a directory: `client_files.write_states`, or a backend's, where the states lie."""
@@ -46,9 +60,16 @@ class Checkpoints:
         self._before: dict[int, Written] = {}
 
     def rounds(self) -> list[int]:
-        """Rounds of which a manifest exists, ascending."""
-        paths = self.directory.glob("checkpoint-*.json")
-        names = (re.fullmatch(r"checkpoint-(\d+)\.json", path.name) for path in paths)
+        """Rounds of which a manifest exists, ascending.
+
+        Raises:
+            UserError: the directory cannot be read.
+        """
+        try:
+            found = patient(lambda: os.listdir(self.directory), self.directory)
+        except FileNotFoundError:
+            return []
+        names = (re.fullmatch(r"checkpoint-(\d+)\.json", name) for name in found)
         return sorted(int(match[1]) for match in names if match)
 
     def save(self, state: State, writer: Writer = write_states) -> None:
@@ -56,6 +77,7 @@ class Checkpoints:
 
         Raises:
             OSError: a file cannot be written (disk full, say). The checkpoint before then stays as it was.
+            UserError: a file cannot be read for now; nothing is removed then.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         clients = {i: known for i, known in self._before.items() if state.active.get(i) == known.active}
@@ -93,7 +115,7 @@ class Checkpoints:
         What is damaged is logged and passed over.
 
         Raises:
-            UserError: a checkpoint was written by a later version.
+            UserError: a checkpoint was written by a later version, or a file cannot be read for now.
         """
         for round in reversed(self.rounds()):
             try:
@@ -103,13 +125,14 @@ class Checkpoints:
         return None
 
     def fall_back(self, damaged: StateDamaged) -> State | None:
-        """As `load`, once the checkpoints are gone that name the file of a client's state that cannot be read."""
+        """As `load`, once the checkpoints are gone that name the file of a client's state that is damaged."""
         path, reason = damaged.args
         for round in self.rounds():
             with contextlib.suppress(*DAMAGE):
                 if Path(path).name in _files(self._manifest(round)):
                     self._warn(round, reason)
-                    (self.directory / f"checkpoint-{round}.json").unlink()
+                    manifest = self.directory / f"checkpoint-{round}.json"
+                    patient(manifest.unlink, manifest)
         self._before = {}
         return self.load()
 
@@ -141,7 +164,7 @@ class Checkpoints:
         stored: dict[int, ClientState] = {}
         for i, known in clients.items():
             path = self.directory / file_name(i, known.active)
-            if not dropped and path.stat().st_size != known.nbytes:
+            if not dropped and patient(path.stat, path).st_size != known.nbytes:
                 raise ValueError(f"{path.name} does not have the size it was written with")
             stored[i] = StoredState(str(path), known.sha256)
         server = load(self._read(f"server-{round}.safetensors", manifest["server"]))
@@ -168,7 +191,8 @@ class Checkpoints:
         return _state(manifest, server, clients, {i: manifest["active"][i] for i in clients})
 
     def _manifest(self, round: int) -> dict[str, Any]:
-        document = json.loads((self.directory / f"checkpoint-{round}.json").read_bytes())
+        path = self.directory / f"checkpoint-{round}.json"
+        document = json.loads(patient(path.read_bytes, path))
         if hashlib.sha256(document["manifest"].encode()).hexdigest() != document["sha256"]:
             raise ValueError("the manifest does not have the checksum it was written with")
         manifest: dict[str, Any] = json.loads(document["manifest"])
@@ -188,21 +212,29 @@ class Checkpoints:
     def _read(self, name: str, digest: str) -> bytes:
         if not re.fullmatch(r"(clients|server)-\d+\.safetensors", name):
             raise ValueError(f"{name!r} is not the name of a checkpoint's file")
-        content = (self.directory / name).read_bytes()
+        content = patient((self.directory / name).read_bytes, self.directory / name)
         if hashlib.sha256(content).hexdigest() != digest:
             raise ValueError(f"{name} does not have the checksum it was written with")
         return content
 
     def _prune(self, newest: int, kept: int = KEPT) -> None:
-        # What claims to be newer than the checkpoint just written was damaged, or of a run that was given up.
-        rounds = [round for round in self.rounds() if round <= newest][-kept:]
-        needed = {f"checkpoint-{round}.json" for round in rounds}
-        for round in rounds:
-            with contextlib.suppress(*DAMAGE):  # a damaged manifest needs nothing
-                needed |= _files(self._manifest(round))
+        """Remove all but the last whole checkpoints up to that of the round `newest`, and the files that they need.
+
+        A whole checkpoint of a later round stays: another process has gone on while this one stood still.
+        """
+        needed, whole = set[str](), 0
+        for round in reversed(self.rounds()):
+            try:
+                files = _files(self._manifest(round))
+            except DAMAGE:
+                continue
+            needed |= files | {f"checkpoint-{round}.json"}
+            whole += round <= newest
+            if whole == kept:
+                break
         for path in self.directory.iterdir():
             if re.fullmatch(OURS, path.name) and path.name not in needed:
-                path.unlink()
+                path.unlink(missing_ok=True)
 
 
 def _files(manifest: dict[str, Any]) -> set[str]:

@@ -1,17 +1,23 @@
 """Clients' states as files: one per client and version, hashed where it lies, read when it is needed."""
 
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.engine.state import ClientState, StateDamaged, StateRef, loaded, state_sha256, vectors_sha256
+
+T = TypeVar("T")
+PAUSES = (0.1, 1.0, 3.0)
+"""Seconds before each new attempt at what the file system refuses."""
 
 
 class Version(NamedTuple):
@@ -39,12 +45,40 @@ class StoredState(StateRef):
 
     def load(self) -> Vectors:
         try:
-            state = Vectors(load(Path(self.path).read_bytes()))
-        except (OSError, ValueError, SafetensorError) as error:
+            state = Vectors(load(patient(Path(self.path).read_bytes, self.path)))
+        except (FileNotFoundError, ValueError, SafetensorError) as error:
             raise StateDamaged(self.path, str(error)) from None
         if vectors_sha256(state) != self.sha256:
             raise StateDamaged(self.path, "it does not have the hash it was written with")
         return state
+
+
+def patient(access: Callable[[], T], path: str | Path) -> T:
+    """The result of `access`, tried again a few times.
+
+    That a server of files is away, or that a process has too many of them open, says nothing about a file's content.
+
+    Args:
+        access: reads or removes a file, or lists a folder.
+        path: which one, for the message.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UserError: the file system still refuses.
+    """
+    pauses = list(PAUSES)
+    while True:
+        try:
+            return access()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if not pauses:
+                raise UserError(
+                    f"{path}: the file system says: {error.strerror or error}; the checkpoints stay as they are: "
+                    "run the same command again to resume"
+                ) from None
+        time.sleep(pauses.pop(0))
 
 
 def file_name(client: int, active: int) -> str:

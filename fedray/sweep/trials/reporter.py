@@ -14,7 +14,7 @@ from ray import tune
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.tune.experiment import Trial
 
-from fedray.common.errors import redacted
+from fedray.common.errors import UserError, redacted
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.worker import LESS_MEMORY
 from fedray.sweep.cells import KEPT_PROBLEMS, Cell
@@ -184,8 +184,8 @@ def _drop_states(cell: Cell) -> None:
     """Remove the clients' states of a cell whose run is FINISHED in the store; files that stay only take room."""
     try:
         Checkpoints(directory(cell)).drop_clients()
-    except OSError as error:
-        log.warning("%s: clients' states cannot be removed: %s", directory(cell), error.strerror)
+    except (OSError, UserError) as error:
+        log.warning("%s: clients' states cannot be removed: %s", directory(cell), error)
 
 
 def _nothing() -> None:
