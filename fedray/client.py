@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Forward, Loss, Part, Share
+from fedray.algorithms.base import Client, Forward, Loss, Part, Share
 from fedray.common.errors import UserError
 from fedray.common.rng import generator, torch_draws
 from fedray.common.vectors import Vectors
@@ -136,6 +136,8 @@ class LocalClient:
         self._update: tuple[Tensor, Tensor] | None = None
         self._shared: tuple[Tensor, Tensor] | None = None
         self._in_loss = False
+        self._pass: tuple[str, int, int | None] | None = None
+        self.step_rate: Callable[[Client], float] = lambda c: c.lr
         self.received_buffers = self.network.buffers.clone()
 
     @cached_property
@@ -149,6 +151,10 @@ class LocalClient:
             return self._past_loss + self._step_loss
         known = self._past_loss if self._step_loss is None else self._step_loss
         return torch.zeros((), device=self.theta.device) if known is None else known
+
+    @property
+    def rate(self) -> float:
+        return self.step_rate(self)
 
     @property
     def epoch(self) -> int:
@@ -237,16 +243,9 @@ class LocalClient:
         self._refuse_in_loss()
         self.network.train(True)
         # Float buffers (running statistics) follow the first forward pass of a step only.
-        with contextlib.nullcontext() if self._passes == 0 else self._buffers_kept():
-            try:
-                value, gradients = compute()
-            except ValueError as error:
-                if len(self.y) > 1 or "more than 1 value per channel" not in str(error):
-                    raise
-                raise UserError(
-                    f"training.batch_size: client {self.id} has {self.samples} samples, the last batch one "
-                    "alone, which BatchNorm cannot normalise; choose another size"
-                ) from None
+        kept = contextlib.nullcontext() if self._passes == 0 else self._buffers_kept()
+        with kept, self._one_sample_explained(len(self.y)):
+            value, gradients = compute()
         if self._passes == 0 or (plain and not self._plain_seen):
             self._step_loss = value
         self._plain_seen |= plain
@@ -254,10 +253,36 @@ class LocalClient:
         self.passes["gradients"] += 1
         return gradients
 
+    @contextlib.contextmanager
+    def _one_sample_explained(self, size: int) -> Iterator[None]:
+        """Say which key is to be changed where BatchNorm meets a batch of one sample. size: of the batch."""
+        try:
+            yield
+        except ValueError as error:
+            if size > 1 or "more than 1 value per channel" not in str(error):
+                raise
+            key, found, advice = self._cause_of_one_sample()
+            raise UserError(
+                f"{key}: client {self.id} {found}, and BatchNorm cannot normalise one sample alone; {advice}"
+            ) from None
+
+    def _cause_of_one_sample(self) -> tuple[str, str, str]:
+        """Key, what was found, advice."""
+        if self.samples == 1:
+            return "partition.min_size", "has 1 sample", "choose 2 or more"
+        if self._pass is None:
+            found = f"has {self.samples} samples in batches of {self.batch_size}"
+            return "training.batch_size", found, "choose another size"
+        purpose, drawn, size = self._pass
+        found = f"passes ({purpose}) over {drawn} of its {self.samples} samples in batches of {size or self.batch_size}"
+        if size is None and drawn > 1:
+            return "training.batch_size", found, "choose another size"
+        return "algorithm", found, "change the option of the method that says so"
+
     def full_grad(self, theta: Tensor) -> Tensor:
         total = torch.zeros_like(theta)
         self.network.train(True)
-        with self._buffers_kept():
+        with self._buffers_kept(), self._one_sample_explained(self.samples):
             self._load(theta)
             for x, y in self._chunks():
                 loss = cross_entropy(self.network(x).logits, y, reduction="sum")
@@ -291,11 +316,15 @@ class LocalClient:
     def batches(self, purpose: str, size: int | None = None, share: float = 1.0) -> Iterator[int]:
         rng = generator(self.population.seed, f"{purpose} batches", self.round, self.id)
         order = rng.permutation(self.samples)[: max(1, round(share * self.samples))]
-        size = self.batch_size if size is None else size
-        for k, start in enumerate(range(0, len(order), size)):
-            self.start_step(0, *self.population.samples.batch(self.indices[order[start : start + size]]))
-            self._passes, self._plain_seen = 1, True  # running statistics and the training loss stay as they are
-            yield k
+        step = self.batch_size if size is None else size
+        self._pass = purpose, len(order), size
+        try:
+            for k, start in enumerate(range(0, len(order), step)):
+                self.start_step(0, *self.population.samples.batch(self.indices[order[start : start + step]]))
+                self._passes, self._plain_seen = 1, True  # running statistics and the training loss stay as they are
+                yield k
+        finally:
+            self._pass = None
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         size = -(-self.samples // -(-self.samples // CHUNK))  # about equal: BatchNorm cannot train on a chunk of one
@@ -348,7 +377,7 @@ class SecondModel:
 
     def step(self, theta: Tensor, q: Tensor) -> Tensor:
         mask = self._c.network.moving("all") if self._c.layout.frozen else None
-        return self._descent.step(theta, q, self._c.lr, mask)
+        return self._descent.step(theta, q, self._c.rate, mask)
 
     def use(self, theta: Tensor) -> None:
         self._c.theta = theta

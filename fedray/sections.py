@@ -105,14 +105,20 @@ class Training(Section):
     )
 
     lr_decay_within: Annotated[float, Later()] = Field(
-        1.0, gt=0, le=1, description="factor on η per local epoch within a round (FedACG's code, D-104)"
+        1.0,
+        gt=0,
+        le=1,
+        description="factor on η per local epoch within a round (FedACG's code, D-104); methods that divide by K_i η_t "
+        "or a sum of rates take the round's η_t all the same",
     )
     weight_decay_on: Annotated[Literal["all", "weights"], Later()] = Field(
         "all", description="weights: parameters called bias are not decayed (FedRep's code, D-115)"
     )
     nominal_steps: Annotated[bool, Later()] = Field(
         False,
-        description="methods that divide by K_i divide by epochs x n_i / batch size, whole or not (FL-Simulator, D-23)",
+        description="SCAFFOLD, FedDC, FedCM, FedTOGA, FedWMSAM and what is built on them divide by epochs x n_i / "
+        "batch size, whole or not, in place of K_i (FL-Simulator, D-23); FedMoSWA, FedNova and Scaffnew count the "
+        "steps made",
     )
     last_batch: Annotated[Literal["keep", "drop"], Later()] = Field(
         "keep", description="drop: an epoch's last batch is left out where it is smaller (FedGELA's code, D-120)"

@@ -129,7 +129,7 @@ class SecondModel(Protocol):
         """As `Client.predict`, with the second model's running statistics."""
 
     def step(self, theta: Tensor, q: Tensor) -> Tensor:
-        """The canonical step (clip, weight decay, momentum, η_t) from theta `(P,)` along q `(P,)`; the new theta."""
+        """The canonical step (clip, weight decay, momentum, η_k) from theta `(P,)` along q `(P,)`; the new theta."""
 
     def use(self, theta: Tensor) -> None:
         """In `prepare`: test theta `(P,)` with the second model's running statistics as the personal model."""
@@ -175,6 +175,10 @@ class Client(Protocol):
     @property
     def total_samples(self) -> int:
         """Σ n_j over all clients."""
+
+    @property
+    def rate(self) -> float:
+        """η_k of this local step, by `Algorithm.rate` and `training.lr_decay_within`; η_t before the first one."""
 
     @property
     def epoch(self) -> int:

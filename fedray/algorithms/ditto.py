@@ -135,7 +135,7 @@ class APFL(PersonalBeside):
             by_v, by_a = c.second.grad_with(v, c.local.alpha if self.adaptive else v.new_tensor(self.alpha), loss)
         c.local.v = c.second.step(v, by_v)
         if self.adaptive:
-            c.local.alpha = (c.local.alpha - c.lr * by_a).clamp(0, 1)
+            c.local.alpha = (c.local.alpha - c.rate * by_a).clamp(0, 1)
 
     def upload(self, c: Client) -> Uploads:
         if self.adaptive:

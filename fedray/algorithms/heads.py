@@ -51,7 +51,7 @@ class FedRod(LinearHead):
 
         g, by_head = c.grad_with(c.theta, c.local.head, losses)
         c.local.velocity = c.momentum * c.local.velocity + by_head
-        c.local.head = c.local.head - c.lr * c.local.velocity
+        c.local.head = c.local.head - c.rate * c.local.velocity
         return g
 
     def own(self, output: Output, head: Tensor) -> Tensor:

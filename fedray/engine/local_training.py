@@ -123,13 +123,14 @@ def descend(
     """
     seed, descent = c.population.seed, Descent(c.optimiser)
     augment = generator(seed, f"{purpose}augment", c.round, c.id) if c.population.samples.augment else None
+    c.step_rate = rate
     for k, positions in enumerate(batches(training, c.samples, seed, c.round, c.id, purpose, c.steps)):
         c.start_step(k, *c.population.samples.batch(c.indices[positions], augment))
         y, version = c.theta, c.theta._version
         q, part = direction(c), trained_part(c)
         refuse_changed(algorithm, "c.theta", y, version)
         mask = None if part == "all" and not c.layout.frozen else c.network.moving(part)
-        c.theta = descent.step(c.theta, q, rate(c), mask, decoupled_weight)
+        c.theta = descent.step(c.theta, q, c.rate, mask, decoupled_weight)
 
 
 def train(c: LocalClient, algorithm: Algorithm, training: Training, purpose: str = "") -> None:
@@ -167,7 +168,7 @@ def train_client(
 
     Returns:
         The client (its new state, its update) and every upload, `update` and `buffers` included. The update holds the
-        shared parameters alone, in theta's order.
+        shared parameters alone, in theta's order; `buffers` the running statistics that clients do not keep.
     """
     c = start_client(algorithm, network, population, indices, training, broadcast, task)
     drawn = torch_draws(c.population.seed, "torch", c.round, c.id, c.theta.device)  # dropout
@@ -177,6 +178,7 @@ def train_client(
     if reserved := uploads.keys() & {"update", "buffers", "train_loss", "squares", "sums"}:
         raise ValueError(f"{algorithm.name}: an upload cannot be named {reserved.pop()!r}")
     own, own_buffers = network.index(algorithm.keeps), network.buffer_index(algorithm.keeps)
+    exchanged = network.buffers_beside(algorithm.keeps)
     if len(own):
         c.state[OWN] = c.theta[own]
     if "second" in vars(c):
@@ -187,9 +189,8 @@ def train_client(
             uploads["squares"] = Sum(c.shared_update.square().sum(), task.weight)
     if len(own_buffers):
         c.state[OWN_BUFFERS] = network.buffers[own_buffers]
-    if len(own_buffers) < network.buffers.numel():
-        change = network.buffers - broadcast.buffers
-        uploads["buffers"] = Sum(change.index_fill(0, own_buffers, 0.0), task.weight)
+    if len(exchanged):
+        uploads["buffers"] = Sum((network.buffers - broadcast.buffers)[exchanged], task.weight)
     return c, uploads
 
 

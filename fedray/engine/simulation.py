@@ -65,6 +65,7 @@ class Simulation:
         self.probes = config.evaluation.probes
         network = problem.network("cpu")
         self.layout = network.layout
+        self._exchanged_buffers = network.buffers_beside(config.algorithm.keeps)
         backend.open(problem)
         theta = network.theta.clone()
         with torch_draws(config.seed, "server state"):
@@ -154,7 +155,9 @@ class Simulation:
             s,
             round=s.round + 1,
             theta=server.theta,
-            buffers=s.buffers + sums["buffers"] if "buffers" in sums else s.buffers,
+            buffers=s.buffers.index_add(0, self._exchanged_buffers, sums["buffers"])
+            if "buffers" in sums
+            else s.buffers,
             server=Vectors(server.state, **trained.beside),
             clients={**s.clients, **changed} if changed else s.clients,
             active={**s.active, **dict.fromkeys(changed, s.round + 1)} if changed else s.active,
@@ -164,10 +167,14 @@ class Simulation:
         )
 
     def _received(self, trained: Trained) -> int:
-        """Bytes that the clients of a round receive: parameters and running statistics, the message, the answer."""
+        """Bytes that the clients of a round receive: parameters, running statistics, the message, the answer.
+
+        What they keep of their own is not sent.
+        """
         broadcast, whole = trained.broadcast, len(self._shared) == self.layout.size
-        each = size_in_bytes([broadcast.buffers, *broadcast.message.values(), *([broadcast.theta] * whole)])
+        each = size_in_bytes([*broadcast.message.values(), *([broadcast.theta] * whole)])
         each += 0 if whole else len(self._shared) * broadcast.theta.element_size()
+        each += len(self._exchanged_buffers) * broadcast.buffers.element_size()
         return len(trained.weights) * each + size_in_bytes(trained.replies.values())
 
     @cached_property

@@ -246,6 +246,12 @@ class Network:
         self._buffer_indices[part] = belongs.nonzero().flatten().to(self.buffers.device)
         return self._buffer_indices[part]
 
+    def buffers_beside(self, part: str) -> Tensor:
+        """int64: the positions in `buffers` of the other running statistics, on the device."""
+        outside = torch.ones_like(self._buffer_heads)
+        outside[self.buffer_index(part)] = False
+        return outside.nonzero().flatten().to(self.buffers.device)
+
     def load(self, theta: Tensor) -> None:
         """Make `theta` the module's parameters.
 

@@ -56,6 +56,24 @@ def test_alone_they_are_local_only(options: dict[str, Any], training: dict[str, 
         assert not training or torch.equal(kept.second_buffers, right[i].own_buffers)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "ditto"},
+        {"name": "apfl", "adaptive": True},
+        {"name": "apfl", "adaptive": True, "mix": "logits"},
+        {"name": "fedrod"},
+        "local-only",
+    ],
+)
+def test_a_rate_that_falls_within_the_round_is_everyones(options: Any) -> None:
+    """At 1e-30 of the rate the second epoch moves nothing: models, own heads and mixtures end as after the first."""
+    left, right = final(options, lr_decay_within=1e-30, local_epochs=2), final(options, local_epochs=1)
+    assert torch.equal(left.theta, right.theta)
+    for i, kept in left.clients.items():
+        assert all(torch.equal(vector, right.clients[i][name]) for name, vector in kept.items())
+
+
 @pytest.mark.parametrize("mix", ["parameters", "logits"])
 def test_apfl_without_a_model_of_its_own(mix: str) -> None:
     """a = 0: v stays x⁰ but for weight decay, and the personal model is x."""

@@ -164,5 +164,46 @@ def test_perturbing_nothing_is_refused(perturb: str, model: Any, refused: bool) 
 def test_a_batch_of_one_under_batchnorm_names_the_batch_size() -> None:
     """65 = 4 x 16 + 1 samples of client 3, whose turn comes when it comes."""
     built = problem("fedavg", model="tests.algorithms.test_parts_kept:Partly", clients={"cohorts": [[3]] * 4})
-    with pytest.raises(UserError, match=r"training\.batch_size: client 3 has 65 samples, the last batch one alone"):
+    with pytest.raises(UserError, match=r"training\.batch_size: client 3 has 65 samples in batches of 16, and"):
+        run(built, InlineBackend())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "sizes", "training", "message"),
+    [
+        (
+            {"name": "fedas", "align_batch": 8},
+            (33,),
+            {"batch_size": "full"},
+            r"algorithm: client 0 passes \(alignment\) over 33 of its 33 samples in batches of 8, .*change the option",
+        ),
+        (
+            {"name": "fedas", "align_lr": 0, "fisher": "samples", "align_batch": 40},
+            (33,),
+            {"batch_size": "full"},
+            r"algorithm: client 0 passes \(fisher\) over 33 of its 33 samples in batches of 1, ",
+        ),
+        (
+            {"name": "fedala", "share": 0.25, "layers": 9},
+            (36,),
+            {"batch_size": 8, "last_batch": "drop"},
+            r"training\.batch_size: client 0 passes \(mix 0\) over 9 of its 36 samples in batches of 8, .*another size",
+        ),
+        (
+            {"name": "fedala", "share": 0.1, "layers": 9},
+            (10,),
+            {"batch_size": "full"},
+            r"algorithm: client 0 passes \(mix 0\) over 1 of its 10 samples in batches of 10, .*change the option",
+        ),
+        ("fedavg", (1, 30), {}, r"partition\.min_size: client 0 has 1 sample, and BatchNorm .*; choose 2 or more"),
+        ("mimelite", (1, 30), {}, r"partition\.min_size: client 0 has 1 sample, and BatchNorm"),
+    ],
+)
+def test_a_sample_alone_under_batchnorm_names_what_left_it_alone(
+    algorithm: Any, sizes: tuple[int, ...], training: dict[str, Any], message: str
+) -> None:
+    """A client of a single sample, a pass of the method's own, or the share of the shard that it takes."""
+    model = "tests.algorithms.test_parts_kept:Partly"
+    built = problem(algorithm, sizes, per_round=1, model=model, clients={"cohorts": [[0]] * 4}, **training)
+    with pytest.raises(UserError, match=rf"^{message}"):
         run(built, InlineBackend())

@@ -60,6 +60,16 @@ def test_running_statistics_are_sent_both_ways() -> None:
     assert result.state.sent == (2 * 3 * 4 * (P + NORM + RUNNING),) * 2
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "sent"),
+    [("fedbn", P), ("fedper", P - HEAD + NORM + RUNNING), ("lg-fedavg", HEAD), ("local-only", 0)],
+)
+def test_running_statistics_that_clients_keep_are_not_sent(algorithm: str, sent: int) -> None:
+    """They belong where the parameters of their layer do, here to the body."""
+    result = run(problem(algorithm, model={"feature_norm": "batch"}), InlineBackend())
+    assert result.state.sent == (2 * 3 * 4 * sent,) * 2
+
+
 def test_only_what_took_part_counts() -> None:
     """Cohorts of 1, 3 and 2 clients: six transfers each way; a row holds what was sent up to its round."""
     cohorts = {"total": 4, "per_round": 2, "cohorts": [[0], [1, 2, 3], [0, 3]]}
