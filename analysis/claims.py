@@ -17,6 +17,7 @@ from analysis.claiming.decide import NOT_RUN, Decided, Verdict, decide
 from analysis.claiming.page import page
 from analysis.claiming.read import Claims, find, read
 from analysis.claiming.runs import Price, hours_spent, runs_of
+from analysis.compare import ENDED
 from analysis.output import written
 from analysis.reading.collect import SweepTable
 
@@ -37,7 +38,9 @@ def line(one: Decided, price: Price) -> str:
     parts = [f"{one.whole.status:<14}  {one.claim.name}: {one.claim.says}"]
     if len(one.columns) > 1:
         parts.append(", ".join(f"{status} in {n} of {len(one.columns)} columns" for status, n in counts.items()))
-    parts += [text for text in (ours(one.whole), theirs(one), seeds(one.whole), cost(one, price)) if text]
+    parts += [
+        text for text in (ours(one.whole), theirs(one), seeds(one.whole), lost(one.whole), cost(one, price)) if text
+    ]
     return " | ".join(parts)
 
 
@@ -61,6 +64,12 @@ def seeds(found: Verdict) -> str:
     return counted(low, "seed") if low == high else f"{low} to {high} seeds"
 
 
+def lost(found: Verdict) -> str:
+    """Seeds that ended without a number, of the comparison that has most; empty for none."""
+    most = max((pair.lost for pair in found.pairs), default=0)
+    return f"{counted(most, 'seed')} without a number (diverged, ended early, or never at the target)" if most else ""
+
+
 def counted(n: int, noun: str) -> str:
     """`1 seed`, `2 seeds`."""
     return f"{n} {noun}" + "s" * (n != 1)
@@ -70,7 +79,7 @@ def cost(one: Decided, price: Price) -> str:
     """Hours of training spent, and what the missing cells would take."""
     spent = hours_spent(one.cells)
     parts = [f"cost {spent:.3g} h"] if spent else []
-    cells = list(one.cells.loc[one.cells["status"] != "finished", "cell"])
+    cells = list(one.cells.loc[~one.cells["status"].isin(["finished", *ENDED]), "cell"])
     missing = [one.sweep.configs[cell] for cell in cells]
     missing += [config for cell in cells for config in one.sweep.after.get(cell, ())]
     if missing:
@@ -81,7 +90,7 @@ def cost(one: Decided, price: Price) -> str:
 
 def _priced(found: tuple[float, float] | None, measured: bool) -> str:
     if found is None:
-        return "(the size of the data is not known)"
+        return "(not known: its data are not here, or it names a class of your own)"
     return f"{found[1]:.3g} h" if measured else f"{found[0]:.2g} gradients of a batch"
 
 

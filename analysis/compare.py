@@ -24,6 +24,9 @@ from analysis.statistics.ranks import Ranks, ranks
 from analysis.statistics.significance import MOST_SEEDS, POWER, holm, seeds_needed, sign_flip_p, student_p
 from fedray.common.errors import UserError, unknown
 
+ENDED = ("diverged", "stopped", "pruned")
+"""Outcomes without a number that another call of the sweep would only repeat."""
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -118,7 +121,7 @@ def compared(
     """
     cells = one_per_seed(sweep, metric, rows, columns)
     differences, lower = paired(cells, to, confidence), lower_is_better(metric, sweep.cells)
-    means = cells.groupby(["_column", "_row"])["_value"].mean().unstack()
+    means = cells.groupby(["_column", "_row"])["_value"].agg(lambda of_seeds: of_seeds.mean(skipna=False)).unstack()
     return Comparison(
         sweep.name,
         to,
@@ -133,14 +136,21 @@ def compared(
 
 
 def one_per_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", columns: str = "") -> pd.DataFrame:
-    """The cells with `_row`, `_column` and `_value` (NaN for what has not finished, or never reached the target).
+    """The cells with `_row`, `_column`, `_value` and `_lost`.
+
+    `_value` is NaN for what has not finished, or never reached the target; `_lost` says that no value will come: the
+    run was ended, or it never reached the target.
 
     Raises:
         UserError: for an unknown metric or key, or where several runs share method, setting and seed.
     """
     cells = sweep.cells.assign(_value=values(sweep, metric), _row=labels(sweep.cells, rows))
     columns = columns or separating(cells, "partition", cells["_row"])
-    cells = cells.assign(_column=labels(cells, columns), _value=cells["_value"].replace(NEVER, math.nan))
+    cells = cells.assign(
+        _column=labels(cells, columns),
+        _value=cells["_value"].replace(NEVER, math.nan),
+        _lost=cells["status"].isin(ENDED) | (cells["_value"] == NEVER),
+    )
     if cells.duplicated(["_row", "_column", "seed"]).any():
         raise UserError(f"--cols: with {columns!r} several runs share method, setting and seed; name what differs")
     return cells

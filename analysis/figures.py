@@ -17,7 +17,7 @@ file of their own. PNG and PDF.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +35,8 @@ from analysis.drawing.sensitivity import sensitivity, varied
 from analysis.drawing.style import COLOURS, HATCHES, WIDTH, axes, over_seeds, save, styled, with_legend
 from analysis.reading.axes import labels
 from analysis.reading.collect import Collected, collect
-from analysis.reading.metrics import DEFAULT, NEVER, history, of_parts, title, values
+from analysis.reading.metrics import DEFAULT, NEVER, history, is_rounds, of_parts, title, values
+from analysis.reading.plugins import refuse_foreign
 from fedray.common.component import Component
 from fedray.common.errors import UserError, unknown
 from fedray.datasets import data_source
@@ -66,17 +67,17 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
     if not value:
         rounds = sorted({round for found in read.values() for round in found})
         raise UserError(f"--round: found {at}; {metric}_{parts[0]} was logged at {', '.join(map(str, rounds))}")
-    figures = {}
+    figures, logged = {}, {run_id for run_id, _ in value}
     for setting, panel in cells.groupby("_column", sort=False):
         groups = [
-            (method, [run_id for run_id in group["run_id"] if (run_id, parts[0]) in value])
+            (method, [run_id for run_id in group["run_id"] if run_id in logged])
             for method, group in methods_of(cells, panel)
         ]
         drawn = [(k, method, ids) for k, (method, ids) in enumerate(groups) if ids]
         when = "the last evaluated round" if at is None else f"round {at}"
         figure, area = axes("", f"{Component.symbol(metric)} at {when}", str(setting))
         for place, (k, method, ids) in enumerate(drawn):
-            heights = pd.DataFrame([[value[run_id, part] for part in parts] for run_id in ids])
+            heights = pd.DataFrame([[value.get((run_id, part), np.nan) for part in parts] for run_id in ids])
             area.bar(
                 np.arange(len(parts)) + 0.8 * ((place + 0.5) / len(drawn) - 0.5),
                 heights.mean(),
@@ -163,7 +164,7 @@ def partitions(sweep: Collected) -> dict[str, Figure]:
         Data, partition and number of clients -> figure.
 
     Raises:
-        UserError: the data are not here.
+        UserError: the data are not here, or data or partition are classes of your own.
     """
     cells = sweep.cells.assign(
         _setting=labels(sweep.cells, "data,partition"), _clients=sweep.cells.get("clients.total", "")
@@ -171,6 +172,7 @@ def partitions(sweep: Collected) -> dict[str, Figure]:
     figures = {}
     for cell, setting, clients in zip(cells["cell"], cells["_setting"], cells["_clients"], strict=True):
         config = sweep.configs[cell]
+        refuse_foreign("--kind partition", {name: config[name] for name in ("data", "partition")})
         data = data_source(config["data"]).load()
         shards = partition(config["partition"]).split(data, config["clients"]["total"], config["seed"])
         name = f"{setting} {clients} clients" if cells["_clients"].nunique() > 1 else setting
@@ -232,19 +234,24 @@ def main(
     for what, figures in drawn.items():
         for path in save(figures, out, "-".join(filter(None, (name, what, metric.replace(",", "-"))))):
             sys.stdout.write(f"{path}\n")
-    for what, names in _left_out(sweep, kind, metric):
+    for what, names in _left_out(sweep, drawn, metric):
         sys.stdout.write(f"not drawn, {what}: {'; '.join(names)}\n")
 
 
-def _left_out(sweep: Collected, kind: str, metric: str) -> Iterator[tuple[str, list[str]]]:
-    """Why -> the labels of the cells that the figures do not contain."""
-    cells = sweep.cells[:0] if kind == "partition" else sweep.cells
+def _left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Iterator[tuple[str, list[str]]]:
+    """Why -> the labels of the cells that the figures, by their names, do not contain."""
+    cells = sweep.cells[:0] if "partition" in drawn else sweep.cells
     for status, group in cells[cells["status"] != "finished"].groupby("status"):
         yield str(status), list(group["label"])
     finished = cells[cells["status"] == "finished"]
-    for name in metric.split(",") if kind in ("", "curves") and metric else ():
-        if len(lacking := finished[finished[f"metrics.{name}"].isna()]):
-            yield f"without {name}", list(lacking["label"])
+    if any(name.startswith(("curves", "by-")) for name in drawn):
+        for name in filter(None, metric.split(",")):
+            if len(lacking := finished[finished[f"metrics.{name}"].isna()]):
+                yield f"without {name}", list(lacking["label"])
+    elif is_rounds(metric):
+        rounds = values(sweep, metric)[finished.index]
+        if len(lacking := finished[rounds.isna() | (rounds == NEVER)]):
+            yield "never at the target, or without one", list(lacking["label"])
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from mlflow.exceptions import MlflowException
 from analysis.drawing.style import axes, save, styled
 from analysis.hessian import Landscape, filter_normalised, surface, top_eigenvalues
 from analysis.output import made
+from analysis.reading.plugins import refuse_foreign
 from fedray.common.errors import UserError, unknown
 from fedray.common.rng import generator
 from fedray.common.yaml_files import parse_yaml
@@ -157,11 +158,7 @@ def _read(client: MlflowClient, run: str) -> tuple[RunConfig, str, str]:
         raise UserError(f"--run: {run} is a sweep; one of its cells is required")
     path = Path(client.download_artifacts(run, "config.yaml"))
     config: dict[str, Any] = parse_yaml(path.read_text(encoding="utf-8"), "--run")
-    for section in ("algorithm", "model"):
-        if ":" in config[section]["name"]:
-            raise UserError(
-                f"--run: {section} is {config[section]['name']}, a plug-in; fedray imports no class that a store names"
-            )
+    refuse_foreign("--run", config)
     parsed = RunConfig.parse(config)
     if parsed.algorithm.keeps != "none":
         raise UserError(f"--run: {parsed.algorithm.name} has no global model: each client keeps its own parameters")

@@ -9,7 +9,7 @@ run) and `clients` (CSV, a row per run and client) give what entries are made of
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,17 @@ from analysis.drawing.panels import labelled
 from analysis.output import written
 from analysis.reading.axes import labels, searched_rows, separating
 from analysis.reading.collect import Collected, SweepTable, collect
-from analysis.reading.metrics import DEFAULT, held_out, is_rounds, lower_is_better, selecting, title, values
+from analysis.reading.metrics import (
+    DEFAULT,
+    evaluations,
+    held_out,
+    is_rounds,
+    lower_is_better,
+    rounds_between,
+    selecting,
+    title,
+    values,
+)
 from analysis.tabling import tuned
 from analysis.tabling.clients import accuracies
 from analysis.tabling.formats import FORMATS, run_by_run
@@ -75,7 +85,8 @@ def build(
     settings = cells.groupby("_column")["_setting"].nunique()
     entries = {key: averaged(group, settings[key[1]]) if over else entry(group) for key, group in groups.items()}
     names = list(dict.fromkeys(cells["_row"])), list(dict.fromkeys(cells["_column"]))
-    ratio, notes = is_rounds(metric), _notes(cells, metric, over) + said
+    ratio, notes = is_rounds(metric), _notes(sweep, cells, metric, over) + said
+    entries = _as_printed(entries, ratio)
     if sweep.search.keys:
         names = best_first(sweep, cells), names[1]
         notes.append(
@@ -101,9 +112,7 @@ def build(
         entries,
         _ranks(entries, names[1], lower_is_better(metric, cells)),
         notes,
-        1 if ratio else 2,
         reference,
-        ratio,
         paper,
     )
 
@@ -139,10 +148,11 @@ def by_client(sweep: Collected) -> pd.DataFrame:
 
 
 def best_first(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
-    """The rows of a search by the mean of what selects; rows that have not finished come last, in the file's order."""
+    """The rows of a search by the mean of what selects; rows of which a run has not finished come last, as they are."""
     by = selecting(sweep)
     value = cells[f"metrics.{by}"] if f"metrics.{by}" in cells else pd.Series(math.nan, cells.index)
-    means = value.where(cells["status"] == "finished").groupby(cells["_row"], sort=False).mean()
+    of_row = value.where(cells["status"] == "finished").groupby(cells["_row"], sort=False)
+    means = of_row.agg(lambda runs: runs.mean(skipna=False))
     return list(means.sort_values(ascending=lower_is_better(by, cells), kind="stable").index)
 
 
@@ -162,18 +172,33 @@ def _change(entry: Entry, reference: Entry | None, ratio: bool) -> float | None:
     return reference.mean / entry.mean if ratio else entry.mean - reference.mean
 
 
+def _as_printed(entries: Mapping[tuple[str, str], Entry], rounds: bool) -> dict[tuple[str, str], Entry]:
+    """The entries with their digits: one for rounds; else two, or as many as show three figures of a column's largest.
+
+    So a column of losses below 0.1 is not a column of 0.00.
+    """
+    digits = {}
+    for column in {column for _, column in entries}:
+        largest = max((abs(one.mean) for key, one in entries.items() if key[1] == column and one.mean), default=1.0)
+        digits[column] = 1 if rounds else max(2, 2 - math.floor(math.log10(largest)))
+    return {key: replace(one, digits=digits[key[1]], is_round=rounds) for key, one in entries.items()}
+
+
 def _ranks(entries: dict[tuple[str, str], Entry], columns: Sequence[str], lower: bool) -> dict[tuple[str, str], int]:
-    ranks = {}
+    """Ranks of whole entries within their columns; what is printed alike shares one."""
+    ranks = dict[tuple[str, str], int]()
     for column in columns:
-        whole = {key: one.mean for key, one in entries.items() if key[1] == column and one.whole and key[0] != BEST}
-        order = sorted({round(mean, 2) for mean in whole.values() if mean is not None}, reverse=not lower)
-        for key, mean in whole.items():
-            if mean is not None and round(mean, 2) in order[:2] and len(whole) > 1:
-                ranks[key] = order.index(round(mean, 2)) + 1
+        whole = {
+            key: round(one.mean, max(2, one.digits))
+            for key, one in entries.items()
+            if key[1] == column and one.whole and key[0] != BEST and one.mean is not None
+        }
+        order = sorted(set(whole.values()), reverse=not lower)
+        ranks |= {key: order.index(mean) + 1 for key, mean in whole.items() if mean in order[:2] and len(whole) > 1}
     return ranks
 
 
-def _notes(cells: pd.DataFrame, metric: str, over: str) -> list[str]:
+def _notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) -> list[str]:
     notes = []
     cells = cells[cells["_row"] != BEST]
     seeds = cells.groupby(["_row", "_column"])["seed"].nunique()
@@ -196,16 +221,17 @@ def _notes(cells: pd.DataFrame, metric: str, over: str) -> list[str]:
     if mixed.any():
         notes.append(f"{mixed.sum()} entries mix runs that differ by more than the seed; --cols can name what by")
     if metric.startswith("last10_") and "metrics.evaluations" in cells:
-        few = cells.loc[cells["metrics.evaluations"] < 10, "metrics.evaluations"]
+        counts = evaluations(cells, metric)
+        few = counts[counts < 10]
         if len(few):
             notes.append(
                 f"{len(few)} runs have fewer than 10 evaluated rounds (as few as {few.min():.0f}): the mean of those"
             )
-    if is_rounds(metric) and "evaluation.every" in cells:
-        every = sorted({int(n) for n in cells["evaluation.every"].dropna()})
-        if every != [1]:
+    if is_rounds(metric):
+        every = sorted({rounds_between(sweep, run) for run in cells.loc[cells["status"] == "finished", "run_id"]})
+        if every and every != [1]:
             notes.append(
-                f"evaluated every {' or '.join(map(str, every))} rounds, so the target was met up to that much earlier"
+                f"evaluated every {' or '.join(map(str, every))} rounds, so the target may have been met earlier"
             )
     bad = cells[~cells["status"].isin(["finished", "missing", "running"])]
     notes += [

@@ -4,11 +4,14 @@ A comparison is a method and a rival in a column; its gaps are paired by seed an
 comparison has a region of gaps that bear the claim out. The claim holds where all 95 % intervals lie inside their
 regions: all of them have to, so no correction is needed. It does not hold where an interval lies outside; there one is
 enough, so those intervals are corrected for the number of comparisons (Bonferroni). Otherwise it is not told apart.
+
+Seeds whose runs diverged, were ended or never reached the target have no gap and never will. What is left would say how
+the methods compare where both go well, so it decides nothing: the claim has no number.
 """
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -16,14 +19,14 @@ import pandas as pd
 from analysis.compare import one_per_seed
 from analysis.reading.axes import labels, separating
 from analysis.reading.collect import SweepTable
-from analysis.reading.metrics import lower_is_better
+from analysis.reading.metrics import COUNTED, lower_is_better
 from analysis.statistics.intervals import Interval, student
 from analysis.tables import averaged_over
 from analysis.tabling.published import best_others, printed_values, tables
 from fedray.common.errors import UserError
 from fedray.sweep.file.claims import Claim
 
-HOLDS, REFUTED, OPEN, NOT_RUN = "holds", "does not hold", "not told apart", "not run yet"
+HOLDS, REFUTED, OPEN, NOT_RUN, LOST = "holds", "does not hold", "not told apart", "not run yet", "no number"
 CONFIDENCE = 0.95
 
 
@@ -37,7 +40,9 @@ class Pair:
     gaps: tuple[float, ...]
     printed: float | None = None
     exact: bool = False
-    """Whether the metric is counted on the model, so that no seed changes it."""
+    """Whether the metric is counted, not measured, so that no seed changes it."""
+    lost: int = 0
+    """Seeds without a gap for good: a run of them has ended without a number."""
 
     @property
     def mean(self) -> float | None:
@@ -120,16 +125,18 @@ def decide(claim: Claim, sweep: SweepTable) -> Decided:
 
 def verdict(claim: Claim, pairs: Sequence[Pair], comparisons: int) -> str:
     """The status of pairs, `comparisons` of which the claim has in all."""
-    if not any(pair.gaps for pair in pairs):
+    if not any(pair.gaps or pair.lost for pair in pairs):
         return NOT_RUN
     low, high = (claim.by, math.inf) if claim.relation == "better" else (-claim.by, claim.by)
     strict = 1 - (1 - CONFIDENCE) / comparisons
     for pair in pairs:
         found = pair.bounds(strict)
-        if found is not None and (found.high < low or found.low > high):
+        if not pair.lost and found is not None and (found.high < low or found.low > high):
             return REFUTED
-    if not all(pair.gaps for pair in pairs):
+    if not all(pair.gaps or pair.lost for pair in pairs):
         return NOT_RUN
+    if any(pair.lost for pair in pairs):
+        return LOST
     bounds = [pair.interval for pair in pairs]
     inside = [found is not None and found.low > low and found.high < high for found in bounds]
     return HOLDS if all(inside) else OPEN
@@ -180,10 +187,13 @@ def _pairs(claim: Claim, cells: pd.DataFrame) -> list[Pair]:
         (str(row), str(column)): _by_seed(group, settings[str(column)])
         for (row, column), group in cells.groupby(["_row", "_column"], sort=False)
     }
+    lost = {
+        (str(row), str(column)): set(group.loc[group["_lost"], "seed"])
+        for (row, column), group in cells.groupby(["_row", "_column"], sort=False)
+    }
     lower = lower_is_better(claim.metric, cells)
-    exact = claim.metric == "relative_flops"
     return [
-        Pair(column, row, rival, _gaps(claim, value[row, column], value[rival, column], lower), exact=exact)
+        _pair(claim, (column, row, rival), (value[row, column], value[rival, column]), lost, lower)
         for column in settings
         for row, rival in duels
         if (row, column) in value and (rival, column) in value
@@ -196,15 +206,29 @@ def _by_seed(group: pd.DataFrame, settings: int) -> pd.Series:
     return by_seed.mean()[by_seed.count() == settings]
 
 
-def _gaps(claim: Claim, ours: pd.Series, theirs: pd.Series, lower: bool) -> tuple[float, ...]:
-    both = pd.concat([ours.rename("ours"), theirs.rename("theirs")], axis=1).dropna()
-    return tuple(_turned(claim, float(a), float(b), lower) for a, b in zip(both["ours"], both["theirs"], strict=True))
+def _pair(
+    claim: Claim,
+    names: tuple[str, str, str],
+    values: tuple[pd.Series, pd.Series],
+    lost: Mapping[tuple[str, str], set[str]],
+    lower: bool,
+) -> Pair:
+    """The pair of a column, a row and a rival, from seed -> value of row and rival, and the seeds that are lost."""
+    column, row, rival = names
+    both = pd.concat([values[0].rename("ours"), values[1].rename("theirs")], axis=1).dropna()
+    turned = [_turned(claim, float(a), float(b), lower) for a, b in zip(both["ours"], both["theirs"], strict=True)]
+    gaps = tuple(gap for gap in turned if gap is not None)
+    without = len(lost[row, column] | lost[rival, column]) + len(turned) - len(gaps)
+    alike = claim.metric.startswith("megabytes_") and len(gaps) > 1 and len(set(gaps)) == 1
+    return Pair(column, row, rival, gaps, exact=claim.metric in COUNTED or alike, lost=without)
 
 
-def _turned(claim: Claim, ours: float, theirs: float, lower: bool) -> float:
-    """The gap in the claim's unit, positive where ours is better."""
+def _turned(claim: Claim, ours: float, theirs: float, lower: bool) -> float | None:
+    """The gap in the claim's unit, positive where ours is better; None for a percentage of 0."""
     gap = (ours - theirs) * (-1 if lower else 1)
-    return gap if claim.unit == "points" else 100 * gap / abs(theirs)
+    if claim.unit == "points":
+        return gap
+    return 100 * gap / abs(theirs) if theirs else None
 
 
 def _with_printed(claim: Claim, cells: pd.DataFrame, pairs: list[Pair], published: str) -> list[Pair]:

@@ -1,13 +1,14 @@
 """The runs that decide a claim: of the store, or, where the sweep has not been run, the cells that its file means."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analysis.reading.collect import Search, SweepTable, collect
-from fedray.common.errors import UserError
+from analysis.reading.collect import Search, SweepTable, UnknownSweep, collect
+from analysis.reading.plugins import foreign
 from fedray.common.yaml_files import load_yaml
 from fedray.config import RunConfig
 from fedray.sweep.estimate import key, seconds
@@ -15,6 +16,7 @@ from fedray.sweep.file.shipped import located
 from fedray.sweep.gradients import gradients
 from fedray.sweep.grid import Sweep, drawn
 from fedray.sweep.stages import at_first_draws
+from fedray.tracking.store import StoreNotFound
 from fedray.tracking.tracker import flat
 
 
@@ -32,7 +34,7 @@ def runs_of(name: str, file: Path) -> SweepTable:
         found = collect(name)
         if found.name == name:  # a smoke version decides nothing
             return found
-    except UserError:  # no store yet, or none that knows this sweep
+    except (StoreNotFound, UnknownSweep):
         pass
     if "base" in load_yaml(file) and (own := Sweep.load(file)).name == name:
         return expected(own)
@@ -85,7 +87,7 @@ class Price:
         self._known: dict[str, tuple[float, float] | None] = {}
 
     def of(self, configs: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
-        """Gradients and hours of all; None where the size of some data is not known."""
+        """Gradients and hours of all; None where some data or a class of the user's own are not here."""
         found = [self._one(config) for config in configs]
         whole = [one for one in found if one is not None]
         if len(whole) < len(found):
@@ -95,6 +97,9 @@ class Price:
     def _one(self, config: Mapping[str, Any]) -> tuple[float, float] | None:
         identity = repr({part: value for part, value in config.items() if part != "seed"})
         if identity not in self._known:
+            if any(path.partition(":")[0] not in sys.modules for path in foreign(config)):
+                self._known[identity] = None  # the store names a class that this process has not imported
+                return None
             run = RunConfig.parse(dict(config))
             count = gradients(run)
             each = seconds(key(run), run.runtime.torch_device) / 3600 if self.measured and count is not None else 0.0

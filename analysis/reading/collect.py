@@ -19,6 +19,10 @@ from fedray.tracking.store import best_runs, metrics, open_store, search, status
 from fedray.tracking.tracker import flat
 
 
+class UnknownSweep(UserError):
+    """The store knows no sweep of that name."""
+
+
 @dataclass(frozen=True)
 class SweepTable:
     """The cells of a sweep, whether any of them has been run or not.
@@ -64,9 +68,14 @@ class Collected(SweepTable):
     client: MlflowClient
     runs: dict[str, Run]
     parent: Run
+    read: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict, kw_only=True, repr=False)
+    """Histories that were asked for."""
 
     def history(self, run_id: str, metric: str) -> dict[int, float]:
-        return dict(sorted((m.step, float(m.value)) for m in self.client.get_metric_history(run_id, metric)))
+        if (run_id, metric) not in self.read:
+            points = self.client.get_metric_history(run_id, metric)
+            self.read[run_id, metric] = dict(sorted((point.step, float(point.value)) for point in points))
+        return self.read[run_id, metric]
 
     def artefact(self, run_id: str, name: str) -> bytes | None:
         """A file of a run; None where the run has none of that name."""
@@ -89,7 +98,8 @@ def collect(name: str) -> Collected:
         name: of the sweep.
 
     Raises:
-        UserError: the sweep is unknown.
+        UnknownSweep: the store does not know it.
+        UserError: the store cannot be used.
     """
     client, experiment = open_store()
     sweeps = search(client, experiment, "tags.`fedray.kind` = 'sweep'")
@@ -98,10 +108,10 @@ def collect(name: str) -> Collected:
         print(f"{name}: only its smoke version has been run; this is {name}-smoke", file=sys.stderr)
         name += "-smoke"
     if name not in parents:
-        raise (
-            unknown("sweep", name, parents)
+        raise UnknownSweep(
+            str(unknown("sweep", name, parents))
             if parents
-            else UserError(f"sweep: {name!r} is not in this store, which holds no sweep at all")
+            else f"sweep: {name!r} is not in this store, which holds no sweep at all"
         )
     cells = _expected(client, parents[name])
     best = best_runs(client, experiment, [cell["hash"] for cell in cells])

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.reading.axes import labels, separating
 from analysis.reading.collect import SweepTable
-from analysis.reading.plugins import words
+from analysis.reading.plugins import refuse_foreign, words
 from fedray.algorithms import algorithm
 from fedray.common.errors import UserError, unknown
 from fedray.config import RunConfig
@@ -83,7 +83,7 @@ def values(sweep: SweepTable, metric: str) -> pd.Series:
     finished = cells["status"] == "finished"
     if is_rounds(metric):
         target = rounds_target(metric)
-        targets = pd.Series(target, cells.index) if target is not None else _best_of(cells, metric.partition(":")[2])
+        targets = pd.Series(target, cells.index) if target is not None else _best_of(sweep, metric.partition(":")[2])
         return pd.Series(
             [
                 _first_round(sweep, run_id, wanted) if done and pd.notna(wanted) else np.nan
@@ -100,10 +100,17 @@ def values(sweep: SweepTable, metric: str) -> pd.Series:
             cells.index,
         )
     column = f"metrics.final_{metric}" if f"metrics.final_{metric}" in cells else f"metrics.{metric}"
-    if finished.any() and (column not in cells or cells.loc[finished, column].isna().any()):
+    if finished.any() and column not in cells:
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
         raise unknown("--metric", metric, [*have, "rounds_to:PERCENT", "rounds_to:METHOD", *COUNTED])
-    return cells[column].where(finished) if column in cells else pd.Series(np.nan, cells.index)
+    if column not in cells:
+        return pd.Series(np.nan, cells.index)
+    if len(lacking := cells.loc[finished & cells[column].isna(), "label"]):
+        raise UserError(
+            f"--metric: found {metric!r}, which {len(lacking)} of {finished.sum()} finished runs have not logged, "
+            f"{lacking.iloc[0]} among them"
+        )
+    return cells[column].where(finished)
 
 
 def history(sweep: SweepTable, run_id: str, metric: str) -> dict[int, float]:
@@ -147,6 +154,21 @@ def rounds_target(metric: str) -> float | None:
     return float(target)
 
 
+def rounds_between(sweep: SweepTable, run_id: str) -> int:
+    """The most rounds from one to the next for which a finished run has the accuracy that meets a target."""
+    rounds = list(_accuracies(sweep, run_id))
+    return max((later - earlier for earlier, later in zip([0, *rounds], rounds, strict=False)), default=0)
+
+
+def evaluations(cells: pd.DataFrame, metric: str) -> pd.Series:
+    """How often the runs have logged a metric; of the personal ones, which are rarer, by their configuration."""
+    counts = pd.to_numeric(cells["metrics.evaluations"])
+    if "personal" not in metric or "evaluation.personal.every" not in cells:
+        return counts
+    every, rounds = (pd.to_numeric(cells[key]) for key in ("evaluation.personal.every", "training.rounds"))
+    return counts.where(counts.isna() | every.isna(), -(-rounds // every))
+
+
 def held_out(sweep: SweepTable) -> bool:
     """Whether every cell holds samples out, on which its best round is selected."""
     return "data.validation.fraction" in sweep.cells and bool(sweep.cells["data.validation.fraction"].notna().all())
@@ -183,16 +205,16 @@ def lower_is_better(metric: str, cells: pd.DataFrame) -> bool:
     return any(word in metric for word in LOWER_IS_BETTER)
 
 
-def _best_of(cells: pd.DataFrame, method: str) -> pd.Series:
+def _best_of(sweep: SweepTable, method: str) -> pd.Series:
     """For each cell the best test accuracy that a method's run of the same setting and seed had."""
+    cells = sweep.cells
     rows = labels(cells, "algorithm")
     if method not in set(rows):
         raise unknown("--metric", f"rounds_to:{method}", {f"rounds_to:{row}" for row in rows})
     settings = labels(cells, separating(cells, "partition", rows))
     done = (cells["status"] == "finished") & (rows == method)
-    best = pd.to_numeric(cells["metrics.best_test_accuracy"]) if done.any() else pd.Series(np.nan, cells.index)
     found = {
-        key: best[index]
+        key: max(_accuracies(sweep, cells.loc[index, "run_id"]).values(), default=np.nan)
         for index, key in zip(cells.index, zip(settings, cells["seed"], strict=True), strict=True)
         if done[index]
     }
@@ -200,12 +222,7 @@ def _best_of(cells: pd.DataFrame, method: str) -> pd.Series:
 
 
 def _counted(metric: str, config: dict[str, Any]) -> float:
-    for section in ("algorithm", "model"):
-        if ":" in config[section]["name"]:
-            raise UserError(
-                f"--metric: {metric} of {config[section]['name']}, a plug-in, cannot be "
-                "counted: fedray imports no class that a store names"
-            )
+    refuse_foreign(f"--metric {metric}", config)
     run = RunConfig.parse(config)
     if metric == "relative_flops":
         return relative_compute(run)
@@ -221,6 +238,9 @@ def _cost(method: str, model: str, shape: tuple[int, ...], classes: int) -> Cost
 
 
 def _first_round(sweep: SweepTable, run_id: str, target: float) -> float:
-    """By the generic accuracy where the run has logged it, which is the test accuracy where a global model gives it."""
-    found = history(sweep, run_id, "generic_accuracy") or history(sweep, run_id, "test_accuracy")
-    return next((float(t) for t, value in found.items() if value >= target), NEVER)
+    return next((float(t) for t, value in _accuracies(sweep, run_id).items() if value >= target), NEVER)
+
+
+def _accuracies(sweep: SweepTable, run_id: str) -> dict[int, float]:
+    """By round the generic accuracy where the run has logged it: the test accuracy where a global model gives it."""
+    return history(sweep, run_id, "generic_accuracy") or history(sweep, run_id, "test_accuracy")

@@ -9,6 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from fedray.common.errors import UserError
+from fedray.sweep.grid import COMPONENTS
+
 
 @dataclass(frozen=True)
 class Words:
@@ -31,6 +34,20 @@ def attached(cells: pd.DataFrame, written: Iterable[Mapping[str, Any]]) -> pd.Da
     if merged != Words():
         cells.attrs["plugins"] = vars(merged)
     return cells
+
+
+def foreign(config: Mapping[str, Any]) -> list[str]:
+    """The classes outside of fedray that a configuration names. Of a store's configuration none is imported."""
+    probes = config.get("evaluation", {}).get("probes", ())
+    sections = [config[name] for name in COMPONENTS if name in config]
+    named = [one["name"] if isinstance(one, Mapping) else str(one) for one in (*sections, *probes)]
+    return [name for name in named if ":" in name]
+
+
+def refuse_foreign(option: str, config: Mapping[str, Any]) -> None:
+    """Raise UserError where a configuration of the store names a class outside of fedray. option: for the message."""
+    if names := foreign(config):
+        raise UserError(f"{option}: {names[0]} is a plug-in; fedray imports no class that a store names")
 
 
 def words(cells: pd.DataFrame) -> Words:

@@ -54,7 +54,8 @@ def latex(table: ResultTable) -> str:
     lines += [
         " & ".join([_tex(row), *(cell((row, column)) for column in table.columns)]) + r" \\" for row in table.rows
     ]
-    lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in table.notes), r"\end{table}"]
+    notes = (" ".join(note.split()) for note in table.notes)  # a failure's message may have lines
+    lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in notes), r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 
@@ -62,12 +63,13 @@ def comma_separated(table: ResultTable) -> str:
     """The table as CSV, one line per entry.
 
     Returns:
-        Row, column, mean, std, seeds, and how many seeds have which other outcome. Then, if requested, `delta`
-        (`speedup` for rounds), and the paper's `published`, `published_std`, `difference`.
+        Row, column, mean, std, seeds, and how many seeds have which other outcome. Then, if requested, `delta`, or of
+        rounds `speedup`, and the paper's `published`, `published_std`, `difference`.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    change = ["speedup" if table.ratio else "delta"] if table.reference else []
+    kinds = {entry.is_round for entry in table.entries.values()} if table.reference else set()
+    change = [name for name, is_round in (("delta", False), ("speedup", True)) if is_round in kinds]
     paper = ["published", "published_std", "difference"] if table.paper else []
     writer.writerow(["row", "column", "mean", "std", "seeds", "others", *change, *paper])
     for (row, column), entry in table.entries.items():
@@ -79,7 +81,7 @@ def comma_separated(table: ResultTable) -> str:
             str(entry.seeds),
             " ".join(f"{status}={n}" for status, n in sorted(entry.others.items())),
         ]
-        line += [_number(entry.change)] if change else []
+        line += [_number(entry.change) if (name == "speedup") == entry.is_round else "" for name in change]
         line += (
             [
                 _number(entry.printed.value if entry.printed else None),
@@ -111,11 +113,9 @@ def _filled(table: ResultTable, key: Key, written: Callable[[str], str], emphasi
     entry = table.entries.get(key)
     if entry is None:
         return ""
-    value = emphasis.get(table.ranks.get(key, 0), "{}").format(written(_value(entry.mean, entry.std, table.digits)))
+    value = emphasis.get(table.ranks.get(key, 0), "{}").format(written(_value(entry.mean, entry.std, entry.digits)))
     return " ".join(
-        part
-        for part in (value, written(_change(table, entry)), written(_printed(table, entry)), written(entry.note()))
-        if part
+        part for part in (value, written(_change(entry)), written(_printed(entry)), written(entry.note())) if part
     )
 
 
@@ -125,17 +125,17 @@ def _value(mean: float | None, std: float | None, digits: int) -> str:
     return f"{mean:.{digits}f}" + (f" ± {std:.{digits}f}" if std is not None else "")
 
 
-def _change(table: ResultTable, entry: Entry) -> str:
+def _change(entry: Entry) -> str:
     if entry.change is None:
         return ""
-    return f"({entry.change:.2f}×)" if table.ratio else f"({entry.change:+.2f})"
+    return f"({entry.change:.2f}×)" if entry.is_round else f"({entry.change:+.{entry.digits}f})"
 
 
-def _printed(table: ResultTable, entry: Entry) -> str:
+def _printed(entry: Entry) -> str:
     if entry.printed is None:
         return ""
-    difference = "" if entry.difference is None else f", {entry.difference:+.{table.digits}f}"
-    return f"[{_value(entry.printed.value, entry.printed.std, table.digits)}{difference}]"
+    difference = "" if entry.difference is None else f", {entry.difference:+.{entry.digits}f}"
+    return f"[{_value(entry.printed.value, entry.printed.std, entry.digits)}{difference}]"
 
 
 def _number(value: float | None) -> str:
@@ -171,6 +171,7 @@ TEX = str.maketrans(
         "±": r"$\pm$",
         "×": r"$\times$",
         "≥": r"$\geq$",
+        "‖": r"$\|$",
     }
 )
 

@@ -28,8 +28,12 @@ class Entry:
     others: Counter[str]
     """How many seeds have which other outcome (missing, failed, diverged, stopped, running, interrupted, never)."""
     change: float | None = None
-    """Against the reference: its difference, or for rounds the speed-up; None where either is not whole."""
+    """Against the reference: its difference, or of a round the speed-up; None where either is not whole."""
     printed: Printed | None = None
+    digits: int = 2
+    """Behind the point, where it is printed."""
+    is_round: bool = False
+    """Whether it is the number of a round, so that its change is a speed-up."""
 
     @property
     def whole(self) -> bool:
@@ -58,11 +62,8 @@ class ResultTable:
     ranks: dict[tuple[str, str], int]
     """1 for the best complete entry of a column, 2 for the second best (equal values share a rank)."""
     notes: list[str]
-    digits: int = 2
     reference: str = ""
     """The row to which `Entry.change` refers."""
-    ratio: bool = False
-    """Whether that is a speed-up."""
     paper: str = ""
     """The published table beside ours."""
     label: str = ""
@@ -159,8 +160,6 @@ def side_by_side(tables: Mapping[str, ResultTable]) -> ResultTable:
         entries,
         ranks,
         list(notes),
-        first.digits,
         first.reference,
-        first.ratio,
         first.paper,
     )

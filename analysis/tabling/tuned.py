@@ -64,6 +64,7 @@ def _values(one: Mapping[str, Any], cells: pd.DataFrame) -> str:
 
 
 def _budget(one: Mapping[str, Any]) -> str:
-    gradients = "" if one["gradients"] is None else f", {one['gradients']:.3g} gradients of a batch"
+    most = "at most " if one["scheduler"] else ""  # what a scheduler ended early is counted whole
+    gradients = "" if one["gradients"] is None else f", {most}{one['gradients']:.3g} gradients of a batch"
     lost = "" if one["finished"] == one["draws"] else f" ({one['draws'] - one['finished']} did not finish)"
-    return f"{one['draws']} draws{lost}, {one['rounds']} rounds{gradients}; scored {one['score']:.2f}"
+    return f"{one['draws']} draws{lost}, {most}{one['rounds']} rounds{gradients}; scored {one['score']:.2f}"

@@ -108,6 +108,7 @@ class Drift(Probe):
         "drift_between": "distance between local models",
         "divergence": "mean square distance of local models from the new global one",
     }
+    lower_is_better = frozenset(metrics)
 
     def check(self, algorithm: Algorithm) -> None:
         _refuse_without_global_model(self.name, algorithm)

@@ -132,11 +132,27 @@ def maker(sweep: Sweep, problems: Problems) -> Callable[[dict[str, Any]], Cell]:
             raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
         if run.data.validation is None:
             _refuse_unvalidated(sweep)
+        if sweep.learns:
+            refuse_unlogged(run, sweep.select)
         cell = problems.cell(run, label(point, run, varied))
         problems.check(cell)
         return cell
 
     return make
+
+
+def refuse_unlogged(run: RunConfig, select: str) -> None:
+    """Raise UserError where a run will not log the metric that selects."""
+    lacking = ""
+    if ("personal" in select or "generic" in select) and run.evaluation.personal is None:
+        lacking = "the cells have no `evaluation.personal`"
+    elif "validation_" in select.replace("validation_accuracy", "").replace("validation_loss", ""):
+        if run.data.validation is None or run.data.validation.source != "clients":
+            lacking = "no samples of clients are held out (`from: clients`)"
+        elif "validation_client" in select and run.algorithm.keeps != "none":
+            lacking = f"{run.algorithm.name} has no global model"
+    if lacking:
+        raise UserError(f"select: found {select}, but {lacking}")
 
 
 def _refuse_unvalidated(sweep: Sweep) -> None:

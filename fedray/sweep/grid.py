@@ -141,6 +141,8 @@ class Sweep(Section):
             ):
                 if is_given:
                     raise UserError(f"{key}: without `search` there is nothing to draw")
+        if self.stop and self.learns:
+            raise UserError("stop: found with optuna, which could not learn from what `stop` ends; leave one out")
         for key in (key for space in self.spaces for key in space if self.learns):
             if key.partition(".")[0] in ("data", "runtime"):
                 raise UserError(
@@ -170,8 +172,11 @@ class Sweep(Section):
                 f"final.seeds: {min(both)} is also in tune.seeds; a seed that helped to choose says nothing about "
                 "the choice"
             )
-        for key in self.keys:
-            if key == "seed" or key.startswith("data.validation"):
+        if self.stop:
+            raise UserError("stop: found beside `tune`, which could not choose what `stop` ends; leave one out")
+        held = found(self.base, "data.validation") is not None
+        for key in [*self.keys, *(["base.data.validation"] if held else [])]:
+            if key == "seed" or key.removeprefix("base.").startswith("data.validation"):
                 raise UserError(f"{key}: belongs to `tune` and `final`, which say it for each stage")
         if on_test_set(self.select) and self.tune.validation is not None:
             raise UserError(f"tune.validation: select is {self.select}, which does not look at it; leave one out")

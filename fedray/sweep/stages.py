@@ -9,7 +9,7 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.datasets.base import Validation
 from fedray.sweep import plan as planning
-from fedray.sweep.cells import maker
+from fedray.sweep.cells import maker, refuse_unlogged
 from fedray.sweep.file.sections import lower_is_better, on_test_set
 from fedray.sweep.file.space import Space, at_edge, draw, written
 from fedray.sweep.gradients import training_gradients
@@ -29,7 +29,6 @@ SHARED = (
     "searcher",
     "select",
     "scheduler",
-    "stop",
 )
 """What the tune stage takes over from the file."""
 
@@ -79,7 +78,6 @@ def final(sweep: Sweep, configs: Sequence[Mapping[str, Any]]) -> Sweep:
         "base": sweep.base,
         "cases": {"chosen": [dict(config) for config in configs]},
         "grid": held | {"seed": list(sweep.final.seeds)},
-        "stop": sweep.stop,
         "claims": sweep.claims,
     }
     return Sweep.model_validate(document)
@@ -190,6 +188,7 @@ def run_stages(
     if only:
         raise UserError("--only: the final stage follows from the whole tune stage; run the file whole")
     first = planned(tuning(sweep), file, force)
+    _refuse_undecided(first, file)
     if dry_run:
         _show(first, address)
         if first.to_run or force:
@@ -209,6 +208,15 @@ def run_stages(
         _show(second, address)
         return 0
     return drive(second, max_concurrent, address)
+
+
+def _refuse_undecided(plan: Plan, file: str) -> None:
+    """Raise UserError where the cells of a tune stage will not log what chooses, before hours are spent on them."""
+    try:
+        for cell in plan.cells.values():
+            refuse_unlogged(cell.run, plan.sweep.select)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
 
 
 def told(choice: Choice, select: str) -> str:

@@ -74,3 +74,13 @@ def test_refusals(store: Tracker, to: str, confidence: float, columns: str, mess
     with pytest.raises(UserError) as error:
         compared(collect("sweep"), to, confidence=confidence, columns=columns)
     assert message in str(error.value)
+
+
+def test_a_setting_that_lacks_a_seed_ranks_nobody(store: Tracker) -> None:
+    """At α = 0.1 ρ=0.1 has 99 with one seed, diverged with the other, and is not first by the seed that is left."""
+    cells = [cell(a, alpha, seed) for alpha in (10, 0.5, 0.1) for a in (FEDAVG, SMALL) for seed in (0, 1)]
+    outcomes = [("finished", history(v)) for v in (70, 71, 60, 61, 70, 71, 60, 61, 70, 71, 99)] + [("diverged", [])]
+    write(store, cells, {one["hash"]: outcome for one, outcome in zip(cells, outcomes, strict=True)})
+    found = compared(collect("sweep"), "fedavg").ranks
+    assert found is not None
+    assert (found.mean, found.settings) == ({"fedavg": 1, "fedsam": 2}, 2)

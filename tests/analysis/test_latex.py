@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,16 +30,23 @@ def compiler() -> str:
 
 def test_a_table_with_everything_compiles(tmp_path: Path) -> None:
     """Every symbol, every character that TeX reads otherwise, in titles, rows, columns, notes; all kinds of entries."""
-    odd = "a_b 100% c&d #1 $x^2 {y} ~z \\ ρ α β κ μ λ τ γ Λ η Φ ± × ≥ <|>"
+    odd = "a_b 100% c&d #1 $x^2 {y} ~z \\ ρ α β κ μ λ τ γ Λ η Φ ± × ≥ ‖ <|>"
     entries = {
         ("row", "plain"): Entry(80.0, 1.5, 3, Counter(), -1.25, Printed(81.0, 0.5)),
         (odd, "plain"): Entry(None, None, 0, Counter(missing=2, diverged=1)),
         ("row", odd): Entry(90.0, None, 1, Counter(), 1.5, Printed(None, None)),
     }
     ranks = {("row", "plain"): 1, ("row", odd): 2}
-    for ratio in (False, True):
+    for is_round in (False, True):
         table = ResultTable(
-            odd, ["row", odd], ["plain", odd], entries, ranks, [odd], reference="row", ratio=ratio, label="tab:a_b.1"
+            odd,
+            ["row", odd],
+            ["plain", odd],
+            {key: replace(one, is_round=is_round) for key, one in entries.items()},
+            ranks,
+            [odd],
+            reference="row",
+            label="tab:a_b.1",
         )
         source = tmp_path / "table.tex"
         source.write_text(DOCUMENT % latex(table), encoding="utf-8")

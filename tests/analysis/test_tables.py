@@ -358,7 +358,7 @@ def test_relative_flops_are_counted_for_the_runs_model(store: Tracker) -> None:
     assert list(table.ranks.values()) == [2, 1]
     cells[0]["config"]["model"] = {"name": "os:path"}
     write(store, cells, {}, "own")
-    with pytest.raises(UserError, match="relative_flops of os:path, a plug-in"):
+    with pytest.raises(UserError, match="relative_flops: os:path is a plug-in"):
         build(collect("own"), "relative_flops")
 
 

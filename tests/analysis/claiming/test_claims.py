@@ -97,6 +97,27 @@ def test_before_anything_has_run(empty_store: Path, tmp_path: Path, monkeypatch:
     assert result.output.startswith("not run yet     better: ρ = 0.5 beats <b>FedAvg | 0 seeds | 6 cells would cost ")
 
 
+def test_a_store_that_cannot_be_used_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that nothing has been run."""
+    (tmp_path / "store.db").write_text("no database", encoding="utf-8")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'store.db'}")
+    result = CliRunner().invoke(app, ["claims", str(own(tmp_path))])
+    assert "MLFLOW_TRACKING_URI" in str(result.exception)
+    assert "not run yet" not in result.output
+
+
+def test_what_diverged_is_neither_priced_nor_promised(store: Tracker, tmp_path: Path) -> None:
+    cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1, 2)]
+    outcomes = [("diverged", []) if "0.5" in one["hash"][:10] else ("finished", history(70)) for one in cells]
+    write(store, cells, {one["hash"]: outcome for one, outcome in zip(cells, outcomes, strict=True)})
+    lines = CliRunner().invoke(app, ["claims", str(own(tmp_path))]).output.splitlines()
+    assert lines[0] == (
+        "no number       better: ρ = 0.5 beats <b>FedAvg | 0 seeds | 3 seeds without a number (diverged, ended early, "
+        "or never at the target)"
+    )
+    assert "fedray sweep" not in "".join(lines)
+
+
 def test_a_file_with_two_stages_is_priced_with_both(
     empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

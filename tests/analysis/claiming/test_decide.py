@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from analysis.claiming.decide import HOLDS, NOT_RUN, OPEN, REFUTED, Pair, decide, verdict
+from analysis.claiming.decide import HOLDS, LOST, NOT_RUN, OPEN, REFUTED, Pair, decide, verdict
 from analysis.reading.collect import collect
 from fedray.common.errors import UserError
 from fedray.sweep.file.claims import Claim
@@ -104,6 +104,55 @@ def test_averages_take_whole_seeds(store: Tracker) -> None:
     found = decide(claim(method="fedsam ρ=0.5", against=["fedavg"], over="partition"), collect("sweep"))
     assert found.whole.pairs[0].gaps == pytest.approx((2, 2.1, 2.05))
     assert found.whole.status == HOLDS
+
+
+def of_seeds(store: Tracker, status: str, fedavg: list[object], small: list[object]) -> None:
+    """A run of each method and seed; what is not a history has ended with `status`."""
+    cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(len(small))]
+    outcomes = [("finished", one) if isinstance(one, list) else (status, history(1)) for one in (*fedavg, *small)]
+    write(store, cells, {one["hash"]: outcome for one, outcome in zip(cells, outcomes, strict=True)})
+
+
+def runs(*accuracies: float | None) -> list[object]:
+    return [None if accuracy is None else history(accuracy) for accuracy in accuracies]
+
+
+@pytest.mark.parametrize("status", ["diverged", "stopped", "pruned"])
+def test_seeds_that_ended_without_a_number_decide_nothing(store: Tracker, status: str) -> None:
+    """The three seeds left lead by 5, 5.1, 5.2 (or trail by them), but with two others fedsam has no accuracy."""
+    of_seeds(store, status, runs(80, 60, 70, 75, 65), runs(85, 65.1, 75.2, None, None))
+    found = decide(claim(), collect("sweep")).whole
+    assert (found.status, found.seeds, found.pairs[0].lost) == (LOST, (3, 3), 2)
+    assert decide(claim(by=6), collect("sweep")).whole.status == LOST  # survivors do not refute either
+    assert verdict(claim(), [*pairs([-5.0, -5.1, -5.2]), *found.pairs], 2) == REFUTED  # another rival does
+
+
+def test_failed_seeds_are_still_to_run(store: Tracker) -> None:
+    of_seeds(store, "failed", runs(80, 60, 70, 75), runs(None, None, None, None))
+    assert decide(claim(), collect("sweep")).whole.status == NOT_RUN
+
+
+def test_a_target_that_is_never_reached(store: Tracker) -> None:
+    """fedavg never gets to 90 %, which fedsam does in round 2: there is no number of rounds to compare with."""
+    of_seeds(store, "failed", [history(70, 80)] * 3, [history(70, 95)] * 3)
+    found = decide(claim(metric="rounds_to:90"), collect("sweep")).whole
+    assert (found.status, found.seeds, found.pairs[0].lost) == (LOST, (0, 0), 3)
+
+
+def test_a_percentage_of_nothing(store: Tracker) -> None:
+    of_seeds(store, "failed", runs(0, 50, 50), runs(10, 55, 56))
+    found = decide(claim(unit="percent"), collect("sweep")).whole.pairs[0]
+    assert (found.gaps, found.lost) == (pytest.approx((10, 12)), 1)
+
+
+def test_bytes_are_counted(store: Tracker) -> None:
+    """4 MB against 6 with both seeds: no seed will change that. One seed alone shows nothing."""
+    cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
+    rows = [[row | {"megabytes_up": 6.0 if k < 2 else 4.0} for row in history(1)] for k in range(4)]
+    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    assert decide(claim(metric="megabytes_up"), collect("sweep")).whole.status == HOLDS
+    write(store, [cells[0], cells[2]], {}, "one seed")
+    assert decide(claim(metric="megabytes_up"), collect("one seed")).whole.status == OPEN
 
 
 @pytest.mark.parametrize(

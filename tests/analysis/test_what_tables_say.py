@@ -1,0 +1,132 @@
+"""What a table's entries, order and notes say where numbers are small, rare, few, or of several kinds."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from analysis.figures import bars, main
+from analysis.reading.collect import collect
+from analysis.tables import build
+from analysis.tabling.formats import comma_separated, latex, markdown
+from fedray.common.errors import UserError
+from fedray.tracking.records import CellRun
+from fedray.tracking.tracker import Tracker
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
+
+
+def test_small_numbers_have_three_figures(store: Tracker) -> None:
+    """0.0011 and 0.0049 are not both 0.00, and not tied."""
+    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
+    rows = [[row | {"proximal_loss": value} for row in history(1)] for value in (0.0011, 0.0049)]
+    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    table = build(collect("sweep"), "proximal_loss", reference="fedavg")
+    text = markdown(table)
+    assert "**0.00110** (+0.00000)" in text
+    assert "<u>0.00490</u> (+0.00380)" in text
+
+
+def test_local_models_that_drift_less_are_better(store: Tracker) -> None:
+    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
+    rows = [[row | {"drift": value} for row in history(1)] for value in (2.0, 1.0)]
+    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    table = build(collect("sweep"), "drift")
+    assert table.ranks == {("fedsam", "dirichlet α=0.5"): 1, ("fedavg", "dirichlet α=0.5"): 2}
+    assert r"drift $\|$y\_i - x$\|$" in latex(table)
+
+
+@pytest.mark.parametrize("metrics", ["rounds_to:80,test_accuracy", "test_accuracy,rounds_to:80"])
+def test_speed_ups_and_differences_side_by_side(store: Tracker, metrics: str) -> None:
+    """fedavg: 80 % in round 2, 81 at the end; fedsam: in round 1, 83 at the end. Twice as fast, 2 points better."""
+    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
+    rows = [history(70, 81), history(82, 83)]
+    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    table = build(collect("sweep"), metrics, reference="fedavg")
+    text = markdown(table)
+    assert "**1.0** (2.00×)" in text
+    assert "**83.00** (+2.00)" in text
+    lines = list(csv.DictReader(io.StringIO(comma_separated(table))))
+    (rounds,) = (line for line in lines if line["row"] == "fedsam" and "rounds_to" in line["column"])
+    (accuracy,) = (line for line in lines if line["row"] == "fedsam" and "test_accuracy" in line["column"])
+    assert (rounds["speedup"], rounds["delta"], accuracy["speedup"], accuracy["delta"]) == ("2", "", "", "2")
+
+
+def test_a_draw_with_a_seed_that_diverged_is_not_the_first_row(store: Tracker) -> None:
+    cells = [
+        cell(a, 0.5, seed) | {"search": {"keys": ["algorithm.rho"], "select": "last10_test_accuracy"}}
+        for a in (LARGE, SMALL)
+        for seed in (0, 1)
+    ]
+    outcomes = [("finished", history(99)), ("diverged", []), ("finished", history(70)), ("finished", history(72))]
+    write(store, cells, {one["hash"]: outcome for one, outcome in zip(cells, outcomes, strict=True)})
+    assert build(collect("sweep")).rows == ["fedsam ρ=0.1", "fedsam ρ=0.5"]
+
+
+def test_the_best_accuracy_of_a_method_is_the_best_where_samples_are_held_out(store: Tracker) -> None:
+    """fedavg selects round 2 (62 %) on the held-out samples; its best test accuracy is 70, fedsam's in round 3."""
+    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
+    rows = [history(70, 62), history(50, 65, 71)]
+    for accuracy, row in zip((40, 60), rows[0], strict=True):
+        row["validation_accuracy"] = accuracy
+    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    table = build(collect("sweep"), "rounds_to:fedavg")
+    assert [table.entries[row, table.columns[0]].mean for row in table.rows] == [1, 3]
+
+
+def test_rounds_that_are_tested_rarely_are_said(store: Tracker) -> None:
+    """The generic accuracy of fine-tuned models is known in rounds 2 and 5 alone, whatever `evaluation.every`."""
+    rows = history(10, 10, 10, 10, 10)
+    rows[1]["generic_accuracy"], rows[4]["generic_accuracy"] = 50, 85
+    one = cell(FEDAVG, 0.5, 0)
+    write(store, [one], {one["hash"]: ("finished", rows)})
+    notes = build(collect("sweep"), "rounds_to:80").notes
+    assert "evaluated every 3 rounds, so the target may have been met earlier" in notes
+
+
+def test_a_mean_of_few_personal_evaluations_says_so(store: Tracker) -> None:
+    """20 rounds, all evaluated, personal models in rounds 10 and 20."""
+    rows = [row | {"personal_accuracy": 50.0} for row in history(*range(20))]
+    one = cell(FEDAVG, 0.5, 0)
+    one["config"] |= {"training": {"rounds": 20}, "evaluation": {"personal": {"every": 10}}}
+    write(store, [one], {one["hash"]: ("finished", rows)})
+    few = "1 runs have fewer than 10 evaluated rounds (as few as 2): the mean of those"
+    assert few in build(collect("sweep"), "last10_personal_accuracy").notes
+    assert few not in build(collect("sweep"), "last10_test_accuracy").notes
+
+
+def test_a_message_of_several_lines_stays_a_comment(store: Tracker) -> None:
+    one = cell(FEDAVG, 0.5, 0)
+    parent, run = store.open_sweep("sweep", "", [one]), CellRun()
+    store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent)
+    store.close_cell(run, "failed", {}, "first\n\\input{more}")
+    lines = latex(build(collect("sweep"))).splitlines()
+    assert next(line for line in lines if "more" in line).startswith("% failed: ")
+
+
+def test_a_metric_that_some_runs_lack_is_named_with_one_of_them(store: Tracker) -> None:
+    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
+    rows = [[row | {"drift": 1.0} for row in history(1)], history(1)]
+    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    message = "--metric: found 'drift', which 1 of 2 finished runs have not logged, fedsam-0.1-0.5-0 among them"
+    with pytest.raises(UserError, match=message):
+        build(collect("sweep"), "drift")
+
+
+def test_bars_of_runs_with_other_layers(store: Tracker) -> None:
+    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
+    rows = [[row | {name: 1.0} for row in history(1)] for name in ("lambda_fc1", "lambda_fc2")]
+    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    (figure,) = bars(collect("sweep"), "lambda").values()
+    heights = [[bar.get_height() for bar in each.patches] for each in figure.axes[0].containers if each.patches]
+    assert [[height == 1 for height in each] for each in heights] == [[True, False], [False, True]]
+
+
+def test_figures_name_the_runs_that_never_reached_the_target(
+    store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
+    rows = [history(70, 90), history(70, 75)]
+    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    main("sweep", "methods", metric="rounds_to:80", out=tmp_path)
+    assert "not drawn, never at the target, or without one: fedsam-0.1-0.5-0" in capsys.readouterr().out
