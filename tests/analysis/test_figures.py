@@ -134,7 +134,7 @@ def test_accuracy_by_what_was_sent(store: Tracker, tmp_path: Path) -> None:
     assert np.asarray(axes.lines[0].get_xydata()).tolist() == [[2, 20], [4, 30]]
     main("sweep", "curves", x="megabytes_sent", out=tmp_path)
     assert [path.suffix for path in sorted(tmp_path.glob("sweep-by-megabytes_sent*"))] == [".pdf", ".png"]
-    with pytest.raises(UserError, match="--metric"):
+    with pytest.raises(UserError, match="--x"):
         curves(collect("sweep"), x="kilometres")
 
 
