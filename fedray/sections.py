@@ -10,6 +10,7 @@ from fedray.algorithms.fedexp import Extrapolation
 from fedray.common.component import Checked
 from fedray.common.errors import UserError
 from fedray.common.identity import EXCLUDED, Later
+from fedray.common.options import Allowed
 from fedray.evaluation import registry
 from fedray.evaluation.probe import Probe
 
@@ -25,7 +26,9 @@ class Clients(Section):
     """Who exists and who takes part in a round."""
 
     total: int = Field(100, gt=0, le=10**7, description="N: number of clients")
-    per_round: int | float = Field(10, gt=0, description="M: a number, or a fraction of total (0.1; 1.0 is everyone)")
+    per_round: Annotated[int | float, Allowed("integer in (0, total] or a fraction in (0.0, 1.0]")] = Field(
+        10, gt=0, description="M: a number, or a fraction of total (0.1; 1.0 is everyone)"
+    )
     sampling: Literal["fixed", "bernoulli"] = Field(
         "fixed", description="fixed: exactly M without replacement; bernoulli: each client with probability M/N"
     )
@@ -73,7 +76,9 @@ class Training(Section):
         None, gt=0, le=10**6, description="passes over the client's shard per round; default 5"
     )
     local_steps: int | None = Field(None, gt=0, le=10**9, description="mini-batches per round, instead of local_epochs")
-    batch_size: int | Literal["full"] = Field(50, description="samples per batch, or `full` for the whole shard")
+    batch_size: Annotated[int, Field(gt=0)] | Literal["full"] = Field(
+        50, description="samples per batch, or `full` for the whole shard"
+    )
     shuffle: bool = Field(True, description="reshuffle the shard every epoch")
     lr: float = Field(0.1, gt=0, allow_inf_nan=False, description="η: local learning rate of the first round")
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor per round")
@@ -139,8 +144,6 @@ class Training(Section):
     def _check(self) -> Self:
         if self.local_epochs is not None and self.local_steps is not None:
             raise UserError("training.local_steps: give either local_steps or local_epochs, not both")
-        if isinstance(self.batch_size, int) and self.batch_size < 1:
-            raise UserError(f"training.batch_size: found {self.batch_size}; allowed: a positive number or `full`")
         if self.aggregation != "disco" and self.disco != Disco():
             raise UserError(f"training.disco: has options, but training.aggregation is {self.aggregation}")
         if self.server_step != "fedexp" and self.fedexp != Extrapolation():
@@ -178,7 +181,7 @@ class Training(Section):
 class Personal(Section):
     """Personal models, each tested on its client's own test samples. In the last round always."""
 
-    epochs: int | tuple[int, ...] = Field(
+    epochs: Annotated[int | tuple[int, ...], Allowed("integer in [0, ∞), or a list of them")] = Field(
         10, description="epochs of fine-tuning, for methods whose personal model is a fine-tuned one; or a list"
     )
     every: int = Field(50, gt=0, description="rounds between personal evaluations")
@@ -251,9 +254,9 @@ class Runtime(Section):
         "a cell starts, shared with the cells that are left",
     )
     cpus_per_actor: Annotated[float, EXCLUDED] = Field(1, ge=0)
-    gpus_per_actor: Annotated[Annotated[float, Field(ge=0)] | Literal["auto"], EXCLUDED] = Field(
-        0.0, description="fractions share a GPU; auto: as many actors a GPU as the measured memory of one allows"
-    )
+    gpus_per_actor: Annotated[
+        Annotated[float, Field(ge=0)] | Literal["auto"], EXCLUDED, Allowed("a fraction in [0, 1], whole GPUs or `auto`")
+    ] = Field(0.0, description="fractions share a GPU; auto: as many actors a GPU as the measured memory of one allows")
     threads: int = Field(1, gt=0, le=1024, description="threads of each process that computes")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where gpus_per_actor > 0, else cpu")
     deterministic: bool = Field(

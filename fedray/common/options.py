@@ -2,6 +2,7 @@
 
 import inspect
 import types
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -12,8 +13,17 @@ from fedray.common.component import Component
 NAMES = {int: "integer", float: "number", str: "text", type(None): "null"}
 
 
+@dataclass(frozen=True)
+class Allowed:
+    """Marks a field whose type says less than its checks: what it takes, in words."""
+
+    words: str
+
+
 def allowed(field: FieldInfo) -> str:
     """The values a field takes: an interval, the names of a choice, or its type; `or` between alternatives."""
+    if words := next((mark.words for mark in field.metadata if isinstance(mark, Allowed)), ""):
+        return words
     kind = field.annotation
     parts = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else [kind]
     return " or ".join(dict.fromkeys(_kind(part, field) for part in parts))

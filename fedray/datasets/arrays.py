@@ -3,12 +3,13 @@
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from fedray.common.errors import UserError, one_line
+from fedray.common.options import Allowed
 from fedray.common.yaml_files import located_file
 from fedray.datasets.base import Images, Published, Recipe
 from fedray.datasets.dataset import Dataset
@@ -81,6 +82,10 @@ class Npz(Images):
         return checked("npz", f"data.path: {path}", arrays)
 
 
+Array = Annotated[Any, Allowed("array")]
+"""What NumPy makes an array of."""
+
+
 class Arrays(Images):
     """Your own arrays from memory, for `fedray.simulate` only: the same six as in an npz file.
 
@@ -88,12 +93,12 @@ class Arrays(Images):
     """
 
     name = "arrays"
-    x_train: Any = Field(None, exclude=True, repr=False, description="uint8 `(n, h, w[, c])` or float32 `(n, ...)`")
-    y_train: Any = Field(None, exclude=True, repr=False, description="integer labels `(n,)`")
-    x_test: Any = Field(None, exclude=True, repr=False, description="as x_train")
-    y_test: Any = Field(None, exclude=True, repr=False, description="as y_train")
-    client_train: Any = Field(None, exclude=True, repr=False, description="integer client ids `(n,)`; optional")
-    client_test: Any = Field(None, exclude=True, repr=False, description="integer client ids `(n,)`; optional")
+    x_train: Array = Field(None, exclude=True, repr=False, description="uint8 `(n, h, w[, c])` or float32 `(n, ...)`")
+    y_train: Array = Field(None, exclude=True, repr=False, description="integer labels `(n,)`")
+    x_test: Array = Field(None, exclude=True, repr=False, description="as x_train")
+    y_test: Array = Field(None, exclude=True, repr=False, description="as y_train")
+    client_train: Array = Field(None, exclude=True, repr=False, description="integer client ids `(n,)`; optional")
+    client_test: Array = Field(None, exclude=True, repr=False, description="integer client ids `(n,)`; optional")
 
     def fetch(self) -> None:
         """Nothing to do: the arrays are given."""

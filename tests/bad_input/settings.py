@@ -113,7 +113,7 @@ CASES: dict[str, Case] = {
     ),
     "too few cohorts": run("run.yaml: clients.cohorts: lists 1 rounds, training.rounds is 2", "clients.cohorts=[[0]]"),
     "batch 0": run(
-        "run.yaml: training.batch_size: found 0; allowed: a positive number or `full`", "training.batch_size=0"
+        "run.yaml: training.batch_size: found 0; input should be greater than 0 or 'full'", "training.batch_size=0"
     ),
     "epochs and steps": run(
         "run.yaml: training.local_steps: give either local_steps or local_epochs, not both", "training.local_steps=3"

@@ -7,6 +7,10 @@ import pytest
 from docs.generate.algorithms import page
 from fedray.algorithms import ALGORITHMS
 from fedray.common.options import allowed
+from fedray.datasets import DATASETS
+from fedray.models import MODELS
+from fedray.partitions import PARTITIONS
+from fedray.sections import Clients, Training
 
 
 def test_the_page_is_current() -> None:
@@ -34,3 +38,14 @@ def test_ranges() -> None:
     assert allowed(fields["fedavgm"]["beta"]) == "[0, 1)"
     assert allowed(fields["fedtoga"]["perturbation"]) == "`fusion`, `global`, `neighbour`"
     assert allowed(fields["fedtoga"]["sam"]) == "`true`, `false`"
+
+
+def test_a_field_says_itself_what_its_type_does_not() -> None:
+    assert allowed(Training.model_fields["batch_size"]) == "integer in (0, ∞) or `full`"
+    assert allowed(Clients.model_fields["per_round"]) == "integer in (0, total] or a fraction in (0.0, 1.0]"
+    fields = [
+        field
+        for kind in (*DATASETS.values(), *MODELS.values(), *PARTITIONS.values())
+        for field in kind.model_fields.values()
+    ]
+    assert not [field for field in fields if "typing." in allowed(field) or "<class" in allowed(field)]
