@@ -357,10 +357,7 @@ def _with(section: Mapping[str, Any], key: str, value: Any, what: str) -> dict[s
     if not rest:
         return {**section, head: value}
     if isinstance(held, Checked):
-        return {
-            **section,
-            head: _with({name: getattr(held, name) for name in held.model_fields_set}, rest, value, what),
-        }
+        return {**section, head: _with(held.model_dump(by_alias=True, exclude_unset=True), rest, value, what)}
     if held is not None and not isinstance(held, Mapping):
         raise UserError(f"{what}: {head} is not a mapping; only the whole of it can be set")
     return {**section, head: {**(held or {}), rest: value}}

@@ -93,6 +93,9 @@ def test_set_reaches_into_every_section() -> None:
     validation = tuned.altered({"tune.validation.fraction": 0.3}).tune
     assert validation is not None
     assert validation.model_dump(exclude_unset=True) == {"seeds": (0,), "validation": {"fraction": 0.3}}
+    pool = tuned.altered({"tune.validation": {"from": "clients"}}).altered({"tune.validation.from": "pool"}).tune
+    assert pool is not None
+    assert pool.model_dump(exclude_unset=True) == {"seeds": (0,), "validation": {"from": "pool"}}
     assert tuned.altered({"base.training.rounds": 3}) == tuned.altered({"training.rounds": 3})
     assert tuned.altered({"base.training.rounds": 3}).base["training"] == {"rounds": 3}
 
