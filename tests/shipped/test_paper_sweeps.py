@@ -352,7 +352,7 @@ def smoke_points(name: str) -> list[dict[str, Any]]:
     return [changed(point, "runtime.backend", "inline") for point in points]
 
 
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("name", [*PAPERS, *sorted(NO_TABLES)])
 def test_first_smoke_cell(name: str) -> None:
     """Every smoke cell is a valid run on the CPU; the first one is made."""
     points = smoke_points(name)
@@ -362,7 +362,7 @@ def test_first_smoke_cell(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("name", [*PAPERS, *sorted(NO_TABLES)])
 def test_all_smoke_cells(name: str) -> None:
     """All of them, one after the other; a radius or lr out of range may diverge, which has to be said so."""
     finished = 0
