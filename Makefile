@@ -2,9 +2,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-FAULTS := tests/faults tests/cluster tests/sweep/test_run.py tests/sweep/test_storage.py tests/tracking/test_outbox.py \
-	tests/engine/disk/test_checkpoint.py tests/engine/test_divergence.py
-
 .PHONY: quickstart test test-slow test-faults lint docs bench
 
 quickstart: .venv/ready
@@ -18,7 +15,7 @@ test-slow: .venv/ready
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
 test-faults: .venv/ready
-	$(BIN)/python -m pytest -m "not slow" --timeout 900 $(FAULTS)
+	$(BIN)/python -m pytest -m faults --timeout 900
 
 lint: .venv/ready
 	$(BIN)/ruff check .

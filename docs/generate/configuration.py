@@ -12,6 +12,8 @@ from fedray.datasets.base import DataSource, Validation
 from fedray.models import MODELS
 from fedray.partitions import PARTITIONS
 from fedray.sections import Personal
+from fedray.sweep.file.sections import Final, Scheduler, Tune
+from fedray.sweep.file.space import Searcher
 
 INTRODUCTION = """# A run's configuration
 
@@ -19,7 +21,8 @@ INTRODUCTION = """# A run's configuration
 
 A run is a YAML file or a dictionary with these sections.
 `data`, `partition`, `model` and `algorithm` are chosen by `name` and bring their own options (just a name will do where
-no option is required). Unknown keys are refused. In a sweep file these sections stand under `base`.
+no option is required). Unknown keys are refused. In a sweep file these sections stand under `base`; the
+sections beside it come last here.
 """
 
 
@@ -60,6 +63,14 @@ def page() -> str:
     for title, registry in (("partition", PARTITIONS), ("model", MODELS)):
         lines += [f"## `{title}`", "", *_components(registry)]
     lines += ["## `algorithm`", "", "See [algorithms.md](algorithms.md).", ""]
+    lines += [
+        "## Sections of a sweep file",
+        "",
+        "Beside `base`; [the sweep file](sweep-file.md) has all of its keys.",
+        "",
+    ]
+    for name, section in (("searcher", Searcher), ("scheduler", Scheduler), ("tune", Tune), ("final", Final)):
+        lines += [f"### `{name}`", "", " ".join((section.__doc__ or "").split()), "", *_table(section)]
     return "\n".join(lines)
 
 

@@ -76,3 +76,17 @@ def test_every_link_leads_somewhere() -> None:
 def test_every_page_is_in_the_navigation() -> None:
     listed = set(re.findall(r'"([\w-]+\.md)"', (DOCS.parent / "zensical.toml").read_text(encoding="utf-8")))
     assert listed == {page.name for page in DOCS.glob("*.md")}
+
+
+def test_the_faults_that_the_page_lists_are_tested_where_it_says() -> None:
+    """Each file and name is there; a row without * is of `make test-faults`, which runs what is marked `faults`."""
+    text = (DOCS / "reliability.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ")[-1] for line in text.splitlines() if line.startswith("| ") and "`tests/" in line]
+    assert len(rows) > 20
+    for row in rows:
+        for word in re.findall(r"`([^`]+)`", row):
+            if word.startswith("tests/"):
+                source = (DOCS.parent / word).read_text(encoding="utf-8")
+                assert "*" in row or "pytest.mark.faults" in source or word == "tests/soak/soak.py", row
+            else:
+                assert word.strip(".") in source, row
