@@ -32,6 +32,7 @@ from fedray.datasets.dataset import Samples
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import Problem
 from fedray.engine.state import State
+from fedray.engine.testing import global_model
 from fedray.sweep.storage import storage
 from fedray.tracking.store import open_store
 
@@ -83,7 +84,8 @@ class Trained:
         self.state = _state(storage() / "cells" / cell)
         problem = Problem.build(self.config)
         data, network = problem.data, problem.network(device)
-        self.layout, self.theta, buffers = network.layout, self.state.theta.to(device), self.state.buffers.to(device)
+        self.layout, self.theta = network.layout, global_model(self.state).to(device)
+        buffers = self.state.buffers.to(device)
         self._refuse_other(
             Landscape(
                 network,

@@ -42,6 +42,8 @@ def test_a_corrected_method_gets_new_hashes_alone(monkeypatch: pytest.MonkeyPatc
         ({"name": "fedsol", "proximal": {"name": "scaffold", "variates": "samples"}}, True),
         ({"name": "fedsol", "proximal": "scaffold"}, False),
         ("fedas", True),
+        ({"name": "fedrep", "newcomer": "average"}, True),
+        ("fedrep", False),
         ({"name": "fedala", "layers": 3}, False),
         ({"name": "fedala", "layers": 4}, True),
         ({"name": "fedgloss", "rho": 0, "warmup": 2}, True),

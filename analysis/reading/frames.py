@@ -132,7 +132,7 @@ def load(run: str) -> Result:
     config = RunConfig.parse(parse_yaml(text, "config.yaml"))
     problem = Problem.build(config)
     layout = problem.network("cpu").layout
-    return Result(state.history, state.theta, layout, state, problem, run)
+    return Result(state.history, layout, state, problem, run)
 
 
 def log_model(run: str) -> str:

@@ -11,8 +11,8 @@ Before all that `initial` makes x⁰. What is averaged and what each client keep
 is what a client's personal model is (`personal`, `adapt`, `prepare`, `personal_logits`); the engine does the rest.
 What only some methods need has a hook that the others never meet: batches before the first step (`Client.batches`), a
 rate per step (`rate`), another model in a client (`Client.second`), whether this is a client's first activity
-(`Client.first`), a number of steps drawn for the round (`drawn_steps`), a message for each client of the cohort
-(`reply`).
+(`Client.first`), what a client that has kept nothing yet starts with (`newcomers_own`), a number of steps drawn for the
+round (`drawn_steps`), a message for each client of the cohort (`reply`).
 
 All vectors are float32 `(P,)` in `model.parameters()` order unless said otherwise. Formulas branch on hyper-parameters,
 never on the value of a tensor, and treat every vector as immutable: `c.theta = c.theta - ...`, not `c.theta -= ...`.
@@ -312,6 +312,10 @@ class Algorithm(Component):
     def client_state(self, theta: Tensor) -> Vectors:
         """A client's vectors before its first activity. theta: the run's initial parameters, whatever the round."""
         return Vectors()
+
+    def newcomers_own(self, initial: Tensor, message: Vectors) -> Tensor:
+        """What a client that has kept nothing yet has of `keeps`, in theta's order; default `initial`, that of x⁰."""
+        return initial
 
     def broadcast(self, server: Server) -> Tensor:
         """The parameters clients start from; default x."""

@@ -111,18 +111,21 @@ class FedRep(Algorithm):
         "initial", description="the head of a client's first round: the initial one, or the last cohort's average"
     )
 
-    def server_state(self, theta: Tensor) -> Vectors:
-        return Vectors() if self.newcomer == "initial" else Vectors(head=theta)
+    @property
+    def revision(self) -> int:  # type: ignore[override]
+        """1 with `newcomer: average`: newcomers were tested with the initial head, and all of theta was sent for it."""
+        return int(self.newcomer == "average")
 
     def message(self, server: Server) -> Vectors:
-        return Vectors() if self.newcomer == "initial" else Vectors(head=server.state.head)
+        return Vectors(head=server.state.head) if "head" in server.state else Vectors()
 
-    def begin(self, c: Client) -> None:
-        if self.newcomer == "average" and c.first:
-            c.theta = torch.where(c.layout.part("head").to(c.theta.device) > 0, c.message.head, c.theta)
+    def newcomers_own(self, initial: Tensor, message: Vectors) -> Tensor:
+        return message.get("head", initial)
 
     def upload(self, c: Client) -> Uploads:
-        return {} if self.newcomer == "initial" else {"head": Sum(c.theta, c.weight)}
+        if self.newcomer == "initial":
+            return {}
+        return {"head": Sum(c.theta[c.layout.part("head").to(c.theta.device) > 0], c.weight)}
 
     def aggregate(self, server: Server, got: Received) -> None:
         super().aggregate(server, got)

@@ -69,7 +69,8 @@ def start_client(
     theta, buffers = broadcast.theta, broadcast.buffers
     if algorithm.keeps != "none":
         own, own_buffers = network.index(algorithm.keeps), network.buffer_index(algorithm.keeps)
-        theta = theta.index_copy(0, own, state.get(OWN, network.initial[own]))
+        newcomers = algorithm.newcomers_own(network.initial[own], broadcast.message)
+        theta = theta.index_copy(0, own, state.get(OWN, newcomers))
         buffers = buffers.index_copy(0, own_buffers, state.get(OWN_BUFFERS, buffers[own_buffers]))
     network.reset(buffers)
     return LocalClient(

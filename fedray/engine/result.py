@@ -12,6 +12,7 @@ from fedray.algorithms.base import Algorithm
 from fedray.common.errors import UserError, unknown
 from fedray.engine.problem import Problem
 from fedray.engine.state import State, theta_sha256
+from fedray.engine.testing import global_model
 from fedray.models.network import Layout
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ class Result:
     Attributes:
         history: a row per evaluated round: `round`, `test_accuracy` in percent, `test_loss`, `train_loss`, `lr`, and
             what `evaluation` asks for beside. `megabytes_sent`: 10^6 bytes to and from clients in all rounds so far.
-        theta: float32 `(P,)`, the global model in the order of `model.parameters()`.
         layout: the slices of theta.
         state: everything that the run would go on from.
         problem: the configuration with its data dealt out.
@@ -42,7 +42,6 @@ class Result:
     """
 
     history: list[dict[str, float]]
-    theta: Tensor
     layout: Layout
     state: State
     problem: Problem = field(compare=False)
@@ -54,8 +53,16 @@ class Result:
         of = f"{self.state.round} of {config.training.rounds} rounds"
         return f"<Result of {config.algorithm.name} on {config.data.name}: {of}, {last}>"
 
+    @property
+    def theta(self) -> Tensor:
+        """float32 `(P,)`: the global model as it was tested, in the order of `model.parameters()`."""
+        return global_model(self.state)
+
     def summary(self) -> dict[str, Any]:
-        """Last round's metrics, hashes, bytes sent, and mean seconds per round, without and with evaluation."""
+        """Last round's metrics, hashes, bytes sent, and mean seconds per round, without and with evaluation.
+
+        `theta_sha256` is that of the x which training goes on from; FedExP tests the mean of the last two (D-82).
+        """
         last, state = self.history[-1], self.state
         known: dict[str, float] = {}
         if state.evaluation_seconds is not None:
@@ -68,7 +75,7 @@ class Result:
             "train_loss": last["train_loss"],
             **{name: last[name] for name in SOMETIMES if name in last},
             "rounds": state.round,
-            "theta_sha256": theta_sha256(self.theta),
+            "theta_sha256": theta_sha256(state.theta),
             "state_sha256": state.sha256(),
             "seconds_per_round": state.seconds / state.round,
             **known,
@@ -97,7 +104,7 @@ class Result:
         return DataFrame(self.state.tables[name])
 
     def model(self) -> nn.Module:
-        """The trained global model: a new module on the CPU, in evaluation mode.
+        """The trained global model, as it was tested: a new module on the CPU, in evaluation mode.
 
         It takes images as the run does: float32 in [0, 1], normalised with the mean and deviation of `data`.
 
@@ -118,11 +125,13 @@ class Result:
     def save(self, path: str | Path) -> Path:
         """Write the trained model's state_dict as a safetensors file; `safetensors.torch.load_file` reads it.
 
+        Its metadata hold the configuration and the `theta_sha256` of the summary.
+
         Raises:
             UserError: the file cannot be written, or the method has no global model.
         """
         tensors = {name: tensor.contiguous().clone() for name, tensor in self.model().state_dict().items()}
-        metadata = {"theta_sha256": theta_sha256(self.theta), "config": self.problem.config.model_dump_json()}
+        metadata = {"theta_sha256": theta_sha256(self.state.theta), "config": self.problem.config.model_dump_json()}
         try:
             save_file(tensors, path, metadata)
         except Exception as error:  # safetensors has an exception of its own

@@ -332,7 +332,7 @@ class Simulation:
         unknown = {i: s for i, s in self._state.clients.items() if isinstance(s, StateRef) and s.sha256 is None}
         if unknown:
             self.backend.hash_states(unknown)
-        return Result(self._state.history, self._state.theta, self.layout, self._state, self.problem)
+        return Result(self._state.history, self.layout, self._state, self.problem)
 
     def _without(self, t: int, cohort: np.ndarray, reply: Reply) -> np.ndarray:
         """The cohort less the clients whose numbers went wrong. Raises Diverged: see `training.on_divergence`."""

@@ -13,10 +13,13 @@ from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
 from fedray.datasets.arrays import Digits
 from fedray.engine.backend import InlineBackend
+from fedray.engine.local_training import personal_client
 from fedray.engine.loop import run
+from fedray.engine.messages import ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
-from tests.algorithms.digits import final, problem, states
+from fedray.engine.worker import Worker
+from tests.algorithms.digits import SIZES, final, problem, states
 
 FEDGEN = {"name": "fedgen", "hidden": 12, "noise": 4, "steps": 3}
 
@@ -256,3 +259,28 @@ def test_personal_models_learn(name: str) -> None:
     print(f"{name}: PA {pa:.2f} +- {last['personal_std']:.2f}, worst tenth {last['personal_worst10']:.2f}; GA {ga:.2f}")
     assert pa > 85
     assert ga > 80 if config.algorithm.generic else 30 < ga < 70
+
+
+def test_fedreps_newcomers_are_tested_with_the_average_head() -> None:
+    """It is the mean of what the last cohort kept; a client that took part has its own, one that never did the mean."""
+    built = problem({"name": "fedrep", "newcomer": "average"}, clients={"cohorts": [[0, 1], [1, 3], [0, 3], [1, 3]]})
+    running, worker = Simulation(built, InlineBackend()), Worker(built)
+    while not running.done:
+        running.step()
+    state = running.state()
+    n = {i: SIZES[i] / (SIZES[1] + SIZES[3]) for i in (1, 3)}
+    average = sum((share * state.clients[i].own for i, share in n.items()), torch.zeros(()))
+    head = running.layout.head > 0
+    for i, expected in ((0, state.clients[0].own), (2, average)):
+        c = personal_client(
+            built.config.algorithm,
+            worker.network,
+            worker.population,
+            built.shards[i],
+            built.config.training,
+            running._personal_broadcast(1),
+            ClientTask(i, 1.0, state.clients.get(i, Vectors())),
+            0,
+        )
+        assert torch.allclose(c.theta[head], expected, rtol=0, atol=1e-6)
+        assert torch.equal(c.theta[~head], state.theta[~head])

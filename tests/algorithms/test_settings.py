@@ -1,10 +1,13 @@
 """FedExP's step and FedDisco's weights: as methods, as settings of any other, and where they are FedAvg again."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch.nn.functional import cross_entropy
 
 from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.feddisco import Disco
@@ -15,6 +18,7 @@ from fedray.engine.backend import InlineBackend
 from fedray.engine.exact_sum import total
 from fedray.engine.loop import run
 from fedray.engine.simulation import Simulation
+from fedray.engine.state import theta_sha256
 from tests.algorithms.digits import final, problem
 
 
@@ -117,6 +121,20 @@ def test_the_mean_of_the_last_two_iterates_is_tested() -> None:
     assert all(a["test_loss"] != b["test_loss"] for a, b in zip(rows["average"][1:], rows["last"][1:], strict=True))
     both = [final({"name": "fedexp", "epsilon": 1e-4, "test": test}).theta for test in ("average", "last")]
     assert torch.equal(*both)
+
+
+def test_what_is_saved_is_what_was_tested(tmp_path: Path) -> None:
+    """The mean of the last two iterates; `theta_sha256` is that of the last one, which training goes on from."""
+    built, last = problem({"name": "fedexp", "epsilon": 1e-4}), final({"name": "fedexp", "epsilon": 1e-4})
+    result = run(built, InlineBackend())
+    assert torch.equal(result.theta, (last.theta + last.server["before"]) / 2)
+    assert result.summary()["theta_sha256"] == theta_sha256(last.theta) != theta_sha256(result.theta)
+    saved = load_file(result.save(tmp_path / "model.safetensors"))
+    assert torch.equal(torch.cat([saved[name].flatten() for name in result.layout.names]), result.theta)
+    x = torch.from_numpy(built.data.x_test).float() / 255
+    logits = result.model()((x - built.data.mean[0]) / built.data.std[0])
+    loss = cross_entropy(logits, torch.from_numpy(built.data.y_test))
+    assert float(loss.detach()) == pytest.approx(result.history[-1]["test_loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize("name", sorted(name for name, kind in ALGORITHMS.items() if kind.shares == "none"))

@@ -76,6 +76,15 @@ def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.Ca
     assert Path(f"sharpness/{run}.json").read_bytes() == again, "the same samples and the same start each time"
 
 
+def test_the_model_that_was_tested_is_examined(store: Tracker) -> None:
+    """FedExP tests the mean of its last two iterates, and its logged loss is of that model."""
+    config = RunConfig.parse(RUN | {"algorithm": "fedexp"})
+    result = fedray.simulate(config, checkpoints=storage() / "cells" / "abc")
+    found = Trained(logged(store, config.resolved()), 10)
+    assert found.theta.equal(result.theta)
+    assert not found.theta.equal(result.state.theta)
+
+
 def test_refusals(store: Tracker) -> None:
     config = RunConfig.parse(RUN)
     none = logged(store, config.resolved())

@@ -159,7 +159,7 @@ def oracle(index: int) -> tuple[int, np.ndarray, np.ndarray]:
 def fedrays(index: int) -> np.ndarray:
     """fedray's final theta of a case."""
     seed, _, _ = oracle(index)
-    return run(problem(CASES[index], seed), InlineBackend()).theta.numpy()
+    return run(problem(CASES[index], seed), InlineBackend()).state.theta.numpy()
 
 
 @pytest.mark.parametrize("index", range(len(CASES)), ids=[case.id for case in CASES])
