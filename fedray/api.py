@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedray.common.cpus import usable_cpus
 from fedray.common.errors import Diverged
 from fedray.common.progress import Moved, bar
 from fedray.common.signals import sigterm_as_interrupt
@@ -103,8 +104,8 @@ def _is_enough(runtime: Runtime) -> bool:
     """Whether this process can be the one actor: it needs no GPU, it has the CPUs, and no cluster was named."""
     ray = sys.modules.get("ray")
     named = "RAY_ADDRESS" in os.environ or (ray is not None and ray.is_initialized())
-    cpus = os.cpu_count() or 1
-    return runtime.actors == 1 and runtime.gpus == 0 and runtime.cpus_per_actor <= cpus and not named
+    fits = runtime.cpus_per_actor <= usable_cpus()
+    return runtime.actors == 1 and runtime.gpus == 0 and fits and not named
 
 
 def _run(

@@ -12,6 +12,7 @@ from ray._private.services import get_ray_address_from_environment
 from ray._raylet import Config  # type: ignore[attr-defined]
 from ray.job_config import JobConfig
 
+from fedray.common.cpus import usable_cpus
 from fedray.common.errors import UserError, one_line
 from fedray.common.plugins import FOLDER, environment, folder
 from fedray.common.signals import sigterm_as_interrupt
@@ -81,6 +82,7 @@ def _local(preload: Sequence[str]) -> Iterator[None]:
         try:
             ray.init(
                 "local",
+                num_cpus=cpus_here(),
                 job_config=_Job(),
                 include_dashboard=False,
                 log_to_driver=False,
@@ -131,10 +133,10 @@ def _current() -> str:
 
 
 def cpus_here() -> int:
-    """The CPUs that a Ray started on this machine counts: in a container those of its quota."""
+    """The CPUs that a Ray started on this machine gets: in a container those of its quota, with `taskset` its own."""
     from ray._private.utils import get_num_cpus
 
-    return int(get_num_cpus(override_docker_cpu_warning=True))
+    return min(int(get_num_cpus(override_docker_cpu_warning=True)), usable_cpus())
 
 
 def _refuse_unreachable(address: str) -> None:

@@ -104,8 +104,12 @@ def shortened(problem: Problem) -> Problem:
 
 
 def _kind(run: RunConfig) -> str:
-    """The same for runs that take the same memory: the values of hyper-parameters, seeds and shards do not matter."""
+    """The same for runs that take the same memory: the values of hyper-parameters do not matter.
+
+    Who holds which samples matters only where a batch is a client's whole shard.
+    """
     training = run.training
+    dealt = [run.partition.options(), run.clients.model_dump(mode="json"), run.seed]
     return json.dumps(
         [
             run.data.options(),
@@ -116,5 +120,6 @@ def _kind(run: RunConfig) -> str:
             run.channels_last,
             [probe.options() for probe in run.evaluation.probes],
             run.runtime.cuda_graph,
+            dealt if training.batch_size == "full" else None,
         ]
     )

@@ -231,6 +231,7 @@ class RayBackend:
         began = dict.fromkeys(busy, time.monotonic())
         pending = {slot: self._started(slot, method, arguments[slot]) for slot in busy}
         answers = []
+        disturbed = False  # then those that are read later have waited for a slot that was lost
         for slot in busy:
             work = self._work(method, arguments[slot])
             for attempt in range(RESPAWNS + 1):
@@ -240,10 +241,11 @@ class RayBackend:
                     first, *others = pending[slot]
                     answer = ray.get(first, timeout=max(left, 1.0))
                     answers.append([answer, *others] if others else answer)
-                    if attempt == 0:
+                    if not disturbed:
                         self._timeouts.measured(method, work, time.monotonic() - began[slot])
                     break
                 except (RayActorError, OutOfMemoryError, GetTimeoutError) as error:
+                    disturbed = True
                     why = "hangs" if isinstance(error, GetTimeoutError) else f"died ({type(error).__name__})"
                     if attempt == RESPAWNS:
                         raise RayError(

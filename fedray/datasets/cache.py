@@ -5,7 +5,8 @@ import hashlib
 import logging
 import os
 import shutil
-import tempfile
+import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from stat import S_ISREG
@@ -16,14 +17,16 @@ from fedray.common.errors import UserError, one_line
 from fedray.datasets.base import data_dir
 
 log = logging.getLogger("fedray")
+OLD = 24 * 3600.0
+"""Seconds after which a folder that nobody has finished was left by a process that was killed."""
 
 
 @contextlib.contextmanager
 def partial_name(path: Path) -> Iterator[Path]:
     """A name beside `path` to write to; it becomes `path` at the end of the block, or is removed where that fails."""
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as made:
-            partial = Path(made.name)
+        partial.touch(exist_ok=False)  # not by tempfile, whose files are for their owner alone
     except OSError as error:
         raise UserError(f"data.name: {path.parent} cannot be written: {error.strerror}") from None
     try:
@@ -51,14 +54,16 @@ def cached(
         decode: makes the arrays.
 
     Raises:
-        UserError: the cache cannot be written, or it is damaged.
+        UserError: the cache cannot be written or read, or it is damaged.
     """
     root = data_dir() / ".fedray-cache"
     folder = root / f"{name}-{_key(version, sources)}"
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
+        partial = root / f".{name}-{uuid.uuid4().hex}"
         try:
             root.mkdir(exist_ok=True)
-            partial = Path(tempfile.mkdtemp(dir=root, prefix=f".{name}-"))
+            _remove_old(root)
+            partial.mkdir()
         except OSError as error:
             raise UserError(f"data.name: {name}: {root} cannot be written: {error.strerror}") from None
         log.info("%s: decoding once into %s", name, folder)
@@ -72,9 +77,24 @@ def cached(
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     try:
-        return {file.stem: np.load(file, mmap_mode="r") for file in sorted(folder.glob("*.npy"))}
+        files = sorted(path for path in folder.iterdir() if path.suffix == ".npy")
+        if not files:
+            raise ValueError("it holds no arrays")
+        return {file.stem: np.load(file, mmap_mode="r") for file in files}
+    except PermissionError as error:
+        raise UserError(
+            f"data.name: {name}: the cache {folder} cannot be read: {error.strerror}; let its owner open it to you"
+        ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"data.name: {name}: the cache {folder} is damaged; remove it: {one_line(error)}") from None
+
+
+def _remove_old(root: Path) -> None:
+    """Remove what processes that were killed have left half decoded."""
+    for path in root.glob(".*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > OLD:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _key(version: str, sources: Iterable[Path]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedray.sweep.storage import Claims, abandoned, lock_file, running_sweeps, storage
+from fedray.sweep.storage import Claims, abandoned, claims_file, lock_file, running_sweeps, storage
 from fedray.tracking.archive import stored_sweep
 from fedray.tracking.store import best_runs, open_store, search, status
 
@@ -43,7 +43,7 @@ def cleanable(name: str | None = None) -> Iterator[tuple[list[Folder], list[Fold
     client, experiment = open_store()
     runs = best_runs(client, experiment, [path.name for path in folders])
     goes, stays = list[Folder](), list[Folder]()
-    with Claims(root / "locks" / "cells") as claims, running_sweeps() as locks:
+    with Claims(claims_file()) as claims, running_sweeps() as locks:
         sweeps = (run.data.tags["fedray.sweep"] for run in search(client, experiment, "tags.`fedray.kind` = 'sweep'"))
         running = {sweep for sweep in sweeps if lock_file(sweep) in locks}
         theirs = {cell["hash"] for sweep in running for cell in stored_sweep(sweep).cells}

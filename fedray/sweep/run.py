@@ -19,7 +19,7 @@ from fedray.sweep import plan as planning
 from fedray.sweep.cells import Cell
 from fedray.sweep.grid import Sweep
 from fedray.sweep.plan import Plan
-from fedray.sweep.storage import Claims, refuse_unwritable_storage, storage, sweep_lock
+from fedray.sweep.storage import Claims, claims_file, refuse_unwritable_storage, storage, sweep_lock
 from fedray.sweep.trials.session import Session
 from fedray.sweep.writer import Writer
 from fedray.tracking.location import refuse_unwritable_store
@@ -81,7 +81,7 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
                 stack.enter_context(cluster(address, _preloaded(plan, max_concurrent)))
                 imported.result()
             plan = stack.enter_context(_ready(plan, address))
-        claims = stack.enter_context(Claims(storage() / "locks" / "cells"))
+        claims = stack.enter_context(Claims(claims_file()))
         session = Session(plan, claims, stack.enter_context(Writer()))
         session.note(plan.known)
         cells = session.take()

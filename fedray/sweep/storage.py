@@ -28,7 +28,7 @@ class Claims:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a+b")
+        self._path, self._file = path, path.open("a+b")
 
     def take(self, cells: Iterable[str]) -> set[str]:
         """Claim cells by hash; those that no other process holds. Nothing is waited for."""
@@ -43,6 +43,8 @@ class Claims:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _offset(cell))
         except (BlockingIOError, PermissionError):
             return False
+        except OSError as error:
+            raise _no_locks(self._path.parent, error) from None
         return True
 
     def __enter__(self) -> "Claims":
@@ -88,12 +90,12 @@ def scratch() -> Iterator[Path]:
     root.mkdir(parents=True, exist_ok=True)
     own = root / uuid.uuid4().hex
     with (root / "lock").open("a") as one_at_a_time:
-        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        _locked(one_at_a_time, fcntl.LOCK_EX)
         for left in abandoned():
             shutil.rmtree(left, ignore_errors=True)
         own.mkdir()
         lock = (own / "lock").open("w")
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _locked(lock)
     try:
         yield own
     finally:
@@ -108,12 +110,11 @@ def abandoned() -> list[Path]:
 
 
 def _is_abandoned(path: Path) -> bool:
-    with (path / "lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    try:
+        with (path / "lock").open("a") as lock:
+            return _locked(lock)
+    except FileNotFoundError:  # its driver has just removed it
+        return False
 
 
 def directory(cell: Cell) -> Path:
@@ -121,9 +122,14 @@ def directory(cell: Cell) -> Path:
     return storage() / "cells" / cell.hash
 
 
+def claims_file() -> Path:
+    """Where the cells are claimed; no sweep's name begins so."""
+    return storage() / "locks" / ".cells"
+
+
 def lock_file(name: str) -> Path:
-    """What a process that runs the sweep holds."""
-    return storage() / "locks" / name.replace("/", "_")
+    """What a process that runs the sweep holds; no sweep's name has the sign that stands for `/`."""
+    return storage() / "locks" / name.replace("/", "%")
 
 
 @contextlib.contextmanager
@@ -144,14 +150,24 @@ def running_sweeps() -> Iterator[set[Path]]:
         yield {
             path
             for path in (storage() / "locks").iterdir()
-            if path.name != "cells" and not _locked(stack.enter_context(path.open("a")))
+            if path != claims_file() and not _locked(stack.enter_context(path.open("a")))
         }
 
 
-def _locked(file: IO[str]) -> bool:
-    """Take a file's lock, which goes with the file; False where another process has it."""
+def _locked(file: IO[str], how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
+    """Take a file's lock, which goes with the file; False where another process has it. Raises UserError."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, how)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise _no_locks(Path(file.name).parent, error) from None
     return True
+
+
+def _no_locks(folder: Path, error: OSError) -> UserError:
+    """For file systems without locks, such as Lustre's that is mounted with `noflock`."""
+    return UserError(
+        f"FEDRAY_STORAGE: files in {folder} cannot be locked: {error.strerror}; set it to a directory on a file system "
+        "with locks"
+    )

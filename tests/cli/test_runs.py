@@ -10,7 +10,7 @@ import pytest
 
 from fedray.cli import main as cli
 from fedray.cli.runs import OUTCOMES
-from fedray.sweep.storage import Claims, storage, sweep_lock
+from fedray.sweep.storage import Claims, claims_file, lock_file, storage, sweep_lock
 from fedray.tracking.store import RANK, search
 from fedray.tracking.tracker import Tracker
 from tests.analysis.conftest import store
@@ -160,11 +160,11 @@ def test_clean_never_touches_what_runs(
     write(store, [one], {one["hash"]: ("finished", history(50))})
     write(store, [two], {two["hash"]: ("finished", history(50))}, name="other")
     mine, others = stored(one["hash"], two["hash"])
-    with sweep_lock("sweep"), Claims(storage() / "locks" / "cells"):
+    with sweep_lock("sweep"), Claims(claims_file()):
         pass  # makes the files
     holders = [
-        held_elsewhere(storage() / "locks" / "sweep"),
-        held_elsewhere(storage() / "locks" / "cells", int(two["hash"], 16) % 2**62),
+        held_elsewhere(lock_file("sweep")),
+        held_elsewhere(claims_file(), int(two["hash"], 16) % 2**62),
     ]
     try:
         code, out = call(monkeypatch, capsys, "clean", "--yes")

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import ray
 
+from fedray.api import _is_enough
 from fedray.cluster import connection
-from fedray.cluster.connection import PRELOAD, cluster
+from fedray.cluster.connection import PRELOAD, cluster, cpus_here
 from fedray.common.errors import UserError
+from fedray.sections import Runtime
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +98,21 @@ def test_processes_of_a_local_ray_are_told_what_to_import(monkeypatch: pytest.Mo
         pass
     assert told == ["one,two"]
     assert PRELOAD not in os.environ
+
+
+@pytest.mark.parametrize(("mine", "expected"), [({0}, 1), (range(10_000), cpus_here())])
+def test_a_local_ray_counts_the_cpus_that_this_process_may_use(
+    mine: Any, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under `taskset -c 0`; and never more than a container's quota."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: mine)
+    monkeypatch.setattr(ray, "init", lambda *_, **options: given.update(options))
+    with cluster():
+        pass
+    assert (given["num_cpus"], cpus_here()) == (expected, expected)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    assert [_is_enough(Runtime(cpus_per_actor=wanted)) for wanted in (1, 2)] == [True, len(mine) > 1]
 
 
 def test_ray_does_not_wait_for_its_monitor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,31 @@ def test_each_kind_of_run_is_measured_once_and_alone(gpus: int, caplog: pytest.L
     assert packing.resolve_auto_gpus(fixed, data) is fixed
 
 
+@pytest.mark.parametrize(
+    ("change", "batch", "measured"),
+    [
+        ({"seed": 1}, 20, 1),
+        ({"seed": 1}, "full", 2),
+        ({"partition": {"name": "dirichlet", "alpha": 0.01}}, 20, 1),
+        ({"partition": {"name": "dirichlet", "alpha": 0.01}}, "full", 2),
+        ({"clients": {"total": 2, "per_round": 2}}, "full", 2),
+        ({"training": {"lr": 0.3}}, "full", 1),
+    ],
+)
+def test_a_batch_that_is_a_whole_shard_is_measured_for_each_way_to_deal_samples_out(
+    change: dict[str, Any], batch: int | str, measured: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory grows with the largest shard."""
+    seen = []
+    monkeypatch.setattr(Packing, "_measured", lambda self, run, data: seen.append(run) or Peak(3 * GIB, 10 * GIB))
+    packing: Packing = Packing()
+    nothing: Any = None
+    for changed in ({}, change):
+        training = RUN["training"] | changed.get("training", {}) | {"batch_size": batch}
+        packing.resolve_auto_gpus(RunConfig.parse(RUN | changed | {"training": training}), nothing)
+    assert len(seen) == measured
+
+
 def test_what_stops_the_measured_client_is_said_in_one_line(gpus: int) -> None:
     """Here: Ray promises a GPU that CUDA does not find."""
     run = RunConfig.parse(RUN)

@@ -1,6 +1,10 @@
 """The cache appears whole or not at all."""
 
 import contextlib
+import errno
+import os
+import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +74,50 @@ def test_two_processes_at_once(source: Path) -> None:
 
     assert cached("d", "1", [source], decode)["a"].tolist() == [1, 1]
     assert len(list((source.parent / ".fedray-cache").iterdir())) == 1
+
+
+@pytest.mark.parametrize(("mask", "folder", "file"), [(0o022, 0o755, 0o644), (0o007, 0o770, 0o660)])
+def test_whoever_the_umask_allows_can_read_what_is_made(mask: int, folder: int, file: int, source: Path) -> None:
+    """A shared FEDRAY_DATA: folders and files have the modes that any other program gives them."""
+    before = os.umask(mask)
+    try:
+        cached("d", "1", [source], counting({"a": np.zeros(2)})[0])
+        with partial_name(source.with_name("file")) as partial:
+            partial.write_text("done")
+    finally:
+        os.umask(before)
+    (made,) = (source.parent / ".fedray-cache").iterdir()
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (made.parent, made, made / "a.npy", source.parent / "file")]
+    assert modes == [folder, folder, file, file]
+
+
+def test_a_cache_that_cannot_be_read_or_is_empty_is_one_line(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root reads what is closed to others, so the refusal is the system's, made here."""
+    cached("d", "1", [source], counting({"a": np.zeros(2)})[0])
+    (made,) = (source.parent / ".fedray-cache").iterdir()
+
+    def closed(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", closed)
+        with pytest.raises(
+            UserError, match=rf"^data\.name: d: the cache {made} cannot be read: Permission denied; let"
+        ):
+            cached("d", "1", [source], dict)
+    (made / "a.npy").unlink()
+    with pytest.raises(UserError, match=rf"the cache {made} is damaged; remove it: ValueError: it holds no arrays"):
+        cached("d", "1", [source], dict)
+
+
+def test_what_a_killed_process_left_half_decoded_goes_when_it_is_old(source: Path) -> None:
+    root = source.parent / ".fedray-cache"
+    for name, age in ((".d-old", cache.OLD + 60), (".other-old", cache.OLD + 60), (".d-new", cache.OLD - 60)):
+        (root / name).mkdir(parents=True)
+        (root / name / "a.npy").touch()
+        os.utime(root / name, (time.time() - age,) * 2)
+    cached("d", "1", [source], counting({"a": np.zeros(2)})[0])
+    assert sorted(path.name.partition("-")[0] for path in root.iterdir()) == [".d", "d"]
 
 
 def test_a_partial_name_becomes_the_file_or_goes(tmp_path: Path) -> None:

@@ -1,5 +1,9 @@
 """Who runs a cell: one process at a time, and a dead one no more."""
 
+import contextlib
+import errno
+import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -8,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from fedray.common.errors import UserError
-from fedray.sweep.storage import Claims, refuse_unwritable_storage, scratch
+from fedray.sweep.storage import (
+    Claims,
+    abandoned,
+    claims_file,
+    lock_file,
+    refuse_unwritable_storage,
+    running_sweeps,
+    scratch,
+    sweep_lock,
+)
 
 HOLDER = """
 import sys
@@ -93,3 +106,61 @@ def test_what_a_killed_driver_left_is_gone_after_the_next_call(tmp_path: Path, m
     for driver in drivers[1:]:
         driver.communicate("\n")
     assert [path.name for path in (tmp_path / "tune").iterdir()] == ["lock"]
+
+
+def test_a_folder_that_goes_while_it_is_looked_at_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another sweep ends between the look at its folder and the look at the lock in it."""
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+    going = tmp_path / "tune" / "going"
+    going.mkdir(parents=True)
+    is_dir = Path.is_dir
+
+    def then_gone(path: Path) -> bool:
+        there = is_dir(path)
+        if path == going and there:
+            going.rmdir()
+        return there
+
+    monkeypatch.setattr(Path, "is_dir", then_gone)
+    assert abandoned() == []
+    assert not going.exists()
+
+
+def test_no_two_sweeps_share_a_lock_and_none_has_that_of_the_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+    names = ["a/tune", "a_tune", "a.tune", "a-tune", "cells", "x/cells"]
+    files = {lock_file(name) for name in names}
+    assert len(files) == len(names)
+    assert claims_file() not in files
+    assert {path.parent for path in files} == {claims_file().parent}
+    with Claims(claims_file()) as claims, contextlib.ExitStack() as stack:
+        claims.take([A])
+        for name in names:
+            stack.enter_context(sweep_lock(name))
+        with running_sweeps() as running:
+            assert running == files
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_one_line(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+
+    def refuses(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    for name in ("flock", "lockf"):
+        monkeypatch.setattr(fcntl, name, refuses)
+    for folder, context in (
+        ("locks", lambda: sweep_lock("small")),
+        ("locks", running_sweeps),
+        ("tune", scratch),
+    ):
+        with (
+            pytest.raises(UserError, match=rf"^FEDRAY_STORAGE: files in {tmp_path}/{folder} cannot be locked: "),
+            context(),
+        ):
+            pass
+    with Claims(claims_file()) as claims, pytest.raises(UserError, match=rf"{tmp_path}/locks cannot be locked: "):
+        claims.take([A])
