@@ -274,6 +274,7 @@ class Tracker:
             # The store may have been made, or reached, long after the cell was started: MLflow shows how long it took.
             end = run.start + milliseconds if run.new else None
             self.client.set_terminated(run.id, "FINISHED" if status in ENDED else "FAILED", end)
+            written()
 
         self._send(write)
 

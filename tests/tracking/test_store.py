@@ -202,6 +202,25 @@ def test_many_rows_come_whole_with_the_end(rows: int, database: Path) -> None:
     assert client.get_run(run.id).info.status == "FINISHED"
 
 
+def test_a_cell_that_is_closed_while_the_store_is_away_is_written_later(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for its outcome is told of it when the store has it, once."""
+    tracker, run, told = Tracker(), CellRun(), list[str]()
+    tracker.open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, known=False)
+
+    def written() -> None:
+        told.append(tracker.client.get_run(run.id).info.status)
+
+    with monkeypatch.context() as away:
+        away.setattr(tracker.client, "set_terminated", unittest.mock.Mock(side_effect=answered(503)))
+        tracker.close_cell(run, "finished", {}, written=written)
+        tracker.flush()
+        assert told == []
+    tracker.close()
+    assert told == ["FINISHED"]
+
+
 def test_mlflow_shows_how_long_a_cell_took_however_late_its_run_was_made(database: Path) -> None:
     """One is closed 7 s after its start, one after 8 s, although it ended after 5. Of a run that was there before (the
     second's) the end is now."""

@@ -42,7 +42,9 @@ class TuneReporter(tune.Callback):
         return {}  # Tune pickles its callbacks for Tuner.restore, which is not used: a store and a display cannot be
 
     def on_trial_start(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        cell = self._cell(trial)
+        self._start(self._cell(trial))
+
+    def _start(self, cell: Cell) -> None:
         if cell.hash not in self._runs:
             self._runs[cell.hash] = CellRun()
             self._write(self._open, cell, self._runs[cell.hash], cell.hash in self.session.plan.known)
@@ -78,11 +80,14 @@ class TuneReporter(tune.Callback):
         self.progress.note(f"the process of {self._cell(trial).label} died; starting it again from its checkpoint")
 
     def on_trial_error(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        cell = self._cell(trial)
+        if cell.hash not in self._runs:  # no process of it ever came up
+            self._start(cell)
         error = trial.get_error()
         reason = str(error or "the trial's process died").strip()
         died = isinstance(trial.get_pickled_error(), RayActorError | OutOfMemoryError)
         message = f"its process died again and again; if memory ran out, {LESS_MEMORY}" if died else None
-        self._close(self._cell(trial), "failed", {"message": message or reason.splitlines()[-1], "traceback": reason})
+        self._close(cell, "failed", {"message": message or reason.splitlines()[-1], "traceback": reason})
 
     def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
         self.session.writer.check()
@@ -143,11 +148,10 @@ class TuneReporter(tune.Callback):
 
     def _close(self, cell: Cell, status: str, result: dict[str, Any], rows: Sequence[dict[str, float]] = ()) -> None:
         drops = status == "finished" and not cell.run.keeps_states
-        written = partial(_drop_states, cell) if drops else _nothing
+        written = partial(self._written, cell, _drop_states if drops else _nothing)
         run = self._runs[cell.hash]
         run.ended = time.monotonic()  # the writer may be far behind
         self._write(self._close_run, run, status, result, written, rows)
-        self._write(self.session.claims.release, cell.hash)
         self._write(run.history.clear)  # the driver does not grow with the cells that have ended
         history = self._histories.pop(cell.hash)
         text = f"{history[-1]['test_accuracy']:.2f} %" if history else "no evaluation"
@@ -167,6 +171,11 @@ class TuneReporter(tune.Callback):
         rows: Sequence[dict[str, float]],
     ) -> None:
         self.session.tracker.close_cell(run, status, result, result.get("message", ""), written, rows)
+
+    def _written(self, cell: Cell, tidy_up: Callable[[Cell], None]) -> None:
+        """The store has the cell's outcome; before, another sweep that took the cell would run it again."""
+        tidy_up(cell)
+        self.session.claims.release(cell.hash)
 
     @staticmethod
     def _keep(cell: Cell, traceback: str) -> str:
@@ -188,5 +197,5 @@ def _drop_states(cell: Cell) -> None:
         log.warning("%s: clients' states cannot be removed: %s", directory(cell), error)
 
 
-def _nothing() -> None:
+def _nothing(cell: Cell) -> None:
     pass

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ray.exceptions import RayActorError
 
 from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
@@ -61,6 +62,7 @@ class Told:
     def close_cell(self, run: Any, status: str, summary: Any, message: str, written: Any, rows: Any) -> None:
         run.history += rows
         self.note(f"close {status} with {len(rows)} rows")
+        written()
 
     def flush(self) -> None:
         pass
@@ -92,9 +94,15 @@ def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple
 
 
 def trial(sweep: Sweep, cell: Cell) -> Any:
-    """What the reporter looks at of one of Tune's trials."""
+    """What the reporter looks at of one of Tune's trials; its error, if it has one, is an actor's."""
     metadata = SimpleNamespace(last_result={}, metric_analysis={}, metric_n_steps={})
-    return SimpleNamespace(config={"cell": TrialCell.of(sweep, cell, 1)}, run_metadata=metadata)
+    error = RayActorError()
+    return SimpleNamespace(
+        config={"cell": TrialCell.of(sweep, cell, 1)},
+        run_metadata=metadata,
+        get_error=lambda: error,
+        get_pickled_error=lambda: error,
+    )
 
 
 def test_the_store_is_opened_for_the_first_trial_and_not_before() -> None:
@@ -143,6 +151,21 @@ def test_tune_does_not_wait_and_the_order_is_kept() -> None:
     ]
     assert released == [cell.hash for cell in listed], "only once the outcome is written"
     assert threading.get_ident() not in told.threads
+
+
+def test_a_trial_whose_process_never_came_up_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune then tells of its error without ever having told of its start. The other trial goes on to its end."""
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+    told, released = Told(), list[str]()
+    told.gate.set()
+    sink, (first, second), listed = made(told, released.append)
+    sink.on_trial_start(0, [], second)
+    sink.on_trial_error(1, [], first)
+    sink.on_trial_result(1, [], second, {"rows": [ROW], "done": True, "status": "finished"})
+    sink.close_rest()
+    assert told.calls == ["open with its split"] * 2 + ["close failed with 0 rows", "close finished with 1 rows"]
+    assert sink.progress.outcomes == {listed[0].hash: "failed", listed[1].hash: "finished"}
+    assert (directory(listed[0]) / "traceback.txt").exists()
 
 
 def test_what_the_store_refuses_is_raised_in_tunes_loop() -> None:
@@ -252,10 +275,14 @@ def test_a_finished_cell_drops_its_clients_states(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Once the store has its outcome; not where they are asked for, nor where the personal models lie in them."""
+    """Once the store has its outcome; not where they are asked for, nor where the personal models lie in them.
+
+    Only then may another sweep take the cell.
+    """
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+    released = list[str]()
     sink, (trial, *_), (cell, *_) = made(
-        Storing(arrives), lambda cell: None, algorithm=[algorithm], **{"runtime.keep_states": [keep]}
+        Storing(arrives), released.append, algorithm=[algorithm], **{"runtime.keep_states": [keep]}
     )
     simulation = Simulation(sink.session.plan.problems.problem(cell), InlineBackend())
     store = Checkpoints(directory(cell))
@@ -265,6 +292,7 @@ def test_a_finished_cell_drops_its_clients_states(
     sink.on_trial_result(1, [], trial, {"rows": [ROW], "done": True, "status": status})
     sink.close_rest()
     assert bool(list(directory(cell).glob("client-*"))) == left
+    assert released == ([cell.hash] if arrives else [])
     found = Checkpoints(directory(cell)).load()
     assert found is not None
     assert found.sha256() == last.sha256()
