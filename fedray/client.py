@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Client, Forward, Loss, Part, Share
+from fedray.common.descent import Descent, Optimiser
 from fedray.common.errors import UserError
 from fedray.common.rng import generator, torch_draws
 from fedray.common.vectors import Vectors
@@ -41,62 +42,6 @@ class Population:
     counts: Callable[[], np.ndarray] | None = None
 
 
-@dataclass(frozen=True)
-class Optimiser:
-    """The canonical step's constants: C (None: no clipping), weight decay, m, and what is decayed (None: all)."""
-
-    clip_norm: float | None = None
-    weight_decay: float = 0.0
-    momentum: float = 0.0
-    decayed: Tensor | None = None
-
-
-class Descent:
-    """The canonical step: clip, q <- q + wd y, v <- m v + q, y <- y - η v. It keeps v, which starts at 0."""
-
-    def __init__(self, optimiser: Optimiser) -> None:
-        self.optimiser = optimiser
-        self._velocity: Tensor | None = None
-
-    def step(
-        self, theta: Tensor, q: Tensor, lr: float, mask: Tensor | None = None, decoupled_weight: float = 0.0
-    ) -> Tensor:
-        """Make one step.
-
-        Args:
-            theta: y `(P,)`.
-            q: The direction `(P,)`.
-            lr: η of this step.
-            mask: float32 `(P,)`, 1 where the step may move; None for everywhere.
-            decoupled_weight: λ of a term λ y that is not clipped.
-
-        Returns:
-            The new y `(P,)`.
-        """
-        clip_norm, momentum = self.optimiser.clip_norm, self.optimiser.momentum
-        moving = theta if mask is None else theta * mask
-        q = q if mask is None else q * mask
-        if clip_norm is not None:
-            q = (
-                clipped(q - decoupled_weight * moving, clip_norm) + decoupled_weight * moving
-                if decoupled_weight
-                else clipped(q, clip_norm)
-            )
-        if self.optimiser.weight_decay:
-            decayed = self.optimiser.decayed
-            q = q + self.optimiser.weight_decay * (moving if decayed is None else moving * decayed)
-        if momentum:
-            self._velocity = q if self._velocity is None else momentum * self._velocity + q
-            q = self._velocity if mask is None else self._velocity * mask
-        return torch.sub(theta, q, alpha=lr)  # one pass over memory where θ - η q takes two
-
-
-def clipped(q: Tensor, norm: float) -> Tensor:
-    """q, scaled down to `norm` where it is longer."""
-    result: Tensor = q * (norm / torch.linalg.vector_norm(q)).clamp(max=1.0)
-    return result
-
-
 @dataclass
 class LocalClient:
     """The view an algorithm has of a client (the contract is `fedray.algorithms.base.Client`)."""
@@ -116,7 +61,7 @@ class LocalClient:
     weight: float
     first: bool = True
     batch_size: int = 1
-    optimiser: Optimiser = Optimiser()
+    optimiser: Optimiser = field(default_factory=Optimiser)
     counted_steps: float = 0.0
     first_lr: float = 0.0
     shares: Share = "all"
@@ -291,16 +236,33 @@ class LocalClient:
         return total / self.samples
 
     def predict(self, theta: Tensor) -> Output:
+        return self._predict(theta, self._statistics(theta))
+
+    def _predict(self, theta: Tensor, statistics: Tensor) -> Output:
         self.passes["predictions"] += 1
         self.network.train(False)
-        with torch.no_grad():
+        with torch.no_grad(), self._at(statistics):
             self._load(theta)
             return self.network(self.x)
+
+    def _statistics(self, theta: Tensor) -> Tensor:
+        """The running statistics `(B,)` that belong to theta: the received ones to the model received."""
+        return self.received_buffers if theta is self.theta_0 else self.network.buffers
+
+    @contextlib.contextmanager
+    def _at(self, statistics: Tensor) -> Iterator[None]:
+        """Let the network have these running statistics `(B,)` meanwhile."""
+        if statistics is self.network.buffers or not statistics.numel():
+            yield
+            return
+        with self._buffers_kept():
+            self.network.buffers.copy_(statistics)
+            yield
 
     def shard(self, theta: Tensor) -> tuple[Output, Tensor]:
         self.passes["full_predictions"] += 1
         self.network.train(False)
-        with torch.no_grad():
+        with torch.no_grad(), self._at(self._statistics(theta)):
             self._load(theta)
             outputs, labels = zip(*((self.network(x), y) for x, y in self._chunks()), strict=True)
             taps = tuple(torch.cat(layer) for layer in zip(*(o.taps for o in outputs), strict=True))
@@ -371,13 +333,14 @@ class SecondModel:
             return self._c.grad_with(theta, extra, loss)
 
     def predict(self, theta: Tensor) -> Output:
-        with self._c._buffers_kept():
-            self._c.network.buffers.copy_(self._buffers)
-            return self._c.predict(theta)
+        return self._c._predict(theta, self._buffers)
 
     def step(self, theta: Tensor, q: Tensor) -> Tensor:
         mask = self._c.network.moving("all") if self._c.layout.frozen else None
         return self._descent.step(theta, q, self._c.rate, mask)
+
+    def adopt_statistics(self) -> None:
+        self._buffers = self._c.network.buffers.clone()
 
     def use(self, theta: Tensor) -> None:
         self._c.theta = theta

@@ -12,6 +12,7 @@ from fedray.algorithms.feddisco import Disco
 from fedray.algorithms.fedexp import Extrapolation
 from fedray.common.component import Component, describe
 from fedray.common.errors import UserError
+from fedray.common.identity import Run
 from fedray.common.plugins import refuse_unreachable
 from fedray.common.yaml_files import located_file
 from fedray.datasets import data_source
@@ -167,9 +168,25 @@ class RunConfig(Section):
         whole["data"]["digest"] = data_digest
         if self.channels_last:  # a key that came later, whose default depends on model and device
             whole["training"]["channels_last"] = True
+        self._revise(whole)
         if self.model.init is not None:
             whole["model"]["init"] = _file_digest("model.init", self.model.init)
         return {"numerics": NUMERICS, **whole}
+
+    def _revise(self, whole: dict[str, Any]) -> None:
+        """Enter the revisions of method and probes in this run."""
+        training, personal = self.training, self.evaluation.personal
+        run = Run(
+            self.model.tracks_statistics,
+            personal is not None and any(personal.tuned),
+            training.clip_norm is None and training.weight_decay == training.momentum == 0,
+        )
+        if revision := self.algorithm.revision_in(run):
+            whole["algorithm"]["revision"] = revision
+        for probe in self.evaluation.probes:
+            if revision := probe.revision_in(run):
+                own = whole["evaluation"].setdefault("probe_sources", {})
+                own.setdefault(probe.name, {})["revision"] = revision
 
     def cell(self, data_digest: str) -> str:
         """The cell's hash: 16 hexadecimal digits of the SHA-256 of `identity`."""

@@ -53,6 +53,7 @@ def others(logits: Tensor, y: Tensor) -> Tensor:
 class FedNTD(AuxiliaryLoss):
     """q = ∇ [CE + β τ² KL(softmax(z_g/τ) || softmax(z/τ))], both without the true class's logit; z_g: logits at x."""
 
+    compares_with_received = True
     name = "fedntd"
     paper = "Lee et al., Preservation of the global knowledge by not-true distillation, NeurIPS 2022, eq. 5"
     idea = "distils the global model's view of the not-true classes"
@@ -75,6 +76,7 @@ class FedAvgKL(AuxiliaryLoss):
     The KL base of FedSOL's table 1 and strategy A5 of its table 10. No factor τ² (D-33).
     """
 
+    compares_with_received = True
     name = "fedavg-kl"
     paper = "Lee et al., FedSOL, CVPR 2024, table 1 (KL, base)"
     idea = "distils the global model"
@@ -95,9 +97,11 @@ class MOON(AuxiliaryLoss):
 
     h: features (the input of the head; a model's own `features(x)` where it has them); h_g, h_p: those of the received
     x and of the client's previous local model, which before its first activity is the run's initial model. Reading
-    D-50: no projection head is added; a model brings its own. Reference features are taken in evaluation mode.
+    D-50: no projection head is added; a model brings its own. Reference features are taken in evaluation mode, with the
+    running statistics that their model had.
     """
 
+    compares_with_received = True
     name = "moon"
     paper = "Li et al., Model-contrastive federated learning, CVPR 2021, algorithm 1"
     idea = "pulls features to the global model's, away from the previous local one's"
@@ -114,7 +118,8 @@ class MOON(AuxiliaryLoss):
         return Vectors(previous=theta)
 
     def term(self, c: Client) -> Term:
-        towards, away = (normalize(c.predict(theta).features.flatten(1)) for theta in (c.theta_0, c.state.previous))
+        received, previous = c.predict(c.theta_0), c.second.predict(c.state.previous)
+        towards, away = (normalize(output.features.flatten(1)) for output in (received, previous))
 
         def contrast(output: Output) -> Tensor:
             # cos(h, h_p) - cos(h, h_g) in one product: exactly 0, gradient and all, where the references are equal.
@@ -125,6 +130,7 @@ class MOON(AuxiliaryLoss):
 
     def upload(self, c: Client) -> Uploads:
         c.state.previous = c.theta
+        c.second.adopt_statistics()
         return {}
 
 

@@ -131,6 +131,9 @@ class SecondModel(Protocol):
     def step(self, theta: Tensor, q: Tensor) -> Tensor:
         """The canonical step (clip, weight decay, momentum, η_k) from theta `(P,)` along q `(P,)`; the new theta."""
 
+    def adopt_statistics(self) -> None:
+        """Take over the first model's running statistics as they are now."""
+
     def use(self, theta: Tensor) -> None:
         """In `prepare`: test theta `(P,)` with the second model's running statistics as the personal model."""
 
@@ -232,7 +235,11 @@ class Client(Protocol):
         """Gradient at `theta` of the mean cross-entropy over all of this client's samples."""
 
     def predict(self, theta: Tensor) -> Output:
-        """Output on the batch at `theta`, without gradient, in evaluation mode."""
+        """Output on the batch at `theta`, without gradient, in evaluation mode.
+
+        At the received parameters (`c.predict(c.theta_0)`: this very tensor) the running statistics are those received
+        with them; at any other theta the present ones, which every step moves.
+        """
 
     def batches(self, purpose: str, size: int | None = None, share: float = 1.0) -> Iterator[int]:
         """One pass over the shard in `begin`, `upload` or `prepare`: `for _ in c.batches("alignment"): c.grad(...)`.
@@ -300,6 +307,8 @@ class Algorithm(Component):
     """Whether the generic accuracy (GA) is the global model's; else it is the mean of the personal ones'."""
     finetuned_part: ClassVar[ParameterGroup] = "all"
     """Which parameters fine-tuning moves."""
+    finetunes_plainly: ClassVar[bool] = False
+    """Whether fine-tuning makes plain steps, y <- y - η g(y): no clipping, no weight decay, no momentum."""
 
     def initial(self, theta: Tensor, layout: Layout) -> Tensor:
         """x⁰, from the model's own initial parameters; random draws come from torch's generator, which is keyed."""
@@ -387,6 +396,10 @@ class Algorithm(Component):
     def adapt(self, c: Client) -> Tensor:
         """The direction of a step of fine-tuning; default the plain gradient, whatever the method trains with."""
         return c.grad(c.theta)
+
+    def finetuning_rate(self, c: Client) -> float:
+        """The length of a step of fine-tuning; default η_t."""
+        return c.lr
 
     def prepare(self, c: Client) -> None:
         """Before a personal model at `c.theta` is tested: what `personal_logits` wants in `c.local`."""

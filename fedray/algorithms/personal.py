@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedray.algorithms.base import Algorithm, Client, Forward, Loss
-from fedray.common.identity import Later
+from fedray.common.identity import Later, Run
 
 
 class LocalOnly(Algorithm):
@@ -32,7 +32,7 @@ class PerFedAvg(Algorithm):
 
     g: gradient on the step's batch; g', g'': on one and another batch, drawn from the shard for this step alone. a = 0
     is FedAvg. The inner step has neither momentum nor weight decay (D-51). A personal model is x after plain steps of
-    length a.
+    length a, y <- y - a g(y): neither clipped nor with momentum or weight decay, whatever `training` says.
 
     As the code has it: the outer step has a length of its own, b (`outer_lr`), and the inner one decays the weights,
     y' = y - a (g' + w y) (`inner_weight_decay`), both FedSOL's port.
@@ -41,6 +41,7 @@ class PerFedAvg(Algorithm):
     name = "perfedavg"
     paper = "Fallah et al., Personalized federated learning with theoretical guarantees, NeurIPS 2020, algorithm 1"
     idea = "learns a start from which one step adapts well"
+    finetunes_plainly = True
     inner_lr: float | None = Field(
         None, ge=0, allow_inf_nan=False, description="a: length of the inner step; default the round's learning rate"
     )
@@ -78,8 +79,13 @@ class PerFedAvg(Algorithm):
         ahead, behind = (c.grad(c.theta + sign * self.delta * v, other) for sign in (1, -1))
         return v - a / (2 * self.delta) * (ahead - behind)
 
-    def adapt(self, c: Client) -> Tensor:
-        return self.a(c) / c.lr * c.grad(c.theta)
+    def finetuning_rate(self, c: Client) -> float:
+        return self.a(c)
+
+    def revision_in(self, run: Run) -> int:
+        """1 more where fine-tuning clipped, decayed, had momentum, or scaled the gradient to come to the length a."""
+        wrong = run.fine_tunes and not (run.plain and self.inner_lr is None)
+        return super().revision_in(run) + int(wrong)
 
 
 def _on(x: Tensor, y: Tensor) -> Loss:

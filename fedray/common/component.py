@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from fedray.common.errors import UserError, truncated_repr, unknown
-from fedray.common.identity import enters, nested, source_digest
+from fedray.common.identity import Run, enters, nested, source_digest
 
 LARGEST = 3.4e38
 """Numbers above this are infinite in float32."""
@@ -94,6 +94,15 @@ class Component(Checked):
         "gamma": "γ",
     }
     """Option -> the paper's letter for it in labels, tables and figures. A class adds to those of its bases."""
+
+    compares_with_received: ClassVar[bool] = False
+    """Whether a method or a probe asks what the received model answers (`c.predict(c.theta_0)`).
+
+    That was answered with the present running statistics once. So cells of models that have such were corrected."""
+
+    def revision_in(self, run: Run) -> int:
+        """`revision`, and what was corrected in some runs alone; of methods and probes (`fedray.common.identity`)."""
+        return self.revision + int(self.compares_with_received and run.tracks_statistics)
 
     def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
         found = super().identity_entries(written)

@@ -21,6 +21,9 @@ section, algorithm, model, partition or probe enters the identity, with these ex
       def revision(self) -> int:  # type: ignore[override]
           return int(self.variates == "samples")
 
+  Where the run decides as well (its model, its training, its evaluation), override `revision_in`, which is told by a
+  `Run`.
+
 The options of data sets do not enter: the arrays do, by `Dataset.digest`. A class given as `package.module:Class`
 enters with a digest of the source of its module. `tests/test_config.py` holds cells that commit 2f53a38 hashed.
 """
@@ -44,6 +47,21 @@ class Later:
 
     first: Any = PydanticUndefined
     """The value that leaves the identity as it was before the field existed; default: the field's default."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a method or a probe cannot know by itself of the run that it is part of.
+
+    Attributes:
+        tracks_statistics: the model has running statistics.
+        fine_tunes: personal models are tested after epochs of fine-tuning.
+        plain: local training has neither clipping, weight decay nor momentum.
+    """
+
+    tracks_statistics: bool
+    fine_tunes: bool
+    plain: bool
 
 
 class Excluded:

@@ -7,7 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, ParameterGroup, PerClient, Sum
-from fedray.client import Descent, LocalClient, Optimiser, Population
+from fedray.client import LocalClient, Population
+from fedray.common.descent import Descent, Optimiser
 from fedray.common.rng import generator, torch_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.guard import refuse_changed, unchanged
@@ -213,6 +214,8 @@ def personal_client(
         epochs: of fine-tuning, for methods that fine-tune.
     """
     tuning = training.model_copy(update={"local_epochs": epochs, "local_steps": None})
+    if algorithm.finetunes_plainly:
+        tuning = tuning.model_copy(update={"clip_norm": None, "weight_decay": 0.0, "momentum": 0.0})
     tuned = algorithm.personal == "tuned"
     if tuned:
         training, broadcast = tuning, replace(broadcast, steps=None)
@@ -220,7 +223,8 @@ def personal_client(
     drawn = torch_draws(c.population.seed, "personal torch", c.round, c.id, c.theta.device)
     with drawn, unchanged(algorithm, _given(c)):
         if tuned and epochs:
-            descend(c, tuning, "personal ", algorithm, algorithm.adapt, lambda c: algorithm.finetuned_part)
+            part, rate = algorithm.finetuned_part, algorithm.finetuning_rate
+            descend(c, tuning, "personal ", algorithm, algorithm.adapt, lambda c: part, rate=rate)
         elif algorithm.personal == "trained":
             train(c, algorithm, training, "personal ")
         algorithm.prepare(c)

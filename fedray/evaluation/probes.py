@@ -166,12 +166,13 @@ class Proximal(Probe):
         "proximal_cosine": "cosine of update and proximal gradient",
     }
     lower_is_better = frozenset({"proximal_loss"})
+    compares_with_received = True
 
     def check(self, algorithm: Algorithm) -> None:
         _refuse_without_global_model(self.name, algorithm)
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
-        return proximal(seen.c, seen.algorithm, seen.received, seen.batch_size)
+        return proximal(seen.c, seen.algorithm, seen.batch_size)
 
 
 class Step(Probe):
@@ -186,6 +187,7 @@ class Step(Probe):
         "local_change_plain": "change of the local loss by a plain step",
     }
     lower_is_better = frozenset(metrics)
+    compares_with_received = True
 
     def check(self, algorithm: Algorithm) -> None:
         _refuse_without_global_model(self.name, algorithm)

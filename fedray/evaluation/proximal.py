@@ -31,15 +31,12 @@ def temperature(algorithm: Algorithm) -> float:
     return (loss if isinstance(loss, FedAvgKL) else FedAvgKL()).tau
 
 
-def proximal(
-    c: LocalClient, algorithm: Algorithm, received: Tensor, batch_size: int | Literal["full"]
-) -> dict[str, float]:
+def proximal(c: LocalClient, algorithm: Algorithm, batch_size: int | Literal["full"]) -> dict[str, float]:
     """`proximal_loss`, `proximal_cosine` of a client after its local training, at y = y_K. Changes nothing.
 
     Args:
         c: the client.
         algorithm: the method.
-        received: running statistics (B,) that the client began with.
         batch_size: of the local training.
 
     Returns:
@@ -52,9 +49,7 @@ def proximal(
     buffers, tau = c.network.buffers.clone(), temperature(algorithm)
     twin = _twin(c)
     try:
-        c.network.buffers.copy_(received)
         target = algorithm.logits(twin.shard(c.theta_0)[0]).double()
-        c.network.buffers.copy_(buffers)
         loss = kl(target / tau, algorithm.logits(twin.shard(c.theta)[0]).double() / tau)
         with torch_draws(c.population.seed, "probes", c.round, c.id, c.theta.device):
             size = c.samples if batch_size == "full" else batch_size
@@ -129,7 +124,8 @@ def _losses(twin: LocalClient, algorithm: Algorithm, theta: Tensor, target: Tens
 
 
 def _twin(c: LocalClient) -> LocalClient:
-    """The client again, whose vectors and counts can be written to."""
+    """The client again, whose vectors and counts can be written to, with a second model of its own."""
     twin = copy.copy(c)
+    vars(twin).pop("second", None)
     twin.local, twin.state, twin.passes = Vectors(c.local), Vectors(c.state), Counter(c.passes)
     return twin

@@ -27,6 +27,8 @@ class ModelSpec(Component):
     """Start of the names of what an `init` file may have for other classes: it is then left as initialised."""
     faster_channels_last: ClassVar[bool] = False
     """Whether channels innermost were measured to be faster on a CPU, in float32 (docs/performance.md)."""
+    tracks_statistics: ClassVar[bool] = True
+    """Whether a module has running statistics; also where that is not known, as of a class of your own."""
     init: str | None = Field(None, description="path of a state_dict (torch.save or .safetensors) to start from")
 
     @property

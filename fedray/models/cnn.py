@@ -23,6 +23,11 @@ class MLP(ModelSpec):
     feature_norm: FeatureNorm = Field("none", description="batch: BatchNorm1d before the head (FedGELA's code)")
 
     @property
+    def tracks_statistics(self) -> bool:  # type: ignore[override]
+        """Those of the normalised features."""
+        return self.feature_norm == "batch"
+
+    @property
     def taps(self) -> tuple[str, ...]:
         return tuple(str(2 * i + 2) for i in range(len(self.hidden)))
 
@@ -43,6 +48,7 @@ class LeNet(ModelSpec):
     """Two unpadded 5x5 convolutions of 64 channels, 1600-384-192-classes; feature size 192."""
 
     name = "lenet"
+    tracks_statistics = False
     faster_channels_last = True
     paper = "FL-Simulator's, FedDyn's and FedDC's LeNet (FedTOGA table 1)"
     image_size = 32
@@ -74,6 +80,7 @@ class McMahanCNN(ModelSpec):
     """Two padded 5x5 convolutions (32, 64), one hidden layer of 512, which is the feature size."""
 
     name = "mcmahan_cnn"
+    tracks_statistics = False
     faster_channels_last = True
     paper = "McMahan et al., FedAvg, AISTATS 2017; as in FedSOL's and FedNTD's code"
     published = ((3, 32, 32), 10, 2_156_490)
@@ -102,6 +109,7 @@ class SimpleCNN(ModelSpec):
     """Two unpadded 5x5 convolutions of 6 and 16 channels, 400-120-84-classes; feature size 84."""
 
     name = "simple_cnn"
+    tracks_statistics = False
     faster_channels_last = True
     paper = "Li, He, Song, MOON, CVPR 2021; as in FedGELA table 10"
     image_size = 32
@@ -133,6 +141,7 @@ class EMNISTCNN(ModelSpec):
     """Two unpadded 3x3 convolutions (32, 64), pooling, dropout, one hidden layer of 128, which is the feature size."""
 
     name = "emnist_cnn"
+    tracks_statistics = False
     faster_channels_last = True
     paper = "Reddi et al., Adaptive federated optimization, ICLR 2021; as in FedSAM"
     published = ((1, 28, 28), 62, 1_206_590)
@@ -165,6 +174,7 @@ class VGG11(ModelSpec):
     """
 
     name = "vgg11"
+    tracks_statistics = False
     paper = "Simonyan & Zisserman, ICLR 2015; FedSOL's variant (table 3)"
     image_size = 32
     published = ((3, 32, 32), 10, 9_750_922)

@@ -34,6 +34,11 @@ class ResNet(ModelSpec):
     feature_norm: FeatureNorm = Field("none", description="batch: BatchNorm1d before the head (FedGELA's code)")
 
     @property
+    def tracks_statistics(self) -> bool:  # type: ignore[override]
+        """Those of BatchNorm, unless it is `batch_untracked`."""
+        return "batch" in (self.norm, self.feature_norm)
+
+    @property
     def taps(self) -> tuple[str, ...]:
         return ("relu", *(f"layer{i}.{block}.relu" for i, block in enumerate(self.last_blocks, 1)))
 

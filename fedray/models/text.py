@@ -29,6 +29,7 @@ class CharLSTM(ModelSpec):
     """
 
     name = "char_lstm"
+    tracks_statistics = False
     paper = "McMahan et al., FedAvg, AISTATS 2017; LEAF's and FedGELA's (table 11) Shakespeare model"
     published = ((80,), 80, 819_920)
     embedding: int = Field(8, gt=0, description="width of a character's embedding")

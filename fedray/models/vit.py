@@ -89,6 +89,7 @@ class SLViT(ModelSpec):
     """SL-ViT of width 192, 9 blocks, 12 heads of 64, 16 patches (a quarter of the image wide); feature size 192."""
 
     name = "sl_vit"
+    tracks_statistics = False
     paper = "Lee, Lee, Song, Vision transformer for small-size datasets, arXiv 2112.13492, 2021; as in FedSOL table 3"
     published = ((3, 32, 32), 10, 6_176_275)
     dim: int = Field(192, gt=0, description="width of the tokens")

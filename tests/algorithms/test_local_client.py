@@ -211,3 +211,30 @@ def test_a_full_gradient_takes_no_chunk_of_one_sample() -> None:
         for s in (slice(0, 251), slice(251, 501))
     ]
     assert torch.allclose(g, sum(parts) / 501, atol=1e-7)
+
+
+def test_the_received_model_answers_with_the_statistics_received_with_it() -> None:
+    """η = 0.1 and three steps later: elsewhere, also at equal parameters, the present ones; nothing is moved."""
+    c, _, network = trained(FedAvg(), local_steps=3)
+    assert (c.received_buffers != network.buffers).all()
+    present, shard = network.buffers.clone(), torch.from_numpy(gaussian(4, 2, 2)[0])
+
+    def answers(theta: Tensor, statistics: Tensor, x: Tensor = c.x) -> Tensor:
+        normalised = (x - statistics[:2]) / (statistics[2:] + 1e-5).sqrt()
+        scale, shift, frozen, frozen_bias, weight, bias = c.layout.views(theta).values()
+        return ((scale * normalised + shift) @ frozen.T + frozen_bias) @ weight.T + bias
+
+    for theta, statistics in (
+        (c.theta_0, c.received_buffers),
+        (c.theta_0.clone(), present),
+        (c.theta, present),
+    ):
+        expected = answers(theta, statistics)
+        assert torch.allclose(c.predict(theta).logits, expected, atol=1e-6)
+        assert torch.allclose(c.shard(theta)[0].logits, answers(theta, statistics, shard), atol=1e-6)
+        assert torch.equal(network.buffers, present)
+    second = c.second.predict(c.theta_0).logits
+    assert torch.allclose(second, answers(c.theta_0, network.initial_buffers), atol=1e-6)
+    c.second.adopt_statistics()
+    assert torch.allclose(c.second.predict(c.theta).logits, answers(c.theta, present), atol=1e-6)
+    assert torch.equal(c.second.state.second_buffers, present)

@@ -18,6 +18,7 @@ from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.models.network import Output
+from fedray.sections import Training
 from tests.algorithms.digits import final, problem
 
 
@@ -137,30 +138,24 @@ def test_fedproto_answers() -> None:
 
 
 def test_perfedavg_is_tested_after_plain_steps_of_the_inner_length() -> None:
-    """a = 0: nothing to adapt, whatever the epochs; a = η: as FedAvg's fine-tuning from the same theta."""
-    for epochs in (0, 3):
-        still = trained_client({"name": "perfedavg", "inner_lr": 0}, epochs=epochs)
-        assert torch.equal(still.theta, still.theta_0) == (epochs == 0)  # weight decay alone
-    built = problem("perfedavg", weight_decay=0)
-    state, worker = final("perfedavg"), Worker(built)
-    ends = [
-        personal_client(
+    """As FedAvg's fine-tuning at η = a without momentum, weight decay and clipping; a = 0 adapts nothing."""
+    built = problem("perfedavg")
+    state, worker, training = final("perfedavg"), Worker(built), built.config.training
+    plain = training.model_copy(update={"momentum": 0.0, "weight_decay": 0.0, "clip_norm": None})
+
+    def tuned(options: Any, training: Training, lr: float) -> Tensor:
+        return personal_client(
             algorithm(options),
             worker.network,
             worker.population,
             built.shards[1],
-            built.config.training,
-            Broadcast(3, 0.05, state.theta, worker.network.buffers, Vectors(), 1),
+            training,
+            Broadcast(3, lr, state.theta, worker.network.buffers, Vectors(), 1),
             ClientTask(1, 1.0, Vectors()),
             2,
         ).theta
-        for options in (
-            "fedavg",
-            "perfedavg",
-            {"name": "perfedavg", "inner_lr": 0.05},
-            {"name": "perfedavg", "inner_lr": 0},
-        )
-    ]
-    assert torch.equal(ends[0], ends[1])
-    assert torch.equal(ends[0], ends[2])
-    assert torch.equal(ends[3], state.theta)
+
+    assert torch.equal(tuned("perfedavg", training, 0.05), tuned("fedavg", plain, 0.05))
+    assert torch.equal(tuned({"name": "perfedavg", "inner_lr": 0.3}, training, 0.05), tuned("fedavg", plain, 0.3))
+    assert torch.equal(tuned({"name": "perfedavg", "inner_lr": 0}, training, 0.05), state.theta)
+    assert not torch.allclose(tuned("fedavg", training, 0.05), tuned("fedavg", plain, 0.05), atol=1e-3)

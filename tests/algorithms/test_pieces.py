@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import kl_div, log_softmax
+from torch.nn.functional import kl_div, log_softmax, normalize, softplus
 
 from fedray.algorithms.auxiliary import FedRCL, kl, others
 from fedray.algorithms.base import Output, Received, Server, Sum, Vectors
@@ -16,9 +16,16 @@ from fedray.algorithms.fedsol import FedSOL, Projection
 from fedray.algorithms.scaffold import Scaffold
 from fedray.client import Population
 from fedray.datasets.dataset import Dataset, Samples
+from fedray.engine.backend import InlineBackend
 from fedray.engine.exact_sum import Accumulator, total
+from fedray.engine.local_training import start_client, train_client
+from fedray.engine.messages import ClientTask
+from fedray.engine.simulation import Simulation
+from fedray.engine.worker import Worker
 from fedray.models.network import Layout, Network
 from tests.algorithms.clients import before_its_step
+from tests.algorithms.digits import final, problem
+from tests.algorithms.test_contract import NORMALISED
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -151,3 +158,72 @@ def test_scaffold_weighs_large_shards_by_samples() -> None:
     server = Server(network.theta, Vectors(c=zero), network.layout, clients=1, cohort=10)
     method.aggregate(server, Received(Vectors(total([sums.sums]), update=zero)))
     assert torch.allclose(server.state.c, zero + 10 * (1e9 + 30) / 1_000_003, rtol=1e-4)
+
+
+def test_moons_references_have_the_running_statistics_of_their_models() -> None:
+    """Client 4 asks its last model with the statistics that its training left two rounds ago, and x with those of x."""
+    built = problem({"name": "moon", "mu": 2.0}, **NORMALISED, clients={"cohorts": [[4, 5], [1, 5], [4, 5], [0, 1]]})
+    method, worker = built.config.algorithm, Worker(built)
+    running = Simulation(built, InlineBackend())
+    sent = running._broadcast(running._server(0, 2))
+    running.step()
+    running.step()
+    state = running.state()
+    kept = state.clients[4]
+    train_client(
+        method,
+        worker.network,
+        worker.population,
+        built.shards[4],
+        built.config.training,
+        sent,
+        ClientTask(4, 0.5, Vectors()),
+    )
+    assert torch.equal(kept.second_buffers, worker.network.buffers)
+    c = start_client(
+        method,
+        worker.network,
+        worker.population,
+        built.shards[4],
+        built.config.training,
+        running._broadcast(running._server(2, 2)),
+        ClientTask(4, 0.5, kept),
+    )
+    c.start_step(0, *c.population.samples.batch(c.indices[:18]))
+    c.grad(c.theta)
+    apart = built.network("cpu")
+
+    def features(theta: Tensor, statistics: Tensor) -> Tensor:
+        apart.load(theta)
+        apart.buffers.copy_(statistics)
+        apart.train(False)
+        with torch.no_grad():
+            return normalize(apart(c.x).features)
+
+    h = random(18, 12)
+    towards, away = features(state.theta, state.buffers), features(kept.previous, kept.second_buffers)
+    expected = 2.0 * softplus((normalize(h) * (away - towards)).sum(1) / 0.5).mean()
+    assert float(method.term(c)(Output(h, h))) == pytest.approx(float(expected), rel=1e-5)
+    assert final("moon").clients[4].keys() == {"previous"}
+
+
+@pytest.mark.parametrize("name", ["fedntd", "fedavg-kl"])
+def test_distillation_follows_the_received_running_statistics(name: str) -> None:
+    """However far training has moved the client's own, the target stays: the loss at given logits is the same."""
+    built = problem(name, **NORMALISED)
+    worker = Worker(built)
+    running = Simulation(built, InlineBackend())
+    c = start_client(
+        built.config.algorithm,
+        worker.network,
+        worker.population,
+        built.shards[4],
+        built.config.training,
+        running._broadcast(running._server(0, 3)),
+        ClientTask(4, 0.5, Vectors()),
+    )
+    c.start_step(0, *c.population.samples.batch(c.indices[:18]))
+    output = Output(random(18, 10), random(18, 12))
+    before = float(built.config.algorithm.term(c)(output))  # type: ignore[attr-defined]
+    worker.network.buffers.add_(1.0)
+    assert float(built.config.algorithm.term(c)(output)) == before  # type: ignore[attr-defined]

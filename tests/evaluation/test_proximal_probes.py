@@ -14,7 +14,7 @@ from fedray.common.vectors import Vectors
 from fedray.engine.local_training import train_client
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.worker import Worker
-from fedray.evaluation.proximal import proximal, step_changes
+from fedray.evaluation.proximal import _directions, _twin, proximal, step_changes
 from tests.evaluation.probed import arrays, digits, last_row, trained
 
 
@@ -174,9 +174,9 @@ def test_every_batch_finds_the_running_statistics_that_training_left() -> None:
         ClientTask(0, 1.0, Vectors()),
     )
     c.steps = 2
-    both = proximal(c, config.algorithm, received, 3)
+    both = proximal(c, config.algorithm, 3)
     c.steps = 1
-    assert proximal(c, config.algorithm, received, 3) == pytest.approx(both, rel=1e-6)
+    assert proximal(c, config.algorithm, 3) == pytest.approx(both, rel=1e-6)
 
 
 def test_no_other_batches_than_in_training() -> None:
@@ -204,3 +204,31 @@ def test_no_cosine_where_nothing_was_learnt() -> None:
     )
     assert row["proximal_loss"] == pytest.approx(0, abs=1e-12)
     assert "proximal_cosine" not in row
+
+
+def test_the_received_model_keeps_its_running_statistics_in_both_probes() -> None:
+    """Where the client's own have gone makes no difference to z_x, batch by batch; z_y follows them."""
+    problem = digits("fedavg", probes=["proximal", "step"])
+    config, worker = problem.config, Worker(problem)
+    network = worker.network
+    c, _ = train_client(
+        config.algorithm,
+        network,
+        worker.population,
+        problem.shards[0],
+        config.training,
+        Broadcast(0, 0.1, network.theta.clone(), network.buffers.clone(), Vectors(), 1),
+        ClientTask(0, 1.0, Vectors()),
+    )
+    left = [target for target, _, _ in _directions(_twin(c), config.algorithm, 3.0, 16)]
+    network.buffers.add_(1.0)
+    right = [target for target, _, _ in _directions(_twin(c), config.algorithm, 3.0, 16)]
+    assert len(left) > 1
+    assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def test_a_second_model_sees_the_batch_of_the_probe() -> None:
+    """MOON asks its client's last model, which is not the one that the training has left at its last batch."""
+    row = last_row(digits("moon", probes=["proximal", "step"], rounds=2))
+    assert -1 <= row["proximal_cosine"] <= 1
+    assert math.isfinite(row["proximal_change"])

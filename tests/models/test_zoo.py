@@ -49,6 +49,18 @@ def test_the_size_in_the_list_of_models(name: str) -> None:
     assert parameter_count(model_spec(name), shape, classes) == count
 
 
+@pytest.mark.parametrize("options", [{}, {"norm": "batch"}, {"norm": "batch_untracked"}, {"feature_norm": "batch"}])
+@pytest.mark.parametrize("name", MODELS)
+def test_what_a_model_says_of_its_running_statistics(name: str, options: dict[str, str]) -> None:
+    spec, published = MODELS[name], MODELS[name].published
+    assert published is not None
+    if options.keys() <= spec.model_fields.keys():
+        with torch.device("meta"):
+            module = model_spec({"name": name, **options}).build(published[0], published[1])
+        found = any(buffer.is_floating_point() for buffer in module.buffers())
+        assert model_spec({"name": name, **options}).tracks_statistics == found
+
+
 FEATURES = {
     "mlp": 200,
     "lenet": 192,
