@@ -57,6 +57,10 @@ class Packing:
         runtime = run.runtime.model_copy(update={"gpus_per_actor": self._fractions[kind]})
         return run.model_copy(update={"runtime": runtime})
 
+    def knows(self, run: RunConfig) -> bool:
+        """Whether `resolve_auto_gpus` measures nothing for a run."""
+        return run.runtime.gpus_per_actor != "auto" or _kind(run) in self._fractions
+
     def _measured(self, run: RunConfig, data: Dataset | ray.ObjectRef[Dataset]) -> Peak:
         if not any(node.get("GPU", 0) >= 1 for node in cluster_nodes()):
             raise UserError("runtime.gpus_per_actor: found auto, and no node of the cluster has a GPU to measure on")

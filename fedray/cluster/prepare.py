@@ -8,6 +8,39 @@ from fedray.cluster.gpu_sharing import Packing
 from fedray.cluster.resources import cluster_nodes, refuse_infeasible
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
+from fedray.sections import Runtime
+
+
+class Placement:
+    """Numbers for `auto` GPUs, and the refusal of what can never be placed, for the runs of one call."""
+
+    def __init__(self) -> None:
+        self._packing = Packing()
+        self._fit: set[Runtime] = set()
+
+    def resolve(self, runs: Sequence[tuple[RunConfig, Dataset]]) -> list[RunConfig]:
+        """The runs with numbers where `gpus_per_actor` is `auto`, within a running Ray.
+
+        Args:
+            runs: configurations with their data sets.
+
+        Returns:
+            The same configurations in the same order.
+
+        Raises:
+            UserError: the actors of a run can never be placed.
+        """
+        resolved = [self._packing.resolve_auto_gpus(run, data) for run, data in runs]
+        if new := dict.fromkeys(run.runtime for run in resolved if run.runtime not in self._fit):
+            nodes = cluster_nodes()
+            for runtime in new:
+                refuse_infeasible(runtime, nodes)
+            self._fit |= new.keys()
+        return resolved
+
+    def knows(self, run: RunConfig, data: Dataset) -> bool:
+        """Whether `resolve` would measure nothing for a run, and refuse nothing."""
+        return self._packing.knows(run) and self._packing.resolve_auto_gpus(run, data).runtime in self._fit
 
 
 @contextlib.contextmanager
@@ -25,9 +58,4 @@ def prepared(runs: Sequence[tuple[RunConfig, Dataset]], address: str | None = No
         UserError: the cluster cannot be joined, or the actors of a run can never be placed.
     """
     with cluster(address):
-        packing = Packing()
-        resolved = [packing.resolve_auto_gpus(run, data) for run, data in runs]
-        nodes = cluster_nodes()
-        for runtime in dict.fromkeys(run.runtime for run in resolved):
-            refuse_infeasible(runtime, nodes)
-        yield resolved
+        yield Placement().resolve(runs)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedray.common.errors import UserError, truncated_repr
 from fedray.sections import Runtime
@@ -13,6 +13,9 @@ from fedray.sweep.grid import Sweep
 from fedray.sweep.studies import Known, advance, studies
 from fedray.tracking.location import is_there
 from fedray.tracking.records import Outcome
+
+if TYPE_CHECKING:
+    from fedray.cluster.prepare import Placement
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,16 @@ class Plan:
         drawn = advance(studies(self.sweep, maker(self.sweep, self.problems)), known)
         new = {cell.hash: cell for cell in drawn if cell.hash not in self.cells}
         return replace(self, cells={**self.cells, **new}) if new else self
+
+    def resolved(self, cells: Sequence[Cell], placement: "Placement") -> "Plan":
+        """The plan with numbers for `gpus_per_actor: auto` of some of its cells, within a running Ray.
+
+        Raises:
+            UserError: the actors of a cell can never be placed.
+        """
+        runs = placement.resolve([(cell.run, self.problems.data[cell.data]) for cell in cells])
+        made = {cell.hash: replace(cell, run=run) for cell, run in zip(cells, runs, strict=True)}
+        return replace(self, cells={**self.cells, **made})
 
     def values(self, outcomes: Mapping[str, Outcome]) -> dict[str, float | None]:
         """What outcomes say of the metric that selects, of the cells that need not run again.

@@ -4,14 +4,13 @@ import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 from fedray.cluster.connection import cluster, cpus_here
-from fedray.cluster.prepare import prepared
+from fedray.cluster.prepare import Placement
 from fedray.cluster.resources import refuse_unseen
 from fedray.common.errors import UserError
 from fedray.common.signals import sigterm_as_interrupt
@@ -75,14 +74,17 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_as_interrupt())
         stack.enter_context(sweep_lock(plan.sweep.name))
+        placement = Placement()
         if plan.to_run:
             with ThreadPoolExecutor(1, "imports") as beside:  # seconds each; Ray sets signals only in the main thread
                 imported = beside.submit(import_module, "fedray.sweep.trials.tune")
                 stack.enter_context(cluster(address, _preloaded(plan, max_concurrent)))
                 imported.result()
-            plan = stack.enter_context(_ready(plan, address))
+            plan = plan.resolved(plan.to_run, placement)
+            with tempfile.NamedTemporaryFile(dir=storage(), prefix="seen-") as marker:
+                refuse_unseen("FEDRAY_STORAGE", Path(marker.name))
         claims = stack.enter_context(Claims(claims_file()))
-        session = Session(plan, claims, stack.enter_context(Writer()))
+        session = Session(plan, claims, stack.enter_context(Writer()), placement=placement)
         session.note(plan.known)
         cells = session.take()
         try:
@@ -100,17 +102,6 @@ def _preloaded(plan: Plan, max_concurrent: int | None) -> Sequence[str]:
     return ["fedray.sweep.trials.trainable"] if spread and min(wanted, max_concurrent or wanted) >= cpus_here() else []
 
 
-@contextlib.contextmanager
-def _ready(plan: Plan, address: str | None) -> Iterator[Plan]:
-    """A Ray on which every trial fits, for the duration of a block; the plan with numbers for `auto` GPUs."""
-    cells = plan.to_run
-    with prepared([(cell.run, plan.problems.data[cell.data]) for cell in cells], address) as runs:
-        with tempfile.NamedTemporaryFile(dir=storage(), prefix="seen-") as marker:
-            refuse_unseen("FEDRAY_STORAGE", Path(marker.name))
-        resolved = {cell.hash: replace(cell, run=run) for cell, run in zip(cells, runs, strict=True)}
-        yield replace(plan, cells={**plan.cells, **resolved})
-
-
 def _run(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
     """Run what is to run and no other sweep runs; wait for what another one does.
 
@@ -120,8 +111,8 @@ def _run(session: Session, cells: Sequence[Cell], max_concurrent: int | None) ->
         max_concurrent: trials at a time.
     """
     told = False
-    while cells or session.left:
-        cells = cells or session.learn()
+    while cells or session.learn() or session.left:
+        cells = cells or session.take()
         if session.left and not told:
             told = True
             print(
@@ -135,6 +126,6 @@ def _run(session: Session, cells: Sequence[Cell], max_concurrent: int | None) ->
             run_cells(session, cells, max_concurrent)
             if session.stopped:
                 return
-        if session.left:
+            cells = []
+        elif session.left:
             time.sleep(POLL)
-        cells = session.take()

@@ -47,7 +47,7 @@ class NextCells(Searcher):
         return None if sweep.learns and any(running) else Searcher.FINISHED
 
     def _learn(self) -> None:
-        cells = self.session.learn()
+        cells = self.session.learn_and_take()
         if self.session.plan.force:
             self.reporter.forget(cells)
         self.reporter.progress.total += len(cells)

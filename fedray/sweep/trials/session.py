@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fedray.cluster.prepare import Placement
 from fedray.common.errors import UserError
 from fedray.sweep.cells import Cell
 from fedray.sweep.plan import Plan, stored, value_of
@@ -14,6 +15,7 @@ from fedray.sweep.writer import Writer
 from fedray.tracking.records import Outcome, final_metrics
 
 if TYPE_CHECKING:
+    from fedray.sweep.trials.trainable import DataRef
     from fedray.tracking.tracker import Tracker
 
 
@@ -30,6 +32,8 @@ class Session:
         statuses: hash -> `fedray.status` of the cells that have an outcome.
         values: hash -> the metric that selects, of the cells that have an outcome; None unless it is `finished`.
         tried: hashes of the cells that this process has taken, or has found to be finished by another one.
+        placement: gives cells numbers for `gpus_per_actor: auto`.
+        data: key -> data set, of those that the processes of Tune's trials have.
     """
 
     plan: Plan
@@ -40,6 +44,8 @@ class Session:
     statuses: dict[str, str] = field(default_factory=dict)
     values: dict[str, float | None] = field(default_factory=dict)
     tried: set[str] = field(default_factory=set)
+    placement: Placement = field(default_factory=Placement)
+    data: dict[str, "DataRef"] = field(default_factory=dict)
     _asked: bool = False
 
     @property
@@ -103,23 +109,32 @@ class Session:
         """What the store has of cells, once all that was sent to it has arrived."""
         return self.writer.ask(lambda: self.tracker.outcomes(cells)) if self.parent else stored(cells)
 
-    def take(self, look_up: Callable[[Iterable[str]], dict[str, Outcome]] | None = None) -> list[Cell]:
+    def take(
+        self,
+        wanted: Iterable[str] | None = None,
+        look_up: Callable[[Iterable[str]], dict[str, Outcome]] | None = None,
+    ) -> list[Cell]:
         """Claim the cells that are left and that nobody else runs.
 
         Args:
+            wanted: hashes of those to claim; default all.
             look_up: gives the outcomes that the store has of cells; default `look_up`.
 
         Returns:
-            Those of them that another sweep has not just finished.
+            Those of them that another sweep has not just finished, with numbers for `gpus_per_actor: auto`.
+
+        Raises:
+            UserError: the actors of a cell can never be placed.
         """
-        claimed = self.claims.take(self.left)
+        claimed = self.claims.take(self.left if wanted is None else wanted)
         self.tried |= claimed
         # Read only now that nobody else can run them: the sweep that did may just have finished them.
         self.note((look_up or self.look_up)(claimed))
         cells = [cell for cell in self.plan.to_run if cell.hash in claimed]
-        for cell in claimed - {cell.hash for cell in cells}:
-            self.claims.release(cell)
-        return cells
+        for hash in claimed - {cell.hash for cell in cells}:
+            self.claims.release(hash)
+        self.plan = self.plan.resolved(cells, self.placement)
+        return [self.plan.cells[cell.hash] for cell in cells]
 
     def note(self, found: Mapping[str, Outcome]) -> None:
         """Take over outcomes from the store, unless the plan is to run everything again."""
@@ -128,13 +143,23 @@ class Session:
         if not self.plan.force:
             self.values |= self.plan.values(found) if self.plan.sweep.learns else {}
 
-    def learn(self) -> list[Cell]:
-        """Draw what the outcomes so far allow, and take it."""
+    def learn(self) -> set[str]:
+        """Draw what the outcomes so far allow; hashes of the new cells, which nobody has taken yet."""
         grown = self.plan.learn(self.values)
-        if grown is self.plan:
-            return []
+        new = grown.cells.keys() - self.plan.cells.keys()
         self.plan = grown
-        return self.take(_stored_if_there)
+        return new
+
+    def learn_and_take(self) -> list[Cell]:
+        """Draw what the outcomes so far allow, and take of it what can start while Tune runs; the rest is left.
+
+        A data set that Tune's trials do not have is handed over when Tune starts again. So is what has to be measured
+        first: that takes a whole GPU, which the trials may hold for as long as Tune waits here.
+        """
+        new = self.learn()
+        cells, data = [self.plan.cells[hash] for hash in new], self.plan.problems.data
+        can_start = [c.hash for c in cells if c.data in self.data and self.placement.knows(c.run, data[c.data])]
+        return self.take(can_start, _stored_if_there) if can_start else []
 
 
 def _stored_if_there(cells: Iterable[str]) -> dict[str, Outcome]:

@@ -52,8 +52,6 @@ def _tune(
     session: Session, cells: Sequence[Cell], reporter: TuneReporter, max_concurrent: int | None, folder: Path
 ) -> None:
     sweep = session.plan.sweep
-    every = session.plan.problems.data if sweep.learns else {cell.data for cell in cells}
-    data = {key: DataRef(session.plan.problems.data[key]) for key in every}
     os.environ |= {
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
         "RAY_AIR_NEW_OUTPUT": "0",
@@ -65,7 +63,7 @@ def _tune(
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the TuneReporter says what failed
     shares = Shares(max_concurrent)
     tuner = tune.Tuner(
-        tune.with_parameters(CellTrainable, data=data),
+        tune.with_parameters(CellTrainable, data=_handed_over(session, cells)),
         tune_config=tune.TuneConfig(
             scheduler=_scheduler(sweep, cells),
             search_alg=NextCells(session, cells, reporter, shares),
@@ -89,6 +87,14 @@ def _tune(
         if session.writer.refusal is None:
             raise
         raise session.writer.refusal from None  # Tune wraps it
+
+
+def _handed_over(session: Session, cells: Sequence[Cell]) -> dict[str, DataRef]:
+    """The data sets that the trials will need: of a search that learns all that it has drawn so far."""
+    known = session.plan.problems.data
+    wanted = known if session.plan.sweep.learns else {cell.data for cell in cells}
+    session.data |= {key: DataRef(known[key]) for key in wanted if key not in session.data}
+    return {key: session.data[key] for key in wanted}
 
 
 def _scheduler(sweep: Sweep, cells: Sequence[Cell]) -> TrialScheduler:
