@@ -14,8 +14,7 @@ class FedGloSS(DynamicRegularisation):
 
     u_i = y_K - x~; the server adds the mean update and the mean of all H_i to the unperturbed x. U_old is the last
     round's mean update, so -U_old points uphill; in round 1 it is 0. α is the paper's 1/β, and H_i = -β s_i of its
-    duals s_i. Radii above 0 grow linearly from `start_rho` over the first `warmup`
-    rounds.
+    duals s_i. Radii above 0 grow linearly from `start_rho` over the first `warmup` rounds.
 
     Readings: the server's warm-up ends at its own ρ, where the code's ends at the client's (D-86); the mean of H_i is
     over N, where the code divides by N M (`dual_divisor: product`, D-87); the anchor is the model received, where the

@@ -1,0 +1,244 @@
+"""What the engine and a method hand each other: a client and the server to the method, uploads back.
+
+The contract is that of `fedray.algorithms.base`. All vectors are float32 `(P,)` in `model.parameters()` order unless
+said otherwise.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from fedray.common.vectors import Vectors
+from fedray.models.network import Layout, Output
+
+
+class Forward(Protocol):
+    """The forward pass at some theta."""
+
+    def __call__(self, x: Tensor) -> Output: ...
+
+    @property
+    def head(self) -> Callable[[Tensor], Tensor]:
+        """The head alone: features `(n, d)` to logits."""
+
+
+Loss = Callable[[Forward], Tensor]
+"""A loss of one batch: given the forward pass at some theta, the scalar to differentiate."""
+Part = Literal["all", "body", "head", "norm", "not_norm"]
+"""Which parameters: the layout marks the head (the rest is the body) and, by module type, normalisation layers."""
+Share = Part | Literal["none"]
+"""As `Part`, or nothing."""
+ParameterGroup = Share | Literal["unbiased"]
+"""As `Share`; unbiased: all but the head's bias."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """One upload: the server receives Σ_i weight_i · vector_i over the cohort, exactly, whatever the order.
+
+    The same tensor in two uploads is sent once (that is what the cost of a method counts); scalars are free.
+    """
+
+    vector: Tensor
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class PerClient:
+    """One upload that reaches the server from every client by itself: stacked `(M, ...)`, by ascending client id.
+
+    For what cannot be summed (classifiers that teach as an ensemble). Its traffic grows with the cohort.
+    """
+
+    vector: Tensor
+
+
+Uploads = Mapping[str, Sum | PerClient]
+
+
+@dataclass
+class Server:
+    """What the server knows when it aggregates.
+
+    theta: x, the global model. state: the algorithm's own vectors. clients: N. cohort: M, the clients that took part.
+    round: t, from 0. lr: η_t, the local learning rate of this round. server_lr: η_g.
+    """
+
+    theta: Tensor
+    state: Vectors
+    layout: Layout
+    clients: int
+    cohort: int = 0
+    round: int = 0
+    lr: float = 0.0
+    server_lr: float = 1.0
+
+
+class SecondModel(Protocol):
+    """Another model in a client, with running statistics, random draws (dropout) and momentum of its own.
+
+    Whatever is done with it leaves the first model bit for bit where it would be without. Its parameters are a vector
+    that the method keeps in `c.state`; its running statistics the engine keeps.
+    """
+
+    def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
+        """As `Client.grad`, for the second model at theta `(P,)`."""
+
+    def grad_with(
+        self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """As `Client.grad_with`, for the second model at theta `(P,)`."""
+
+    def predict(self, theta: Tensor) -> Output:
+        """As `Client.predict`, with the second model's running statistics."""
+
+    def step(self, theta: Tensor, q: Tensor) -> Tensor:
+        """The canonical step (clip, weight decay, momentum, η_k) from theta `(P,)` along q `(P,)`; the new theta."""
+
+    def adopt_statistics(self) -> None:
+        """Take over the first model's running statistics as they are now."""
+
+    def use(self, theta: Tensor) -> None:
+        """In `prepare`: test theta `(P,)` with the second model's running statistics as the personal model."""
+
+
+class Client(Protocol):
+    """What a local step sees.
+
+    theta_0: x, the parameters received. theta: y, the current ones. message: what the server broadcasts beside theta.
+    state: what this client keeps between rounds; assign to it in `upload`. local: scratch vectors of this round.
+    x, y: the batch, its inputs and int64 labels. step: k. steps: K_i, the steps this client makes in the round.
+    lr: η_t. momentum: m of the local optimiser. weight: π_i, its share in the average of the cohort.
+    counted_steps: K_i where a method divides by it, `steps` unless `training.nominal_steps` (D-23). first_lr: η_0.
+    batch_size: samples of a whole batch. first: whether the client has kept nothing yet, for methods whose clients keep
+    something: its first activity.
+    """
+
+    theta_0: Tensor
+    theta: Tensor
+    message: Vectors
+    state: Vectors
+    local: Vectors
+    x: Tensor
+    y: Tensor
+    step: int
+    steps: int
+    lr: float
+    momentum: float
+    weight: float
+    counted_steps: float
+    first_lr: float
+    batch_size: int
+    first: bool
+
+    @property
+    def second(self) -> SecondModel:
+        """The client's second model; it starts with the run's initial running statistics."""
+
+    @property
+    def total_clients(self) -> int:
+        """N."""
+
+    @property
+    def total_samples(self) -> int:
+        """Σ n_j over all clients."""
+
+    @property
+    def rate(self) -> float:
+        """η_k of this local step, by `Algorithm.rate` and `training.lr_decay_within`; η_t before the first one."""
+
+    @property
+    def epoch(self) -> int:
+        """Whole passes over the shard that were made before this step."""
+
+    @property
+    def epochs(self) -> int:
+        """Passes that the round will make, the last one perhaps not whole."""
+
+    @property
+    def layout(self) -> Layout:
+        """Which slice of theta is what."""
+
+    @property
+    def samples(self) -> int:
+        """n_i: training samples of this client."""
+
+    @property
+    def counts(self) -> Tensor:
+        """n_ic: training samples of this client in each class, float32 `(C,)`."""
+
+    @property
+    def all_counts(self) -> Tensor:
+        """n_jc: training samples of every client in each class, float32 `(N, C)`; what a method shares beforehand."""
+
+    @property
+    def update(self) -> Tensor:
+        """u_i = theta - theta_0."""
+
+    @property
+    def shared_update(self) -> Tensor:
+        """u_i of the shared parameters alone (`Algorithm.shares`), in theta's order: what the engine sends."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+
+    def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
+        """Mini-batch gradient at `theta` of the mean loss (default: cross-entropy), without weight decay or clip.
+
+        0 outside `part`; for the head nothing is propagated through the body. The result is the caller's: no later call
+        changes it.
+        """
+
+    def grad_with(
+        self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """As `grad`, and the gradient by `extra`, of any shape, which the loss receives as its second argument."""
+
+    def full_grad(self, theta: Tensor) -> Tensor:
+        """Gradient at `theta` of the mean cross-entropy over all of this client's samples."""
+
+    def predict(self, theta: Tensor) -> Output:
+        """Output on the batch at `theta`, without gradient, in evaluation mode.
+
+        At the received parameters (`c.predict(c.theta_0)`: this very tensor) the running statistics are those received
+        with them; at any other theta the present ones, which every step moves.
+        """
+
+    def batches(self, purpose: str, size: int | None = None, share: float = 1.0) -> Iterator[int]:
+        """One pass over the shard in `begin`, `upload` or `prepare`: `for _ in c.batches("alignment"): c.grad(...)`.
+
+        Each turn sets `x` and `y`. Gradients taken there count neither in the training loss nor for running statistics.
+
+        Args:
+            purpose: Keys the order; passes of one client and round need different ones.
+            size: Samples per batch; default that of the local steps.
+            share: The part of the shard that is drawn, in (0, 1].
+
+        Yields:
+            The number of the batch, from 0.
+        """
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """Another batch x, y of this step, drawn from the shard without repetition, of the size of the first.
+
+        Every call gives one of its own.
+        """
+
+    def shard(self, theta: Tensor) -> tuple[Output, Tensor]:
+        """Output on all of this client's samples, not augmented, at `theta`, and their labels; else as `predict`."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """The uploads of a round by name: a Sum's sum, a PerClient's stack `(M, ...)`; `update` is U = Σ_i π_i u_i."""
+
+    sums: Vectors = field(default_factory=Vectors)
+
+    def __getattr__(self, name: str) -> Tensor:
+        try:
+            return self.sums[name]
+        except KeyError:
+            raise AttributeError(f"no upload named {name!r}; there are: {', '.join(self.sums)}") from None
