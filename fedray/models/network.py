@@ -14,6 +14,8 @@ from fedray.models.cuda_graph import Recorder
 
 NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 """The module types that are normalisation layers: batch and instance norms, GroupNorm, LayerNorm, RMSNorm."""
+BESIDE = {"all": "none", "none": "all", "head": "body", "body": "head", "norm": "not_norm", "not_norm": "norm"}
+"""Part of the model -> the rest of it."""
 VIEWED = 1 << 16
 """Models of more parameters than this are views of the theta they are at; smaller ones hold a copy of it."""
 
@@ -248,9 +250,7 @@ class Network:
 
     def buffers_beside(self, part: str) -> Tensor:
         """int64: the positions in `buffers` of the other running statistics, on the device."""
-        outside = torch.ones_like(self._buffer_heads)
-        outside[self.buffer_index(part)] = False
-        return outside.nonzero().flatten().to(self.buffers.device)
+        return self.buffer_index(BESIDE[part])
 
     def load(self, theta: Tensor) -> None:
         """Make `theta` the module's parameters.
