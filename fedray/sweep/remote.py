@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import ray
+from ray.exceptions import GetTimeoutError, RayError
 
 from fedray.cluster.connection import cluster
 from fedray.common.entry import redact_logs
@@ -35,6 +36,8 @@ PASSED = (
     "MLFLOW_TRACKING_SERVER_CERT_PATH",
     "MLFLOW_TRACKING_CLIENT_CERT_PATH",
 )
+ENDING = 120.0
+"""Seconds that a driver which was told to stop has for its trials' checkpoints and the store."""
 
 
 def sweep_in_cluster(
@@ -66,6 +69,8 @@ def sweep_in_cluster(
             code, message = ray.get(reference)
         except KeyboardInterrupt:
             ray.cancel(reference)
+            with contextlib.suppress(GetTimeoutError, RayError):  # or it would die before it has written how far it is
+                ray.get(reference, timeout=ENDING)
             raise
     if message:
         raise UserError(message)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,18 @@ import numpy as np
 import pytest
 
 from tests.faults.test_store import port, server
-from tests.sweep.running import REPOSITORY, SWEEP, fedray, logged_once, state_hashes, until_listening, write
+from tests.sweep.running import (
+    REPOSITORY,
+    SWEEP,
+    done,
+    fedray,
+    logged_once,
+    outcome,
+    state_hashes,
+    undisturbed,
+    until_listening,
+    write,
+)
 from tests.tracking.proxy import PASSWORD, USER, proxy
 
 __all__ = ["port"]
@@ -55,6 +67,7 @@ def head(client: int, folder: Path, token: Path) -> Iterator[None]:
     )
     try:
         until_listening(client)
+        time.sleep(5)  # before, grpc's threads in Ray's proxy are not ready for a fork, and a driver may find nobody
         yield
     finally:
         os.killpg(process.pid, signal.SIGTERM)
@@ -138,5 +151,43 @@ def test_a_sweep_over_ray_client(relative: bool, tmp_path: Path, port: int) -> N
         assert not [secret for secret in secrets if secret in (out + err).encode() + seen[0]]
         assert holding(elsewhere, secrets) == []
         assert set(holding(tmp_path, secrets)) == {str(token)}
+    finally:
+        shutil.rmtree(elsewhere, ignore_errors=True)
+
+
+@pytest.mark.faults
+def test_ctrl_c_over_ray_client_is_written_down_and_the_next_call_goes_on(tmp_path: Path) -> None:
+    """The driver in the cluster ends as one here does: no run is left running, and nothing is made twice."""
+    token, elsewhere, client = tmp_path / "token", Path(tempfile.mkdtemp(prefix="fr")), free()
+    token.write_text(TOKEN)
+
+    def call() -> subprocess.Popen[str]:
+        return fedray(
+            tmp_path,
+            "sweep",
+            str(write(tmp_path, SWEEP)),
+            "--address",
+            f"ray://127.0.0.1:{client}",
+            RAY_AUTH_MODE="token",
+            RAY_AUTH_TOKEN_PATH=str(token),
+            FEDRAY_STORAGE=str(tmp_path / "storage"),
+            MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path / 'mlflow.db'}",
+        )
+
+    try:
+        with head(client, elsewhere, token):
+            driver = call()
+            assert driver.stdout is not None
+            for line in driver.stdout:
+                if "[1/4]" in line:
+                    break
+            driver.send_signal(signal.SIGINT)
+            driver.communicate(timeout=240)
+            assert driver.returncode == 130
+            first = outcome(tmp_path)
+            assert set(first.values()) == {"finished", "interrupted"}
+            assert "small: 4 finished" in done(call())
+        assert state_hashes(tmp_path) == undisturbed(SWEEP)
+        logged_once(tmp_path, 12)
     finally:
         shutil.rmtree(elsewhere, ignore_errors=True)
