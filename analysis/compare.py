@@ -18,7 +18,7 @@ import typer
 
 from analysis.reading.axes import labels, separating
 from analysis.reading.collect import SweepTable, collect
-from analysis.reading.metrics import DEFAULT, NEVER, lower_is_better, title, values
+from analysis.reading.metrics import DEFAULT, NEVER, is_rounds, lower_is_better, rounds_target, title, values
 from analysis.statistics.intervals import BOOTSTRAP_SEEDS, Interval, bootstrap, proportion, student
 from analysis.statistics.ranks import Ranks, ranks
 from analysis.statistics.significance import MOST_SEEDS, POWER, holm, seeds_needed, sign_flip_p, student_p
@@ -149,11 +149,23 @@ def one_per_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", column
     cells = cells.assign(
         _column=labels(cells, columns),
         _value=cells["_value"].replace(NEVER, math.nan),
-        _lost=cells["status"].isin(ENDED) | (cells["_value"] == NEVER),
+        _lost=cells["status"].isin(ENDED) | (cells["_value"] == NEVER) | _without_target(sweep, metric),
     )
     if cells.duplicated(["_row", "_column", "seed"]).any():
         raise UserError(f"--cols: with {columns!r} several runs share method, setting and seed; name what differs")
     return cells
+
+
+def _without_target(sweep: SweepTable, metric: str) -> pd.Series:
+    """Whether the run that gives a cell its target, with `rounds_to:METHOD`, has ended without an accuracy."""
+    cells, method = sweep.cells, metric.partition(":")[2]
+    if not is_rounds(metric) or rounds_target(metric) is not None:
+        return pd.Series(False, cells.index)
+    rows = labels(cells, "algorithm")
+    settings = list(zip(labels(cells, separating(cells, "partition", rows)), cells["seed"], strict=True))
+    ended = (rows == method) & cells["status"].isin(ENDED)
+    lost = {setting for setting, without in zip(settings, ended, strict=True) if without}
+    return pd.Series([setting in lost for setting in settings], cells.index)
 
 
 def paired(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list[Difference]:

@@ -180,6 +180,7 @@ class RunConfig(Section):
             self.model.tracks_statistics,
             personal is not None and any(personal.tuned),
             training.clip_norm is None and training.weight_decay == training.momentum == 0,
+            training.lr_decay_within != 1,
         )
         if revision := self.algorithm.revision_in(run):
             whole["algorithm"]["revision"] = revision

@@ -106,6 +106,22 @@ def test_outputs_of_the_received_model_were_wrong_under_running_statistics(
 
 
 @pytest.mark.parametrize(
+    ("algorithm", "revised"),
+    [
+        ("ditto", True),
+        ({"name": "ditto", "personal_epochs": 1}, False),
+        ("apfl", True),
+        ("fedrod", True),
+        ("fedavg", False),
+        ("scaffold", False),
+    ],
+)
+def test_second_models_had_the_first_ones_rate_where_that_decays_within_a_round(algorithm: Any, revised: bool) -> None:
+    assert is_revised(algorithm, training={"lr_decay_within": 0.9}) == revised
+    assert not is_revised(algorithm)
+
+
+@pytest.mark.parametrize(
     ("probe", "model", "revised"),
     [("proximal", BATCHED, True), ("step", BATCHED, True), ("drift", BATCHED, False), ("step", "lenet", False)],
 )

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Algorithm, Client, Forward, Uploads, Vectors
-from fedray.common.identity import Later
+from fedray.common.identity import Later, Run
 
 
 class PersonalBeside(Algorithm):
@@ -61,6 +61,10 @@ class Ditto(PersonalBeside):
         json_schema_extra={"paper": {"PFLlib, FL-bench": 1}},
     )
 
+    def revision_in(self, run: Run) -> int:
+        """1 more where the rate of v's steps, made along with x's, did not decay within a round."""
+        return super().revision_in(run) + int(run.decays_within and self.personal_epochs is None)
+
     def begin(self, c: Client) -> None:
         super().begin(c)
         for epoch in range(self.personal_epochs or 0):
@@ -105,6 +109,10 @@ class APFL(PersonalBeside):
     mix: Annotated[Literal["parameters", "logits"], Later()] = Field(
         "parameters", description="what a mixes: the parameters of v and y, or their logits (D-61)"
     )
+
+    def revision_in(self, run: Run) -> int:
+        """1 more where the rate of v and a did not decay within a round."""
+        return super().revision_in(run) + int(run.decays_within)
 
     def client_state(self, theta: Tensor) -> Vectors:
         state = super().client_state(theta)

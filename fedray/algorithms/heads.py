@@ -19,7 +19,7 @@ from fedray.algorithms.base import (
     Vectors,
 )
 from fedray.algorithms.linear_head import LinearHead, counts
-from fedray.common.identity import Later
+from fedray.common.identity import Later, Run
 from fedray.models.network import Output
 
 
@@ -37,6 +37,10 @@ class FedRod(LinearHead):
     idea = "a balanced shared head, and a second head on each client"
     reads_features = True
     personal = "trained"
+
+    def revision_in(self, run: Run) -> int:
+        """1 more where the rate of the second head did not decay within a round."""
+        return super().revision_in(run) + int(run.decays_within)
 
     def begin(self, c: Client) -> None:
         classes, width = c.layout.shapes[c.layout.names.index(self.weight(c.layout))]

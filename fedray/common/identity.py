@@ -57,11 +57,13 @@ class Run:
         tracks_statistics: the model has running statistics.
         fine_tunes: personal models are tested after epochs of fine-tuning.
         plain: local training has neither clipping, weight decay nor momentum.
+        decays_within: the learning rate decays within a round.
     """
 
     tracks_statistics: bool
     fine_tunes: bool
     plain: bool
+    decays_within: bool
 
 
 class Excluded:

@@ -275,8 +275,8 @@ class Sweep(Section):
         document = {key: getattr(self, key) for key in self.model_fields_set}
         words = [self.name]
         for key, value in changes.items():
-            key = key.removeprefix("base.")
-            if key.partition(".")[0] in type(self).model_fields:
+            of_run, key = key.startswith("base."), key.removeprefix("base.")
+            if not of_run and key.partition(".")[0] in type(self).model_fields:
                 document = _with(document, key, value, f"--set {key}")
             elif key in self.keys:
                 raise UserError(f"--set {key}: an axis of the sweep sets it too; try --set 'grid.{key}=[VALUE]'")

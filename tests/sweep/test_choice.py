@@ -98,6 +98,7 @@ def test_set_reaches_into_every_section() -> None:
     assert pool.model_dump(exclude_unset=True) == {"seeds": (0,), "validation": {"from": "pool"}}
     assert tuned.altered({"base.training.rounds": 3}) == tuned.altered({"training.rounds": 3})
     assert tuned.altered({"base.training.rounds": 3}).base["training"] == {"rounds": 3}
+    assert tuned.altered({"base.name": "x"}).base["name"] == "x"  # which every cell then refuses
 
 
 def test_set_refuses_what_an_axis_would_undo() -> None:

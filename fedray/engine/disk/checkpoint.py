@@ -58,6 +58,7 @@ class Checkpoints:
         self.directory = directory
         # What the next save may build on: only what this process has read or written and so knows to be there.
         self._before: dict[int, Written] = {}
+        self._damaged: set[int] = set()  # rounds that `load` has passed over
 
     def rounds(self) -> list[int]:
         """Rounds of which a manifest exists, ascending.
@@ -122,6 +123,7 @@ class Checkpoints:
                 return self._load(round)
             except DAMAGE as error:
                 self._warn(round, error)
+                self._damaged.add(round)
         return None
 
     def fall_back(self, damaged: StateDamaged) -> State | None:
@@ -223,7 +225,10 @@ class Checkpoints:
         A whole checkpoint of a later round stays: another process has gone on while this one stood still.
         """
         needed, whole = set[str](), 0
+        self._damaged.discard(newest)
         for round in reversed(self.rounds()):
+            if round in self._damaged:
+                continue
             try:
                 files = _files(self._manifest(round))
             except DAMAGE:

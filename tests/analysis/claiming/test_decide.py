@@ -139,6 +139,16 @@ def test_a_target_that_is_never_reached(store: Tracker) -> None:
     assert (found.status, found.seeds, found.pairs[0].lost) == (LOST, (0, 0), 3)
 
 
+def test_a_target_whose_own_run_diverged(store: Tracker) -> None:
+    """With seed 1 fedavg diverged, so nobody has a number of rounds to its best accuracy there."""
+    cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1, 2)]
+    outcomes = [("diverged", []) if k == 1 else ("finished", history(70, 80, 90)) for k in range(9)]
+    write(store, cells, {one["hash"]: outcome for one, outcome in zip(cells, outcomes, strict=True)})
+    about = claim(method="fedsam ρ=0.5", against=["fedsam ρ=0.1"], metric="rounds_to:fedavg")
+    found = decide(about, collect("sweep")).whole
+    assert (found.status, found.seeds, found.pairs[0].lost) == (LOST, (2, 2), 1)
+
+
 def test_a_percentage_of_nothing(store: Tracker) -> None:
     of_seeds(store, "failed", runs(0, 50, 50), runs(10, 55, 56))
     found = decide(claim(unit="percent"), collect("sweep")).whole.pairs[0]

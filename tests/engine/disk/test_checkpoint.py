@@ -290,6 +290,25 @@ def test_a_manifest_that_cannot_be_read_for_now_keeps_the_files_it_names(
     assert store.rounds() == [1, 2]
 
 
+def test_a_damaged_checkpoint_takes_no_room_from_the_whole_ones(simulation: Simulation, tmp_path: Path) -> None:
+    """Round 4's model is damaged: a run that goes on from round 2 keeps its own last two, not round 4's files."""
+    store = Checkpoints(tmp_path)
+    store.save(advance(simulation, 2))
+    store.save(advance(simulation, 2))
+    (tmp_path / "server-4.safetensors").write_bytes(b"damaged")
+    store = Checkpoints(tmp_path)
+    state = store.load()
+    assert state is not None
+    simulation.restore(state)
+    store.save(advance(simulation, 1))
+    store.save(advance(simulation, 3))
+    assert store.rounds() == [3, 6]
+    (tmp_path / "server-6.safetensors").write_bytes(b"damaged")
+    found = Checkpoints(tmp_path).load()
+    assert found is not None
+    assert found.round == 3
+
+
 def test_a_writer_that_stood_still_removes_nothing_of_the_one_that_went_on(
     simulation: Simulation, tmp_path: Path
 ) -> None:
