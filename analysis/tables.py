@@ -185,7 +185,7 @@ def _as_printed(entries: Mapping[tuple[str, str], Entry], rounds: bool) -> dict[
 
 
 def _ranks(entries: dict[tuple[str, str], Entry], columns: Sequence[str], lower: bool) -> dict[tuple[str, str], int]:
-    """Ranks of whole entries within their columns; what is printed alike shares one."""
+    """Ranks of whole entries within their columns; means that are alike in their digits, at least two, share one."""
     ranks = dict[tuple[str, str], int]()
     for column in columns:
         whole = {

@@ -146,7 +146,7 @@ def refuse_unlogged(run: RunConfig, select: str) -> None:
     lacking = ""
     if ("personal" in select or "generic" in select) and run.evaluation.personal is None:
         lacking = "the cells have no `evaluation.personal`"
-    elif "validation_" in select.replace("validation_accuracy", "").replace("validation_loss", ""):
+    elif "validation_client" in select or "validation_personal" in select:
         if run.data.validation is None or run.data.validation.source != "clients":
             lacking = "no samples of clients are held out (`from: clients`)"
         elif "validation_client" in select and run.algorithm.keeps != "none":
