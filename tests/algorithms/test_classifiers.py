@@ -26,6 +26,7 @@ from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
+from tests.algorithms.clients import arguments
 from tests.algorithms.digits import final, problem, states
 from tests.algorithms.test_parts_and_taps import client
 from tests.algorithms.test_reductions import close
@@ -329,13 +330,12 @@ def test_a_personal_part_that_is_no_number_stays_out_of_every_upload(kind: str) 
     method = built.config.algorithm.model_copy(update={"poison": torch.nan})
     worker = Worker(built)
     c, uploads = train_client(
-        method,
-        worker.network,
-        worker.population,
-        built.shards[2],
-        built.config.training,
-        Broadcast(0, 0.1, worker.network.initial, torch.zeros(0), Vectors(), 1),
-        ClientTask(2, 1.0, Vectors()),
+        *arguments(
+            worker,
+            Broadcast(0, 0.1, worker.network.initial, torch.zeros(0), Vectors(), 1),
+            ClientTask(2, 1.0, Vectors()),
+            algorithm=method,
+        )
     )
     assert kind == "PoisonedGELA" or all(vector.isnan().all() for vector in c.state.values())
     assert bool(c.state) == (kind != "PoisonedGELA")

@@ -21,6 +21,7 @@ from fedray.engine.simulation import Simulation
 from fedray.engine.state import State
 from fedray.engine.worker import Worker
 from fedray.models.network import Layout
+from tests.algorithms.clients import arguments
 from tests.algorithms.digits import data, final, problem
 
 BODY_END = 64 * 16 + 16
@@ -52,15 +53,7 @@ def by_hand(name: Any, logits: Any, trained: bool) -> None:
         theta = state.theta
         if trained:
             there = Broadcast(1, config.training.lr * config.training.lr_decay, theta, state.buffers, Vectors(), 6)
-            c, _ = train_client(
-                config.algorithm,
-                worker.network,
-                worker.population,
-                built.shards[i],
-                config.training,
-                there,
-                ClientTask(i, 1 / 6, kept),
-            )
+            c, _ = train_client(*arguments(worker, there, ClientTask(i, 1 / 6, kept)))
             theta, kept = c.theta, c.state
         elif "own" in kept:
             theta = torch.cat([theta[:BODY_END], kept["own"]])

@@ -16,6 +16,7 @@ from fedray.engine.messages import ClientTask
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.models.network import Layout
+from tests.algorithms.clients import arguments
 from tests.algorithms.digits import SIZES, TRAINING, final, problem, states
 
 ANYWAY = "tests.algorithms.test_fedas:WeighsBySamples"
@@ -83,13 +84,7 @@ def client(method: str = "fedas") -> tuple[LocalClient, FedAS]:
     running.step()
     state, worker = running.state(), Worker(built)
     c = start_client(
-        built.config.algorithm,
-        worker.network,
-        worker.population,
-        built.shards[4],
-        built.config.training,
-        running._broadcast(running._server(1, 2)),
-        ClientTask(4, 0.5, state.clients[4]),
+        *arguments(worker, running._broadcast(running._server(1, 2)), ClientTask(4, 0.5, state.clients[4]))
     )
     return c, built.config.algorithm
 
@@ -119,15 +114,6 @@ def test_the_personal_model_is_the_last_one() -> None:
     running, worker = Simulation(built, InlineBackend()), Worker(built)
     running.restore(state)
     for i, kept in state.clients.items():
-        c = personal_client(
-            built.config.algorithm,
-            worker.network,
-            worker.population,
-            built.shards[i],
-            built.config.training,
-            running._broadcast(running._server(4, 1)),
-            ClientTask(i, 1.0, kept),
-            0,
-        )
+        c = personal_client(*arguments(worker, running._broadcast(running._server(4, 1)), ClientTask(i, 1.0, kept)), 0)
         assert torch.equal(c.theta, torch.cat([kept.body, kept.own]))
         assert not torch.equal(c.theta[: len(kept.body)], state.theta[: len(kept.body)])

@@ -21,7 +21,7 @@ from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.models.network import Network
 from fedray.sections import Training
-from tests.algorithms.clients import before_its_step
+from tests.algorithms.clients import arguments, before_its_step
 from tests.algorithms.digits import problem as small
 
 
@@ -160,13 +160,12 @@ def test_a_method_modifies_nothing_it_was_given(name: str) -> None:
     }
     copies = {key: v.clone() for key, v in given.items()}
     c, _ = train_client(
-        algorithm,
-        worker.network,
-        worker.population,
-        built.shards[client],
-        built.config.training,
-        Broadcast(1, 0.1, theta, before.buffers, message, 3),
-        ClientTask(int(client), 0.5, state),
+        *arguments(
+            worker,
+            Broadcast(1, 0.1, theta, before.buffers, message, 3),
+            ClientTask(int(client), 0.5, state),
+            algorithm=algorithm,
+        )
     )
     assert all(torch.equal(v, copies[key]) for key, v in given.items())
     assert not torch.equal(c.theta, theta)

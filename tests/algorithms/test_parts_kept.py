@@ -23,6 +23,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.partitions.shards import Shards
+from tests.algorithms.clients import arguments
 from tests.algorithms.digits import data, problem
 
 
@@ -105,15 +106,7 @@ def test_a_client_starts_with_what_it_kept(algorithm: str) -> None:
     statistics = torch.full((len(network.buffer_index(keeps)),), 3.0)
     kept = Vectors(own=torch.full((int(own.sum()),), 3.0), own_buffers=statistics)
     for state, value in ((kept, torch.tensor(3.0)), (Vectors(), network.initial)):
-        c = start_client(
-            built.config.algorithm,
-            worker.network,
-            worker.population,
-            built.shards[0],
-            built.config.training,
-            sent,
-            ClientTask(0, 1.0, state),
-        )
+        c = start_client(*arguments(worker, sent, ClientTask(0, 1.0, state)))
         assert torch.equal(c.theta, torch.where(own > 0, value, 2.0))
         assert (worker.network.buffers == (3.0 if state and keeps == "all" else 2.0)).all()
 

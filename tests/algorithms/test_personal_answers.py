@@ -19,6 +19,7 @@ from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.models.network import Output
 from fedray.sections import Training
+from tests.algorithms.clients import arguments
 from tests.algorithms.digits import final, problem
 
 
@@ -41,17 +42,15 @@ def test_every_draw_is_another_batch_of_the_shard() -> None:
 def trained_client(options: Any, client: int = 2, epochs: int = 0) -> LocalClient:
     """A client's personal model after a whole run; the network holds it."""
     built, state = problem(options), final(options)
-    worker, method = Worker(built), built.config.algorithm
+    worker = Worker(built)
     running = Simulation(built, InlineBackend())
     running.restore(state)
     c = personal_client(
-        method,
-        worker.network,
-        worker.population,
-        built.shards[client],
-        built.config.training,
-        replace(running._broadcast(running._server(3, 1)), theta=state.theta),
-        ClientTask(client, 1.0, state.clients.get(client, Vectors())),
+        *arguments(
+            worker,
+            replace(running._broadcast(running._server(3, 1)), theta=state.theta),
+            ClientTask(client, 1.0, state.clients.get(client, Vectors())),
+        ),
         epochs,
     )
     worker.network.load(c.theta)
@@ -145,13 +144,13 @@ def test_perfedavg_is_tested_after_plain_steps_of_the_inner_length() -> None:
 
     def tuned(options: Any, training: Training, lr: float) -> Tensor:
         return personal_client(
-            algorithm(options),
-            worker.network,
-            worker.population,
-            built.shards[1],
-            training,
-            Broadcast(3, lr, state.theta, worker.network.buffers, Vectors(), 1),
-            ClientTask(1, 1.0, Vectors()),
+            *arguments(
+                worker,
+                Broadcast(3, lr, state.theta, worker.network.buffers, Vectors(), 1),
+                ClientTask(1, 1.0, Vectors()),
+                algorithm=algorithm(options),
+                training=training,
+            ),
             2,
         ).theta
 

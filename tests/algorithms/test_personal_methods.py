@@ -19,6 +19,7 @@ from fedray.engine.messages import ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
+from tests.algorithms.clients import arguments
 from tests.algorithms.digits import SIZES, final, problem, states
 
 FEDGEN = {"name": "fedgen", "hidden": 12, "noise": 4, "steps": 3}
@@ -273,14 +274,7 @@ def test_fedreps_newcomers_are_tested_with_the_average_head() -> None:
     head = running.layout.head > 0
     for i, expected in ((0, state.clients[0].own), (2, average)):
         c = personal_client(
-            built.config.algorithm,
-            worker.network,
-            worker.population,
-            built.shards[i],
-            built.config.training,
-            running._personal_broadcast(1),
-            ClientTask(i, 1.0, state.clients.get(i, Vectors())),
-            0,
+            *arguments(worker, running._personal_broadcast(1), ClientTask(i, 1.0, state.clients.get(i, Vectors()))), 0
         )
         assert torch.allclose(c.theta[head], expected, rtol=0, atol=1e-6)
         assert torch.equal(c.theta[~head], state.theta[~head])

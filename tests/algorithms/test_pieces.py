@@ -23,7 +23,7 @@ from fedray.engine.messages import ClientTask
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.models.network import Layout, Network
-from tests.algorithms.clients import before_its_step
+from tests.algorithms.clients import arguments, before_its_step
 from tests.algorithms.digits import final, problem
 from tests.algorithms.test_contract import NORMALISED
 
@@ -170,25 +170,9 @@ def test_moons_references_have_the_running_statistics_of_their_models() -> None:
     running.step()
     state = running.state()
     kept = state.clients[4]
-    train_client(
-        method,
-        worker.network,
-        worker.population,
-        built.shards[4],
-        built.config.training,
-        sent,
-        ClientTask(4, 0.5, Vectors()),
-    )
+    train_client(*arguments(worker, sent, ClientTask(4, 0.5, Vectors())))
     assert torch.equal(kept.second_buffers, worker.network.buffers)
-    c = start_client(
-        method,
-        worker.network,
-        worker.population,
-        built.shards[4],
-        built.config.training,
-        running._broadcast(running._server(2, 2)),
-        ClientTask(4, 0.5, kept),
-    )
+    c = start_client(*arguments(worker, running._broadcast(running._server(2, 2)), ClientTask(4, 0.5, kept)))
     c.start_step(0, *c.population.samples.batch(c.indices[:18]))
     c.grad(c.theta)
     apart = built.network("cpu")
@@ -213,15 +197,7 @@ def test_distillation_follows_the_received_running_statistics(name: str) -> None
     built = problem(name, **NORMALISED)
     worker = Worker(built)
     running = Simulation(built, InlineBackend())
-    c = start_client(
-        built.config.algorithm,
-        worker.network,
-        worker.population,
-        built.shards[4],
-        built.config.training,
-        running._broadcast(running._server(0, 3)),
-        ClientTask(4, 0.5, Vectors()),
-    )
+    c = start_client(*arguments(worker, running._broadcast(running._server(0, 3)), ClientTask(4, 0.5, Vectors())))
     c.start_step(0, *c.population.samples.batch(c.indices[:18]))
     output = Output(random(18, 10), random(18, 12))
     before = float(built.config.algorithm.term(c)(output))  # type: ignore[attr-defined]

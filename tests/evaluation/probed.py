@@ -20,6 +20,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.evaluation import registry
+from tests.algorithms.clients import arguments
 from tests.algorithms.digits import data
 
 EVERY_PROBE = ["angles", "classes", "drift", "forgetting", "lambda", "proximal", "step"]
@@ -127,15 +128,7 @@ def trained(problem: Problem) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor]
     cohort, result = Simulation(problem, InlineBackend()).cohort(0), {}
     for i in map(int, cohort):
         broadcast = Broadcast(0, config.training.lr, x, buffers, Vectors(), len(cohort))
-        c, _ = train_client(
-            config.algorithm,
-            network,
-            worker.population,
-            problem.shards[i],
-            config.training,
-            broadcast,
-            ClientTask(i, 1.0, Vectors()),
-        )
+        c, _ = train_client(*arguments(worker, broadcast, ClientTask(i, 1.0, Vectors())))
         result[i] = c.theta, network.buffers.clone()
     return result, x
 

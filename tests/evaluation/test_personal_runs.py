@@ -24,6 +24,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.simulation import Result, Simulation
 from fedray.engine.state import State
 from fedray.engine.worker import Worker
+from tests.algorithms.clients import arguments
 
 
 class Dropped(nn.Module):
@@ -128,13 +129,9 @@ def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs:
     marks = running.tester.personal(PersonalEval((epochs,), own=True, everyone=False))
     for i in range(6):
         c = personal_client(
-            built.config.algorithm,
-            network,
-            worker.population,
-            built.shards[i],
-            built.config.training,
-            running._broadcast(running._server(1, 6)),
-            ClientTask(i, 1 / 6, state.clients.get(i, Vectors())),
+            *arguments(
+                worker, running._broadcast(running._server(1, 6)), ClientTask(i, 1 / 6, state.clients.get(i, Vectors()))
+            ),
             epochs,
         )
         expected = state.theta if epochs == 0 else another_round(state, i, same_as, epochs)

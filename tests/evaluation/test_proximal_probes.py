@@ -15,6 +15,7 @@ from fedray.engine.local_training import train_client
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.worker import Worker
 from fedray.evaluation.proximal import _directions, _twin, proximal, step_changes
+from tests.algorithms.clients import arguments
 from tests.evaluation.probed import arrays, digits, last_row, trained
 
 
@@ -70,15 +71,7 @@ def test_fedsols_step_hardly_moves_the_proximal_loss_where_its_first_order_part_
     config, worker = problem.config, Worker(problem)
     network = worker.network
     broadcast = Broadcast(0, 0.1, network.theta.clone(), network.buffers.clone(), Vectors(), 1)
-    c, _ = train_client(
-        config.algorithm,
-        network,
-        worker.population,
-        problem.shards[0],
-        config.training,
-        broadcast,
-        ClientTask(0, 1.0, Vectors()),
-    )
+    c, _ = train_client(*arguments(worker, broadcast, ClientTask(0, 1.0, Vectors())))
     left = []
     for lr in (0.1, 0.01):
         c.lr = lr
@@ -164,15 +157,7 @@ def test_every_batch_finds_the_running_statistics_that_training_left() -> None:
     network.module.dropout.p = 0.0
     received = network.buffers.clone()
     broadcast = Broadcast(0, 0.1, network.theta.clone(), received, Vectors(), 1)
-    c, _ = train_client(
-        config.algorithm,
-        network,
-        worker.population,
-        np.arange(6),
-        config.training,
-        broadcast,
-        ClientTask(0, 1.0, Vectors()),
-    )
+    c, _ = train_client(*arguments(worker, broadcast, ClientTask(0, 1.0, Vectors()), indices=np.arange(6)))
     c.steps = 2
     both = proximal(c, config.algorithm, 3)
     c.steps = 1
@@ -212,13 +197,11 @@ def test_the_received_model_keeps_its_running_statistics_in_both_probes() -> Non
     config, worker = problem.config, Worker(problem)
     network = worker.network
     c, _ = train_client(
-        config.algorithm,
-        network,
-        worker.population,
-        problem.shards[0],
-        config.training,
-        Broadcast(0, 0.1, network.theta.clone(), network.buffers.clone(), Vectors(), 1),
-        ClientTask(0, 1.0, Vectors()),
+        *arguments(
+            worker,
+            Broadcast(0, 0.1, network.theta.clone(), network.buffers.clone(), Vectors(), 1),
+            ClientTask(0, 1.0, Vectors()),
+        )
     )
     left = [target for target, _, _ in _directions(_twin(c), config.algorithm, 3.0, 16)]
     network.buffers.add_(1.0)

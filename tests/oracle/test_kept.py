@@ -17,6 +17,7 @@ from fedray.engine.local_training import personal_client
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.worker import Worker
+from tests.algorithms.clients import arguments
 
 from . import kept
 from .averaging import fedavg
@@ -114,13 +115,11 @@ def test_what_a_client_of_apfl_answers(client: int) -> None:
     state = run(built, InlineBackend()).state
     worker, method = Worker(built), built.config.algorithm
     c = personal_client(
-        method,
-        worker.network,
-        worker.population,
-        built.shards[client],
-        built.config.training,
-        Broadcast(5, 0.1, state.theta, worker.network.buffers, Vectors(), 1),
-        ClientTask(client, 1.0, state.clients[client]),
+        *arguments(
+            worker,
+            Broadcast(5, 0.1, state.theta, worker.network.buffers, Vectors(), 1),
+            ClientTask(client, 1.0, state.clients[client]),
+        ),
         0,
     )
     c.start_step(0, *worker.train_samples.batch(built.shards[0]))

@@ -21,6 +21,7 @@ from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.state import State
 from fedray.engine.worker import Worker
 from fedray.models.network import Layout
+from tests.algorithms.clients import arguments
 
 from . import personal
 from .averaging import fedavg
@@ -128,13 +129,12 @@ def knn_pieces() -> tuple[Callable[..., torch.Tensor], np.ndarray, np.ndarray, n
     def answers(**options: Any) -> torch.Tensor:
         method = built.config.algorithm.model_copy(update=options)
         c = personal_client(
-            method,
-            worker.network,
-            worker.population,
-            built.shards[3],
-            built.config.training,
-            Broadcast(4, 0.1, theta, worker.network.buffers, Vectors(), 1),
-            ClientTask(3, 1.0, Vectors()),
+            *arguments(
+                worker,
+                Broadcast(4, 0.1, theta, worker.network.buffers, Vectors(), 1),
+                ClientTask(3, 1.0, Vectors()),
+                algorithm=method,
+            ),
             0,
         )
         c.start_step(0, *worker.train_samples.batch(built.shards[4]))
