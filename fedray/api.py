@@ -51,7 +51,7 @@ def simulate(
     Args:
         config: a run's YAML file, or its contents as a nested mapping (docs/configuration.md).
         track: name of the run in MLflow; None: it is not logged there.
-        checkpoints: directory for checkpoints, read and written; None: neither.
+        checkpoints: directory for the checkpoints of this configuration, read and written; None: neither.
         evaluated: called with the row of each newly evaluated round.
         profile: filled with where the time of each round went.
         data: the data set that `config` names, where it is loaded already.
@@ -61,7 +61,8 @@ def simulate(
         The evaluated rounds, the final parameters and the whole state.
 
     Raises:
-        UserError: the configuration, data, model, cluster or store cannot be used; nothing has been logged then.
+        UserError: the configuration, data, model, cluster or store cannot be used, or `checkpoints` holds those of
+            another configuration; nothing has been logged then.
         Diverged: numbers went wrong in a round.
     """
     parsed = RunConfig.parse(load_yaml(Path(config)) if isinstance(config, str | Path) else config)
@@ -70,15 +71,18 @@ def simulate(
 
         refuse_unwritable_store()
     data = data or parsed.data.load()
+    cell = "" if track is None and checkpoints is None else parsed.cell(data.digest)
+    store = None if checkpoints is None else Checkpoints(Path(checkpoints), cell)
+    if store is not None:
+        store.refuse_other_cell()
     problem = Problem.build(parsed, data)
     with sigterm_as_interrupt(), threads_kept(), _ready(problem) as (problem, backend):
         simulation = Simulation(problem, backend, profile)  # tries the model: before there is a run in MLflow
-        store = None if checkpoints is None else Checkpoints(Path(checkpoints))
         with bar(parsed.algorithm.name, parsed.training.rounds, progress) as moved:
             if track is None:
                 _run(simulation, store, evaluated, moved)
                 return simulation.result()
-            run = _run_tracked(simulation, store, evaluated, moved, track, parsed.cell(data.digest))
+            run = _run_tracked(simulation, store, evaluated, moved, track, cell)
             return replace(simulation.result(), run_id=run)
 
 

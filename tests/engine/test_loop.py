@@ -158,3 +158,16 @@ def test_the_last_rounds_are_all_evaluated() -> None:
     assert [row["round"] for row in fedray.simulate(config).history] == [3, 6, 7]
     config["evaluation"] = {"every": 3, "last": 9}
     assert [row["round"] for row in fedray.simulate(config).history] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_checkpoints_of_another_configuration_are_refused(tmp_path: Path) -> None:
+    """Gone on from, they would give the other configuration's result under this one's name."""
+    config = simulation().problem.config
+    first = fedray.simulate(config, checkpoints=tmp_path)
+    again = fedray.simulate(config, checkpoints=tmp_path)
+    assert again.state.sha256() == first.state.sha256()
+    for change in ({"seed": 1}, {"algorithm": {"name": "fedavg"}}, {"training": {"rounds": ROUNDS + 1}}):
+        with pytest.raises(UserError, match=r"^checkpoints: .* holds those of another configuration, seed or data set"):
+            fedray.simulate(config.resolved() | change, checkpoints=tmp_path)
+    (tmp_path / f"checkpoint-{ROUNDS}.json").write_bytes(b"")  # damage is still passed over
+    assert fedray.simulate(config, checkpoints=tmp_path).state.sha256() == first.state.sha256()

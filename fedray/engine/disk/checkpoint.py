@@ -52,10 +52,15 @@ Writer = Callable[[str, Sequence[Version]], dict[int, Written]]
 
 
 class Checkpoints:
-    """The checkpoints of one cell."""
+    """The checkpoints of one cell.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    Args:
+        directory: where they are.
+        cell: its hash, which each manifest then names; empty where the directory's name says it.
+    """
+
+    def __init__(self, directory: Path, cell: str = "") -> None:
+        self.directory, self.cell = directory, cell
         # What the next save may build on: only what this process has read or written and so knows to be there.
         self._before: dict[int, Written] = {}
         self._damaged: set[int] = set()  # rounds that `load` has passed over
@@ -92,6 +97,7 @@ class Checkpoints:
             stored = {i: StoredState("", clients[i].sha256) for i in state.clients}
             manifest = {
                 "format": FORMAT,
+                "cell": self.cell,
                 "round": state.round,
                 "seconds": state.seconds,
                 "history": state.history,
@@ -125,6 +131,17 @@ class Checkpoints:
                 self._warn(round, error)
                 self._damaged.add(round)
         return None
+
+    def refuse_other_cell(self) -> None:
+        """Raise UserError where the newest manifest names another cell: its rounds are not this one's."""
+        for round in reversed(self.rounds()):
+            with contextlib.suppress(*DAMAGE):
+                if (found := self._manifest(round).get("cell") or self.cell) != self.cell:
+                    raise UserError(
+                        f"checkpoints: {self.directory} holds those of another configuration, seed or data set (cell "
+                        f"{found}; this one is {self.cell}); choose another directory, or remove it to start again"
+                    )
+                return
 
     def fall_back(self, damaged: StateDamaged) -> State | None:
         """As `load`, once the checkpoints are gone that name the file of a client's state that is damaged."""
