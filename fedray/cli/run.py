@@ -1,8 +1,10 @@
 """`fedray run`: one run, resumed where it was interrupted."""
 
+import contextlib
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,11 +60,12 @@ def run(
         _refuse_unwritable(save)
     data = config.data.load()
     profile = Profile() if profiled else None
-    checkpoints = _checkpoints(config.cell(data.digest), force or profiled) if track else None
     name = label(point, config)
-    result = simulate(
-        config, track=name if track else None, checkpoints=checkpoints, profile=profile, data=data, progress=None
-    )
+    kept = _checkpoints(config.cell(data.digest), force or profiled) if track else contextlib.nullcontext()
+    with kept as checkpoints:
+        result = simulate(
+            config, track=name if track else None, checkpoints=checkpoints, profile=profile, data=data, progress=None
+        )
     if save is not None:
         result.save(save)
     model = _logged_model(result) if logged else ""
@@ -129,17 +132,29 @@ def _changed(point: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return point
 
 
-def _checkpoints(cell: str, again: bool) -> Path:
-    """The cell's directory, the one that a sweep would use. With `again` it is emptied, and earlier runs no longer
-    count."""
-    from fedray.sweep.storage import storage
+@contextlib.contextmanager
+def _checkpoints(cell: str, again: bool) -> Iterator[Path]:
+    """The cell's directory, the one that a sweep would use, for the duration of a block; nobody else runs it meanwhile.
+
+    Args:
+        cell: its hash.
+        again: empty the directory first; earlier runs no longer count.
+
+    Raises:
+        UserError: another process runs the cell, or the storage cannot be written.
+    """
+    from fedray.sweep.storage import Claims, claims_file, refuse_unwritable_storage, storage
     from fedray.tracking.tracker import Tracker
 
+    refuse_unwritable_storage()
     directory = storage() / "cells" / cell
-    if again and directory.exists():
-        Tracker().supersede([cell])
-        shutil.rmtree(directory)
-    return directory
+    with Claims(claims_file()) as claims:
+        if not claims.take([cell]):
+            raise UserError(f"run: another process is running this cell, {cell}; wait for it, or give --no-track")
+        if again and directory.exists():
+            Tracker().supersede([cell])
+            shutil.rmtree(directory)
+        yield directory
 
 
 def _show(result: "Result", name: str) -> None:

@@ -1,7 +1,9 @@
 """`fedray run` keeps what it makes: checkpoints, the model, one run in MLflow that is shown and resumed."""
 
 import json
+import os
 import re
+import signal
 from pathlib import Path
 
 import mlflow.pytorch
@@ -15,8 +17,11 @@ from safetensors.torch import load_file
 import fedray
 from fedray.cli import main as cli
 from fedray.datasets.dataset import Samples
+from fedray.sweep.storage import claims_file
 from fedray.tracking.store import open_store, search
 from tests.bad_input.case import BASE, RUN
+
+from .test_runs import held_elsewhere
 
 
 @pytest.fixture
@@ -136,6 +141,42 @@ def test_force_starts_again_and_the_earlier_run_no_longer_counts(
     assert first["theta_sha256"] == second["theta_sha256"]
     (run,) = counting()
     assert run.info.run_id == second["run_id"]
+
+
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_a_cell_that_another_process_runs_is_left_alone(
+    options: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both would write, and tidy up, one directory; --force would empty it under the other."""
+    call(monkeypatch, capsys, "run", "run.yaml", "--backend", "inline")
+    (cell,) = folder.glob(".fedray/cells/*")
+    before = {path: path.stat().st_mtime_ns for path in cell.iterdir()}
+    child = held_elsewhere(claims_file(), int(cell.name, 16) % 2**62)
+    try:
+        code, _, err = call(monkeypatch, capsys, "run", "run.yaml", *options)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert (code, err) == (
+        2,
+        f"fedray: run: another process is running this cell, {cell.name}; wait for it, or give --no-track\n",
+    )
+    assert {path: path.stat().st_mtime_ns for path in cell.iterdir()} == before
+    code, _, err = call(monkeypatch, capsys, "run", "run.yaml", *options)
+    assert code == 0, err
+
+
+def test_storage_that_cannot_be_written_is_found_out_before_training(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fedray.api.simulate", lambda *_, **__: pytest.fail("it was trained"))
+    (folder / ".fedray").touch()
+    code, _, err = call(monkeypatch, capsys, "run", "run.yaml")
+    assert (code, err) == (
+        2,
+        f"fedray: FEDRAY_STORAGE: cannot write {folder / '.fedray'}: File exists; set it to a directory that can be "
+        "written\n",
+    )
 
 
 def test_one_cell_of_a_sweep(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
