@@ -90,6 +90,19 @@ def fedwmsam() -> Case:
     )
 
 
+@derived
+def fedwmsam_along_the_momentum() -> Case:
+    """ρ = 0, no variates, α = ½, Δ = (-1.5, 2). Both clients: g = (3, -4), q = ½ g + ½ Δ = (0.75, -1), u = -½ q = ¼ Δ,
+    cosine 1: α = 0.495 + 0.01 · 0.9, for 2 is clipped to 0.9. Δ = q.
+    """
+    return Case(
+        {"name": "fedwmsam", "rho": 0.0, "alpha": 0.5, "variates": False},
+        [{"theta": (-0.375, 0.5), "server.delta": (0.75, -1), "server.alpha": 0.504}],
+        samples=[[(1, 1, -3, 4)], [(1, 1, -3, 4)]],
+        server={"delta": (-1.5, 2)},
+    )
+
+
 NESTEROV = {"samples": [[(1, 1, -2, 2)], [(2, 1, 3, -5)]]}
 
 

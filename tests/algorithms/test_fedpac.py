@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from fedray.algorithms import fedpac
-from fedray.algorithms.fedpac import mixtures, on_simplex
+from fedray.algorithms.base import Received, Server, Vectors
+from fedray.algorithms.fedpac import FedPAC, mixtures, on_simplex
+from fedray.models.network import Layout
 from tests.algorithms.digits import final, states
 
 ALONE: dict[str, Any] = {"lr_decay": 1.0, "local_epochs": 3}
@@ -44,6 +46,17 @@ def test_absent_clients_keep_their_head() -> None:
     first, second = states("fedpac", rounds=2, clients={"cohorts": [[0, 1, 2], [1, 3, 4]]})
     assert torch.equal(first.clients[0].own, second.clients[0].own)
     assert not torch.equal(first.clients[1].own, second.clients[1].own)
+
+
+def test_a_class_that_the_cohort_lacks_keeps_its_mean() -> None:
+    """Class 0: half a share of features (3, 4), all there is: (6, 8). Class 1 was known before, class 2 never was."""
+    old = Vectors(prototypes=torch.tensor([[9.0, 9.0], [5.0, 7.0], [0.0, 0.0]]), known=torch.tensor([0.0, 1.0, 0.0]))
+    server = Server(torch.zeros(1), old, Layout(("a",), ((1,),)), 6, 3)
+    sums = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]])
+    got = Vectors(update=torch.zeros(1), prototypes=sums, parts=torch.tensor([0.5, 0.0, 0.0]))
+    FedPAC().aggregate(server, Received(got))
+    assert server.state.prototypes.tolist() == [[6, 8], [5, 7], [0, 0]]
+    assert server.state.known.tolist() == [1, 1, 0]
 
 
 def test_equal_clients_share_equally() -> None:

@@ -10,12 +10,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
+from fedray.engine.local_training import personal_client
 from fedray.engine.loop import run
+from fedray.engine.messages import ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
+from fedray.engine.worker import Worker
 from fedray.models.network import Network
+from tests.algorithms.clients import arguments
 from tests.algorithms.digits import data, final, problem
 
 BATCHED: dict[str, Any] = {"model": "tests.algorithms.test_contract:Normalised", "batch_size": 18}
@@ -164,6 +169,23 @@ def test_fedala_that_takes_nothing_of_x_is_local_only() -> None:
     alone = final("local-only", **options).clients
     for i, kept in running.state().clients.items():
         assert torch.allclose(kept.old, alone[i].own, rtol=0, atol=1e-6)
+
+
+def test_the_personal_model_of_fedala_is_the_mix_before_training() -> None:
+    """a = 0 leaves W at ¼: o + ¼ (x - o) in the head, x below; x before a client's first activity."""
+    built = problem({"name": "fedala", "weight_lr": 0.0}, clients={"cohorts": [[1, 4]] * 4})
+    running, worker = Simulation(built, InlineBackend()), Worker(built)
+    while not running.done:
+        running.step()
+    x, kept = running.state().theta, running.state().clients[4]
+    told = running._broadcast(running._server(4, 1))
+    task = ClientTask(4, 1.0, Vectors(old=kept.old, w=torch.full((170,), 0.25)))
+    found = personal_client(*arguments(worker, told, task), 0).theta
+    assert torch.equal(found[:-170], x[:-170])
+    assert torch.allclose(found[-170:], kept.old[-170:] + 0.25 * (x - kept.old)[-170:], rtol=0, atol=1e-6)
+    assert (found - x).abs().max() > 1e-3
+    newcomer = personal_client(*arguments(worker, told, ClientTask(0, 1.0, Vectors())), 0).theta
+    assert torch.equal(newcomer, x)
 
 
 def test_fedala_learns_weights_in_the_top_alone() -> None:

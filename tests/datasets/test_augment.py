@@ -94,6 +94,14 @@ def test_rotate_agrees_with_torchvision() -> None:
     assert (found != rotate(x, 15.0)).float().mean() < 0.02
 
 
+def test_the_corners_of_a_rotation_are_black() -> None:
+    """By 45 degrees a corner of a 6 x 6 image, 2.5 √2 = 3.5 from the centre, shows what is 3.5 beside it: nothing."""
+    found = augmented(images(2), [Rotate(rotate=45)], BLACK, Angle(45.0))  # type: ignore[arg-type]
+    for row, column in itertools.product((0, -1), (0, -1)):
+        assert torch.equal(found[:, :, row, column], BLACK[:, :, 0, 0].expand(2, 2))
+    assert not (found == 0).any()
+
+
 def test_cutout_covers_one_square_with_the_mean_colour() -> None:
     """Side 4 in 6x6: rows i-2..i+1 about a uniform pixel, cut at the edges, so 2..4 rows and columns are covered.
 

@@ -13,7 +13,7 @@ from fedray.engine.loop import run
 from fedray.engine.sampling import draw_cohort
 from fedray.evaluation.angles import mean_angle, pairwise
 from fedray.evaluation.probes import drift_between
-from tests.algorithms import quadratic
+from tests.algorithms import quadratic, rounds_kept
 from tests.evaluation.probed import EVERY_PROBE, arrays, digits, last_row, percent_right, trained, with_probes
 
 
@@ -135,6 +135,17 @@ def test_divergence_on_quadratics(aggregation: str, server_lr: float) -> None:
     u, pi = [np.array([-1.5, 2]), np.array([2.5, -0.25])], (0.5, 0.5) if aggregation == "uniform" else (1 / 3, 2 / 3)
     d = server_lr * sum(p * v for p, v in zip(pi, u, strict=True))
     assert row["divergence"] == pytest.approx(sum(p * ((v - d) ** 2).sum() for p, v in zip(pi, u, strict=True)))
+
+
+def test_drift_is_of_what_is_shared() -> None:
+    """FedBN's round in `rounds_kept`: H moves by ±1/6 and ∓1/12, of length √2/6 and √2/12, their mean by ±1/24; γ and
+    β move too, and stay with the clients. Between them 1/4 twice; from the new H both are 1/8 away, twice.
+    """
+    row = last_row(with_probes(quadratic.problem(rounds_kept.fedbn()), ["drift"]))
+    assert row["drift"] == pytest.approx(math.sqrt(2) / 8)
+    assert row["drift_std"] == pytest.approx(math.sqrt(2) / 24, rel=1e-5)
+    assert row["drift_between"] == pytest.approx(math.sqrt(2) / 4)
+    assert row["divergence"] == pytest.approx(1 / 32)
 
 
 def test_drift_between_is_that_over_all_pairs() -> None:

@@ -1,6 +1,6 @@
 """What is compared: each method's options in a configuration beside the arguments of its oracle, and the settings."""
 
-from . import averaging, classifiers, corrections, losses, sharpness
+from . import averaging, classifiers, corrections, losses, newest, sharpness
 from .case import CODE, EVERYONE, MLP_ONLY, NORMED, PLAIN, PULL, SETTINGS, Case, cases
 from .cases_perturbed import PERTURBED
 
@@ -115,6 +115,7 @@ CASES: list[Case] = [
                 {"alpha": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8},
                 {"lam": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8},
             ),
+            ("fedwmsam", newest.fedwmsam, {"rho": 0.5, "alpha": 0.4}, {"rho": 0.5, "alpha": 0.4}),
         )
         for case in cases(
             method,

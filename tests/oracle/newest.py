@@ -85,11 +85,11 @@ def fedwmsam(
                 e = rho * unit(x + k * (c.eta if scaled else 1) * path - c.y) if k else zeros(x)
                 g = w.grad(c.y - e if downhill else c.y + e, batch)
                 c.step(a * (g + correction) + (1 - a) * delta)
-            new = own[c.i] - c_server - c.u / (c.K * c.eta)
+            new = own[c.i] - c_server - c.u / (c.counted * c.eta)
             change.append(new - own[c.i])
             lengths = norm(c.u) * norm(delta)
             values.append(1 + dot(c.u, delta) / lengths if lengths else 0.0)
-            u[c.i], slope[c.i], own[c.i] = c.u, c.u / (c.K * c.eta), new
+            u[c.i], slope[c.i], own[c.i] = c.u, c.u / (c.counted * c.eta), new
         x, delta = x + w.server_lr * w.average(u), -w.average(slope)
         c_server = c_server + total(change) / w.N
         if adaptive:

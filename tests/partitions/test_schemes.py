@@ -305,9 +305,9 @@ def test_pxcy_where_the_forced_picks_end_inside_a_client() -> None:
 NATURAL = np.repeat([3, 7, 9], [10, 20, 60])
 
 
-def natural(clients: int, seed: int = 0, **options: Any) -> tuple[Shards, Dataset]:
+def natural(clients: int, seed: int = 0, own_seed: int | None = None, **options: Any) -> tuple[Shards, Dataset]:
     d = data(np.arange(90) % 3, 3, client_train=NATURAL, client_test=np.resize([3, 7, 9], 90))
-    return partition({"name": "natural", **options}).split(d, clients, seed), d
+    return partition({"name": "natural", "seed": own_seed, **options}).split(d, clients, seed), d
 
 
 def test_natural_clients() -> None:
@@ -338,6 +338,22 @@ def test_more_clients_than_natural_ones() -> None:
 def test_the_number_of_natural_clients_is_said(clients: int, words: str) -> None:
     with pytest.raises(UserError, match=rf"clients\.total: found {clients}.*3 natural clients.*{words}"):
         natural(clients)
+
+
+def test_a_seed_of_the_partition_draws_its_test_sets_and_natural_clients_too() -> None:
+    """Whatever the run's seed: else runs that differ in it alone would be tested on other samples."""
+    shards, d = natural(6, divide=True)
+    for own, how in (("natural", "disjoint"), ("iid", "disjoint"), ("iid", "share")):
+
+        def tests(run: int, own: str = own, how: Any = how, **options: Any) -> str:
+            return partition({"name": own, **options}).split_test(d, shards, run, how).digest
+
+        assert tests(0) != tests(1) == tests(0, seed=1) == tests(2, seed=1), (own, how)
+    for options in ({"clients": 6, "divide": True}, {"clients": 2, "pick": "random"}):
+        drawn = [natural(**options, seed=seed)[0].digest for seed in range(8)]
+        again = [natural(**options, own_seed=seed)[0].digest for seed in range(8)]
+        assert drawn == again
+        assert len(set(drawn)) > 1
 
 
 def test_natural_test_samples_stay_with_their_client() -> None:

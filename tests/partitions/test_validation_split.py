@@ -47,6 +47,14 @@ def test_every_client_holds_its_share_out_and_keeps_one_sample() -> None:
     assert hold_out(shards, labels, 0.9, seed=3)[1].sizes.tolist() == [36, 9, 3, 0, 0]
 
 
+def test_every_client_draws_on_its_own() -> None:
+    """1 of 10 samples of one class, 50 clients: were it always the same position, one would be held out, not 10."""
+    shards = Shards(np.arange(500), np.arange(0, 501, 10))
+    _, held = hold_out(shards, np.zeros(500, dtype=np.int64), 0.1, seed=0)
+    assert held.sizes.tolist() == [1] * 50
+    assert len(set((held.indices % 10).tolist())) >= 8  # each position is missed by all with probability 0.9^50 = 0.5 %
+
+
 def test_nobody_trains_on_a_sample_that_another_client_holds_out() -> None:
     """Client 0 has ten samples, client 1 the same ten twice: whatever one holds out leaves the other, every copy."""
     shards = Shards.from_lists([np.arange(10), np.tile(np.arange(10), 2)])

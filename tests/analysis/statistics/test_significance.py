@@ -90,7 +90,24 @@ def test_power_is_what_a_simulation_shows(effect: float) -> None:
     assert fewer < POWER
 
 
+@pytest.mark.parametrize("level", [0.05, 0.005])
+def test_power_of_no_difference_is_the_level(level: float) -> None:
+    """Half of it on either side, whatever the number of seeds."""
+    assert power(0.0, np.array([2, 5, 30]), level) == pytest.approx(level)
+
+
+@pytest.mark.parametrize("level", [0.05, 0.05 / 7])
+def test_seeds_needed_follow_the_level(level: float) -> None:
+    """The fewest that reach POWER at that level; at another level it would be another number."""
+    needed = seeds_needed(1.0, 1.0, level)
+    assert needed is not None
+    assert power(1.0, np.array([needed]), level)[0] >= POWER > power(1.0, np.array([needed - 1]), level)[0]
+    assert (needed == seeds_needed(1.0, 1.0)) == (level == 0.05)
+
+
 def test_seeds_that_cannot_be_had() -> None:
+    """Beyond 10^8 spreads the non-central t gives no number: no doubt is left with the fewest seeds."""
     assert seeds_needed(0.0, 1.0) is None
     assert seeds_needed(0.001, 1.0) is None
     assert seeds_needed(1000.0, 1.0) == 2
+    assert seeds_needed(1e10, 1.0) == 2
