@@ -310,6 +310,11 @@ class Runtime(Section):
         return 1.0 if self.gpus_per_actor == "auto" else self.gpus_per_actor
 
     @property
+    def inline(self) -> "Runtime":
+        """The same with backend inline, where nothing is measured for `gpus_per_actor: auto`."""
+        return self.model_copy(update={"backend": "inline", "gpus_per_actor": self.gpus})
+
+    @property
     def torch_device(self) -> str:
         """`cpu` or `cuda`."""
         if self.device == "auto":

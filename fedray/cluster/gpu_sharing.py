@@ -99,12 +99,17 @@ def one_client(config: dict[str, Any], data: Dataset) -> Peak:
 def shortened(problem: Problem) -> Problem:
     """One round of a few steps of the client with most samples, in one process."""
     run = problem.config
-    config = run.resolved()
-    config["clients"] |= {"cohorts": [[int(problem.shards.sizes.argmax())]]}
-    config["training"] |= {"rounds": 1, "local_epochs": None, "local_steps": STEPS}
-    config["evaluation"] |= {"every": 1, "personal": None}
-    config["runtime"] |= {"backend": "inline", "gpus_per_actor": run.runtime.gpus}
-    return replace(problem, config=RunConfig.parse(config), tests=None)
+    cohort = (int(problem.shards.sizes.argmax()),)
+    # Copied and not parsed: a method that needs everyone in each round would be refused.
+    config = run.model_copy(
+        update={
+            "clients": run.clients.model_copy(update={"cohorts": (cohort,)}),
+            "training": run.training.model_copy(update={"rounds": 1, "local_epochs": None, "local_steps": STEPS}),
+            "evaluation": run.evaluation.model_copy(update={"every": 1, "personal": None}),
+            "runtime": run.runtime.inline,
+        }
+    )
+    return replace(problem, config=config, tests=None)
 
 
 def _kind(run: RunConfig) -> str:

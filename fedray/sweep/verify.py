@@ -61,7 +61,8 @@ def _verdict(cell: Mapping[str, Any], tags: Mapping[str, str]) -> Verdict:
         there, mine = tags.get(PREFIX + key), here.get(PREFIX + key)
         if there != mine and not (key == "gpu" and _on_cpu(cell["config"])):
             return Verdict(label, "not comparable", f"{key} was {there}, here it is {mine}")
-    config = RunConfig.parse({**cell["config"], "runtime": {**cell["config"]["runtime"], "backend": "inline"}})
+    run = RunConfig.parse(cell["config"])
+    config = run.model_copy(update={"runtime": run.runtime.inline})
     if config.cell(config.data.load().digest) != cell["hash"]:
         return Verdict(label, "not comparable", "its data, its plug-in or the meaning of its settings have changed")
     try:

@@ -1,6 +1,7 @@
 """Finished cells run again: the same, different, or not comparable."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,8 +9,8 @@ import pytest
 import fedray
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.sweep.verify import verify
-from fedray.tracking.provenance import PREFIX
+from fedray.sweep.verify import HASHES, _verdict, verify
+from fedray.tracking.provenance import PREFIX, environment_tags
 from fedray.tracking.store import open_store, runs_of
 from fedray.tracking.tracker import Tracker
 
@@ -61,6 +62,19 @@ def test_a_cell_whose_settings_mean_something_else_now_is_not_comparable(
     monkeypatch.setattr("fedray.config.NUMERICS", 99)
     (verdict,) = verify("three", 1)
     assert verdict.word == "not comparable"
+
+
+def test_a_cell_that_was_listed_before_its_gpus_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of the sweep that finds everything finished lists it with `auto`."""
+    run = RunConfig.parse(RUN | {"runtime": {"gpus_per_actor": "auto"}})
+    made = []
+    monkeypatch.setattr(
+        "fedray.sweep.verify.simulate",
+        lambda config: made.append(config) or SimpleNamespace(summary=lambda: dict.fromkeys(HASHES, "0")),
+    )
+    cell = {"label": "s0", "hash": run.cell(run.data.load().digest), "config": run.resolved()}
+    assert str(_verdict(cell, environment_tags() | {f"fedray.{key}": "0" for key in HASHES})) == "same           s0"
+    assert (made[0].runtime.backend, made[0].runtime.gpus_per_actor) == ("inline", 1.0)
 
 
 def test_a_sweep_without_finished_cells_is_refused(cells: list[str]) -> None:
