@@ -1,6 +1,5 @@
 """From MLflow to a checked table of runs: one row per cell of a sweep, the missing ones included."""
 
-import json
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from mlflow.exceptions import MlflowException
 
 from analysis.reading.plugins import attached
 from fedray.common.errors import UserError, unknown
-from fedray.tracking.store import best_runs, metrics, open_store, search, status
+from fedray.tracking.store import best_runs, cells_of, metrics, open_store, status, sweeps_in
 from fedray.tracking.tracker import flat
 
 
@@ -102,8 +101,7 @@ def collect(name: str) -> Collected:
         UserError: the store cannot be used.
     """
     client, experiment = open_store()
-    sweeps = search(client, experiment, "tags.`fedray.kind` = 'sweep'")
-    parents = {run.data.tags["fedray.sweep"]: run for run in sweeps}
+    parents = sweeps_in(client, experiment)
     if name not in parents and f"{name}-smoke" in parents:
         print(f"{name}: only its smoke version has been run; this is {name}-smoke", file=sys.stderr)
         name += "-smoke"
@@ -113,7 +111,7 @@ def collect(name: str) -> Collected:
             if parents
             else f"sweep: {name!r} is not in this store, which holds no sweep at all"
         )
-    cells = _expected(client, parents[name])
+    cells = cells_of(client, parents[name])
     best = best_runs(client, experiment, [cell["hash"] for cell in cells])
     found = [best.get(cell["hash"]) for cell in cells]
     rows = [_row(cell, run) for cell, run in zip(cells, found, strict=True)]
@@ -127,13 +125,6 @@ def collect(name: str) -> Collected:
         {run.info.run_id: run for run in found if run is not None},
         parents[name],
     )
-
-
-def _expected(client: MlflowClient, parent: Run) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = client.download_artifacts(parent.info.run_id, "cells.json", folder)
-        cells: list[dict[str, Any]] = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
-    return cells
 
 
 def _searched(cells: list[dict[str, Any]]) -> Search:

@@ -39,7 +39,7 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
     """Delete a sweep's runs, or one run, from MLflow. Runs that another sweep shares stay; so do checkpoints."""
-    from analysis.reading.deletion import deletable
+    from fedray.tracking.deletion import deletable
     from fedray.tracking.store import delete_runs
 
     runs, kept = deletable(name)

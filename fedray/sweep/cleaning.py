@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedray.sweep.storage import Claims, abandoned, claims_file, lock_file, running_sweeps, storage
 from fedray.tracking.archive import stored_sweep
-from fedray.tracking.store import best_runs, open_store, search, status
+from fedray.tracking.store import best_runs, cells_of, open_store, status, sweeps_in
 
 DONE = ("finished", "diverged")
 """Status of the cells that no call runs again, so that nobody resumes from their checkpoints."""
@@ -44,9 +44,8 @@ def cleanable(name: str | None = None) -> Iterator[tuple[list[Folder], list[Fold
     runs = best_runs(client, experiment, [path.name for path in folders])
     goes, stays = list[Folder](), list[Folder]()
     with Claims(claims_file()) as claims, running_sweeps() as locks:
-        sweeps = (run.data.tags["fedray.sweep"] for run in search(client, experiment, "tags.`fedray.kind` = 'sweep'"))
-        running = {sweep for sweep in sweeps if lock_file(sweep) in locks}
-        theirs = {cell["hash"] for sweep in running for cell in stored_sweep(sweep).cells}
+        running = {name: run for name, run in sweeps_in(client, experiment).items() if lock_file(name) in locks}
+        theirs = {cell["hash"] for run in running.values() for cell in cells_of(client, run)}
         for path in folders:
             run = runs.get(path.name)
             why = "is not in this store" if run is None else status(run)

@@ -17,7 +17,7 @@ from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from fedray.common.errors import UserError, one_line, unknown
-from fedray.tracking.store import RANK, best_runs, open_store, search, status
+from fedray.tracking.store import RANK, best_runs, cells_of, open_store, status, sweeps_in
 from fedray.tracking.tracker import BATCH, Tracker
 
 FORMAT = 1
@@ -45,13 +45,11 @@ class StoredSweep:
 def stored_sweep(name: str) -> StoredSweep:
     """A sweep of the store, by its name. Raises UserError for a name that it does not know."""
     client, experiment = open_store()
-    parents = {run.data.tags["fedray.sweep"]: run for run in search(client, experiment, "tags.`fedray.kind` = 'sweep'")}
+    parents = sweeps_in(client, experiment)
     if name not in parents:
         raise unknown("sweep", name, parents)
     parent = parents[name]
-    with tempfile.TemporaryDirectory() as folder:
-        path = client.download_artifacts(parent.info.run_id, "cells.json", folder)
-        cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
+    cells = cells_of(client, parent)
     runs = best_runs(client, experiment, [cell["hash"] for cell in cells])
     return StoredSweep(name, parent.data.tags.get("mlflow.note.content", ""), cells, runs, client)
 

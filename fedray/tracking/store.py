@@ -2,10 +2,13 @@
 
 import contextlib
 import fcntl
+import json
 import logging
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Run
@@ -130,6 +133,22 @@ def search(client: MlflowClient, experiment: str, filter: str) -> Iterator[Run]:
         token = page.token
         if not token:
             return
+
+
+def sweeps_in(client: MlflowClient, experiment: str) -> dict[str, Run]:
+    """Name -> the sweep's own run; of several of a name the newest, which `Tracker.open_sweep` goes on with."""
+    found: dict[str, Run] = {}
+    for run in search(client, experiment, "tags.`fedray.kind` = 'sweep'"):
+        found.setdefault(run.data.tags["fedray.sweep"], run)
+    return found
+
+
+def cells_of(client: MlflowClient, sweep: Run) -> list[dict[str, Any]]:
+    """What a sweep's own run lists: `hash`, `label`, `config` and more of each cell, in the sweep's order."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = client.download_artifacts(sweep.info.run_id, "cells.json", folder)
+        cells: list[dict[str, Any]] = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
+    return cells
 
 
 def runs_of(client: MlflowClient, experiment: str, cells: Iterable[str]) -> Iterator[Run]:

@@ -69,6 +69,20 @@ def test_rm_leaves_what_another_sweep_shares(
     assert (code, out) == (0, f"{run.info.run_id}: 1 runs deleted\n")
 
 
+def test_rm_takes_the_superseded_runs_of_a_cell_too(
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cell was run again with --force: its two runs and the sweep's own go."""
+    monkeypatch.chdir(tmp_path)
+    one = cell(FEDAVG, 0.1, 0)
+    for _ in range(2):
+        store.supersede([one["hash"]])
+        write(store, [one], {one["hash"]: ("finished", history(50))})
+    code, out = call(monkeypatch, capsys, "rm", "sweep", "--yes")
+    assert (code, out) == (0, "sweep: 3 runs deleted\n")
+    assert not list(search(store.client, store.experiment, ""))
+
+
 def hashed(seed: int) -> dict[str, Any]:
     """A cell with a hash as real ones have: hexadecimal."""
     return cell(FEDAVG, 0.1, seed) | {"hash": f"{seed + 10:016x}"}

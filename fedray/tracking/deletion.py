@@ -2,9 +2,8 @@
 
 from mlflow.exceptions import MlflowException
 
-from analysis.reading.collect import collect
 from fedray.common.errors import UserError
-from fedray.tracking.store import open_store, search
+from fedray.tracking.store import cells_of, open_store, runs_of, sweeps_in
 
 
 def deletable(name: str) -> tuple[list[str], int]:
@@ -14,16 +13,14 @@ def deletable(name: str) -> tuple[list[str], int]:
         name: a sweep's name, or the id of one run.
 
     Returns:
-        Ids of the runs: the sweep's own and its cells', without those that another sweep lists. How many those are.
+        Ids of the runs: the sweep's own and all of its cells', superseded ones too, without those of the cells that
+        another sweep lists. How many of these cells have been run.
 
     Raises:
         UserError: there is no such sweep or run.
     """
     client, experiment = open_store()
-    sweeps = {
-        run.data.tags["fedray.sweep"]: run.info.run_id
-        for run in search(client, experiment, "tags.`fedray.kind` = 'sweep'")
-    }
+    sweeps = sweeps_in(client, experiment)
     if name not in sweeps:
         try:
             found = client.get_run(name)
@@ -32,8 +29,8 @@ def deletable(name: str) -> tuple[list[str], int]:
         if found.data.tags.get("fedray.kind") != "cell" or found.info.lifecycle_stage != "active":
             raise UserError(f"rm: {name} is not the id of a run that can be deleted")
         return [name], 0
-    shared = {cell for other in sweeps.keys() - {name} for cell in collect(other).cells["cell"]}
-    cells = collect(name).cells
-    own = cells[cells["run_id"].notna() & ~cells["cell"].isin(shared)]
-    kept = int((cells["run_id"].notna() & cells["cell"].isin(shared)).sum())
-    return [sweeps[name], *own["run_id"]], kept
+    shared = {cell["hash"] for other in sweeps.keys() - {name} for cell in cells_of(client, sweeps[other])}
+    cells = [cell["hash"] for cell in cells_of(client, sweeps[name])]
+    runs = {cell: [run.info.run_id for run in runs_of(client, experiment, [cell])] for cell in cells}
+    own = [run for cell in cells if cell not in shared for run in runs[cell]]
+    return [sweeps[name].info.run_id, *own], sum(bool(runs[cell]) for cell in cells if cell in shared)
