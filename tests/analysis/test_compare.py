@@ -5,8 +5,11 @@ import re
 
 import pytest
 
-from analysis.compare import compared, report
+from analysis.compare import Difference, Improvement, compared, improvements, report
 from analysis.reading.collect import collect
+from analysis.statistics.intervals import proportion
+from analysis.statistics.ranks import critical
+from analysis.statistics.significance import seeds_needed
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
@@ -31,6 +34,7 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
     assert (small.mean, small.interval.low, small.interval.high) == pytest.approx((2, 2 - half, 2 + half), abs=1e-5)
     assert large.interval is not None
     assert (large.interval.low, large.interval.high) == pytest.approx((5.1 - half / 10, 5.1 + half / 10), abs=1e-5)
+    assert small.seeds() == seeds_needed(2, 1, 0.05 / 2) != seeds_needed(2, 1, 0.05)  # Holm has two methods here
     assert (small.adjusted, large.adjusted) == pytest.approx((0.074180, 2 * 0.000128), abs=1e-6)
     assert [one.verdict(lower=False) for one in found.differences] == ["not told apart", "better", "too few seeds"]
     assert [one.verdict(lower=True) for one in found.differences] == ["not told apart", "worse", "too few seeds"]
@@ -50,11 +54,22 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
     assert narrow.high == pytest.approx(2 + 0.816497 / math.sqrt(3), abs=1e-5)  # t(0.75, 2) = 0.8165
 
 
+@pytest.mark.parametrize(("lower", "wins"), [(False, 3.5), (True, 2.5)])
+def test_wins_by_hand(lower: bool, wins: float) -> None:
+    """Three gaps above 0 and two below, in two settings; the tie counts half for either side."""
+    gaps = (("one", (1.0, 0.0, -2.0)), ("other", (3.0, -1.0, 2.0)))
+    found = improvements([Difference("fedsam", setting, each, 0, 0.5) for setting, each in gaps], lower)
+    assert found == [Improvement("fedsam", wins, 6, proportion(wins, 6, 0.5))]
+
+
 def test_ranks_over_settings(store: Tracker) -> None:
     """ρ=0.1 first in both settings, fedavg 2 and 3: ranks 1, 2.5, 2.5."""
     cells = [cell(a, alpha, 0) for alpha in (0.1, 0.5) for a in (FEDAVG, SMALL, LARGE)]
     numbers = (70, 80, 60, 60, 80, 70)
     write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, numbers, strict=True)})
+    narrow = compared(collect("sweep"), "fedavg", confidence=0.9).ranks
+    assert narrow is not None
+    assert narrow.critical == critical(3, 2, 1 - 0.9)
     text = report(compared(collect("sweep"), "fedavg"))
     assert "mean rank over 2 settings: fedsam ρ=0.1 1.00, fedavg 2.50, fedsam ρ=0.5 2.50; critical difference" in text
 

@@ -158,6 +158,7 @@ def test_markers_are_sparse_and_each_line_has_others(store: Tracker) -> None:
     (figure,) = curves(collect("sweep")).values()
     marked = [set(range(40)[slice(start, None, step)]) for start, step in markevery(figure.axes[0])]
     assert all(4 <= len(places) <= MARKS for places in marked)
+    assert len(set().union(*marked)) == sum(map(len, marked))
     assert not marked[0] & marked[1]
     assert not marked[0] & marked[2]
     assert not marked[1] & marked[2]

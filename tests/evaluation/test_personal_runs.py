@@ -143,6 +143,17 @@ def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs:
         assert marks[i] == {f"own_{epochs}": pytest.approx(100 * right / len(y))}
 
 
+def test_fine_tuning_counts_epochs_where_training_counts_steps() -> None:
+    """Two epochs after rounds of one step are the two epochs of a round of FedAvg."""
+    built = problem("fedavg", {"epochs": 2}, shuffle=False, local_epochs=None, local_steps=1)
+    running, worker = Simulation(built, InlineBackend()), Worker(built)
+    running.step()
+    running.step()
+    state, sent = running.state(), running._broadcast(running._server(1, 6))
+    c = personal_client(*arguments(worker, sent, ClientTask(3, 1 / 6, Vectors())), 2)
+    assert torch.allclose(c.theta, another_round(state, 3, "fedavg", 2), rtol=0, atol=1e-7)
+
+
 def test_numbers_of_epochs_do_not_depend_on_each_other() -> None:
     """e = 1 is the same number alone and beside e = 3; and e matters."""
     both, one = (result("fedavg", {"epochs": e}).history[-1] for e in ([1, 3], 1))

@@ -40,6 +40,34 @@ def test_a_model_is_tried_once_per_kind_of_cell(monkeypatch: pytest.MonkeyPatch)
     assert count == {"build": 1, "network": 2}
 
 
+DIFFERENT: list[dict[str, Any]] = [
+    {"seed": 0},
+    {"seed": 1},
+    {"partition": "iid"},
+    {"clients.total": 12},
+    {"data.validation": {"fraction": 0.3}},
+    {"evaluation.personal.split": "share"},
+    {"model": {"name": "sl_vit", "dim": 8, "depth": 1, "heads": 1, "resize": 16}},
+    {"training.lr": 0.5},
+]
+
+
+def test_cells_share_a_split_only_where_it_is_the_same() -> None:
+    """Each cell has the samples that it would have alone, and its own configuration."""
+    base = BASE | {"algorithm": "fedavg", "data": {"name": "digits"}, "evaluation": {"personal": {}}}
+    problems = Problems()
+    planned = cells(Sweep.model_validate({"name": "x", "base": base, "cases": DIFFERENT}), problems)
+    splits = []
+    for cell in planned.values():
+        given, alone = problems.problem(cell), Problem.build(cell.run)
+        assert given.config is cell.run
+        assert given.data.input_shape == alone.data.input_shape
+        assert given.split() == alone.split()
+        splits.append(given.split())
+    assert len(splits) == len(DIFFERENT)
+    assert len(set(splits)) == len(DIFFERENT) - 2  # the model and the learning rate deal nothing out
+
+
 def test_every_kind_is_tried_before_anything_starts() -> None:
     """The second of two models takes texts, the data are images."""
     with pytest.raises(UserError, match="char_lstm"):

@@ -102,6 +102,15 @@ def test_the_final_stage_runs_the_best_draw_of_each_method_and_setting(searcher:
     assert run_.data.validation.fraction == 0.2
 
 
+@pytest.mark.parametrize(("select", "extreme"), [("last10_validation_loss", min), ("final_validation_accuracy", max)])
+def test_the_lowest_loss_or_the_highest_accuracy_is_chosen(select: str, extreme: Any) -> None:
+    """Made-up outcomes: loss and accuracy are both the learning rate."""
+    asked = file(grid={"partition": ["iid"]}, cases=[{"algorithm": "fedavg"}], select=select)
+    (choice,) = choose(with_outcomes(plan(tuning(asked)), lambda one: {select: one.training.lr}))
+    assert choice.values == extreme(choice.draws, key=lambda one: one["training.lr"])
+    assert len({one["training.lr"] for one in choice.draws}) == 4
+
+
 def test_what_the_final_table_is_told() -> None:
     """4 draws x 2 seeds x 3 rounds are 24; fedprox takes one gradient a step as fedavg does; the largest lr wins."""
     asked = file(grid={"partition": ["iid"]})

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from analysis.claiming.decide import HOLDS, LOST, NOT_RUN, OPEN, REFUTED, Pair, decide, verdict
+from analysis.claiming.decide import HOLDS, LOST, NOT_RUN, OPEN, REFUTED, Pair, Verdict, decide, verdict
 from analysis.reading.collect import collect
 from fedray.common.errors import UserError
 from fedray.sweep.file.claims import Claim
@@ -65,6 +65,18 @@ def test_one_seed_decides_nothing() -> None:
     assert verdict(claim(), exact, 1) == HOLDS
 
 
+def test_what_speaks_most_against_a_claim() -> None:
+    """Of leads the smallest, of gaps that are to be small the widest, in what was run and in what is printed."""
+    found = [
+        Pair("column", "fedsam", f"rival {k}", gaps, printed)
+        for k, (gaps, printed) in enumerate([((2.0, 3.0), -3.0), ((-0.5,), 4.0), ((), None)])
+    ]
+    for leads, rival, printed in ((True, "rival 1", -3.0), (False, "rival 0", 4.0)):
+        of = Verdict(OPEN, found, leads)
+        assert of.closest is not None
+        assert (of.closest.rival, of.printed, of.seeds) == (rival, printed, (0, 2))
+
+
 def results(store: Tracker) -> None:
     """fedavg 80, 60, 70; ρ=0.1 1, 2, 3 above; ρ=0.5 5, 5.1, 5.2 above. At α = 0.1 only fedavg and ρ=0.5 have run."""
     cells = [cell(a, alpha, seed) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1, 2)]
@@ -96,6 +108,22 @@ def test_decisions_of_a_sweep(store: Tracker) -> None:
     assert (rho.whole.status, len(rho.whole.pairs)) == (HOLDS, 1)
     percent = decide(claim(method="fedsam ρ=0.5", against=["fedavg"], unit="percent", columns=["α=0.5"]), sweep)
     assert percent.whole.pairs[0].gaps == pytest.approx((100 * 5 / 80, 100 * 5.1 / 60, 100 * 5.2 / 70))
+
+
+def test_a_column_is_refuted_at_the_level_of_the_whole_claim(store: Tracker) -> None:
+    """Gaps of -4/3, -1, -2/3: -1 ± 4.303/(3 √3) lies below 0 by itself, at 97.5 % for two comparisons -1 ± 1.19 does
+    not.
+    """
+    cells = [cell(a, alpha, seed) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL) for seed in (0, 1, 2)]
+    values = (70, 70, 70, 70 - 4 / 3, 69, 70 - 2 / 3, 50, 50, 50, 60, 60.1, 60.2)
+    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, values, strict=True)})
+    found = decide(claim(), collect("sweep"))
+    assert {name: of.status for name, of in found.columns.items()} == {
+        "dirichlet α=0.5": OPEN,
+        "dirichlet α=0.1": HOLDS,
+    }
+    alone = decide(claim(columns=["α=0.5"]), collect("sweep"))
+    assert (alone.whole.status, found.whole.status) == (REFUTED, OPEN)
 
 
 def test_averages_take_whole_seeds(store: Tracker) -> None:
