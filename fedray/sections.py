@@ -221,6 +221,14 @@ class Evaluation(Section):
         "your own as `package.module:Class`; with options `{name: package.module:Class, k: 3}`",
     )
 
+    def is_due(self, round: int, rounds: int) -> bool:
+        """Whether a round, from 1, of so many is evaluated."""
+        return round % self.every == 0 or round > rounds - self.last or self.is_personal_due(round, rounds)
+
+    def is_personal_due(self, round: int, rounds: int) -> bool:
+        """Whether personal models are tested after a round, from 1, of so many."""
+        return self.personal is not None and (round % self.personal.every == 0 or round >= rounds)
+
     @field_validator("probes", mode="before")
     @classmethod
     def _probes(cls, value: Any) -> Any:

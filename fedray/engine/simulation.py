@@ -240,12 +240,8 @@ class Simulation:
             self.profile.lap(part)
 
     def _is_evaluated(self, round: int) -> bool:
-        asked = self.problem.config.evaluation
-        return (
-            round % asked.every == 0
-            or round > self.problem.config.training.rounds - asked.last
-            or (asked.personal is not None and round % asked.personal.every == 0)
-        )
+        config = self.problem.config
+        return config.evaluation.is_due(round, config.training.rounds)
 
     @property
     def _drops(self) -> bool:

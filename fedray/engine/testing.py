@@ -79,7 +79,7 @@ class Tester:
             row["train_accuracy"] = 100 * float(self._sums("train")["correct"].sum()) / count
         if asked.personal is None:
             return Tested(row, sums, tables)
-        if s.round % asked.personal.every == 0 or s.round >= config.training.rounds:
+        if asked.is_personal_due(s.round, config.training.rounds):
             epochs = asked.personal.tuned if algorithm.personal == "tuned" else (0,)
             request = PersonalEval(epochs, own=True, everyone=not algorithm.generic, train=asked.personal.train)
             scores = self.personal(request)

@@ -33,13 +33,12 @@ def gradients(run: RunConfig, known: Published | None = None) -> float | None:
     samples = _samples(run, known.train)
     batch, epoch, client = batch_size(run, samples), training.steps_per_epoch(samples), _of_client(run, samples)
     total = training.rounds * run.clients.cohort_size * client
-    evaluated = [
-        t for t in range(1, training.rounds + 1) if t % evaluation.every == 0 or t > training.rounds - evaluation.last
-    ]
+    rounds = range(1, training.rounds + 1)
     testing = FORWARD * known.test / batch * (1 if method.keeps == "none" else run.clients.total)
-    total += len(evaluated) * (testing + evaluation.train * FORWARD * known.train / batch)
+    testing += evaluation.train * FORWARD * known.train / batch
+    total += testing * sum(evaluation.is_due(t, training.rounds) for t in rounds)
     if evaluation.personal is not None:
-        times = sum(t % evaluation.personal.every == 0 or t == training.rounds for t in evaluated)
+        times = sum(evaluation.is_personal_due(t, training.rounds) for t in rounds)
         tuning = {"tuned": evaluation.personal.tuned[-1] * epoch, "trained": client, "kept": 0}[method.personal]
         total += times * run.clients.total * tuning
     return total

@@ -48,6 +48,10 @@ TRAINING = 6 * 4 * 2 * 8
             TRAINING + 2 * 6 + 2 * 10 * 5 * 8,
         ),  # twice all clients tune for 5 epochs
         (
+            {"evaluation": {"every": 6, "personal": {"epochs": 5, "every": 4}}},
+            TRAINING + 2 * 6 + 2 * 10 * 5 * 8,
+        ),  # rounds 4 and 6: a round whose personal models are tested is evaluated, whatever `every` says
+        (
             {
                 "algorithm": "fedge",
                 "model": {"name": "mlp", "hidden": [16]},
