@@ -179,10 +179,17 @@ class TuneReporter(tune.Callback):
 
     @staticmethod
     def _keep(cell: Cell, traceback: str) -> str:
-        """Write a traceback beside the cell's checkpoints. Returns the file's path, relative where it is below here."""
+        """Write a traceback beside the cell's checkpoints; MLflow has it, too.
+
+        Returns:
+            Where it is: the file's path, relative where it is below here.
+        """
         path = directory(cell) / "traceback.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(redacted(traceback), encoding="utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(redacted(traceback), encoding="utf-8")
+        except OSError as error:  # the disk is full, say: the other cells go on all the same
+            return f"in MLflow; {path} cannot be written: {error.strerror}"
         return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
     def _cell(self, trial: Trial) -> Cell:

@@ -168,6 +168,22 @@ def test_a_trial_whose_process_never_came_up_fails_alone(tmp_path: Path, monkeyp
     assert (directory(listed[0]) / "traceback.txt").exists()
 
 
+def test_a_traceback_that_cannot_be_written_ends_no_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+    (tmp_path / "cells").touch()  # a file in the folder's place
+    told = Told()
+    told.gate.set()
+    sink, (first, second), listed = made(told, lambda _: None)
+    sink.on_trial_error(1, [], first)
+    sink.on_trial_start(0, [], second)
+    sink.on_trial_result(1, [], second, {"rows": [ROW], "done": True, "status": "finished"})
+    sink.close_rest()
+    assert sink.progress.outcomes == {listed[0].hash: "failed", listed[1].hash: "finished"}
+    assert "(traceback: in MLflow; " in capsys.readouterr().out
+
+
 def test_what_the_store_refuses_is_raised_in_tunes_loop() -> None:
     told = Told(refuses=True)
     sink, (first, _), _ = made(told, lambda cell: None)
