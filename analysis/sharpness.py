@@ -11,7 +11,7 @@ import math
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -24,16 +24,13 @@ from analysis.drawing.style import axes, save, styled
 from analysis.hessian import Landscape, filter_normalised, surface, top_eigenvalues
 from analysis.output import made
 from analysis.reading.plugins import refuse_foreign
+from analysis.reading.runs import configuration, newest_state
 from fedray.common.errors import UserError, unknown
 from fedray.common.rng import generator
-from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Samples
-from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import Problem
-from fedray.engine.state import State
 from fedray.engine.testing import global_model
-from fedray.sweep.storage import storage
 from fedray.tracking.store import open_store
 
 COUNT = 5
@@ -81,7 +78,7 @@ class Trained:
     def __init__(self, run: str, samples: int, device: str = "cpu") -> None:
         client, _ = open_store()
         self.run, self.config, cell, self.label = run, *_read(client, run)
-        self.state = _state(storage() / "cells" / cell)
+        self.state = newest_state("--run", cell)
         problem = Problem.build(self.config)
         data, network = problem.data, problem.network(device)
         self.layout, self.theta = network.layout, global_model(self.state).to(device)
@@ -158,29 +155,12 @@ def _read(client: MlflowClient, run: str) -> tuple[RunConfig, str, str]:
         ) from None
     if found.data.tags.get("fedray.kind") != "cell":
         raise UserError(f"--run: {run} is a sweep; one of its cells is required")
-    path = Path(client.download_artifacts(run, "config.yaml"))
-    config: dict[str, Any] = parse_yaml(path.read_text(encoding="utf-8"), "--run")
+    config = configuration(client, run)
     refuse_foreign("--run", config)
     parsed = RunConfig.parse(config)
     if parsed.algorithm.keeps != "none":
         raise UserError(f"--run: {parsed.algorithm.name} has no global model: each client keeps its own parameters")
     return parsed, found.data.tags["fedray.cell"], found.info.run_name
-
-
-def _state(directory: Path) -> State:
-    checkpoints = Checkpoints(directory)
-    state = checkpoints.load()
-    if state is None and checkpoints.rounds():
-        raise UserError(
-            f"--run: none of its checkpoints in {directory} is whole (rounds "
-            f"{', '.join(map(str, checkpoints.rounds()))}); call its sweep again with --force"
-        )
-    if state is None:
-        raise UserError(
-            f"--run: there is no checkpoint of it in {directory}; FEDRAY_STORAGE says where they are, and "
-            "`fedray run --no-track` writes none"
-        )
-    return state
 
 
 @styled
@@ -208,7 +188,7 @@ def main(
     samples: Annotated[int, typer.Option(min=1, help="training samples")] = 2000,
     points: Annotated[int, typer.Option(min=3, help="of the grid, per side")] = 25,
     reach: Annotated[
-        float, typer.Option(min=0, help="the plane is -REACH..REACH; filters' or eigenvectors' lengths")
+        float, typer.Option(help="the plane is -REACH..REACH, above 0; filters' or eigenvectors' lengths")
     ] = 1.0,
     device: Annotated[str, typer.Option(help="cpu | cuda")] = "cpu",
     out: Annotated[Path, typer.Option(help="folder for what is written")] = Path("sharpness"),
@@ -218,6 +198,8 @@ def main(
         raise unknown("--plot", plot, PLANES)
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise UserError(f"--device: found {device!r}; cpu, or cuda where there is one")
+    if not 0 < reach < math.inf:
+        raise UserError(f"--reach: found {reach:g}; expected a number above 0")
     torch.set_num_threads(1)  # the bits of a sum depend on it
     for each in run:
         trained = Trained(each, samples, device)

@@ -11,11 +11,10 @@ from mlflow.exceptions import MlflowException
 
 from analysis.reading.collect import Collected, collect
 from analysis.reading.metrics import by_round, history
+from analysis.reading.runs import configuration, newest_state
 from fedray.common.errors import UserError, truncated_repr
-from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Samples
-from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
 from fedray.sweep.file.shipped import located
@@ -23,7 +22,6 @@ from fedray.sweep.grid import Sweep
 from fedray.sweep.plan import plan
 from fedray.sweep.run import execute
 from fedray.sweep.stages import run_stages
-from fedray.sweep.storage import storage
 from fedray.tracking import models
 from fedray.tracking.store import open_store
 
@@ -115,7 +113,7 @@ def load(run: str) -> Result:
         run: its id in MLflow, as `fedray run` prints it, a table of `results` holds it and MLflow shows it.
 
     Raises:
-        UserError: there is no such run, or no checkpoint of it in FEDRAY_STORAGE.
+        UserError: there is no such run, or no whole checkpoint of it in FEDRAY_STORAGE.
     """
     client, _ = open_store()
     try:
@@ -125,12 +123,8 @@ def load(run: str) -> Result:
     cell = found.data.tags.get("fedray.cell")
     if cell is None:
         raise UserError(f"load: {run} is a sweep; one of its cells is required")
-    state = Checkpoints(storage() / "cells" / cell).load()
-    if state is None:
-        raise UserError(f"load: there is no checkpoint of {run} in {storage()}; FEDRAY_STORAGE says where they are")
-    text = Path(client.download_artifacts(run, "config.yaml")).read_text(encoding="utf-8")
-    config = RunConfig.parse(parse_yaml(text, "config.yaml"))
-    problem = Problem.build(config)
+    state = newest_state("load", cell)
+    problem = Problem.build(RunConfig.parse(configuration(client, run)))
     layout = problem.network("cpu").layout
     return Result(state.history, layout, state, problem, run)
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,9 @@ def test_refusals(store: Tracker) -> None:
             main([run])
     with pytest.raises(UserError, match="unknown name 'egien'; did you mean 'eigen'"):
         main([none], "egien")
+    for reach in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(UserError, match=r"--reach: found .*; expected a number above 0"):
+            main([none], "eigen", reach=reach)
 
 
 def test_a_folder_that_cannot_be_made_is_found_out_first(store: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +124,11 @@ def test_a_checkpoint_that_is_not_whole_is_one_line(store: Tracker, damage: byte
     fedray.simulate(config, checkpoints=storage() / "cells" / "abc")
     for manifest in (storage() / "cells" / "abc").glob("checkpoint-*.json"):
         manifest.write_bytes(damage)
-    with pytest.raises(UserError, match=r"--run: none of its checkpoints in .* is whole \(rounds 2\)"):
-        main([logged(store, config.resolved())])
+    run = logged(store, config.resolved())
+    with pytest.raises(UserError, match=r"^--run: none of its checkpoints in .* is whole \(rounds 2\)"):
+        main([run])
+    with pytest.raises(UserError, match=r"^load: none of its checkpoints in .* is whole \(rounds 2\)"):
+        fedray.load(run)
 
 
 def test_another_model_or_data_is_noticed(store: Tracker) -> None:
