@@ -105,12 +105,26 @@ def values(sweep: SweepTable, metric: str) -> pd.Series:
         raise unknown("--metric", metric, [*have, "rounds_to:PERCENT", "rounds_to:METHOD", *COUNTED])
     if column not in cells:
         return pd.Series(np.nan, cells.index)
-    if len(lacking := cells.loc[finished & cells[column].isna(), "label"]):
+    logged, plain = cells[column], fine_tuned(column)[0]
+    if plain != column and {plain, "evaluation.personal.epochs"} <= set(cells):
+        asked = cells["evaluation.personal.epochs"]
+        logged = logged.fillna(cells[plain].where(asked.isin(asked[logged.notna()])))
+    if len(lacking := cells.loc[finished & logged.isna(), "label"]):
         raise UserError(
             f"--metric: found {metric!r}, which {len(lacking)} of {finished.sum()} finished runs have not logged, "
             f"{lacking.iloc[0]} among them"
         )
-    return cells[column].where(finished)
+    return logged.where(finished)
+
+
+def fine_tuned(metric: str) -> tuple[str, str]:
+    """`personal_accuracy` and `5` of `personal_accuracy_e5`: the metric after so many epochs; else it and "".
+
+    Asked for several numbers of epochs, runs whose method is not fine-tuned log the first alone: it is theirs after any
+    number.
+    """
+    found = re.fullmatch(r"(.*personal_.+)_e(\d+)", metric)
+    return (found[1], found[2]) if found else (metric, "")
 
 
 def history(sweep: SweepTable, run_id: str, metric: str) -> dict[int, float]:
@@ -183,6 +197,10 @@ def title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
         return f"first evaluated round at the best test accuracy of {metric.partition(':')[2]}, setting by setting"
     if metric in COMPUTED:
         return COMPUTED[metric]
+    plain, epochs = fine_tuned(metric)
+    if epochs:
+        many = "epoch" if epochs == "1" else "epochs"
+        return f"{title(plain, cells, held_out)}, after {epochs} {many} of fine-tuning if the method has any"
     prefix = next((prefix for prefix in WHICH if metric.startswith(prefix)), "")
     name = metric.removeprefix(prefix)
     said = NAMES.get(name) or metric_title(name, words(cells).titles)

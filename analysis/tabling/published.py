@@ -1,5 +1,6 @@
 """The papers' own numbers: `analysis/published/*.csv`, checked as they are read (columns: the README there)."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.reading.metrics import is_rounds, rounds_target
+from analysis.reading.metrics import fine_tuned, is_rounds, rounds_target
 from analysis.tabling.result_table import BEST, Printed
 from fedray.algorithms import algorithm
 from fedray.common.errors import UserError, unknown
@@ -87,7 +88,7 @@ def _refuse(path: Path, column: str, wrong: pd.DataFrame, why: str) -> None:
 
 MODELS = {"emnist_cnn": "cnn", "mcmahan_cnn": "cnn-mcmahan", "char_lstm": "lstm2"}
 METHODS = {
-    "fedsol": ("fedsol", "fedsol-head"),
+    "fedsol": ("fedsol", "fedsol-head", "fedsol-ft"),
     "fedsol-a0": ("fedavg",),
     "fedsol-a5": ("fedavg+kl-base",),
     "fedavg-kl": ("fedavg+kl-base",),
@@ -97,6 +98,8 @@ METHODS = {
     "knnper": ("knn-per",),
 }
 """What our labels are called in the published tables, where it is something else."""
+ALONE = "local-only"
+"""Trains without a federation, so the share of the clients in a round is no part of its setting."""
 PROTOCOL = {
     "fedsam": "the paper does not say of which round its accuracies are; its deviation is over clients",
     "fedsol": "the paper calls its accuracies final",
@@ -135,7 +138,7 @@ def beside(
         UserError: the table is unknown, or lacks the metric.
     """
     rows = _rows(name, metric)
-    found = _matches(rows, groups, averaged)
+    found = _matches(rows, groups, averaged, metric)
     printed, notes = {}, []
     for key, index in found.items():
         row = rows.loc[index]
@@ -143,7 +146,7 @@ def beside(
         notes += [f"{key[0]}, {key[1]}: {note}" for note in row["notes"].split("; ") if note.startswith("doubt:")]
     alone = [
         f"{key[0]}, {key[1]}" + (" (mixed runs)" if len(sets) > 1 else " (several printed values)" * any(sets))
-        for key, sets in _candidates_of(rows, groups, averaged).items()
+        for key, sets in _candidates_of(rows, groups, averaged, metric).items()
         if key not in found
     ]
     used = set(found.values())
@@ -153,10 +156,11 @@ def beside(
         for _, cell in group.iterrows()
         if "training.rounds" in group
     }
-    theirs = {value for value in rows.loc[list(used), "rounds"] if value}
+    theirs = {value for text in rows.loc[list(used), "rounds"] for value in text.split("|") if value}
     head = [f"in brackets: {name} of the paper and our difference to it; {PROTOCOL[name.partition('/')[0]]}"]
     if theirs and ours - theirs:
-        head.append(f"rounds: {', '.join(sorted(ours))} here, {', '.join(sorted(theirs))} in the paper")
+        here, there = (", ".join(sorted(rounds, key=float)) for rounds in (ours, theirs))
+        head.append(f"rounds: {here} here, {there} in the paper")
     if alone:
         head.append(f"without a printed value: {'; '.join(alone)}")
     if left := Counter(rows.loc[[index for index in rows.index if index not in used], "method"]):
@@ -171,7 +175,7 @@ def printed_values(
     if not prints(name, metric):
         return {}
     rows = _rows(name, metric)
-    values = {key: rows.loc[index, "value"] for key, index in _matches(rows, groups, averaged).items()}
+    values = {key: rows.loc[index, "value"] for key, index in _matches(rows, groups, averaged, metric).items()}
     return {key: float(value) for key, value in values.items() if pd.notna(value)}
 
 
@@ -185,9 +189,11 @@ def best_others(
     setting = rows[["dataset", "model", "partition", "partition_param", "clients", "participation"]].agg(
         "/".join, axis=1
     )
+    epochs = rows["notes"].map(lambda notes: _items(notes).get("finetune_epochs"))
     best = {}
-    for key, index in _matches(rows, groups, averaged).items():
-        others = rows[(setting == setting[index]) & (rows["method"] != rows.loc[index, "method"])]["value"].dropna()
+    for key, index in _matches(rows, groups, averaged, metric).items():
+        alike = (setting == setting[index]) & (epochs.isna() | (epochs == epochs[index]))
+        others = rows[alike & (rows["method"] != rows.loc[index, "method"])]["value"].dropna()
         if len(others):
             best[key] = float(others.min() if lower else others.max())
     return best
@@ -214,17 +220,17 @@ def _theirs(metric: str) -> str:
         return "rounds_to_target"
     for prefix in ("final_", "last10_", "best_"):
         metric = metric.removeprefix(prefix)
-    return metric
+    return fine_tuned(metric)[0]
 
 
-def _matches(rows: pd.DataFrame, groups: Mapping[Key, pd.DataFrame], averaged: bool) -> dict[Key, Any]:
+def _matches(rows: pd.DataFrame, groups: Mapping[Key, pd.DataFrame], averaged: bool, metric: str) -> dict[Key, Any]:
     """Entry -> index of the one printed row to compare it with; an entry without, or with several, is left out."""
-    found = _candidates_of(rows, groups, averaged)
+    found = _candidates_of(rows, groups, averaged, metric)
     return {key: next(iter(sets))[0] for key, sets in found.items() if len(sets) == 1 and len(next(iter(sets))) == 1}
 
 
 def _candidates_of(
-    rows: pd.DataFrame, groups: Mapping[Key, pd.DataFrame], averaged: bool
+    rows: pd.DataFrame, groups: Mapping[Key, pd.DataFrame], averaged: bool, metric: str
 ) -> dict[Key, set[tuple[Any, ...]]]:
     """Entry -> the printed rows that each of its cells may be; several sets for an entry that mixes settings."""
     places: dict[Setting, list[Any]] = {}
@@ -234,14 +240,20 @@ def _candidates_of(
     if averaged:
         return {key: {tuple(_of_mean(key[0], group, places))} for key, group in groups.items()}
     return {
-        key: {tuple(_candidates(key[0], cell, rows, places)) for _, cell in group.iterrows()}
+        key: {tuple(_candidates(key[0], cell, rows, places, metric)) for _, cell in group.iterrows()}
         for key, group in groups.items()
     }
 
 
 def _rows(name: str, metric: str) -> pd.DataFrame:
-    """The table's rows of a metric. `version=old` (numbers copied from earlier papers) is nobody's result here."""
+    """The table's rows of a metric. `version=old` (numbers copied from earlier papers) is nobody's result here.
+
+    Of FedSOL's three rows with the shared cell ρ = 0 one is left, which is FedAvg's.
+    """
     rows = _with_deviations(name)
+    without = rows["notes"].map(lambda notes: _items(notes).get("rho")) == "0.0"
+    rows.loc[without, "method"] = "fedavg"
+    rows = rows[~(without & rows.duplicated([*KEYS, "partition_param", "value"]))]
     target, theirs = rounds_target(metric), _theirs(metric)
     if not (rows["metric"] == theirs).any():
         raise UserError(f"--metric: {name} prints {', '.join(dict.fromkeys(rows['metric']))}; found {metric!r}")
@@ -253,17 +265,24 @@ def _rows(name: str, metric: str) -> pd.DataFrame:
     return rows[keep]
 
 
-def _candidates(row: str, cell: pd.Series, rows: pd.DataFrame, places: Mapping[Setting, list[Any]]) -> list[Any]:
+def _candidates(
+    row: str, cell: pd.Series, rows: pd.DataFrame, places: Mapping[Setting, list[Any]], metric: str
+) -> list[Any]:
     found = []
     for method in _methods(row, cell):
         found += places.get(_of_cell(cell, method), [])
     rho = cell.get("algorithm.rho")
+    ours = {"rho": _plain(0 if pd.isna(rho) else rho), "finetune_epochs": _epochs(cell, metric)}
+    theirs = {index: _items(rows.loc[index, "notes"]) for index in found}
     return [
-        index
-        for index in found
-        if (printed := _items(rows.loc[index, "notes"]).get("rho")) is None
-        or (pd.notna(rho) and _plain(rho) == _plain(printed))
+        index for index in found if all(_plain(theirs[index].get(key, value)) == value for key, value in ours.items())
     ]
+
+
+def _epochs(cell: pd.Series, metric: str) -> str:
+    """Of fine-tuning before the test: those that the metric names, else the most that the run makes; "" for none."""
+    named = fine_tuned(metric)[1]
+    return named or max(re.findall(r"\d+", str(cell.get("evaluation.personal.epochs"))), key=int, default="")
 
 
 def _methods(row: str, cell: pd.Series) -> tuple[str, ...]:
@@ -273,10 +292,16 @@ def _methods(row: str, cell: pd.Series) -> tuple[str, ...]:
 
 
 def _of_mean(row: str, group: pd.DataFrame, places: Mapping[Setting, list[Any]]) -> list[Any]:
-    """The printed averages (`partition_param` is `mean`) over all the settings of a group, of one data set, model."""
+    """The printed averages (`partition_param` is `mean`) over all the settings of a group, of one data set, model.
+
+    Of a group of one setting the number itself.
+    """
     found = []
     for method in _methods(row, group.iloc[0]):
         settings = sorted({_of_cell(cell, method) for _, cell in group.iterrows()}, key=lambda one: float(one[4]))
+        if len(settings) == 1:
+            found += places.get(settings[0], [])
+            continue
         data, models, _, _, totals, shares, _ = (list(dict.fromkeys(part)) for part in zip(*settings, strict=True))
         if len(data) == len(models) == 1:
             found += places.get(
@@ -302,7 +327,7 @@ def _of_cell(cell: pd.Series, method: str) -> Setting:
         partition,
         parameter,
         total,
-        f"{share:g}",
+        "" if method == ALONE else f"{share:g}",
         method,
     )
 
@@ -320,7 +345,7 @@ def _setting(row: pd.Series, parameter: str) -> Setting:
         row["partition"],
         "" if row["partition"] == "iid" else parameter,
         row["clients"],
-        "|".join(map(_plain, row["participation"].split("|"))),
+        "" if row["method"] == ALONE else "|".join(map(_plain, row["participation"].split("|"))),
         row["method"],
     )
 

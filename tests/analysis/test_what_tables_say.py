@@ -113,6 +113,26 @@ def test_a_metric_that_some_runs_lack_is_named_with_one_of_them(store: Tracker) 
         build(collect("sweep"), "drift")
 
 
+def test_methods_without_fine_tuning_stand_beside_the_fine_tuned(store: Tracker) -> None:
+    """Asked for 1 and 5 epochs, FedAvg logs both, training alone its one personal model. Another question is another
+    number: a run that was asked for 5 epochs alone has none after 1.
+    """
+    cells = [cell(a, 0.5, 0) for a in (FEDAVG, {"name": "local-only"})]
+    tuned = {"personal_accuracy": 80.0, "personal_accuracy_e1": 70.0, "personal_accuracy_e5": 80.0}
+    rows = [[row | each for row in history(1)] for each in (tuned, {"personal_accuracy": 75.0})]
+    for one in cells:
+        one["config"] |= {"evaluation": {"personal": {"epochs": [1, 5]}}}
+    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    for epochs, value in ((1, 70), (5, 80)):
+        table = build(collect("sweep"), f"personal_accuracy_e{epochs}")
+        assert [one.mean for one in table.entries.values()] == [value, 75]
+    assert "of the last round, after 5 epochs of fine-tuning if the method has any" in table.title
+    cells[1]["config"]["evaluation"] = {"personal": {"epochs": 5}}
+    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)}, "other")
+    with pytest.raises(UserError, match="1 of 2 finished runs have not logged, local-only"):
+        build(collect("other"), "personal_accuracy_e1")
+
+
 def test_bars_of_runs_with_other_layers(store: Tracker) -> None:
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
     rows = [[row | {name: 1.0} for row in history(1)] for name in ("lambda_fc1", "lambda_fc2")]
