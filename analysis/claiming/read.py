@@ -35,7 +35,7 @@ def find(name: str) -> Path:
         return folder() / name / CLAIMS
     if name in names():
         return folder() / f"{name}.yaml"
-    raise unknown("claims", name, [*papers(), *names()])
+    raise unknown("claims: give the file of a sweep of yours, or a shipped name", name, [*papers(), *names()])
 
 
 def read(path: Path) -> Claims:

@@ -160,6 +160,8 @@ def describe(error: ValidationError, section: str = "", model: type[BaseModel] |
     if first["type"] == "extra_forbidden":
         valid = [] if model is None else _fields_at(model, first["loc"][:-1])
         above = ".".join(str(part) for part in (section, *first["loc"][:-1]) if part != "")
+        if not valid and model is not None and issubclass(model, Component):
+            return UserError(f"{path}: {model.name} has no options")
         return unknown(above or "configuration", str(first["loc"][-1]), valid)
     if first["type"] == "missing":
         return UserError(f"{path} is required")

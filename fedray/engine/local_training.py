@@ -9,6 +9,7 @@ from torch import Tensor
 from fedray.algorithms.base import Algorithm, Client, ParameterGroup, PerClient, Sum
 from fedray.client import LocalClient, Population
 from fedray.common.descent import Descent, Optimiser
+from fedray.common.errors import UserError
 from fedray.common.rng import generator, torch_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.guard import refuse_changed, unchanged
@@ -178,7 +179,15 @@ def train_client(
         train(c, algorithm, training)
         uploads: dict[str, Sum | PerClient] = dict(algorithm.upload(c))
     if reserved := uploads.keys() & {"update", "buffers", "train_loss", "squares", "sums"}:
-        raise ValueError(f"{algorithm.name}: an upload cannot be named {reserved.pop()!r}")
+        raise UserError(
+            f"algorithm: {algorithm.name}.upload gives an upload {min(reserved)!r}, fedray's own; rename it"
+        )
+    for name, upload in uploads.items():
+        if not isinstance(upload, Sum | PerClient):
+            raise UserError(
+                f"algorithm: {algorithm.name}.upload gives {name} as a {type(upload).__name__}; Sum(vector, weight) or "
+                "PerClient(vector) is required"
+            )
     own, own_buffers = network.index(algorithm.keeps), network.buffer_index(algorithm.keeps)
     exchanged = network.buffers_beside(algorithm.keeps)
     if len(own):

@@ -141,15 +141,20 @@ class Problem:
         shape = self.data.input_shape
         try:
             with torch.no_grad():
-                outputs = network(torch.zeros(1, *shape, device=device)).logits.shape
+                logits = network(torch.zeros(1, *shape, device=device)).logits
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise UserError(
                 f"model.name: {self.config.model.name} does not take inputs of shape {shape}: {reason}"
             ) from None
-        if len(outputs) != 2 or outputs[1] < self.data.num_classes:
+        if not isinstance(logits, torch.Tensor):
             raise UserError(
-                f"model.name: {self.config.model.name} gives outputs of shape {tuple(outputs[1:])}, "
+                f"model.name: {self.config.model.name}.forward gives a {type(logits).__name__}; a tensor with a number "
+                "for each class is required"
+            )
+        if logits.ndim != 2 or logits.shape[1] < self.data.num_classes:
+            raise UserError(
+                f"model.name: {self.config.model.name} gives outputs of shape {tuple(logits.shape[1:])}, "
                 f"the data have {self.data.num_classes} classes"
             )
         network.module.train()

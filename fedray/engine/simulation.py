@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedray.algorithms.base import Received, Server
-from fedray.common.errors import Diverged
+from fedray.common.errors import Diverged, UserError
 from fedray.common.rng import torch_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.backend import Backend
@@ -24,7 +24,7 @@ from fedray.engine.result import Result
 from fedray.engine.sampling import cohort_weights, draw_cohort
 from fedray.engine.state import ClientState, State, StateRef, loaded
 from fedray.engine.testing import BEFORE, Tester, global_model
-from fedray.evaluation.probe import EvaluatedRound
+from fedray.evaluation.probe import EvaluatedRound, checked
 from fedray.evaluation.probes import over_cohort
 
 log = logging.getLogger("fedray")
@@ -198,7 +198,7 @@ class Simulation:
         tested = self.tester.test()
         row = {"round": self._state.round, **tested.row, "train_loss": float(sums["train_loss"])}
         if self.probes:
-            row |= self._probed(trained, sums.get("update"), tested.sums)
+            row |= self._probed(trained, sums.get("update"), tested.sums, row)
         row["lr"] = trained.server.lr
         if self._drops:
             row["dropped_clients"] = float(self._state.dropped)
@@ -214,7 +214,9 @@ class Simulation:
             else s.evaluation_seconds + time.perf_counter() - started,
         )
 
-    def _probed(self, trained: Trained, update: Tensor | None, tested: Mapping[str, Tensor]) -> dict[str, float]:
+    def _probed(
+        self, trained: Trained, update: Tensor | None, tested: Mapping[str, Tensor], row: Mapping[str, float]
+    ) -> dict[str, float]:
         """What the probes find: means over the cohort, and values of the round."""
         data, measured = self.problem.data, trained.reply.probes
         seen = EvaluatedRound(
@@ -231,7 +233,9 @@ class Simulation:
         )
         found = over_cohort(measured)
         for probe in self.probes:
-            found |= probe.of_round(seen)
+            found |= checked(probe, probe.of_round(seen), found)
+        if taken := found.keys() & {*row, "lr", "dropped_clients", "megabytes_sent"}:
+            raise UserError(f"evaluation.probes: {min(taken)} is measured without a probe; rename the probe's metric")
         return found
 
     def lap(self, part: str) -> None:

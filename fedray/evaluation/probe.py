@@ -1,6 +1,7 @@
 """What a probe is: something measured in evaluated rounds beside accuracy, of each client, of the round, or of both."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from fedray.algorithms.base import Algorithm
 from fedray.client import LocalClient
 from fedray.common.component import Component
+from fedray.common.errors import UserError, truncated_repr
 from fedray.models.network import Layout, Output
 
 
@@ -51,6 +53,39 @@ class EvaluatedRound:
     sums: Mapping[str, Tensor]
     test_counts: Tensor
     holds: Callable[[int], Tensor]
+
+
+def checked(probe: "Probe", found: object, taken: Container[str]) -> dict[str, float]:
+    """What a probe has measured, as numbers.
+
+    Args:
+        probe: which one.
+        found: what its `of_client` or `of_round` gave.
+        taken: metrics that have been measured already.
+
+    Raises:
+        UserError: it is no dictionary of numbers, or a metric's name cannot be logged or is taken.
+    """
+    if not isinstance(found, Mapping):
+        raise UserError(
+            f"evaluation.probes: {probe.name} returns a {type(found).__name__}; a dictionary of metrics is required"
+        )
+    numbers = {}
+    for name, value in found.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.:/ -]+", name):
+            raise UserError(
+                f"evaluation.probes: {probe.name} names a metric {truncated_repr(name)}; letters, digits, spaces and "
+                "_ - . : / are allowed"
+            )
+        if name in taken:
+            raise UserError(f"evaluation.probes: {probe.name} measures {name}, which is measured already; rename it")
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise UserError(
+                f"evaluation.probes: {probe.name} measures {name} = {truncated_repr(value)}; a number is required"
+            ) from None
+    return numbers
 
 
 class Probe(Component):

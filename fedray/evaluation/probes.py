@@ -17,7 +17,7 @@ from fedray.client import CHUNK, LocalClient
 from fedray.common.errors import UserError
 from fedray.datasets.dataset import Samples
 from fedray.evaluation import angles
-from fedray.evaluation.probe import EvaluatedRound, Probe, TrainedClient
+from fedray.evaluation.probe import EvaluatedRound, Probe, TrainedClient, checked
 from fedray.evaluation.proximal import proximal, step_changes
 from fedray.models.network import Layout, Output
 
@@ -224,7 +224,10 @@ def probe_client(
     """
     correct, sums = _tested(c, algorithm, [probe for probe in probes if "local" in probe.tested_models], test)
     seen = TrainedClient(c, algorithm, received, batch_size, correct, sums, len(test))
-    return {name: value for probe in probes for name, value in probe.of_client(seen).items()}
+    found: dict[str, float] = {}
+    for probe in probes:
+        found |= checked(probe, probe.of_client(seen), found)
+    return found
 
 
 def _tested(

@@ -35,7 +35,8 @@ class Partition(Component):
             seed: of the run; the partition's own `seed` replaces it.
 
         Raises:
-            UserError: no draw satisfies `min_size`; the message names the key.
+            UserError: no draw satisfies `min_size`, or a class of the user's own does not draw N shards of training
+                samples; the message names the key.
         """
         if clients * self.min_size > len(data.y_train):
             raise UserError(
@@ -45,12 +46,25 @@ class Partition(Component):
         seed = seed if self.seed is None else self.seed
         for attempt in range(REDRAWS):
             shards = self.draw(data.y_train, data.num_classes, clients, generator(seed, "partition", attempt))
+            self._check_drawn(shards, clients, len(data.y_train))
             if shards.sizes.min() >= self.min_size:
                 return shards
         raise UserError(
             f"partition.min_size: {self.name} left a client with {shards.sizes.min()} samples in each of "
             f"{REDRAWS} draws, {self.min_size} are required; lower clients.total or set min_size: 0"
         )
+
+    def _check_drawn(self, shards: object, clients: int, samples: int) -> None:
+        if not isinstance(shards, Shards):
+            raise UserError(f"partition.name: {self.name}.draw returns a {type(shards).__name__}; Shards are required")
+        if len(shards) != clients:
+            raise UserError(f"partition.name: {self.name} deals to {len(shards)} clients; clients.total is {clients}")
+        strange = shards.indices[(shards.indices < 0) | (shards.indices >= samples)]
+        if len(strange):
+            raise UserError(
+                f"partition.name: {self.name} deals the sample {strange[0]}; those of the training set are 0 to "
+                f"{samples - 1}"
+            )
 
     def split_test(self, data: Dataset, shards: Shards, seed: int, how: Literal["share", "disjoint"]) -> Shards:
         """A test set for each client, with the class mix of its training shard; for personal evaluation.

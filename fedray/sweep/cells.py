@@ -210,11 +210,14 @@ def label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] = ()) 
             value = value["name"] if isinstance(value, Mapping) else value
             words.append(f"{run.algorithm.symbol(key)}={as_written(value)}")
     words.append(run.partition.label())
+    named = ("algorithm", "partition", "seed", *(f"partition.{option}" for option in run.partition.required()))
     for key in varied:
-        if key.partition(".")[0] not in ("algorithm", "partition", "seed"):
+        if not key.startswith("algorithm.") and key not in named:
             value = found(point, key)
             if isinstance(value, Mapping) and "name" in value:
                 value = value["name"]
             if value is not None:
-                words.append(f"{key.rpartition('.')[2]}={as_written(value)}")
+                option = key.rpartition(".")[2]
+                option = run.partition.symbol(option) if key.startswith("partition.") else option
+                words.append(f"{option}={as_written(value)}")
     return " ".join([*words, f"s{run.seed}"])

@@ -203,17 +203,22 @@ class Sweep(Section):
 
     @property
     def varied(self) -> list[str]:
-        """Those of `keys` whose values differ between configurations; of sections without a name the keys inside."""
+        """Those of `keys`, and of sections the keys inside, whose values differ between configurations.
+
+        A section that is chosen by name stands for that name, and its options differ where those of one name do.
+        """
         keys, rows = self.keys, []
         for point in self.points():
             row: dict[str, str] = {}
             for key in keys:
                 value = found(point, key)
-                inside = isinstance(value, Mapping) and "name" not in value
-                row |= {f"{key}.{k}": str(v) for k, v in value.items()} if inside else {key: str(value)}
+                if isinstance(value, Mapping):
+                    row |= {key if k == "name" else f"{key}.{k}": str(v) for k, v in value.items()}
+                else:
+                    row[key] = str(value)
             rows.append(row)
         names = dict.fromkeys(name for row in rows for name in row)
-        return [name for name in names if len({row.get(name) for row in rows}) > 1]
+        return [name for name in names if _differs(rows, name)]
 
     @property
     def stopper(self) -> str:
@@ -386,6 +391,13 @@ def changed(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
             found = changed(found, name, inner)
         return {**config, head: dict(found)}
     return {**config, key: value}
+
+
+def _differs(rows: Sequence[Mapping[str, str]], key: str) -> bool:
+    """Whether a key has several values; an option of a section that is chosen by name, under one of its names."""
+    section, _, option = key.partition(".")
+    found = {(row.get(section) if option else None, row.get(key)) for row in rows}
+    return len(found) > len({name for name, _ in found})
 
 
 def found(point: Mapping[str, Any], key: str) -> Any:

@@ -118,11 +118,14 @@ def test_more_classes_than_outputs_is_refused(
     (folder / "small_model.py").write_text(
         "import torch\nclass Three(torch.nn.Sequential):\n"
         "    def __init__(self):\n        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
+        "class Two(Three):\n    def forward(self, x):\n        return super().forward(x), 1\n"
     )
     (folder / "run.yaml").write_text(yaml.safe_dump(RUN | {"model": "small_model:Three"}))
     code, _, err = call(monkeypatch, capsys, "run", "run.yaml")
     assert code == 2
     assert "model.name: small_model:Three gives outputs of shape (3,), the data have 10 classes" in err
+    code, _, err = call(monkeypatch, capsys, "run", "run.yaml", "--set", "model=small_model:Two")
+    assert (code, err.split("; ")[0]) == (2, "fedray: model.name: small_model:Two.forward gives a tuple")
 
 
 def test_natural_clients_and_floats_from_an_npz_file(folder: Path) -> None:

@@ -143,3 +143,33 @@ def test_assigning_to_the_message_reaches_no_other_client() -> None:
     reversed_order.train = lambda broadcast, tasks: train(broadcast, tasks[::-1])  # type: ignore[method-assign]
     found = [run(ordered, backend).summary()["theta_sha256"] for backend in (InlineBackend(), reversed_order)]
     assert found[0] == found[1]
+
+
+class UploadsTensor(Algorithm):
+    """Says no weight."""
+
+    name = "uploads_tensor"
+
+    def upload(self, c: Client) -> dict[str, torch.Tensor]:  # type: ignore[override]
+        return {"mine": c.update}
+
+
+class UploadsUpdate(Algorithm):
+    """A second upload of a name that the engine gives to the first."""
+
+    name = "uploads_update"
+
+    def upload(self, c: Client) -> dict[str, Sum]:
+        return {"update": Sum(c.update)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (UploadsTensor, "UploadsTensor.upload gives mine as a Tensor; Sum.* or PerClient.* is required"),
+        (UploadsUpdate, "UploadsUpdate.upload gives an upload 'update', fedray's own; rename it"),
+    ],
+)
+def test_an_upload_that_cannot_be_reduced_is_refused(kind: type[Algorithm], message: str) -> None:
+    with pytest.raises(UserError, match=f"^algorithm: {HERE}:{message}$"):
+        run(problem(kind), InlineBackend())

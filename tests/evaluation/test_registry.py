@@ -1,5 +1,7 @@
 """Probes by name, of fedray and of the user; what their metrics are called on an axis."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from pydantic import Field
@@ -93,7 +95,7 @@ def test_a_probe_of_the_users_own_changes_no_number() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ([{"name": "drift", "k": 3}], "unknown name 'k'"),
+        ([{"name": "drift", "k": 3}], "evaluation.probes.k: drift has no options"),
         (
             [{"name": COUNTED, "times": 0}],
             "evaluation.probes.times: found 0; input should be greater than or equal to 1",
@@ -126,3 +128,39 @@ def test_every_metric_of_a_probe_has_a_title() -> None:
     assert metric_title("test_accuracy") == "test_accuracy"
     declared = {name for kind in PROBES.values() for name in kind.metrics}
     assert all(any(m.removesuffix("_std").startswith(d.rstrip("*")) for m in measured) for d in declared)
+
+
+class Gives(Probe):
+    """Whatever it is told to, of the round or of each client."""
+
+    of: str = "round"
+    given: Any
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        return self.given if self.of == "round" else {}  # type: ignore[no-any-return]
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        return self.given if self.of == "client" else {}  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("of", ["round", "client"])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"test_accuracy": 1.0}, "test_accuracy is measured without a probe"),
+        ({"lr": 1.0}, "lr is measured without a probe"),
+        ({"drift": 1.0}, "Gives measures drift, which is measured already"),
+        ({"mine": "high"}, "Gives measures mine = 'high'; a number is required"),
+        ({"mine": [1.0, 2.0]}, "Gives measures mine = .*; a number is required"),
+        ({"50%": 1.0}, "Gives names a metric '50%'; letters, digits"),
+        (None, "Gives returns a NoneType; a dictionary of metrics is required"),
+    ],
+    ids=str,
+)
+def test_what_a_probe_gives_is_refused_where_it_cannot_be_logged_beside_the_rest(
+    given: object, message: str, of: str
+) -> None:
+    """A string would end the sweep in the driver, and a metric of a name that is taken would replace it."""
+    own = {"name": "tests.evaluation.test_registry:Gives", "given": given, "of": of}
+    with pytest.raises(UserError, match=f"evaluation.probes: .*{message}"):
+        last_row(digits("fedavg", probes=["drift", own]))

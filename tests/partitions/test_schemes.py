@@ -12,6 +12,7 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.datasets.dataset import Dataset
 from fedray.partitions import PARTITIONS, partition
+from fedray.partitions.base import Partition
 from fedray.partitions.priors import (
     _redraw_where_exhausted,
     deal_by_prior,
@@ -412,3 +413,29 @@ def test_impossible_partitions_are_refused_by_key(options: dict[str, Any], words
 def test_the_registry_names_every_partition() -> None:
     assert {name: kind.name for name, kind in PARTITIONS.items()} == {name: name for name in PARTITIONS}
     assert all(kind.__doc__ for kind in PARTITIONS.values())
+
+
+class Drawn(Partition):
+    """What a user's own class gives: `shards` as they are."""
+
+    name = "own:Drawn"
+    shards: Any
+
+    def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
+        return self.shards  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("shards", "message"),
+    [
+        ([np.arange(2)] * 3, "partition.name: own:Drawn.draw returns a list; Shards are required"),
+        (Shards.from_lists([np.arange(2)] * 2), "own:Drawn deals to 2 clients; clients.total is 3"),
+        (Shards.from_lists([np.arange(2)] * 4), "own:Drawn deals to 4 clients; clients.total is 3"),
+        (Shards.from_lists([np.arange(2), np.arange(2), np.array([5, 6])]), "the sample 6; .* are 0 to 5"),
+        (Shards.from_lists([np.arange(2), np.arange(2), np.array([-1])]), "the sample -1; .* are 0 to 5"),
+    ],
+)
+def test_what_a_class_of_the_users_own_deals_is_checked(shards: object, message: str) -> None:
+    """Three clients, six samples."""
+    with pytest.raises(UserError, match=message):
+        Drawn(shards=shards).split(data(np.arange(6) % 2, 2), 3, 0)

@@ -59,6 +59,25 @@ def test_cells_by_number_hash_and_label() -> None:
             selected(cells, wrong)
 
 
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ({"partition.sigma": [0, 0.3]}, ["sigma=0", "sigma=0.3"]),
+        ({"partition": [{"name": "dirichlet_client", "alpha": 1, "sigma": s} for s in (0, 1)]}, ["sigma=0", "sigma=1"]),
+        ({"model": [{"name": "mlp", "hidden": [h]} for h in (4, 8)]}, ["hidden=[4]", "hidden=[8]"]),
+        ({"model": [{"name": "mlp", "hidden": [4]}, "simple_cnn"]}, ["model=mlp", "model=simple_cnn"]),
+        ({"data": [{"name": "digits"}, {"name": "digits", "channels": 3}]}, ["", "channels=3"]),
+    ],
+    ids=str,
+)
+def test_labels_tell_cells_apart_by_every_option_that_varies(grid: dict[str, Any], words: list[str]) -> None:
+    """But for the option that is part of a partition's name, and for what the name of a section says already."""
+    base = BASE | {"partition": {"name": "dirichlet_client", "alpha": 1}, "algorithm": "fedavg"}
+    found = Sweep.model_validate({"name": "x", "base": base, "grid": grid})
+    labels = [cell.label for cell in expanded(found, Problems()).values()]
+    assert labels == [" ".join(f"fedavg dirichlet_client(1) {word} s0".split()) for word in words]
+
+
 def test_the_configuration_of_one_cell() -> None:
     loaded = sweep()
     hashes = list(expanded(loaded, Problems()))

@@ -155,6 +155,9 @@ def test_a_draw_that_diverged_with_a_seed_is_never_chosen_and_none_at_all_is_sai
     assert choice.finished == 3
     with pytest.raises(UserError, match=r"tuned/tune: no draw of fedavg iid .* has finished with every seed"):
         choose(with_outcomes(plan(tuning(asked)), lambda one: None))
+    asked = file(grid={"partition": ["iid"]}, cases=[{"algorithm": "fedavg"}], scheduler={"name": "asha"})
+    with pytest.raises(UserError, match="the scheduler compares all cells"):
+        choose(with_outcomes(plan(tuning(asked)), lambda one: None))
 
 
 def test_selecting_on_the_test_set_would_show(tmp_path: Path) -> None:
