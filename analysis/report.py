@@ -293,7 +293,8 @@ def main(
 ) -> None:
     """Write a sweep's page."""
     path = out or Path(f"{name.replace('/', '-')}.html")
-    written(page(collect(name), metric.split(","), name if published else "", to), path)
+    sweep = collect(name)
+    written(page(sweep, metric.split(","), sweep.name * published, to), path)
 
 
 if __name__ == "__main__":

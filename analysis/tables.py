@@ -59,7 +59,7 @@ def build(
         rows: default the method, of a search with every searched key, best first.
         columns: default partition and whatever else entries would mix.
         reference: a row to compare with.
-        paper: the published table (`fedtoga/table1`) to put beside.
+        paper: the published table (`fedtoga/table1`) to put beside; none beside a smoke sweep of the same name.
         over: keys with commas that columns are averaged over.
         best_but: rows with commas that are no baselines; then there is a row of the best of the others.
 
@@ -102,7 +102,12 @@ def build(
             for key, one in entries.items()
         }
         notes.append(f"in parentheses: {f'rounds of {reference} / rounds' if ratio else f'difference to {reference}'}")
-    if paper:
+    if paper == sweep.name and paper.endswith("-smoke"):
+        notes.append(
+            "a smoke sweep, whose numbers mean nothing beside a paper's: nothing is compared; "
+            f"--paper {paper.removesuffix('-smoke')} does it all the same"
+        )
+    elif paper:
         printed, said = beside(paper, metric, groups, bool(over))
         entries = {key: replace(one, printed=printed.get(key)) for key, one in entries.items()}
         notes += said
@@ -276,15 +281,8 @@ def main(
         told = by_client(sweep) if format == "clients" else by_seed(sweep, metric, rows, cols)
         written(run_by_run(told), out)
         return
-    smoke = published and not paper and name.endswith("-smoke")
-    if published and not smoke:
-        paper = paper or name
-    table = build(collect(name), metric, rows, cols, to, paper, over, best_but)
-    if smoke:
-        table.notes.append(
-            "a smoke sweep, whose numbers mean nothing beside a paper's: nothing is compared; "
-            f"--paper {name.removesuffix('-smoke')} does it all the same"
-        )
+    sweep = collect(name)
+    table = build(sweep, metric, rows, cols, to, paper or sweep.name * published, over, best_but)
     written(FORMATS[format](replace(table, label=label)), out)
 
 

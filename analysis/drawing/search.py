@@ -120,6 +120,7 @@ def _grid(area: Axes, group: pd.DataFrame, first: str, second: str) -> ScalarMap
     for (row, column), value in np.ndenumerate(table.to_numpy()):
         if not math.isnan(value):
             area.text(column, row, f"{value:.1f}", ha="center", va="center", bbox={"color": "white", "pad": 0.8})
+    area.patch.set(hatch="//", edgecolor="0.7")  # where there is no trial; white is the best value
     return area.imshow(table.to_numpy(), origin="lower", aspect="auto", cmap="Greys_r")
 
 

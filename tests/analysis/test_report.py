@@ -244,3 +244,10 @@ def test_refusals(store: Tracker, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--metric: unknown name 'acuracy'"):
         main("drawn", "acuracy", out=tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
+
+
+def test_a_smoke_sweep_has_a_page_and_is_compared_with_no_paper(store: Tracker, tmp_path: Path) -> None:
+    one = cell(FEDAVG, 0.5, 0)
+    write(store, [one], {one["hash"]: ("finished", history(50))}, "fedtoga/table1-smoke")
+    main("fedtoga/table1-smoke", published=True, out=tmp_path / "page.html")
+    assert "a smoke sweep, whose numbers mean nothing beside a paper" in (tmp_path / "page.html").read_text()

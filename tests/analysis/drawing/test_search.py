@@ -98,10 +98,11 @@ def test_trials_on_the_keys_own_scale(store: Tracker) -> None:
 
 
 def test_two_keys(store: Tracker) -> None:
-    """Four finished trials by ρ (across) and lr (up): 40 at ρ = 0.01, lr = 0.1; blank where nothing was tried."""
+    """Four finished trials by ρ (across) and lr (up): 40 at ρ = 0.01, lr = 0.1; hatched where nothing was tried."""
     (figure,) = heatmaps(searched(store)).values()
     grid = figure.axes[0].get_images()[0].get_array()
     assert grid.shape == (3, 4)
+    assert figure.axes[0].patch.get_hatch(), "white is the best value"
     assert (float(grid[0, 0]), float(grid[0, 3])) == (40, 20)
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["0.01", "0.1", "0.2", "0.3"]
 

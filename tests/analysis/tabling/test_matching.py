@@ -81,6 +81,7 @@ def test_the_table_of_a_sweep_of_which_only_the_smoke_version_was_run(
     main("fedtoga/table1", published=True)
     printed = capsys.readouterr()
     assert "fedtoga/table1-smoke: test accuracy" in printed.out
+    assert "[" not in printed.out, "which it is compared with only when told"
     assert "only its smoke version has been run" in printed.err
     write(store, [one], {one["hash"]: ("finished", history(81))}, "fedtoga/table1")
     main("fedtoga/table1")
