@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import typer
 
-from analysis.reading.axes import labels, separating
+from analysis.reading.axes import labels, methods_and_settings, separating
 from analysis.reading.collect import SweepTable, collect
 from analysis.reading.metrics import DEFAULT, NEVER, is_rounds, lower_is_better, rounds_target, title, values
 from analysis.statistics.intervals import BOOTSTRAP_SEEDS, Interval, bootstrap, proportion, student
@@ -145,7 +145,7 @@ def one_per_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", column
         UserError: for an unknown metric or key, or where several runs share method, setting and seed.
     """
     cells = sweep.cells.assign(_value=values(sweep, metric), _row=labels(sweep.cells, rows))
-    columns = columns or separating(cells, "partition", cells["_row"])
+    columns = columns or separating(cells, cells["_row"])
     cells = cells.assign(
         _column=labels(cells, columns),
         _value=cells["_value"].replace(NEVER, math.nan),
@@ -161,8 +161,8 @@ def _without_target(sweep: SweepTable, metric: str) -> pd.Series:
     cells, method = sweep.cells, metric.partition(":")[2]
     if not is_rounds(metric) or rounds_target(metric) is not None:
         return pd.Series(False, cells.index)
-    rows = labels(cells, "algorithm")
-    settings = list(zip(labels(cells, separating(cells, "partition", rows)), cells["seed"], strict=True))
+    rows, columns = methods_and_settings(cells)
+    settings = list(zip(columns, cells["seed"], strict=True))
     ended = (rows == method) & cells["status"].isin(ENDED)
     lost = {setting for setting, without in zip(settings, ended, strict=True) if without}
     return pd.Series([setting in lost for setting in settings], cells.index)

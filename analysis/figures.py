@@ -35,7 +35,7 @@ from analysis.drawing.sensitivity import sensitivity, varied
 from analysis.drawing.style import COLOURS, HATCHES, WIDTH, axes, over_seeds, save, styled, with_legend
 from analysis.reading.axes import labels
 from analysis.reading.collect import Collected, collect
-from analysis.reading.metrics import DEFAULT, NEVER, history, is_rounds, of_parts, title, values
+from analysis.reading.metrics import DEFAULT, NEVER, is_rounds, of_parts, title, values
 from analysis.reading.plugins import refuse_foreign
 from fedray.common.component import Component
 from fedray.common.errors import UserError, unknown
@@ -62,7 +62,7 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
         UserError: no run logs such metrics, or none at that round.
     """
     cells, parts = labelled(sweep), of_parts(sweep, metric)
-    read = {(run_id, part): history(sweep, run_id, f"{metric}_{part}") for run_id in cells["run_id"] for part in parts}
+    read = {(run_id, part): sweep.history(run_id, f"{metric}_{part}") for run_id in cells["run_id"] for part in parts}
     value = {key: found[at or max(found)] for key, found in read.items() if found and (at is None or at in found)}
     if not value:
         rounds = sorted({round for found in read.values() for round in found})
@@ -135,9 +135,9 @@ def classes(sweep: Collected) -> dict[str, Figure]:
     figures = {}
     for (setting, method), group in cells.groupby(["_column", "_row"], sort=False):
         rows = [
-            by_run(
-                {run_id: history(sweep, run_id, f"accuracy_class_{part}") for run_id in group["run_id"]}, group
-            ).mean(axis=1)
+            by_run({run_id: sweep.history(run_id, f"accuracy_class_{part}") for run_id in group["run_id"]}, group).mean(
+                axis=1
+            )
             for part in parts
         ]
         grid = pd.DataFrame(dict(zip(parts, rows, strict=True))).dropna(how="all")

@@ -98,8 +98,8 @@ def top_eigenvalues(
     return values[order].astype(float), vectors.T[order]
 
 
-def filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generator, count: int = 2) -> list[Tensor]:
-    """Random directions whose filters are as long as those of θ (Li et al., NeurIPS 2018), 0 on what has none.
+def filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generator) -> list[Tensor]:
+    """Two random directions whose filters are as long as those of θ (Li et al., NeurIPS 2018), 0 on what has none.
 
     A filter is what leads to one output: a slice of a weight's first dimension. Biases and norm layers have none.
 
@@ -107,13 +107,12 @@ def filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generator, c
         theta: `(P,)`.
         layout: of theta.
         rng: the stream to draw from.
-        count: how many directions.
 
     Returns:
         The directions, each `(P,)`.
     """
     directions = []
-    for _ in range(count):
+    for _ in range(2):
         d = torch.from_numpy(rng.standard_normal(layout.size, dtype=np.float32)).to(theta.device)
         parts, weights = layout.views(d), layout.views(theta)
         for name in layout.names:

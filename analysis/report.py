@@ -264,10 +264,8 @@ def _partitions(sweep: Collected) -> Pictures:
     pictures = []
     for key, group in cells[cells["run_id"].notna()].groupby(keys, sort=False):
         caption = str(key[0]) + (f", {key[1]} clients" if len(keys) > 1 else "")
-        found = next(
-            filter(None, (sweep.artefact(run_id, "partition.png") for run_id in group.sort_values("seed")["run_id"])),
-            None,
-        )
+        runs = group.sort_values("seed", key=pd.to_numeric)["run_id"]
+        found = next(filter(None, (sweep.artefact(run_id, "partition.png") for run_id in runs)), None)
         if found:
             pictures.append((caption, _data(found)))
     return pictures

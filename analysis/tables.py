@@ -75,7 +75,7 @@ def build(
             }
         )
     cells = sweep.cells.assign(_value=values(sweep, metric), _row=labels(sweep.cells, rows, sweep.search.keys))
-    columns = columns or separating(cells, "partition", cells["_row"])
+    columns = columns or separating(cells, cells["_row"])
     cells = cells.assign(_setting=labels(cells, columns))
     said: list[str] = []
     if best_but is not None:
@@ -137,7 +137,7 @@ def by_seed(sweep: SweepTable, metric: str = DEFAULT, rows: str = "", columns: s
     """
     rows = rows or searched_rows(sweep.cells, sweep.search.keys)
     named = labels(sweep.cells, rows, sweep.search.keys)
-    settings = labels(sweep.cells, columns or separating(sweep.cells, "partition", named))
+    settings = labels(sweep.cells, columns or separating(sweep.cells, named))
     found = {one: values(sweep, one).replace(math.inf, math.nan) for one in dict.fromkeys(metric.split(","))}
     told = {"row": named, "column": settings, **{key: sweep.cells[key] for key in ("seed", "status", "run_id")}}
     return pd.DataFrame(told | found)

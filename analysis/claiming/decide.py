@@ -144,8 +144,7 @@ def verdict(claim: Claim, pairs: Sequence[Pair], comparisons: int) -> str:
 
 def _values(claim: Claim, sweep: SweepTable) -> pd.DataFrame:
     """The cells with `_row`, `_setting`, `_column` and `_value`; only the columns that the claim is about."""
-    rows = labels(sweep.cells, "algorithm")
-    keys = separating(sweep.cells, "partition", rows)
+    keys = separating(sweep.cells, labels(sweep.cells, "algorithm"))
     cells = one_per_seed(sweep, claim.metric, "algorithm", keys)
     cells = cells.assign(_setting=cells["_column"])
     if claim.over:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from analysis.drawing.panels import by_run, figures_of, labelled, methods_of
 from analysis.drawing.style import over_seeds, panels, round_ticks, sparse, styled, styles, with_legend
 from analysis.reading.collect import Collected
-from analysis.reading.metrics import by_round, history, title
+from analysis.reading.metrics import by_round, title
 from fedray.common.errors import unknown
 
 ZOOMED = 10
@@ -43,7 +43,7 @@ def curves(
     cells, wanted = labelled(sweep), metric.split(",")
     across = [] if x == "round" else [x]
     logged = {
-        name: {run_id: history(sweep, run_id, name) for run_id in cells["run_id"]}
+        name: {run_id: sweep.history(run_id, name) for run_id in cells["run_id"]}
         for name in (*wanted, *across, *(f"{name}_std" for name in wanted if band == "clients"))
     }
     for name in logged:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis.reading.axes import labels, separating
+from analysis.reading.axes import labels, methods_and_settings
 from analysis.reading.collect import Collected
 from fedray.common.errors import UserError
 from fedray.sweep.grid import COMPONENTS
@@ -22,11 +22,11 @@ def labelled(sweep: Collected, without: str = "") -> pd.DataFrame:
     cells = sweep.cells[sweep.cells["status"] == "finished"].drop(columns=[without], errors="ignore")
     if not len(cells):
         raise UserError(f"sweep: {sweep.name!r} has no finished run")
-    rows = labels(cells, "algorithm")
+    methods, settings = methods_and_settings(cells)
     apart = [name for name in COMPONENTS if name in ("data", "model") and _differs(cells, name)]
     return cells.assign(
-        _row=rows,
-        _column=labels(cells, separating(cells, "partition", rows)),
+        _row=methods,
+        _column=settings,
         _figure=labels(cells, ",".join(apart)) if apart else "",
     )
 

@@ -44,7 +44,7 @@ def trials(sweep: SweepTable) -> pd.DataFrame:
         raise UserError(f"sweep: {sweep.name!r} has no trial with a value yet")
     cells = cells[cells[column].notna()]
     plain = cells.drop(columns=keys(sweep))
-    settings = labels(plain, separating(plain, "partition", plain["algorithm.name"]))
+    settings = labels(plain, separating(plain, plain["algorithm.name"]))
     return cells.assign(
         _method=cells["algorithm.name"],
         _setting=settings,

@@ -56,15 +56,21 @@ def labels(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Seri
     return reduce(lambda left, right: left + " " + right, parts)
 
 
-def separating(cells: pd.DataFrame, start: str, rows: pd.Series) -> str:
-    """`start` and what has to be named beside it so that no entry mixes runs that differ by more than the seed."""
-    keys = [start]
+def separating(cells: pd.DataFrame, rows: pd.Series) -> str:
+    """`partition` and what has to be named beside it so that no entry mixes runs that differ by more than the seed."""
+    keys = ["partition"]
     sections = [name for name in COMPONENTS if _is_section(cells, name)]
     for key in (*sections, *settings(cells)):
         groups = [rows, labels(cells, ",".join(keys)), cells["seed"]]
         if key not in keys and _one(cells, key).groupby(groups).nunique().max() > 1:
             keys.append(key)
     return ",".join(sorted(keys, key=lambda key: COMPONENTS.index(key) if key in COMPONENTS else len(COMPONENTS)))
+
+
+def methods_and_settings(cells: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """How each cell's method and setting are called: a table's rows and columns, unless it is told others."""
+    methods = labels(cells, "algorithm")
+    return methods, labels(cells, separating(cells, methods))
 
 
 def settings(cells: pd.DataFrame) -> list[str]:

@@ -10,7 +10,7 @@ import pandas as pd
 from mlflow.exceptions import MlflowException
 
 from analysis.reading.collect import Collected, collect
-from analysis.reading.metrics import by_round, history
+from analysis.reading.metrics import by_round
 from analysis.reading.runs import configuration, newest_state
 from fedray.common.errors import UserError, truncated_repr
 from fedray.config import RunConfig
@@ -99,7 +99,7 @@ def _curves(sweep: Collected) -> pd.DataFrame:
         (cell, label, round, metric, value)
         for metric in by_round(sweep)
         for cell, label, run_id in zip(have["cell"], have["label"], have["run_id"], strict=True)
-        for round, value in history(sweep, str(run_id), metric).items()
+        for round, value in sweep.history(str(run_id), metric).items()
     ]
     return pd.DataFrame(rows, columns=["cell", "label", "round", "metric", "value"])
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.reading.axes import labels, separating
+from analysis.reading.axes import methods_and_settings
 from analysis.reading.collect import SweepTable
 from analysis.reading.plugins import refuse_foreign, words
 from fedray.algorithms import algorithm
@@ -127,11 +127,6 @@ def fine_tuned(metric: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else (metric, "")
 
 
-def history(sweep: SweepTable, run_id: str, metric: str) -> dict[int, float]:
-    """Evaluated round -> value, in order; empty where the run has not logged the metric."""
-    return sweep.history(run_id, metric)
-
-
 def by_round(sweep: SweepTable) -> list[str]:
     """What the sweep's runs have logged by round."""
     names = (str(name).removeprefix("metrics.") for name in sweep.cells if str(name).startswith("metrics."))
@@ -226,10 +221,9 @@ def lower_is_better(metric: str, cells: pd.DataFrame) -> bool:
 def _best_of(sweep: SweepTable, method: str) -> pd.Series:
     """For each cell the best test accuracy that a method's run of the same setting and seed had."""
     cells = sweep.cells
-    rows = labels(cells, "algorithm")
+    rows, settings = methods_and_settings(cells)
     if method not in set(rows):
         raise unknown("--metric", f"rounds_to:{method}", {f"rounds_to:{row}" for row in rows})
-    settings = labels(cells, separating(cells, "partition", rows))
     done = (cells["status"] == "finished") & (rows == method)
     found = {
         key: max(_accuracies(sweep, cells.loc[index, "run_id"]).values(), default=np.nan)
@@ -261,4 +255,4 @@ def _first_round(sweep: SweepTable, run_id: str, target: float) -> float:
 
 def _accuracies(sweep: SweepTable, run_id: str) -> dict[int, float]:
     """By round the generic accuracy where the run has logged it: the test accuracy where a global model gives it."""
-    return history(sweep, run_id, "generic_accuracy") or history(sweep, run_id, "test_accuracy")
+    return sweep.history(run_id, "generic_accuracy") or sweep.history(run_id, "test_accuracy")

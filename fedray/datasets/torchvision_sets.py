@@ -1,4 +1,4 @@
-"""Data sets of torchvision: the idx family and SVHN read by its own classes, the CIFAR family by `pickles`.
+"""Data sets of torchvision: the idx family and SVHN read by its own classes, the CIFAR family by `batch`.
 
 Nothing is downloaded in a run; `fedray data fetch` does that, through the same classes. torchvision is imported when a
 class is needed: it costs a second, and other data do not need it.

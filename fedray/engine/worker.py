@@ -99,9 +99,7 @@ class Worker:
             if each:
                 reply.each[task.client] = _kept(each)
             if broadcast.measured and task.client not in reply.diverged:
-                reply.probes[task.client] = probe_client(
-                    self.probes, c, config.algorithm, self.test_samples, c.received_buffers, config.training.batch_size
-                )
+                reply.probes[task.client] = probe_client(self.probes, c, config.algorithm, self.test_samples)
             reply.states[task.client] = _kept(c.state)
         reply.sums = sums.sums
         return reply

@@ -18,15 +18,12 @@ from fedray.models.network import Layout, Output
 class TrainedClient:
     """A client right after its local training; the network still holds its running statistics.
 
-    received: the running statistics (B,) that it began with. correct, sums: of the local model on the whole test set,
-    where a probe asks for that pass (`Probe.tested_models`): right answers per class `(C,)`, and, by the name of the
-    probe, its `test_sums`.
+    correct, sums: of the local model on the whole test set, where a probe asks for that pass (`Probe.tested_models`):
+    right answers per class `(C,)`, and, by the name of the probe, its `test_sums`.
     """
 
     c: LocalClient
     algorithm: Algorithm
-    received: Tensor
-    batch_size: int | Literal["full"]
     correct: Tensor
     sums: Mapping[str, Tensor]
     test_samples: int

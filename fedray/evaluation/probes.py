@@ -6,7 +6,6 @@ A client's probes look at it right after its local training; a round gives their
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 import torch
@@ -114,9 +113,7 @@ class Drift(Probe):
         _refuse_without_global_model(self.name, algorithm)
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
-        c = seen.c
-        u = c.update if seen.algorithm.shares == "all" else c.update[c.network.index(seen.algorithm.shares)]
-        return {"drift": float(torch.linalg.vector_norm(u))}
+        return {"drift": float(torch.linalg.vector_norm(seen.c.shared_update))}
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
         if seen.update is None:
@@ -172,7 +169,7 @@ class Proximal(Probe):
         _refuse_without_global_model(self.name, algorithm)
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
-        return proximal(seen.c, seen.algorithm, seen.batch_size)
+        return proximal(seen.c, seen.algorithm)
 
 
 class Step(Probe):
@@ -193,7 +190,7 @@ class Step(Probe):
         _refuse_without_global_model(self.name, algorithm)
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
-        return step_changes(seen.c, seen.algorithm, seen.batch_size)
+        return step_changes(seen.c, seen.algorithm)
 
 
 def _refuse_without_global_model(probe: str, algorithm: Algorithm) -> None:
@@ -201,14 +198,7 @@ def _refuse_without_global_model(probe: str, algorithm: Algorithm) -> None:
         raise UserError(f"evaluation.probes: {probe} compares with the global model; {algorithm.name} has none")
 
 
-def probe_client(
-    probes: Sequence[Probe],
-    c: LocalClient,
-    algorithm: Algorithm,
-    test: Samples,
-    received: Tensor,
-    batch_size: int | Literal["full"],
-) -> dict[str, float]:
+def probe_client(probes: Sequence[Probe], c: LocalClient, algorithm: Algorithm, test: Samples) -> dict[str, float]:
     """Measure one trained client; the network still holds its running statistics.
 
     Args:
@@ -216,14 +206,12 @@ def probe_client(
         c: the client after its local training.
         algorithm: the method.
         test: the whole test set.
-        received: the running statistics (B,) that the client began with.
-        batch_size: of the local training.
 
     Returns:
         Metric -> value.
     """
     correct, sums = _tested(c, algorithm, [probe for probe in probes if "local" in probe.tested_models], test)
-    seen = TrainedClient(c, algorithm, received, batch_size, correct, sums, len(test))
+    seen = TrainedClient(c, algorithm, correct, sums, len(test))
     found: dict[str, float] = {}
     for probe in probes:
         found |= checked(probe, probe.of_client(seen), found)

@@ -8,7 +8,6 @@ has this loss, else 3. The paper does not say where in a round its figure measur
 import copy
 from collections import Counter
 from collections.abc import Iterator
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -31,13 +30,12 @@ def temperature(algorithm: Algorithm) -> float:
     return (loss if isinstance(loss, FedAvgKL) else FedAvgKL()).tau
 
 
-def proximal(c: LocalClient, algorithm: Algorithm, batch_size: int | Literal["full"]) -> dict[str, float]:
+def proximal(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
     """`proximal_loss`, `proximal_cosine` of a client after its local training, at y = y_K. Changes nothing.
 
     Args:
         c: the client.
         algorithm: the method.
-        batch_size: of the local training.
 
     Returns:
         `proximal_loss`: mean of L_p over the client's own training samples, not augmented, both models in evaluation
@@ -52,19 +50,16 @@ def proximal(c: LocalClient, algorithm: Algorithm, batch_size: int | Literal["fu
         target = algorithm.logits(twin.shard(c.theta_0)[0]).double()
         loss = kl(target / tau, algorithm.logits(twin.shard(c.theta)[0]).double() / tau)
         with torch_draws(c.population.seed, "probes", c.round, c.id, c.theta.device):
-            size = c.samples if batch_size == "full" else batch_size
-            each = [_cosine(q, g_p) for _, g_p, q in _directions(twin, algorithm, tau, size)]
+            each = [_cosine(q, g_p) for _, g_p, q in _directions(twin, algorithm, tau)]
     finally:
         c.network.buffers.copy_(buffers)
     found, cosines = {"proximal_loss": float(loss)}, [cosine for cosine in each if cosine is not None]
     return found | ({"proximal_cosine": sum(cosines) / len(cosines)} if cosines else {})
 
 
-def _directions(
-    twin: LocalClient, algorithm: Algorithm, tau: float, size: int
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _directions(twin: LocalClient, algorithm: Algorithm, tau: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """For each batch of one pass through the shard in order (K_i at most): logits of x over τ, ∇L_p and q at y."""
-    buffers = twin.network.buffers.clone()
+    buffers, size = twin.network.buffers.clone(), twin.batch_size
     for k in range(min(twin.steps, twin.per_epoch)):
         twin.network.buffers.copy_(buffers)
         twin.start_step(twin.steps - 1, *twin.population.samples.batch(twin.indices[k * size : (k + 1) * size]))
@@ -84,13 +79,12 @@ def _cosine(q: Tensor, g_p: Tensor) -> float | None:
     return float(q.double() @ g_p.double()) / (lengths[0] * lengths[1]) if min(lengths) >= NOTHING else None
 
 
-def step_changes(c: LocalClient, algorithm: Algorithm, batch_size: int | Literal["full"]) -> dict[str, float]:
+def step_changes(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
     """What one more step does to the proximal loss L_p and to the local loss L, at y = y_K. Changes nothing.
 
     Args:
         c: the client after its local training.
         algorithm: the method.
-        batch_size: of the local training.
 
     Returns:
         Means over the batches of one pass through the samples in order (the first K_i, if that is fewer), of losses of
@@ -102,7 +96,7 @@ def step_changes(c: LocalClient, algorithm: Algorithm, batch_size: int | Literal
     twin, found = _twin(c), dict[str, list[float]]()
     try:
         with torch_draws(c.population.seed, "probes", c.round, c.id, c.theta.device):
-            for target, g_p, q in _directions(twin, algorithm, tau, c.samples if batch_size == "full" else batch_size):
+            for target, g_p, q in _directions(twin, algorithm, tau):
                 plain = twin.grad(twin.theta) * twin.network.moving(algorithm.trained_part(twin))
                 twin.network.buffers.copy_(buffers)
                 before = _losses(twin, algorithm, twin.theta, target, tau)

@@ -1,4 +1,4 @@
-"""What is particular to a GPU: recorded gradients, deterministic kernels, how much memory was used. No Ray in here."""
+"""Gradients recorded and replayed as CUDA graphs. No Ray in here."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,5 +1,6 @@
 """A sweep's page, opened in a real browser."""
 
+import base64
 import io
 import re
 from html.parser import HTMLParser
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 
 from analysis.output import environment
 from analysis.reading.collect import collect
-from analysis.report import main, page
+from analysis.report import _partitions, main, page
 from fedray.common.errors import UserError
 from fedray.tracking.records import CellRun
 from fedray.tracking.store import open_store
@@ -251,3 +252,15 @@ def test_a_smoke_sweep_has_a_page_and_is_compared_with_no_paper(store: Tracker, 
     write(store, [one], {one["hash"]: ("finished", history(50))}, "fedtoga/table1-smoke")
     main("fedtoga/table1-smoke", published=True, out=tmp_path / "page.html")
     assert "a smoke sweep, whose numbers mean nothing beside a paper" in (tmp_path / "page.html").read_text()
+
+
+def test_the_picture_of_a_partition_is_that_of_the_smallest_seed(store: Tracker) -> None:
+    """2 comes before 10, which it does not as text."""
+    cells = [cell(FEDAVG, 0.5, seed) for seed in (10, 2)]
+    parent = store.open_sweep("two", "", cells)
+    for one in cells:
+        run, files = CellRun(), {"partition.png": f"seed {one['config']['seed']}".encode()}
+        store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent, files=files)
+        store.close_cell(run, "finished", {})
+    ((_, uri),) = _partitions(collect("two"))
+    assert base64.b64decode(uri.partition(",")[2]) == b"seed 2"

@@ -75,7 +75,7 @@ def test_fedsols_step_hardly_moves_the_proximal_loss_where_its_first_order_part_
     left = []
     for lr in (0.1, 0.01):
         c.lr = lr
-        found = step_changes(c, config.algorithm, 16)
+        found = step_changes(c, config.algorithm)
         left.append(abs(found["proximal_change"] - found["proximal_change_linear"]))
         assert found["local_change"] < 0
     assert 50 < left[0] / left[1] < 200
@@ -159,9 +159,9 @@ def test_every_batch_finds_the_running_statistics_that_training_left() -> None:
     broadcast = Broadcast(0, 0.1, network.theta.clone(), received, Vectors(), 1)
     c, _ = train_client(*arguments(worker, broadcast, ClientTask(0, 1.0, Vectors()), indices=np.arange(6)))
     c.steps = 2
-    both = proximal(c, config.algorithm, 3)
+    both = proximal(c, config.algorithm)
     c.steps = 1
-    assert proximal(c, config.algorithm, 3) == pytest.approx(both, rel=1e-6)
+    assert proximal(c, config.algorithm) == pytest.approx(both, rel=1e-6)
 
 
 def test_no_other_batches_than_in_training() -> None:
@@ -203,9 +203,9 @@ def test_the_received_model_keeps_its_running_statistics_in_both_probes() -> Non
             ClientTask(0, 1.0, Vectors()),
         )
     )
-    left = [target for target, _, _ in _directions(_twin(c), config.algorithm, 3.0, 16)]
+    left = [target for target, _, _ in _directions(_twin(c), config.algorithm, 3.0)]
     network.buffers.add_(1.0)
-    right = [target for target, _, _ in _directions(_twin(c), config.algorithm, 3.0, 16)]
+    right = [target for target, _, _ in _directions(_twin(c), config.algorithm, 3.0)]
     assert len(left) > 1
     assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 

@@ -63,7 +63,7 @@ def one_seed(name: str) -> SweepTable:
 def entries(table: SweepTable, over: str) -> dict[tuple[str, str], pd.DataFrame]:
     """The cells of each entry, the best baseline's (any of them, FedProx) included."""
     cells = table.cells.assign(_row=labels(table.cells, "algorithm"))
-    columns = separating(cells, "partition", cells["_row"])
+    columns = separating(cells, cells["_row"])
     cells = pd.concat([cells, cells[cells["_row"] == "fedprox"].assign(_row=BEST)])
     cells = cells.assign(_column=averaged_over(cells, columns, over) if over else labels(cells, columns))
     return {(str(row), str(column)): group for (row, column), group in cells.groupby(["_row", "_column"])}
