@@ -10,8 +10,13 @@ from fedray.algorithms.scaffnew import Scaffnew
 from fedray.common.errors import UserError
 from fedray.common.rng import torch_draws
 from fedray.engine.backend import InlineBackend
+from fedray.engine.local_training import personal_client
 from fedray.engine.loop import run
+from fedray.engine.messages import ClientTask
+from fedray.engine.simulation import Simulation
+from fedray.engine.worker import Worker
 from fedray.models.network import Layout
+from tests.algorithms.clients import arguments
 from tests.algorithms.digits import final, problem
 from tests.algorithms.quadratic import Case
 from tests.algorithms.quadratic import problem as quadratic
@@ -59,6 +64,19 @@ def test_everyone_makes_the_drawn_steps() -> None:
     steps = drawn(0.2, 1)[0]
     left = final({"name": "scaffnew", "p": 0.2}, rounds=1).theta
     assert torch.equal(left, final("fedavg", rounds=1, per_round=6, local_epochs=None, local_steps=steps).theta)
+
+
+def test_fine_tuning_makes_its_epochs_whatever_is_drawn() -> None:
+    """Two of client 3's 65 samples in batches of 16 are 10 steps; they are FedAvg's."""
+    found = []
+    for method in ({"name": "scaffnew", "p": 0.2}, {"name": "fedavg"}):
+        built = problem(method, per_round=6)
+        running, worker = Simulation(built, InlineBackend()), Worker(built)
+        sent = running._broadcast(running._server(0, 6))
+        assert sent.steps == (drawn(0.2, 1)[0] if method["name"] == "scaffnew" else None) != 10
+        found.append(personal_client(*arguments(worker, sent, ClientTask(3, 1.0, Vectors())), 2))
+    assert [c.steps for c in found] == [10, 10]
+    assert torch.equal(found[0].theta, found[1].theta)
 
 
 @pytest.mark.parametrize("aggregation", ["uniform", "samples"])

@@ -74,6 +74,19 @@ def test_a_sum_that_is_accepted_cannot_wrap(clients: int, size: float, weight: f
     assert total / SCALE == pytest.approx(size * weight * clients, rel=1e-6, abs=clients / SCALE)
 
 
+@pytest.mark.parametrize("entries", [1, 2, BLOCK + 1])
+def test_what_reaches_2_to_the_18_is_refused(entries: int) -> None:
+    """Of two terms of weight ½: 2^18 each is too much, one less is not. A number, a vector and a long one."""
+    vector = torch.zeros(entries)
+    vector[-1] = -(2.0**18)
+    with pytest.raises(NotSummable, match=r"u is too large to be summed exactly \(1\.31e\+05\)"):
+        Accumulator().add("u", vector, 0.5, 2)
+    sums = Accumulator()
+    for _ in range(2):
+        sums.add("u", vector + 1, 0.5, 2)
+    assert torch.equal(total([sums.sums])["u"], vector + 1)
+
+
 def test_uploads_are_left_alone() -> None:
     """Whatever its type, a vector that was added is the same afterwards."""
     for kind in (torch.float32, torch.float64):
