@@ -11,7 +11,7 @@ from analysis.drawing.panels import by_run, figures_of, labelled, methods_of
 from analysis.drawing.style import over_seeds, panels, round_ticks, sparse, styled, styles, with_legend
 from analysis.reading.collect import Collected
 from analysis.reading.metrics import by_round, title
-from fedray.common.errors import unknown
+from fedray.common.errors import UserError, unknown
 
 ZOOMED = 10
 """Evaluated rounds that a zoom shows at least: those that tables average."""
@@ -48,6 +48,9 @@ def curves(
     }
     for name in logged:
         if not any(logged[name].values()):
+            if name not in (*wanted, *across):
+                those = [one for one in by_round(sweep) if f"{one}_std" in by_round(sweep)]
+                raise UserError(f"--band: found clients; no run logs {name}; metrics that have one: {', '.join(those)}")
             raise unknown("--x" if name in across else "--metric", name, by_round(sweep))
     what = title(wanted[0], cells).removesuffix(" of the last round") if len(wanted) == 1 else " and ".join(wanted)
     lines = len(wanted) * cells["_row"].nunique()

@@ -230,7 +230,7 @@ class RayBackend:
         busy = [slot for slot, args in enumerate(arguments) if method == "open" or len(args[1]) > 0]
         began = dict.fromkeys(busy, time.monotonic())
         pending = {slot: self._started(slot, method, arguments[slot]) for slot in busy}
-        answers = []
+        answers, opened = [], dict[int, Any]()
         disturbed = False  # then those that are read later have waited for a slot that was lost
         for slot in busy:
             work = self._work(method, arguments[slot])
@@ -238,6 +238,8 @@ class RayBackend:
                 left = began[slot] + self._timeouts.limit(method, work, attempt) - time.monotonic()
                 self.silence.ask(left)
                 try:
+                    if slot in opened:  # why a new actor cannot be opened is told first
+                        ray.get(opened.pop(slot), timeout=max(left, 1.0))
                     first, *others = pending[slot]
                     answer = ray.get(first, timeout=max(left, 1.0))
                     answers.append([answer, *others] if others else answer)
@@ -256,7 +258,7 @@ class RayBackend:
                     ray.kill(self._actors[slot])
                     self._spawn(slot)
                     if method != "open":
-                        self._actors[slot].open.remote(*self._setup)
+                        opened[slot] = self._actors[slot].open.remote(*self._setup)
                     began[slot] = time.monotonic() + STARTING
                     pending[slot] = self._started(slot, method, arguments[slot])
                 except RayTaskError as error:

@@ -119,6 +119,10 @@ def test_two_metrics_with_the_deviation_over_clients(
         "fedavg: local",
         "fedsam: test_accuracy",
     ]
+    with pytest.raises(
+        UserError, match=r"^--band: found clients; no run logs test_loss_std; metrics that have one: local$"
+    ):
+        curves(collect("sweep"), "test_loss", band="clients")
     main("sweep", "curves", metric="local", out=tmp_path)
     assert "not drawn, without local: fedsam-0.1-0.5-0" in capsys.readouterr().out
 

@@ -209,6 +209,18 @@ def test_an_actor_that_always_dies_is_given_up_with_a_word_about_memory(backends
         simulation.step()
 
 
+def test_why_a_new_actor_cannot_be_opened_is_said(backends: dict[int, RayBackend]) -> None:
+    """Its GPU may have no room left, say; here it is told of a device that it does not get."""
+    simulation = Simulation(Problem.build(config("fedavg")), backends[1])
+    simulation.step()
+    settings, *rest = backends[1]._setup
+    settings = settings | {"runtime": settings["runtime"] | {"device": "cuda"}}
+    backends[1]._setup = settings, *rest  # type: ignore[assignment]
+    ray.kill(backends[1]._actors[0])
+    with pytest.raises(UserError, match=r"^runtime\.device: found cuda with gpus_per_actor 0"):
+        simulation.step()
+
+
 def test_divergence_names_the_same_client_for_any_number_of_actors(backends: dict[int, RayBackend]) -> None:
     problem = Problem.build(config("tests.plugins:NotANumber", rounds=6))
     found = []
