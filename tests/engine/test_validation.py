@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.config import RunConfig
@@ -14,6 +15,7 @@ from fedray.datasets.dataset import Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
+from fedray.engine.result import Result
 from fedray.tracking.records import final_metrics
 
 
@@ -32,6 +34,16 @@ def config(algorithm: Any = "fedavg", validation: Any = None, **evaluation: Any)
     )
 
 
+def answered(problem: Problem, result: Result, training_samples: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Logits of the trained model on these samples, and their labels."""
+    network = problem.network("cpu")
+    network.load(result.theta)
+    network.train(False)
+    x, y = Samples(problem.data.x_train, problem.data.y_train, problem.data, "cpu").batch(training_samples)
+    with torch.no_grad():
+        return network(x).logits, y
+
+
 @pytest.mark.parametrize("source", ["clients", "pool"])
 def test_what_is_measured_on_the_held_out_samples(source: str) -> None:
     """As the trained model gives it, sample by sample; 0.45 of 1,437 are more than one chunk of 500."""
@@ -40,12 +52,7 @@ def test_what_is_measured_on_the_held_out_samples(source: str) -> None:
     last, held = result.history[-1], problem.validation
     assert held is not None
     assert len(held.indices) > 500
-    network = problem.network("cpu")
-    network.load(result.theta)
-    network.train(False)
-    x, y = Samples(problem.data.x_train, problem.data.y_train, problem.data, "cpu").batch(held.indices)
-    with torch.no_grad():
-        logits = network(x).logits
+    logits, y = answered(problem, result, held.indices)
     is_right = (logits.argmax(1) == y).numpy()
     assert last["validation_accuracy"] == pytest.approx(100 * is_right.mean())
     assert last["validation_loss"] == pytest.approx(float(cross_entropy(logits, y)), rel=1e-5)
@@ -82,8 +89,10 @@ def test_measuring_changes_nothing_and_train_accuracy_is_of_what_is_trained_on()
     asked = config(validation={"fraction": 0.2}, train=True)
     problem = Problem.build(asked)
     assert len(problem.evaluated["train"]) == 1437 - len(problem.evaluated["validation"])
-    plain = Problem(config(train=True), problem.data, problem.shards)
-    assert run(problem, InlineBackend()).state.sha256() == run(plain, InlineBackend()).state.sha256()
+    plain, result = Problem(config(train=True), problem.data, problem.shards), run(problem, InlineBackend())
+    assert result.state.sha256() == run(plain, InlineBackend()).state.sha256()
+    logits, y = answered(problem, result, problem.evaluated["train"])
+    assert result.history[-1]["train_accuracy"] == pytest.approx(100 * float((logits.argmax(1) == y).double().mean()))
     assert "validation" not in Problem.build(config(), Digits().load()).evaluated
 
 

@@ -379,6 +379,8 @@ def test_personal_test_sets_of_fedsol() -> None:
     np.testing.assert_array_equal(tests.label_counts(d.y_test, 2), [[750, 250], [0, 1000]])
     assert all(len(set(tests[i])) == 1000 for i in range(2))
     assert set(tests[0]) & set(tests[1])
+    thirds = Shards.from_lists([np.arange(25, 40), np.arange(40, 80)])  # 5 and 10 samples: floor(333.3), floor(666.7)
+    assert chosen("iid").split_test(d, thirds, 0, "share").label_counts(d.y_test, 2)[0].tolist() == [333, 666]
     few = data(labels, 2, np.repeat([0, 1], 100))
     assert chosen("iid").split_test(few, shards, 0, "share").sizes.tolist() == [200, 100]
 
