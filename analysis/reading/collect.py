@@ -98,7 +98,7 @@ def collect(name: str) -> Collected:
 
     Raises:
         UnknownSweep: the store does not know it.
-        UserError: the store cannot be used.
+        UserError: the store cannot be used, or the sweep has no cells.
     """
     client, experiment = open_store()
     parents = sweeps_in(client, experiment)
@@ -112,6 +112,8 @@ def collect(name: str) -> Collected:
             else f"sweep: {name!r} is not in this store, which holds no sweep at all"
         )
     cells = cells_of(client, parents[name])
+    if not cells:
+        raise UserError(f"sweep: {name!r} lists no cells; run it again")
     best = best_runs(client, experiment, [cell["hash"] for cell in cells])
     found = [best.get(cell["hash"]) for cell in cells]
     rows = [_row(cell, run) for cell, run in zip(cells, found, strict=True)]

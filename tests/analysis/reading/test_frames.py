@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import fedray
+from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
 from tests.sweep.running import SWEEP, done
@@ -41,6 +42,7 @@ SCRIPT = """
 import json, sys
 import ray
 import fedray
+from fedray.common.errors import UserError
 
 sweep, run = json.loads(sys.argv[1])
 fedray.connect()
@@ -68,3 +70,10 @@ def test_a_sweep_and_a_run_from_python_on_one_ray(tmp_path: Path) -> None:
     assert statuses == {"finished": 2, "missing": 2}
     assert len(of_the_run) == 3
     assert of_the_sweep == of_the_run
+
+
+def test_a_sweep_without_cells_is_one_line(store: Tracker) -> None:
+    """From an archive that somebody has made."""
+    store.open_sweep("empty", "", [])
+    with pytest.raises(UserError, match=r"^sweep: 'empty' lists no cells"):
+        fedray.results("empty")
