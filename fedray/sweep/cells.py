@@ -73,14 +73,15 @@ class Problems:
             self.problem(cell).network("cpu")
 
     def problem(self, cell: Cell) -> Problem:
-        """The cell's data dealt out; only the latest few are kept."""
+        """The cell's data dealt out; only the latest few are kept.
+
+        A search that learns and the thread that writes to MLflow ask at the same time, so it is taken out first.
+        """
         setting = json.dumps(self._setting(cell))
-        if setting not in self._problems:
-            self._problems[setting] = Problem.build(cell.run, self.data[cell.data])
-            if len(self._problems) > KEPT_PROBLEMS:
-                self._problems.popitem(last=False)
-        self._problems.move_to_end(setting)
-        dealt = self._problems[setting]
+        dealt = self._problems.pop(setting, None) or Problem.build(cell.run, self.data[cell.data])
+        self._problems[setting] = dealt
+        if len(self._problems) > KEPT_PROBLEMS:
+            self._problems.popitem(last=False)
         return replace(dealt, config=cell.run)
 
     @staticmethod

@@ -139,12 +139,10 @@ class TuneReporter(tune.Callback):
         problem = self.session.plan.problems.problem(cell)
         parts = (problem.shards, problem.tests, problem.validation)
         key = " ".join(shards.digest for shards in parts if shards is not None)
-        if key not in self._splits:
-            self._splits[key] = problem.artefacts()
-            if len(self._splits) > KEPT_PROBLEMS:
-                self._splits.popitem(last=False)
-        self._splits.move_to_end(key)
-        return self._splits[key]
+        files = self._splits[key] = self._splits.pop(key, {}) or problem.artefacts()
+        if len(self._splits) > KEPT_PROBLEMS:
+            self._splits.popitem(last=False)
+        return files
 
     def _close(self, cell: Cell, status: str, result: dict[str, Any], rows: Sequence[dict[str, float]] = ()) -> None:
         drops = status == "finished" and not cell.run.keeps_states
