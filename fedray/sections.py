@@ -126,7 +126,9 @@ class Training(Section):
         "steps made",
     )
     last_batch: Annotated[Literal["keep", "drop"], Later()] = Field(
-        "keep", description="drop: an epoch's last batch is left out where it is smaller (FedGELA's code, D-120)"
+        "keep",
+        description="drop: an epoch's last batch is left out where it is smaller, but not the only one (FedGELA's "
+        "code, D-120)",
     )
 
     precision: Annotated[Literal["fp32", "tf32", "bf16"], Later()] = Field(

@@ -46,12 +46,20 @@ def check(name: Name, set_: Settings = None) -> None:
     labels = np.bincount(data.y_train, minlength=data.num_classes)
     print(
         f"{name}: {len(data.y_train)} training and {len(data.y_test)} test samples of shape {data.input_shape}, "
-        f"{data.num_classes} classes with {labels.min()} to {labels.max()} training samples"
-        + ("" if data.client_train is None else f", {len(np.unique(data.client_train))} natural clients")
+        f"{data.num_classes} classes with {labels.min()} to {labels.max()} training samples" + _natural(data)
     )
     if wrong:
         raise UserError(f"data.name: {name} is not as published: {'; '.join(wrong)}")
     print("as published" if source.expected() else "nothing published to compare with")
+
+
+def _natural(data: "Dataset") -> str:
+    """How many natural clients there are, and how many of them have test samples of their own."""
+    if data.client_train is None:
+        return ""
+    train = set(data.client_train.tolist())
+    tested = "" if data.client_test is None else f", {len(train & set(data.client_test.tolist()))} with test samples"
+    return f", {len(train)} natural clients{tested}"
 
 
 def differences(source: "DataSource", data: "Dataset") -> list[str]:

@@ -56,9 +56,10 @@ def natural_test(train: np.ndarray, test: np.ndarray, shards: Shards, rng: np.ra
         shards: each client's training samples, all of one id. A client without any gets no test set.
         rng: the stream to draw from.
     """
-    ids = np.array([train[part[0]] if len(part := shards[i]) else -1 for i in range(len(shards))])
+    holding = np.flatnonzero(shards.sizes)
+    ids = train[shards.indices[shards.offsets[holding]]]
     owner = np.full(len(test), -1, dtype=np.int64)
-    for natural in np.unique(ids[ids >= 0]):
-        members, holders = rng.permutation(np.flatnonzero(test == natural)), np.flatnonzero(ids == natural)
+    for natural in np.unique(ids):
+        members, holders = rng.permutation(np.flatnonzero(test == natural)), holding[ids == natural]
         owner[members] = holders[np.arange(len(members)) % len(holders)]
     return Shards.from_owner(owner, len(shards))

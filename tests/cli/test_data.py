@@ -4,6 +4,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torchvision.datasets
 from typer.testing import CliRunner
@@ -70,6 +71,14 @@ def test_check_compares_with_what_is_published(root: Path) -> None:
     files.mnist(root, train_y=files.np.arange(60) % 9, t10k_y=files.np.arange(20) % 9)
     with pytest.raises(UserError, match="classes: found 9, published 10"):
         call("check", "mnist")
+
+
+def test_check_counts_the_natural_clients_that_have_test_samples(root: Path) -> None:
+    """Of the ids 0, 1, 2 only 2 is one of the test samples'."""
+    x, y = np.zeros((6, 2), np.float32), np.arange(6) % 2
+    clients = {"client_train": np.arange(6) % 3, "client_test": np.arange(6) + 2}
+    np.savez("own.npz", x_train=x, y_train=y, x_test=x, y_test=y, **clients)
+    assert ", 3 natural clients, 1 with test samples\n" in call("check", "npz", "--set", "data.path=own.npz")
 
 
 def test_check_knows_what_options_change() -> None:

@@ -21,6 +21,7 @@ from fedray.partitions.priors import (
     pathological_priors,
 )
 from fedray.partitions.shards import Shards
+from fedray.partitions.test_split import natural_test
 
 EXACT: dict[str, dict[str, Any]] = {
     "iid": {},
@@ -365,6 +366,13 @@ def test_natural_test_samples_stay_with_their_client() -> None:
     assert len(set(tests.indices)) == 90
     assert d.client_test is not None
     assert [sorted(set(d.client_test[tests[i]])) for i in range(6)] == [[3], [7], [7], [9], [9], [9]]
+
+
+def test_natural_ids_may_be_negative_and_clients_empty() -> None:
+    """Clients of the ids -1, none and 4; the test samples are of 4, -1, -1 and of 8, who trains nothing."""
+    shards = Shards.from_lists([np.array([0, 1]), np.zeros(0, dtype=np.int64), np.array([2])])
+    tests = natural_test(np.array([-1, -1, 4]), np.array([4, -1, -1, 8]), shards, generator(0, "any"))
+    assert [sorted(tests[i].tolist()) for i in range(3)] == [[1, 2], [], [0]]
 
 
 def test_personal_test_sets_of_fedsol() -> None:
