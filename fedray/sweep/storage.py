@@ -86,13 +86,10 @@ def scratch() -> Iterator[Path]:
 
     Each is locked while its driver lives, on whichever machine that is.
     """
-    root = storage() / "tune"
-    root.mkdir(parents=True, exist_ok=True)
-    own = root / uuid.uuid4().hex
-    with (root / "lock").open("a") as one_at_a_time:
-        _locked(one_at_a_time, fcntl.LOCK_EX)
-        for left in abandoned():
+    with _all_scratch() as root:
+        for left in _abandoned(root):
             shutil.rmtree(left, ignore_errors=True)
+        own = root / uuid.uuid4().hex
         own.mkdir()
         lock = (own / "lock").open("w")
         _locked(lock)
@@ -103,10 +100,26 @@ def scratch() -> Iterator[Path]:
         lock.close()
 
 
+@contextlib.contextmanager
+def _all_scratch() -> Iterator[Path]:
+    """The folder of all scratch directories; for the duration of a block nobody else makes one there, or looks."""
+    root = storage() / "tune"
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "lock").open("a") as one_at_a_time:
+        _locked(one_at_a_time, fcntl.LOCK_EX)
+        yield root
+
+
 def abandoned() -> list[Path]:
     """What killed drivers have left."""
-    root = storage() / "tune"
-    return [path for path in root.iterdir() if path.is_dir() and _is_abandoned(path)] if root.is_dir() else []
+    if not (storage() / "tune").is_dir():
+        return []
+    with _all_scratch() as root:
+        return _abandoned(root)
+
+
+def _abandoned(root: Path) -> list[Path]:
+    return [path for path in root.iterdir() if path.is_dir() and _is_abandoned(path)]
 
 
 def _is_abandoned(path: Path) -> bool:

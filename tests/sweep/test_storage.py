@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,20 @@ def test_a_file_system_without_locks_is_one_line(number: int, tmp_path: Path, mo
             pass
     with Claims(claims_file()) as claims, pytest.raises(UserError, match=rf"{tmp_path}/locks cannot be locked: "):
         claims.take([A])
+
+
+def test_a_directory_that_is_being_made_is_not_taken_for_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver has made it and has not locked it yet: `fedray clean --yes` would remove it under that driver."""
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+    (tmp_path / "tune" / "new").mkdir(parents=True)
+    with (tmp_path / "tune" / "lock").open("a") as making, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(making, fcntl.LOCK_EX)
+        found = pool.submit(abandoned)
+        wait([found], timeout=0.3)
+        with (tmp_path / "tune" / "new" / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(making, fcntl.LOCK_UN)
+            assert found.result(10) == []
+    assert abandoned() == [tmp_path / "tune" / "new"]
