@@ -16,6 +16,7 @@ from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
+from fedray.engine.worker import Worker
 from fedray.tracking.records import final_metrics
 
 
@@ -89,6 +90,7 @@ def test_measuring_changes_nothing_and_train_accuracy_is_of_what_is_trained_on()
     asked = config(validation={"fraction": 0.2}, train=True)
     problem = Problem.build(asked)
     assert len(problem.evaluated["train"]) == 1437 - len(problem.evaluated["validation"])
+    assert Worker(problem).population.total_samples == len(problem.evaluated["train"]), "what methods weigh by"
     plain, result = Problem(config(train=True), problem.data, problem.shards), run(problem, InlineBackend())
     assert result.state.sha256() == run(plain, InlineBackend()).state.sha256()
     logits, y = answered(problem, result, problem.evaluated["train"])
