@@ -13,6 +13,7 @@ from fedray.algorithms.base import Algorithm, Client, Server, Vectors
 from fedray.algorithms.fedavg import FedAvg, FedProx
 from fedray.algorithms.fedsam import FedSAM
 from fedray.client import LocalClient, Population
+from fedray.common.errors import UserError
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import train_client
@@ -190,7 +191,9 @@ class Reserved(FedAvg):
 
 
 def test_reserved_upload_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="update"):
+    with pytest.raises(
+        UserError, match=r"^algorithm: fedavg\.upload gives an upload 'update', fedray's own; rename it$"
+    ):
         trained(Reserved(), local_steps=1)
 
 

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -91,6 +92,26 @@ def test_what_was_made_is_kept_at_ctrl_c(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt):
         list(rounds(running, Checkpoints(tmp_path), every=3))
     assert Checkpoints(tmp_path).rounds() == [3, 4]
+
+
+def test_ctrl_c_in_a_test_of_the_model_leaves_no_round_without_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Round 4 is made and being tested: it is made again, and the history is that of an unbroken run."""
+    running = simulation()
+    evaluate = running.backend.evaluate
+
+    def interrupted(*arguments: Any) -> Any:
+        if running.state().round == 4:
+            raise KeyboardInterrupt
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(running.backend, "evaluate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(rounds(running, Checkpoints(tmp_path), every=100))
+    assert Checkpoints(tmp_path).rounds() == [3]
+    last = list(rounds(simulation(), Checkpoints(tmp_path)))[-1]
+    assert [row["round"] for row in last.history] == [2, 4, 6, 7]
 
 
 def test_a_consumer_that_stops_keeps_what_was_made(tmp_path: Path) -> None:

@@ -121,7 +121,21 @@ def test_what_diverged_ranks_below_all_that_finished_and_is_never_the_best() -> 
     values = [None, 10.0, 50.0, 51.0, 60.0, None]
     known: Known = dict(zip((cell.hash for cell in cells), values, strict=True))
     assert study.best(known, lower=False) == (1, 50.5), "a draw of which a seed is missing has no mean"
+    assert study.best(known, lower=True) == (1, 50.5)
     assert study.best({}, lower=False) is None
+    known = dict(zip((cell.hash for cell in cells), [1.0, 2.0, 2.0, 1.0, 2.0, 1.0], strict=True))
+    assert study.best(known, lower=False) == study.best(known, lower=True) == (0, 1.5), "the first of equal ones"
+
+
+def test_optuna_draws_from_every_range_as_it_is_written() -> None:
+    """64 draws before it learns: every choice, 1 to 4 of [1, 5), lr even in its logarithm, rho in itself (sd 4)."""
+    study = studies(sweep({"name": "optuna", "generation": 64}, samples=64), make)[0]
+    study.advance({})
+    values = [one.values for one in study.draws]
+    assert {one["algorithm.perturb"] for one in values} == {"all", "body"}
+    assert {one["training.local_epochs"] for one in values} == {1, 2, 3, 4}
+    assert abs(sum(one["training.lr"] < 0.001**0.5 for one in values) - 32) < 16
+    assert abs(sum(one["algorithm.rho"] < 1 for one in values) - 32) < 16
 
 
 def test_random_draws_keep_their_values() -> None:
