@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,21 @@ def test_a_run_goes_on_from_its_checkpoint_and_ends_where_an_unbroken_one_does(t
     assert [state.round for state in again] == [ROUNDS], "a finished run makes no round"
 
 
+def test_a_run_whose_only_checkpoint_is_damaged_begins_again(tmp_path: Path) -> None:
+    """The states of its clients are zeros after round 3; that is found when one of them is drawn again."""
+    whole = [state for state in rounds(simulation())][-1]
+    states = rounds(simulation(), Checkpoints(tmp_path), every=100)
+    assert [state.round for state in itertools.islice(states, 4)] == [0, 1, 2, 3]
+    states.close()
+    assert Checkpoints(tmp_path).rounds() == [3]
+    for path in tmp_path.glob("client-*"):
+        path.write_bytes(bytes(path.stat().st_size))
+    made = list(itertools.islice(rounds(simulation(), Checkpoints(tmp_path), every=100), 20))
+    assert 0 in [state.round for state in made[1:]]
+    assert made[-1].sha256() == whole.sha256()
+    assert made[-1].history == whole.history
+
+
 def failing_in_round(simulation: Simulation, round: int, error: BaseException) -> Callable[[], None]:
     step = simulation.step
 
@@ -146,6 +162,7 @@ def test_a_state_is_handed_out_without_a_copy() -> None:
     running.step()
     assert running.state() is running.state()
     before, clients = running.state(), dict(running.state().clients)
+    assert replace(before, round=2).sha256() != before.sha256()
     running.step()
     assert before.clients == clients, "a round leaves the states before it as they were"
 
