@@ -131,7 +131,10 @@ def classes(sweep: Collected) -> dict[str, Figure]:
     Raises:
         UserError: no run has logged `accuracy_class_C` (evaluation.probes: [classes]).
     """
-    cells, parts = labelled(sweep), of_parts(sweep, "accuracy_class")
+    try:
+        cells, parts = labelled(sweep), of_parts(sweep, "accuracy_class")
+    except UserError:
+        raise UserError("--kind: classes needs runs with the probe: evaluation.probes: [classes]") from None
     figures = {}
     for (setting, method), group in cells.groupby(["_column", "_row"], sort=False):
         rows = [
