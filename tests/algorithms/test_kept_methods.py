@@ -43,6 +43,7 @@ def test_the_shared_model_is_fedavgs(options: dict[str, Any], training: dict[str
     left, right = final(options, **training), final("fedavg", **training)
     assert torch.equal(left.theta, right.theta)
     assert torch.equal(left.buffers, right.buffers)
+    assert left.history[-1]["train_loss"] == right.history[-1]["train_loss"]
 
 
 @pytest.mark.parametrize("options", [{"name": "ditto"}, {"name": "apfl"}, {"name": "apfl", "mix": "logits"}])

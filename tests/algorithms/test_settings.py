@@ -117,6 +117,8 @@ def test_the_mean_of_the_last_two_iterates_is_tested() -> None:
             assert simulation.state().history[-1]["test_loss"] == float(total(sums)["loss"])
             assert simulation.state().server.keys() == {"before"}
             assert torch.equal(simulation.state().server["before"], thetas[-2])
+            personal = simulation._personal_broadcast(3).theta
+            assert torch.equal(personal, (thetas[-1] + thetas[-2]) / 2), "personal models begin at what is tested"
     assert rows["average"][0]["test_loss"] == rows["last"][0]["test_loss"]
     assert all(a["test_loss"] != b["test_loss"] for a, b in zip(rows["average"][1:], rows["last"][1:], strict=True))
     both = [final({"name": "fedexp", "epsilon": 1e-4, "test": test}).theta for test in ("average", "last")]

@@ -63,6 +63,7 @@ def test_one_seed_decides_nothing() -> None:
     assert verdict(claim(), pairs([], []), 2) == NOT_RUN
     exact = [Pair("column", "a", "b", (0.5, 0.5), exact=True)]
     assert verdict(claim(), exact, 1) == HOLDS
+    assert verdict(claim(by=0.5), exact, 1) == OPEN, "not by more than that"
 
 
 def test_what_speaks_most_against_a_claim() -> None:
@@ -77,10 +78,10 @@ def test_what_speaks_most_against_a_claim() -> None:
         assert (of.closest.rival, of.printed, of.seeds) == (rival, printed, (0, 2))
 
 
-def results(store: Tracker) -> None:
+def results(store: Tracker, last: float | None = 49.9) -> None:
     """fedavg 80, 60, 70; ρ=0.1 1, 2, 3 above; ρ=0.5 5, 5.1, 5.2 above. At α = 0.1 only fedavg and ρ=0.5 have run."""
     cells = [cell(a, alpha, seed) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1, 2)]
-    values = (80, 60, 70, 81, 62, 73, 85, 65.1, 75.2, 50, 52, 51, None, None, None, 49, 51.1, 49.9)
+    values = (80, 60, 70, 81, 62, 73, 85, 65.1, 75.2, 50, 52, 51, None, None, None, 49, 51.1, last)
     write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, values, strict=True) if v})
 
 
@@ -132,6 +133,13 @@ def test_averages_take_whole_seeds(store: Tracker) -> None:
     found = decide(claim(method="fedsam ρ=0.5", against=["fedavg"], over="partition"), collect("sweep"))
     assert found.whole.pairs[0].gaps == pytest.approx((2, 2.1, 2.05))
     assert found.whole.status == HOLDS
+
+
+def test_a_seed_that_lacks_a_setting_has_no_average(store: Tracker) -> None:
+    """As above, but ρ=0.5 has not run with seed 2 at α = 0.1; its 75.2 at α = 0.5 is no average of both."""
+    results(store, last=None)
+    found = decide(claim(method="fedsam ρ=0.5", against=["fedavg"], over="partition"), collect("sweep"))
+    assert found.whole.pairs[0].gaps == pytest.approx((2, 2.1))
 
 
 def of_seeds(store: Tracker, status: str, fedavg: list[object], small: list[object]) -> None:
