@@ -292,7 +292,7 @@ def main(
     """Write a sweep's page."""
     path = out or Path(f"{name.replace('/', '-')}.html")
     sweep = collect(name)
-    written(page(sweep, metric.split(","), sweep.name * published, to), path)
+    written(page(sweep, metric.split(","), sweep.name if published else "", to), path)
 
 
 if __name__ == "__main__":

@@ -282,7 +282,8 @@ def main(
         written(run_by_run(told), out)
         return
     sweep = collect(name)
-    table = build(sweep, metric, rows, cols, to, paper or sweep.name * published, over, best_but)
+    paper = paper or (sweep.name if published else "")
+    table = build(sweep, metric, rows, cols, to, paper, over, best_but)
     written(FORMATS[format](replace(table, label=label)), out)
 
 
