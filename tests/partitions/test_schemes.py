@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
-from fedray.datasets.dataset import Dataset
 from fedray.partitions import PARTITIONS, partition
 from fedray.partitions.base import Partition
 from fedray.partitions.priors import (
@@ -21,7 +20,7 @@ from fedray.partitions.priors import (
     pathological_priors,
 )
 from fedray.partitions.shards import Shards
-from fedray.partitions.test_split import natural_test
+from tests.partitions.labelled import data
 
 EXACT: dict[str, dict[str, Any]] = {
     "iid": {},
@@ -35,19 +34,6 @@ REUSING: dict[str, dict[str, Any]] = {"dirichlet_client": {"alpha": 0.3}, "patho
 
 def chosen(name: str, **more: Any) -> Any:
     return partition({"name": name, **{**EXACT, **REUSING}.get(name, {}), **more})
-
-
-def data(labels: np.ndarray, classes: int, test: np.ndarray | None = None, **clients: np.ndarray) -> Dataset:
-    test = labels if test is None else test
-    return Dataset(
-        "d",
-        np.zeros((len(labels), 1), np.float32),
-        labels.astype(np.int64),
-        np.zeros((len(test), 1), np.float32),
-        test.astype(np.int64),
-        classes,
-        **clients,
-    )  # type: ignore[arg-type]
 
 
 @st.composite
@@ -302,77 +288,6 @@ def test_pxcy_where_the_forced_picks_end_inside_a_client() -> None:
         np.testing.assert_array_equal(np.flatnonzero(counts[1]), [2, 3])
         assert counts[2, 4] > 0
         assert ((counts > 0).sum(1) == 2).all()
-
-
-NATURAL = np.repeat([3, 7, 9], [10, 20, 60])
-
-
-def natural(clients: int, seed: int = 0, own_seed: int | None = None, **options: Any) -> tuple[Shards, Dataset]:
-    d = data(np.arange(90) % 3, 3, client_train=NATURAL, client_test=np.resize([3, 7, 9], 90))
-    return partition({"name": "natural", "seed": own_seed, **options}).split(d, clients, seed), d
-
-
-def test_natural_clients() -> None:
-    shards, _ = natural(3)
-    assert [sorted(set(NATURAL[shards[i]])) for i in range(3)] == [[3], [7], [9]]
-    np.testing.assert_array_equal(shards.sizes, [10, 20, 60])
-
-
-def test_fewer_clients_than_natural_ones() -> None:
-    first, _ = natural(2, pick="first")
-    np.testing.assert_array_equal(first.sizes, [10, 20])
-    sizes = {tuple(natural(2, seed, pick="random")[0].sizes) for seed in range(30)}
-    assert sizes == {(10, 20), (10, 60), (20, 60)}
-
-
-def test_more_clients_than_natural_ones() -> None:
-    """Pieces go one by one to the id whose pieces are largest: 60 -> 30+30 -> 20+20+20 -> 15 each, then 20 -> 10+10.
-
-    With 6 clients: 60 is cut when 60 > 20 (2 pieces), 30 > 20 (3 pieces), 20 = 20 (the first, so id 7): 1, 2, 3.
-    """
-    shards, _ = natural(6, divide=True)
-    np.testing.assert_array_equal(shards.sizes, [10, 10, 10, 20, 20, 20])
-    assert [sorted(set(NATURAL[shards[i]])) for i in range(6)] == [[3], [7], [7], [9], [9], [9]]
-    np.testing.assert_array_equal(np.sort(shards.indices), np.arange(90))
-
-
-@pytest.mark.parametrize(("clients", "words"), [(2, "pick"), (4, "divide")])
-def test_the_number_of_natural_clients_is_said(clients: int, words: str) -> None:
-    with pytest.raises(UserError, match=rf"clients\.total: found {clients}.*3 natural clients.*{words}"):
-        natural(clients)
-
-
-def test_a_seed_of_the_partition_draws_its_test_sets_and_natural_clients_too() -> None:
-    """Whatever the run's seed: else runs that differ in it alone would be tested on other samples."""
-    shards, d = natural(6, divide=True)
-    for own, how in (("natural", "disjoint"), ("iid", "disjoint"), ("iid", "share")):
-
-        def tests(run: int, own: str = own, how: Any = how, **options: Any) -> str:
-            return partition({"name": own, **options}).split_test(d, shards, run, how).digest
-
-        assert tests(0) != tests(1) == tests(0, seed=1) == tests(2, seed=1), (own, how)
-    for options in ({"clients": 6, "divide": True}, {"clients": 2, "pick": "random"}):
-        drawn = [natural(**options, seed=seed)[0].digest for seed in range(8)]
-        again = [natural(**options, own_seed=seed)[0].digest for seed in range(8)]
-        assert drawn == again
-        assert len(set(drawn)) > 1
-
-
-def test_natural_test_samples_stay_with_their_client() -> None:
-    """30 test samples per id; id 9 is divided in three pieces of 10, id 7 in two of 15."""
-    shards, d = natural(6, divide=True)
-    tests = partition({"name": "natural", "divide": True}).split_test(d, shards, 0, "disjoint")
-    np.testing.assert_array_equal(tests.sizes, [30, 15, 15, 10, 10, 10])
-    assert len(set(tests.indices)) == 90
-    assert d.client_test is not None
-    assert [sorted(set(d.client_test[tests[i]])) for i in range(6)] == [[3], [7], [7], [9], [9], [9]]
-
-
-def test_natural_ids_may_be_negative_and_clients_empty() -> None:
-    """Clients of the ids -1, none and 4; the test samples are of 4, -1, -1 and of 8, who trains nothing."""
-    shards = Shards.from_lists([np.array([0, 1]), np.zeros(0, dtype=np.int64), np.array([2])])
-    tests = natural_test(np.array([-1, -1, 4]), np.array([4, -1, -1, 8]), shards, generator(0, "any"))
-    assert [sorted(tests[i].tolist()) for i in range(3)] == [[1, 2], [], [0]]
 
 
 def test_personal_test_sets_of_fedsol() -> None:
