@@ -85,8 +85,8 @@ class ModelSpec(Component):
             raise UserError(f"model.init: {path} does not exist") from None
         except pickle.UnpicklingError:  # torch's message tells how to run whatever a file names
             raise UserError(
-                f"model.init: {path} does not fit {self.name}: torch.save did not write it; the name of a "
-                "safetensors file ends in .safetensors"
+                f"model.init: {path} does not fit {self.name}: it is not a file of tensors that torch.save wrote; "
+                "the name of a safetensors file ends in .safetensors"
             ) from None
         except Exception as error:  # torch and safetensors raise a dozen kinds for a file that is not theirs
             raise UserError(f"model.init: {path} does not fit {self.name}: {one_line(error)}") from None

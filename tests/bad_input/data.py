@@ -252,7 +252,8 @@ CASES: dict[str, Case] = {
         prepare=put("a.safetensors", b"\xff" * 64),
     ),
     "init a pickle": run(
-        "model.init: a.pt does not fit mlp: torch.save did not write it; the name of a safetensors file ends in "
+        "model.init: a.pt does not fit mlp: it is not a file of tensors that torch.save wrote; the "
+        "name of a safetensors file ends in "
         ".safetensors",
         "model.init=a.pt",
         prepare=put("a.pt", pickle.dumps(Opens(), 2)),
