@@ -110,9 +110,7 @@ def choose(plan: Plan) -> list[Choice]:
 def _best(plan: Plan, study: Study, known: Mapping[str, float | None]) -> Choice:
     best = study.best(known, lower_is_better(plan.sweep.select))
     if best is None:
-        advice = (
-            "; the scheduler compares all cells: leave it out or raise scheduler.grace" if plan.sweep.scheduler else ""
-        )
+        advice = "; leave the scheduler out, or raise scheduler.grace" if plan.sweep.scheduler else ""
         raise UserError(
             f"{plan.sweep.name}: no draw of {study.draws[0].cells[0].label} has finished with every seed{advice}"
         )

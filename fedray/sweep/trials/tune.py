@@ -9,13 +9,12 @@ from pathlib import Path
 import ray
 from ray import tune
 from ray.tune.execution import class_cache
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 
 from fedray.sweep.cells import Cell
-from fedray.sweep.grid import Sweep
 from fedray.sweep.storage import scratch
 from fedray.sweep.trials.progress import Progress
 from fedray.sweep.trials.reporter import TuneReporter
+from fedray.sweep.trials.schedulers import scheduler
 from fedray.sweep.trials.searcher import NextCells
 from fedray.sweep.trials.session import Session
 from fedray.sweep.trials.shares import Shares
@@ -65,7 +64,11 @@ def _tune(
     tuner = tune.Tuner(
         tune.with_parameters(CellTrainable, data=_handed_over(session, cells)),
         tune_config=tune.TuneConfig(
-            scheduler=_scheduler(sweep, cells),
+            scheduler=scheduler(
+                sweep,
+                max((cell.run.training.rounds for cell in cells), default=1),
+                lambda cell: session.plan.cells[cell].run,
+            ),
             search_alg=NextCells(session, cells, reporter, shares),
             num_samples=-1,
             max_concurrent_trials=max_concurrent,
@@ -95,28 +98,3 @@ def _handed_over(session: Session, cells: Sequence[Cell]) -> dict[str, DataRef]:
     wanted = known if session.plan.sweep.learns else {cell.data for cell in cells}
     session.data |= {key: DataRef(known[key]) for key in wanted if key not in session.data}
     return {key: session.data[key] for key in wanted}
-
-
-def _scheduler(sweep: Sweep, cells: Sequence[Cell]) -> TrialScheduler:
-    asked = sweep.scheduler
-    if asked is None:
-        return FIFOScheduler()
-    rounds = max((cell.run.training.rounds for cell in cells), default=1)
-    grace = asked.grace or max(1, rounds // 9)
-    if asked.name == "asha":
-        return ASHAScheduler(
-            time_attr="round",
-            metric=asked.metric,
-            mode="max",
-            max_t=rounds,
-            grace_period=min(grace, rounds),
-            reduction_factor=asked.factor or 3,
-        )
-    return _Median(time_attr="round", metric=asked.metric, mode="max", grace_period=grace)
-
-
-class _Median(MedianStoppingRule):
-    """Never pauses a trial to wait for others: Tune would ask it for a checkpoint, and it keeps its own."""
-
-    def _on_insufficient_samples(self, *_: object) -> str:
-        return str(self.CONTINUE)

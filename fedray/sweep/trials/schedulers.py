@@ -1,0 +1,100 @@
+"""Who ends cells that lag behind: Tune's schedulers, among cells that may be compared."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from functools import cache
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
+
+from fedray.config import RunConfig
+from fedray.sweep.grid import Sweep
+from fedray.tracking.tracker import flat
+
+
+def scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]) -> TrialScheduler:
+    """What the sweep's file asks for.
+
+    Args:
+        sweep: the file.
+        rounds: most rounds of a cell.
+        run_of: a cell's configuration, by its hash.
+    """
+    asked = sweep.scheduler
+    if asked is None:
+        return FIFOScheduler()
+    metric, grace, factor = asked.metric, min(asked.grace or max(1, rounds // 9), rounds), asked.factor or 3
+    searched = {key for space in sweep.spaces for key in space}
+
+    def asha() -> TrialScheduler:
+        return ASHAScheduler("round", metric, "max", max_t=rounds, grace_period=grace, reduction_factor=factor)
+
+    def median() -> TrialScheduler:
+        return _Median("round", metric, "max", grace_period=grace)
+
+    return AmongRivals(cache(lambda cell: rivals(run_of(cell), searched)), asha if asked.name == "asha" else median)
+
+
+def rivals(run: RunConfig, searched: Collection[str]) -> str:
+    """What cells have in common that a scheduler compares: all that is not searched, the seed too.
+
+    Args:
+        run: a cell's configuration.
+        searched: the keys of the search. Where there is none, it is the grid that searches: the method's options and
+            `training`.
+    """
+    searched = searched or ("training", *(f"algorithm.{name}" for name in run.algorithm.options() if name != "name"))
+    fixed = {key: value for key, value in flat(run.resolved()).items() if not _inside(key, searched)}
+    return json.dumps(fixed, sort_keys=True)
+
+
+def _inside(key: str, keys: Collection[str]) -> bool:
+    return any(key == one or key.startswith(f"{one}.") for one in keys)
+
+
+class AmongRivals(FIFOScheduler):
+    """A scheduler for each group of trials: a draw is compared with draws of its own method, setting and seed.
+
+    Else a method that starts slowly, and a harder setting, would lose all of theirs to the others.
+
+    Args:
+        group: what a cell has in common with its rivals, by its hash.
+        make: a new scheduler.
+    """
+
+    def __init__(self, group: Callable[[str], str], make: Callable[[], TrialScheduler]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._group, self._each = group, defaultdict[str, TrialScheduler](make)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "AmongRivals":
+        return self  # Tune copies what it is given; this one knows the sweep that runs
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # pickled for Tuner.restore, which is not used
+
+    def _of(self, trial: Trial) -> TrialScheduler:
+        return self._each[self._group(trial.config["cell"].hash)]
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        self._of(trial).on_trial_add(tune_controller, trial)
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        self._of(trial).on_trial_error(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        return str(self._of(trial).on_trial_result(tune_controller, trial, result))
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        self._of(trial).on_trial_complete(tune_controller, trial, result)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        self._of(trial).on_trial_remove(tune_controller, trial)
+
+
+class _Median(MedianStoppingRule):
+    """Never pauses a trial to wait for others: Tune would ask it for a checkpoint, and it keeps its own."""
+
+    def _on_insufficient_samples(self, *_: object) -> str:
+        return str(self.CONTINUE)
