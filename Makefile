@@ -6,7 +6,7 @@ BIN := .venv/bin
 
 quickstart: .venv/ready
 	$(BIN)/fedray sweep sweeps/quickstart.yaml
-	$(BIN)/python -m analysis.tables quickstart
+	$(BIN)/fedray tables quickstart
 
 test: .venv/ready lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
@@ -32,27 +32,28 @@ docs: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements.txt -e '.[dev]'
 	touch $@
 
-# An hour and a half on two idle cores; PAIRS=5 for a look. Results go to .fedray/bench and into docs/performance.md.
-# OLD=DIRECTORY: another checkout, whose start is measured beside this one's. Two benchmarks are called by hand: `states`
-# (16 GB of disk) and `quickstart` (asks for another checkout).
+# An hour and a half on two idle cores; PAIRS=5 RESULTS=.fedray/bench for a look. Results go to benchmarks/results and from
+# there into docs/performance.md. OLD=DIRECTORY: another checkout, whose start is measured next to this one's. Two benchmarks
+# are called by hand: `states` (16 GB of disk) and `sweeping.quickstart` (needs another checkout).
+RESULTS ?= benchmarks/results
 PAIRS ?= 20
-BENCH := $(BIN)/python -m tests.benchmarks
+BENCH := $(BIN)/python -m benchmarks
 bench: .venv/ready
-	$(BENCH).overhead --workload w2 --peers --bf16 --no-toga --pairs $(PAIRS) --out .fedray/bench/overhead-w2.json
-	$(BENCH).overhead --workload w1 --peers --bf16 --pairs $(PAIRS) --out .fedray/bench/overhead-w1.json
-	$(BENCH).overhead --workload w0 --peers --pairs $(PAIRS) --out .fedray/bench/overhead-w0.json
-	$(BENCH).step --pairs $(PAIRS) --out .fedray/bench/step.json
-	$(BENCH).kept --pairs $(PAIRS) --out .fedray/bench/kept.json
-	$(BENCH).auto --pairs $(PAIRS) --out .fedray/bench/auto.json
-	$(BENCH).precision --pairs $(PAIRS) --out .fedray/bench/precision.json
-	$(BENCH).sweep_overhead --out .fedray/bench/sweep-1s.json
-	$(BENCH).sweep_overhead --seconds 10 --out .fedray/bench/sweep-10s.json
-	$(BENCH).sweep_overhead --cells 1000 --out .fedray/bench/sweep-1000.json
-	$(BENCH).sweeping.start --out .fedray/bench/sweep-start.json $(if $(OLD),--old $(OLD))
-	$(BENCH).sweeping.per_cell --out .fedray/bench/sweep-per-cell.json
-	$(BENCH).sweeping.growth --out .fedray/bench/sweep-growth.json
-	$(BENCH).sweeping.foreign --out .fedray/bench/sweep-foreign.json
-	$(BENCH).load --pairs $(PAIRS) --out .fedray/bench/load.json
-	$(BENCH).scale --out .fedray/bench/scale.json
-	$(BENCH).traffic --rounds 10 --out .fedray/bench/traffic.json
-	$(BENCH).table .fedray/bench docs/performance.md
+	$(BENCH).overhead --workload w2 --peers --bf16 --no-toga --pairs $(PAIRS) --out $(RESULTS)/overhead-w2.json
+	$(BENCH).overhead --workload w1 --peers --bf16 --pairs $(PAIRS) --out $(RESULTS)/overhead-w1.json
+	$(BENCH).overhead --workload w0 --peers --pairs $(PAIRS) --out $(RESULTS)/overhead-w0.json
+	$(BENCH).step --pairs $(PAIRS) --out $(RESULTS)/step.json
+	$(BENCH).kept --pairs $(PAIRS) --out $(RESULTS)/kept.json
+	$(BENCH).auto --pairs $(PAIRS) --out $(RESULTS)/auto.json
+	$(BENCH).precision --pairs $(PAIRS) --out $(RESULTS)/precision.json
+	$(BENCH).sweeping.useful_work --out $(RESULTS)/sweep-1s.json
+	$(BENCH).sweeping.useful_work --seconds 10 --out $(RESULTS)/sweep-10s.json
+	$(BENCH).sweeping.useful_work --cells 1000 --out $(RESULTS)/sweep-1000.json
+	$(BENCH).sweeping.start --out $(RESULTS)/sweep-start.json $(if $(OLD),--old $(OLD))
+	$(BENCH).sweeping.per_cell --out $(RESULTS)/sweep-per-cell.json
+	$(BENCH).sweeping.growth --out $(RESULTS)/sweep-growth.json
+	$(BENCH).sweeping.foreign --out $(RESULTS)/sweep-foreign.json
+	$(BENCH).load --pairs $(PAIRS) --out $(RESULTS)/load.json
+	$(BENCH).scale --out $(RESULTS)/scale.json
+	$(BENCH).traffic --rounds 10 --out $(RESULTS)/traffic.json
+	$(BENCH).table

@@ -1,16 +1,18 @@
 """Which folders the wheel holds; everything else about the package stands in pyproject.toml.
 
-The sweeps stay at the top of the repository, where people look for them, and are `fedray/sweeps` in the wheel.
+The sweeps and the papers' numbers stay where people look for them, and are `fedray/sweeps` and `fedray/published` in
+the wheel.
 """
 
 from setuptools import find_packages, setup
 
 setup(
-    packages=[*find_packages(include=["fedray*", "analysis*"]), "fedray.sweeps"],
-    package_dir={"fedray.sweeps": "sweeps"},
+    packages=[*find_packages(include=["fedray*"]), "fedray.published", "fedray.sweeps"],
+    package_dir={"fedray.published": "analysis/published", "fedray.sweeps": "sweeps"},
     package_data={
-        "analysis": ["published/*", "templates/*"],
         "fedray": ["py.typed"],
+        "fedray.analysis": ["templates/*"],
+        "fedray.published": ["*"],
         "fedray.sweeps": ["**/*.yaml", "**/*.md"],
     },
 )

@@ -2,8 +2,10 @@
 
 Local training in the plane, as in appendix H: the server's model x is at (0, 0), the minimum of the local loss at
 (1, 1), δ = 0.1, and a client makes 4000 steps of lr 0.01 from x. The local loss is ½ ((w1 - 1)² + δ (w2 - 1)²), the
-proximal loss ½ ||w - x||². Our choice: μ, ρ, and a perturbation of fixed radius ρ. Writes the picture (PNG, PDF), the
-paths (CSV) and the caption.
+proximal loss ½ ||w - x||², the radius of the perturbation is fixed. The figure's caption calls (1, 1) the initial
+weights, the text the minimum, as here (D-123). μ and ρ are not printed: ours. FedProx ends at (1/(1 + μ), δ/(δ + μ)),
+turned to the direction of larger curvature; FedSOL ends ρ short of the minimum, in its direction. Writes the picture
+(PNG, PDF), the paths (CSV) and the caption.
 """
 
 import csv
@@ -16,7 +18,7 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 
-from analysis.drawing.style import axes, save, styled, styles
+from fedray.analysis.plots.style import axes, save, styled, styles
 
 DELTA, LR, STEPS = 0.1, 0.01, 4000
 SERVER, MINIMUM = np.zeros(2), np.ones(2)
@@ -87,8 +89,8 @@ def caption(found: dict[str, np.ndarray]) -> str:
     )
     return (
         f"FedSOL's toy example: {STEPS} local steps of lr {LR:g} from the server's model (0, 0), δ = {DELTA:g}, "
-        "local loss ½ ((w1 - 1)² + δ (w2 - 1)²), proximal loss ½ ||w||². The fixed radius ρ and the values of μ and ρ "
-        f"are our choice. Ends: {ends}.\n"
+        "local loss ½ ((w1 - 1)² + δ (w2 - 1)²), proximal loss ½ ||w||², fixed radius ρ. The values of μ and ρ are our "
+        f"choice. Ends: {ends}.\n"
     )
 
 

@@ -8,14 +8,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.reading.frames import load, log_model, results, run_sweep
     from fedray.algorithms.base import Algorithm, Client, PerClient, Sum
+    from fedray.analysis.data.frames import load, log_model, results, run_sweep
     from fedray.api import simulate
-    from fedray.cluster.kept import connect
+    from fedray.cluster.session import connect
     from fedray.common.errors import Diverged, UserError
     from fedray.engine.result import Result
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Algorithm": "fedray.algorithms.base",
@@ -26,11 +26,11 @@ _HOMES = {
     "Diverged": "fedray.common.errors",
     "UserError": "fedray.common.errors",
     "Result": "fedray.engine.result",
-    "connect": "fedray.cluster.kept",
-    "load": "analysis.reading.frames",
-    "log_model": "analysis.reading.frames",
-    "results": "analysis.reading.frames",
-    "run_sweep": "analysis.reading.frames",
+    "connect": "fedray.cluster.session",
+    "load": "fedray.analysis.data.frames",
+    "log_model": "fedray.analysis.data.frames",
+    "results": "fedray.analysis.data.frames",
+    "run_sweep": "fedray.analysis.data.frames",
 }
 
 __all__ = [

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Client, Forward, Loss, Part, Share
+from fedray.algorithms.base import Client, Forward, Loss, Part, SecondModel, Share
 from fedray.common.descent import Descent, Optimiser
 from fedray.common.errors import UserError
 from fedray.common.rng import generator, torch_draws
@@ -27,7 +27,7 @@ SECOND_BUFFERS = "second_buffers"
 """Name in a client's state of the running statistics of its second model."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Population:
     """What all clients of a run have in common beside the model: samples, classes, the seed of every draw, totals.
 
@@ -42,40 +42,37 @@ class Population:
     counts: Callable[[], np.ndarray] | None = None
 
 
-@dataclass
-class LocalClient:
-    """The view an algorithm has of a client (the contract is `fedray.algorithms.base.Client`)."""
+@dataclass(kw_only=True, eq=False)
+class LocalClient(Client):
+    """A client that trains in this process.
+
+    Attributes:
+        id: which client.
+        population: what it has in common with the others.
+        network: the model, which holds the client's running statistics.
+        indices: its training samples, int64 `(n_i,)`.
+        round: t, from 0.
+        per_epoch: steps of one pass over its samples.
+        optimiser: clipping, weight decay and momentum.
+        shares: which parameters `shared_update` holds.
+        shuffle: whether a pass over its samples (`batches`) is in random order; else in theirs.
+        passes: how often it has called grad or grad_with (`gradients`), full_grad (`full_gradients`), predict
+            (`predictions`) and shard (`full_predictions`).
+    """
 
     id: int
     population: Population
     network: Network
     indices: np.ndarray
-    theta_0: Tensor
-    message: Vectors
-    state: Vectors
     round: int
-    steps: int
     per_epoch: int
-    lr: float
-    momentum: float
-    weight: float
-    first: bool = True
-    batch_size: int = 1
     optimiser: Optimiser = field(default_factory=Optimiser)
-    counted_steps: float = 0.0
-    first_lr: float = 0.0
     shares: Share = "all"
-    theta: Tensor = field(init=False)
-    local: Vectors = field(default_factory=Vectors)
-    step: int = 0
-    x: Tensor = field(init=False)
-    y: Tensor = field(init=False)
-    passes: Counter[str] = field(default_factory=Counter)
-    """Calls of grad or grad_with (`gradients`), full_grad (`full_gradients`) and predict (`predictions`) so far."""
+    shuffle: bool = True
+    passes: Counter[str] = field(default_factory=Counter, init=False)
 
     def __post_init__(self) -> None:
         self.theta = self.theta_0
-        self.counted_steps, self.first_lr = self.counted_steps or self.steps, self.first_lr or self.lr
         self._past_loss: Tensor | None = None
         self._step_loss: Tensor | None = None
         self._update: tuple[Tensor, Tensor] | None = None
@@ -86,8 +83,8 @@ class LocalClient:
         self.received_buffers = self.network.buffers.clone()
 
     @cached_property
-    def second(self) -> "SecondModel":
-        return SecondModel(self)
+    def second(self) -> "LocalSecondModel":
+        return LocalSecondModel(self)
 
     @property
     def loss(self) -> Tensor:
@@ -162,18 +159,18 @@ class LocalClient:
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
         if loss is None:
             return self._differentiate(lambda: self.network.gradient(theta, self.x, self.y, part), plain=True)
-        return self.network.flat(self._gradients(theta, loss, self.network.parts[part]), part)
+        return self.network.flat(self._compute_gradients(theta, loss, self.network.parts[part]), part)
 
     def grad_with(
         self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
         extra = extra.detach().requires_grad_()
-        *gradients, by_extra = self._gradients(
+        *gradients, by_extra = self._compute_gradients(
             theta, lambda forward: loss(forward, extra), [*self.network.trained, extra]
         )
         return self.network.flat(gradients), by_extra
 
-    def _gradients(self, theta: Tensor, loss: Loss, wanted: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _compute_gradients(self, theta: Tensor, loss: Loss, wanted: Sequence[Tensor]) -> tuple[Tensor, ...]:
         def compute() -> tuple[Tensor, tuple[Tensor, ...]]:
             self.network.load(theta)
             self._in_loss = True
@@ -188,8 +185,8 @@ class LocalClient:
         self._refuse_in_loss()
         self.network.train(True)
         # Float buffers (running statistics) follow the first forward pass of a step only.
-        kept = contextlib.nullcontext() if self._passes == 0 else self._buffers_kept()
-        with kept, self._one_sample_explained(len(self.y)):
+        kept = contextlib.nullcontext() if self._passes == 0 else self._keep_buffers()
+        with kept, self._explain_one_sample(len(self.y)):
             value, gradients = compute()
         if self._passes == 0 or (plain and not self._plain_seen):
             self._step_loss = value
@@ -199,19 +196,19 @@ class LocalClient:
         return gradients
 
     @contextlib.contextmanager
-    def _one_sample_explained(self, size: int) -> Iterator[None]:
+    def _explain_one_sample(self, size: int) -> Iterator[None]:
         """Say which key is to be changed where BatchNorm meets a batch of one sample. size: of the batch."""
         try:
             yield
         except ValueError as error:
             if size > 1 or "more than 1 value per channel" not in str(error):
                 raise
-            key, found, advice = self._cause_of_one_sample()
+            key, found, advice = self._find_cause_of_one_sample()
             raise UserError(
                 f"{key}: client {self.id} {found}, and BatchNorm cannot normalise one sample alone; {advice}"
             ) from None
 
-    def _cause_of_one_sample(self) -> tuple[str, str, str]:
+    def _find_cause_of_one_sample(self) -> tuple[str, str, str]:
         """Key, what was found, advice."""
         if self.samples == 1:
             return "partition.min_size", "has 1 sample", "choose 2 or more"
@@ -227,44 +224,44 @@ class LocalClient:
     def full_grad(self, theta: Tensor) -> Tensor:
         total = torch.zeros_like(theta)
         self.network.train(True)
-        with self._buffers_kept(), self._one_sample_explained(self.samples):
+        with self._keep_buffers(), self._explain_one_sample(self.samples):
             self._load(theta)
-            for x, y in self._chunks():
+            for x, y in self._cut_into_chunks():
                 loss = cross_entropy(self.network(x).logits, y, reduction="sum")
                 total += self.network.flat(torch.autograd.grad(loss, self.network.trained, materialize_grads=True))
         self.passes["full_gradients"] += 1
         return total / self.samples
 
     def predict(self, theta: Tensor) -> Output:
-        return self._predict(theta, self._statistics(theta))
+        return self._predict(theta, self._choose_statistics(theta))
 
     def _predict(self, theta: Tensor, statistics: Tensor) -> Output:
         self.passes["predictions"] += 1
         self.network.train(False)
-        with torch.no_grad(), self._at(statistics):
+        with torch.no_grad(), self._use_statistics(statistics):
             self._load(theta)
             return self.network(self.x)
 
-    def _statistics(self, theta: Tensor) -> Tensor:
+    def _choose_statistics(self, theta: Tensor) -> Tensor:
         """The running statistics `(B,)` that belong to theta: the received ones to the model received."""
         return self.received_buffers if theta is self.theta_0 else self.network.buffers
 
     @contextlib.contextmanager
-    def _at(self, statistics: Tensor) -> Iterator[None]:
+    def _use_statistics(self, statistics: Tensor) -> Iterator[None]:
         """Let the network have these running statistics `(B,)` meanwhile."""
         if statistics is self.network.buffers or not statistics.numel():
             yield
             return
-        with self._buffers_kept():
+        with self._keep_buffers():
             self.network.buffers.copy_(statistics)
             yield
 
     def shard(self, theta: Tensor) -> tuple[Output, Tensor]:
         self.passes["full_predictions"] += 1
         self.network.train(False)
-        with torch.no_grad(), self._at(self._statistics(theta)):
+        with torch.no_grad(), self._use_statistics(self._choose_statistics(theta)):
             self._load(theta)
-            outputs, labels = zip(*((self.network(x), y) for x, y in self._chunks()), strict=True)
+            outputs, labels = zip(*((self.network(x), y) for x, y in self._cut_into_chunks()), strict=True)
             taps = tuple(torch.cat(layer) for layer in zip(*(o.taps for o in outputs), strict=True))
             return Output(
                 torch.cat([o.logits for o in outputs]), torch.cat([o.features for o in outputs]), taps
@@ -278,6 +275,7 @@ class LocalClient:
     def batches(self, purpose: str, size: int | None = None, share: float = 1.0) -> Iterator[int]:
         rng = generator(self.population.seed, f"{purpose} batches", self.round, self.id)
         order = rng.permutation(self.samples)[: max(1, round(share * self.samples))]
+        order = order if self.shuffle else np.sort(order)
         step = self.batch_size if size is None else size
         self._pass = purpose, len(order), size
         try:
@@ -288,7 +286,7 @@ class LocalClient:
         finally:
             self._pass = None
 
-    def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def _cut_into_chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         size = -(-self.samples // -(-self.samples // CHUNK))  # about equal: BatchNorm cannot train on a chunk of one
         for start in range(0, self.samples, size):
             yield self.population.samples.batch(self.indices[start : start + size])
@@ -302,17 +300,17 @@ class LocalClient:
             raise RuntimeError("a loss cannot call grad(), full_grad() or predict(): call them before it")
 
     @contextlib.contextmanager
-    def _buffers_kept(self) -> Iterator[None]:
+    def _keep_buffers(self) -> Iterator[None]:
         kept = self.network.buffers.clone()
         yield
         self.network.buffers.copy_(kept)
 
 
-class SecondModel:
-    """Another model in a client: running statistics, random draws and momentum of its own.
+class LocalSecondModel(SecondModel):
+    """The second model of a client that trains in this process.
 
-    Whatever it does leaves the client's first model bit for bit where it would be without. Its running statistics stay
-    with the client from round to round; before its first activity they are those of the run's initial model.
+    Its running statistics stay with the client from round to round; before its first activity they are those of the
+    run's initial model.
     """
 
     def __init__(self, c: LocalClient) -> None:
@@ -323,20 +321,20 @@ class SecondModel:
         self._passes = self._calls = 0
 
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
-        with self._in_place():
+        with self._take_its_place():
             return self._c.grad(theta, loss, part)
 
     def grad_with(
         self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        with self._in_place():
+        with self._take_its_place():
             return self._c.grad_with(theta, extra, loss)
 
     def predict(self, theta: Tensor) -> Output:
         return self._c._predict(theta, self._buffers)
 
     def step(self, theta: Tensor, q: Tensor) -> Tensor:
-        mask = self._c.network.moving("all") if self._c.layout.frozen else None
+        mask = self._c.network.mask_moving("all") if self._c.layout.frozen else None
         return self._descent.step(theta, q, self._c.rate, mask)
 
     def adopt_statistics(self) -> None:
@@ -352,7 +350,7 @@ class SecondModel:
         return Vectors({SECOND_BUFFERS: self._buffers}) if self._buffers.numel() else Vectors()
 
     @contextlib.contextmanager
-    def _in_place(self) -> Iterator[None]:
+    def _take_its_place(self) -> Iterator[None]:
         c, buffers, loss = self._c, self._c.network.buffers.clone(), (self._c._step_loss, self._c._plain_seen)
         count, c._passes = c._passes, self._passes if self._batch is c.x else 0
         c.network.buffers.copy_(self._buffers)

@@ -1,34 +1,28 @@
-"""What a run is: typed, validated, hashable. Unknown or conflicting keys are refused by name before anything starts."""
+"""A run's configuration: typed, validated, hashable. Unknown or conflicting keys are refused by name before a run
+starts.
+"""
 
-import hashlib
-import json
+import pickle
 from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
 from fedray.algorithms import Algorithm, algorithm
-from fedray.algorithms.feddisco import Disco
-from fedray.algorithms.fedexp import Extrapolation
 from fedray.common.component import Component, describe
 from fedray.common.errors import UserError
-from fedray.common.identity import Run
+from fedray.common.identity import hash_of, parts, revision_of, source_digest
 from fedray.common.plugins import refuse_unreachable
-from fedray.common.yaml_files import located_file
 from fedray.datasets import data_source
 from fedray.datasets.base import DataSource
-from fedray.models import model_spec
+from fedray.models import make_model_spec
 from fedray.models.base import ModelSpec
-from fedray.partitions import partition
+from fedray.partitions import make_partition
 from fedray.partitions.base import Partition
 from fedray.sections import Clients, Evaluation, Runtime, Section, Training
 
-NUMERICS = 2
-"""Part of every cell's identity. Raised when the same configuration is meant to give other numbers than before."""
-
-
-IDENTIFYING = ("name", "validation", "source", "revision")
-"""What of the data section enters the identity beside the digest of the arrays."""
+NUMERICS = 1
+"""Part of every cell's identity. Increment when configurations give other numbers than before."""
 
 
 class RunConfig(Section):
@@ -54,12 +48,12 @@ class RunConfig(Section):
     @field_validator("partition", mode="before")
     @classmethod
     def _partition(cls, value: Any) -> Partition:
-        return partition(value)
+        return make_partition(value)
 
     @field_validator("model", mode="before")
     @classmethod
     def _model(cls, value: Any) -> ModelSpec:
-        return model_spec(value)
+        return make_model_spec(value)
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -84,8 +78,7 @@ class RunConfig(Section):
         self.algorithm.check(self.model)
         if self.algorithm.needs_everyone:
             self._refuse_absence()
-        if self.extrapolation and self.algorithm.shares == "none":
-            raise UserError(f"training.server_step: fedexp scales the average; {self.algorithm.name} has none")
+        self._refuse_second_rule()
         if self.evaluation.train and self.algorithm.keeps != "none":
             raise UserError(
                 f"evaluation.train: tests the global model; {self.algorithm.name} has none that could be tested"
@@ -95,7 +88,7 @@ class RunConfig(Section):
         return self
 
     def _refuse_absence(self) -> None:
-        """Raise UserError where a client could be absent from a round."""
+        """Raise UserError if a client could be absent from a round."""
         needs = f"{self.algorithm.name} needs all {self.clients.total} clients in every round"
         if not self.clients.everyone:
             key, found = "cohorts", "rounds with fewer"
@@ -105,30 +98,37 @@ class RunConfig(Section):
         if self.training.on_divergence == "drop":
             raise UserError(f"training.on_divergence: found drop; {needs}")
 
-    @property
-    def disco(self) -> Disco | None:
-        """FedDisco's weights, where the method or `training.aggregation` asks for them."""
-        if isinstance(self.algorithm, Disco):
-            return self.algorithm
-        return self.training.disco if self.training.aggregation == "disco" else None
+    def _refuse_second_rule(self) -> None:
+        """Raise UserError if `training` names a rule that the method has of its own, or that it cannot use."""
+        method = self.algorithm
+        if self.weighing is not method and type(method).weights is not Algorithm.weights:
+            raise UserError(f"training.aggregation: found feddisco; {method.name} has weights of its own")
+        if self.stepping is not method:
+            if method.shares == "none":
+                raise UserError(f"training.server_step: fedexp scales the average; {method.name} has none")
+            if type(method).server_step is not Algorithm.server_step or method.tests_average:
+                raise UserError(f"training.server_step: found fedexp; {method.name} has a server step of its own")
 
     @property
-    def extrapolation(self) -> Extrapolation | None:
-        """FedExP's step, where the method or `training.server_step` asks for it."""
-        if isinstance(self.algorithm, Extrapolation):
-            return self.algorithm
-        return self.training.fedexp if self.training.server_step == "fedexp" else None
+    def weighing(self) -> Algorithm:
+        """Return the method whose `weights` count: that of `training.aggregation`, or the run's."""
+        return self.training.feddisco if self.training.aggregation == "feddisco" else self.algorithm
+
+    @property
+    def stepping(self) -> Algorithm:
+        """Return the method whose `server_step` counts: that of `training.server_step`, or the run's."""
+        return self.training.fedexp if self.training.server_step == "fedexp" else self.algorithm
 
     @property
     def keeps_states(self) -> bool:
-        """`runtime.keep_states`; where it is not given whether the personal models lie in the clients' states."""
+        """Return `runtime.keep_states`; if it is not given, True if the clients' states hold the personal models."""
         if self.runtime.keep_states is not None:
             return self.runtime.keep_states
         return self.algorithm.keeps != "none" or self.algorithm.personal == "kept"
 
     @property
     def channels_last(self) -> bool:
-        """`training.channels_last`; where it is not given what is faster on the device."""
+        """Return `training.channels_last`; if it is not given, the faster layout on the device."""
         if self.training.channels_last is not None:
             return self.training.channels_last
         return self.model.channels_last if self.runtime.torch_device == "cpu" else self.training.precision != "fp32"
@@ -144,7 +144,7 @@ class RunConfig(Section):
             raise describe(error, "", cls) from None
 
     def tags(self) -> dict[str, str]:
-        """What runs are grouped and filtered by in MLflow's UI."""
+        """Return the tags by which MLflow's UI groups and filters runs."""
         return {
             "algorithm": self.algorithm.label(),
             "partition": self.partition.label(),
@@ -154,51 +154,33 @@ class RunConfig(Section):
         }
 
     def resolved(self) -> dict[str, Any]:
-        """Every key with its value, defaults filled in, JSON types only; `parse` of it gives an equal run."""
+        """Return every key with its value, in JSON types, defaults included; `parse` of it gives an equal run."""
         return self.model_dump(mode="json")
 
+    def pack(self) -> bytes:
+        """Return the run for another process of the same call, which neither parses nor checks it again."""
+        return pickle.dumps(self)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "RunConfig":
+        """Return what `pack` packed. Raises UserError if a class of the user's own cannot be imported here."""
+        run: RunConfig = pickle.loads(packed)  # noqa: S301 (from the process that started this one)
+        return run
+
     def identity(self, data_digest: str) -> dict[str, Any]:
-        """What can change a number, and nothing else (`fedray.common.identity`).
-
-        Scheduling, backend, number of actors, checkpointing and paths are left out. The data, an initial state_dict
-        and the source of plug-ins enter by digest.
-        """
-        whole = super().identity_entries(self.resolved())
-        whole["data"] = {key: whole["data"][key] for key in IDENTIFYING if key in whole["data"]}
-        whole["data"]["digest"] = data_digest
-        if self.channels_last:  # a key that came later, whose default depends on model and device
-            whole["training"]["channels_last"] = True
-        self._revise(whole)
-        if self.model.init is not None:
-            whole["model"]["init"] = _file_digest("model.init", self.model.init)
-        return {"numerics": NUMERICS, **whole}
-
-    def _revise(self, whole: dict[str, Any]) -> None:
-        """Enter the revisions of method and probes in this run."""
-        training, personal = self.training, self.evaluation.personal
-        run = Run(
-            self.model.tracks_statistics,
-            personal is not None and any(personal.tuned),
-            training.clip_norm is None and training.weight_decay == training.momentum == 0,
-            training.lr_decay_within != 1,
-        )
-        if revision := self.algorithm.revision_in(run):
-            whole["algorithm"]["revision"] = revision
-        for probe in self.evaluation.probes:
-            if revision := probe.revision_in(run):
-                own = whole["evaluation"].setdefault("probe_sources", {})
-                own.setdefault(probe.name, {})["revision"] = revision
+        """Return everything that can change a number, in JSON types (`fedray.common.identity`)."""
+        found = {"numerics": NUMERICS, **self.identity_entries()}
+        found["data"]["digest"] = data_digest
+        if self.channels_last:  # the default depends on model and device
+            found["training"] = {**found.get("training", {}), "channels_last": True}
+        for part in parts(self):
+            name = part.name if isinstance(part, Component) else type(part).__name__
+            if revision := revision_of(type(part)):
+                found.setdefault("revisions", {})[name] = revision
+            if ":" in name:
+                found.setdefault("sources", {})[name] = source_digest(part.section, name)
+        return found
 
     def cell(self, data_digest: str) -> str:
-        """The cell's hash: 16 hexadecimal digits of the SHA-256 of `identity`."""
-        text = json.dumps(self.identity(data_digest), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _file_digest(key: str, path: str) -> str:
-    try:
-        return hashlib.sha256(located_file(key, path).read_bytes()).hexdigest()
-    except FileNotFoundError:
-        raise UserError(f"{key}: {path} does not exist") from None
-    except OSError as error:
-        raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from None
+        """Return the cell's hash."""
+        return hash_of(self.identity(data_digest))

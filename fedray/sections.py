@@ -5,14 +5,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from fedray.algorithms.feddisco import Disco
-from fedray.algorithms.fedexp import Extrapolation
+from fedray.algorithms.feddisco import FedDisco
+from fedray.algorithms.fedexp import FedExP
 from fedray.common.component import Checked
 from fedray.common.errors import UserError
-from fedray.common.identity import EXCLUDED, Later
+from fedray.common.identity import EXCLUDED
 from fedray.common.options import Allowed
 from fedray.evaluation import registry
 from fedray.evaluation.probe import Probe
+from fedray.runs.last_rounds import last_rounds
 
 SMALLEST_SHARE = 0.0001
 """The smallest part of a CPU or GPU that Ray can hand out."""
@@ -23,7 +24,7 @@ class Section(Checked):
 
 
 class Clients(Section):
-    """Who exists and who takes part in a round."""
+    """The clients, and how many take part in a round."""
 
     total: int = Field(100, gt=0, le=10**7, description="N: number of clients")
     per_round: Annotated[int | float, Allowed("integer in (0, total] or a fraction in (0.0, 1.0]")] = Field(
@@ -55,14 +56,14 @@ class Clients(Section):
 
     @property
     def cohort_size(self) -> int:
-        """M as a number: max(floor(fraction x N), 1) for a fraction."""
+        """Return M as a number: max(floor(fraction x N), 1) for a fraction."""
         if isinstance(self.per_round, float):
             return max(int(self.per_round * self.total + 1e-9), 1)
         return self.per_round
 
     @property
     def everyone(self) -> bool:
-        """Whether all clients take part in every round (those without samples never do)."""
+        """True if all clients take part in every round (clients without samples never do)."""
         if self.cohorts is None:
             return self.cohort_size == self.total
         return all(len(ids) == self.total for ids in self.cohorts)
@@ -72,9 +73,7 @@ class Training(Section):
     """The local optimiser and the server's averaging. lr of round t (from 0) is lr x lr_decay^t."""
 
     rounds: int = Field(100, gt=0, le=10**7)
-    local_epochs: int | None = Field(
-        None, gt=0, le=10**6, description="passes over the client's shard per round; default 5"
-    )
+    local_epochs: int | None = Field(5, gt=0, le=10**6, description="passes over the client's shard per round")
     local_steps: int | None = Field(None, gt=0, le=10**9, description="mini-batches per round, instead of local_epochs")
     batch_size: Annotated[int, Field(gt=0)] | Literal["full"] = Field(
         50, description="samples per batch, or `full` for the whole shard"
@@ -87,20 +86,23 @@ class Training(Section):
     clip_norm: float | None = Field(None, gt=0, description="C: largest norm of a direction, before weight decay")
     clip_scope: Literal["direction", "code"] = Field(
         "direction",
-        description="what C bounds: q, or q less the α y or μ y that FL-Simulator's code adds as weight decay (D-12)",
+        description="the vector that C bounds: q, or q without the α y or μ y that FL-Simulator's code adds as weight "
+        "decay (D-12)",
     )
     server_lr: float = Field(1.0, gt=0, allow_inf_nan=False, description="η_g: scales the averaged update only")
-    aggregation: Literal["uniform", "samples", "batches", "disco"] = Field(
+    aggregation: Literal["uniform", "samples", "batches", "feddisco"] = Field(
         "uniform",
         description="π: weights of the cohort's average, equal, proportional to n_i, to the whole batches in n_i "
-        "(FedGELA's code, D-42), or by how balanced the client's labels are (`disco`, whose options are feddisco's)",
+        "(FedGELA's code, D-42), or FedDisco's",
     )
-    disco: Annotated[Disco, Later()] = Field(Disco(), description="options of `aggregation: disco`: a, b, metric")
-    server_step: Annotated[Literal["average", "fedexp"], Later()] = Field(
-        "average", description="fedexp: the averaged update is extrapolated (`fedexp`, whose options are fedexp's)"
+    feddisco: Annotated[FedDisco, Allowed("options")] = Field(
+        FedDisco(), description="a, b and metric of `aggregation: feddisco`"
     )
-    fedexp: Annotated[Extrapolation, Later()] = Field(
-        Extrapolation(), description="options of `server_step: fedexp`: epsilon, epsilon_scale, test"
+    server_step: Literal["average", "fedexp"] = Field(
+        "average", description="fedexp: FedExP's step along the averaged update"
+    )
+    fedexp: Annotated[FedExP, Allowed("options")] = Field(
+        FedExP(), description="epsilon, epsilon_scale and test of `server_step: fedexp`"
     )
     on_divergence: Literal["stop", "drop"] = Field(
         "stop",
@@ -109,29 +111,29 @@ class Training(Section):
         "(`dropped_clients` counts them)",
     )
 
-    lr_decay_within: Annotated[float, Later()] = Field(
+    lr_decay_within: float = Field(
         1.0,
         gt=0,
         le=1,
         description="factor on η per local epoch within a round (FedACG's code, D-104); methods that divide by K_i η_t "
         "or a sum of rates take the round's η_t all the same",
     )
-    weight_decay_on: Annotated[Literal["all", "weights"], Later()] = Field(
+    weight_decay_on: Literal["all", "weights"] = Field(
         "all", description="weights: parameters called bias are not decayed (FedRep's code, D-115)"
     )
-    nominal_steps: Annotated[bool, Later()] = Field(
+    nominal_steps: Literal[False, "own", "client0"] = Field(
         False,
-        description="SCAFFOLD, FedDC, FedCM, FedTOGA, FedWMSAM and what is built on them divide by epochs x n_i / "
-        "batch size, whole or not, in place of K_i (FL-Simulator, D-23); FedMoSWA, FedNova and Scaffnew count the "
-        "steps made",
+        description="number that SCAFFOLD, FedDC, FedCM, FedTOGA, FedWMSAM and methods built on them divide by "
+        "instead of K_i. own: epochs x n_i / batch size, whole or not; client0: the same with n_0 for every client, as "
+        "FL-Simulator (D-23). FedMoSWA, FedNova and Scaffnew count the steps made",
     )
-    last_batch: Annotated[Literal["keep", "drop"], Later()] = Field(
+    last_batch: Literal["keep", "drop"] = Field(
         "keep",
-        description="drop: an epoch's last batch is left out where it is smaller, but not the only one (FedGELA's "
+        description="drop: an epoch's last batch is left out if it is smaller, unless it is the only one (FedGELA's "
         "code, D-120)",
     )
 
-    precision: Annotated[Literal["fp32", "tf32", "bf16"], Later()] = Field(
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32",
         description="of matrix products and convolutions; parameters, gradients and sums are float32 always. "
         "tf32: CUDA's",
@@ -142,49 +144,73 @@ class Training(Section):
         "that this was measured to speed up (docs/performance.md), on a GPU with tf32 and bf16",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_steps_or_epochs(cls, options: Any) -> Any:
+        if not isinstance(options, Mapping) or options.get("local_epochs") is not None:
+            return options
+        others = {key: value for key, value in options.items() if key != "local_epochs"}
+        return others if others.get("local_steps") is None else {**others, "local_epochs": None}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_old_words(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            if "disco" in value:
+                raise UserError("training.disco: the key is training.feddisco")
+            if value.get("aggregation") == "disco":
+                raise UserError("training.aggregation: found disco; the word is feddisco")
+            if value.get("nominal_steps") is True:
+                raise UserError("training.nominal_steps: found true; the word is own")
+        return value
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.local_epochs is not None and self.local_steps is not None:
             raise UserError("training.local_steps: give either local_steps or local_epochs, not both")
-        if self.aggregation != "disco" and self.disco != Disco():
-            raise UserError(f"training.disco: has options, but training.aggregation is {self.aggregation}")
-        if self.server_step != "fedexp" and self.fedexp != Extrapolation():
+        if self.aggregation != "feddisco" and self.feddisco != FedDisco():
+            raise UserError(f"training.feddisco: has options, but training.aggregation is {self.aggregation}")
+        if self.server_step != "fedexp" and self.fedexp != FedExP():
             raise UserError(f"training.fedexp: has options, but training.server_step is {self.server_step}")
         return self
 
-    def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
-        return super().identity_entries(written) | {"local_epochs": None if self.local_steps else self.epochs}
-
     @property
     def epochs(self) -> int:
-        """local_epochs, 5 where neither epochs nor steps are given."""
-        return self.local_epochs or 5
+        """`local_epochs`; 0 if `local_steps` is given."""
+        return self.local_epochs or 0
 
     def steps(self, samples: int) -> int:
-        """K_i: the mini-batch steps a client with this many samples makes in a round."""
+        """Return K_i: the mini-batch steps in a round of a client with this many samples."""
         if samples == 0:
             return 0
         if self.local_steps is not None:
             return self.local_steps
         return self.epochs * self.steps_per_epoch(samples)
 
-    def counted_steps(self, samples: int) -> float:
-        """K_i where a method divides by it: the steps made, or `nominal_steps`."""
+    def counted_steps(self, samples: int, of_client_0: int) -> float:
+        """Return K_i as methods divide by it: the steps made, or `nominal_steps`.
+
+        Args:
+            samples: of the client.
+            of_client_0: samples of client 0.
+        """
         if not self.nominal_steps or self.local_steps is not None or self.batch_size == "full":
             return self.steps(samples)
-        return self.epochs * samples / self.batch_size
+        return self.epochs * (samples if self.nominal_steps == "own" else of_client_0) / self.batch_size
 
     def steps_per_epoch(self, samples: int) -> int:
-        """The mini-batch steps of one pass over this many samples; at least one, whatever `last_batch` drops."""
+        """Return the mini-batch steps of one pass over this many samples; at least one, even if `last_batch` drops
+        it.
+        """
         size = samples if self.batch_size == "full" else self.batch_size
         return max(samples // size, 1) if self.last_batch == "drop" else -(-samples // size)
 
 
 class Personal(Section):
-    """Personal models, each tested on its client's own test samples. In the last round always."""
+    """Personal models, each tested on its client's own test samples, and always in the last round."""
 
     epochs: Annotated[int | tuple[int, ...], Allowed("integer in [0, ∞), or a list of them")] = Field(
-        10, description="epochs of fine-tuning, for methods whose personal model is a fine-tuned one; or a list"
+        10, description="epochs of fine-tuning, for methods whose personal model is fine-tuned; or a list"
     )
     every: int = Field(50, gt=0, description="rounds between personal evaluations")
     split: Literal["share", "disjoint"] = Field(
@@ -193,7 +219,7 @@ class Personal(Section):
         "class shares (FedSOL)",
     )
 
-    train: Annotated[bool, Later()] = Field(
+    train: bool = Field(
         False, description="also test each personal model on its client's own training samples, not augmented"
     )
 
@@ -206,57 +232,54 @@ class Personal(Section):
 
     @property
     def tuned(self) -> tuple[int, ...]:
-        """The epochs of fine-tuning, ascending."""
+        """Return the epochs of fine-tuning, ascending."""
         return (self.epochs,) if isinstance(self.epochs, int) else tuple(sorted(self.epochs))
 
 
 class Evaluation(Section):
-    """When the global model is tested, and what else is looked at. The last round always is."""
+    """When the global model is tested, and other measurements. The last round is always evaluated."""
 
     every: int = Field(10, gt=0, description="rounds between evaluations")
-    last: int = Field(1, gt=0, description="that many rounds at the end are all evaluated")
-    train: bool = Field(False, description="also the accuracy on the whole training set")
+    last: int = Field(
+        10, gt=0, description="that many rounds at the end are all evaluated; every round of a shorter run"
+    )
+    train: bool = Field(False, description="also log the accuracy on the whole training set")
     personal: Personal | None = Field(None, description="also personal models: `{}`, or its keys")
     probes: tuple[Probe, ...] = Field(
         (),
-        description=f"what else is measured in evaluated rounds (docs/probes.md): {', '.join(registry.PROBES)}, or "
+        description=f"further measurements in evaluated rounds (docs/probes.md): {', '.join(registry.PROBES)}, or "
         "your own as `package.module:Class`; with options `{name: package.module:Class, k: 3}`",
     )
 
     def is_due(self, round: int, rounds: int) -> bool:
-        """Whether a round, from 1, of so many is evaluated."""
+        """Return True if a round, from 1, of this many is evaluated."""
         return round % self.every == 0 or round > rounds - self.last or self.is_personal_due(round, rounds)
 
     def is_personal_due(self, round: int, rounds: int) -> bool:
-        """Whether personal models are tested after a round, from 1, of so many."""
+        """Return True if personal models are tested after a round, from 1, of this many."""
         return self.personal is not None and (round % self.personal.every == 0 or round >= rounds)
+
+    def averaged(self, rounds: int, personal: bool = False) -> tuple[int, ...]:
+        """Return the rounds, of so many, whose tests `last10_*` averages; with `personal` those of personal models."""
+        is_due = self.is_personal_due if personal else self.is_due
+        return tuple(t for t in last_rounds(rounds) if is_due(t, rounds))
 
     @field_validator("probes", mode="before")
     @classmethod
     def _probes(cls, value: Any) -> Any:
-        return registry.probes(value) if isinstance(value, list | tuple) else value
+        return registry.make_probes(value) if isinstance(value, list | tuple) else value
 
     @field_serializer("probes")
     def _written(self, probes: tuple[Probe, ...]) -> list[Any]:
         return [probe.options() if type(probe).model_fields else probe.name for probe in probes]
 
-    def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
-        found = super().identity_entries({key: value for key, value in written.items() if key != "probes"})
-        found["probes"] = [probe.name for probe in self.probes]
-        own = {
-            probe.name: entries
-            for probe in self.probes
-            if (entries := {k: v for k, v in probe.identity_entries(probe.options()).items() if k != "name"})
-        }
-        return found | ({"probe_sources": own} if own else {})
-
 
 class Runtime(Section):
-    """Where it runs. Of these only `device`, `threads`, and on a GPU `deterministic` and `cuda_graph`, can change a
-    number's last bits, so only they identify a cell."""
+    """Where a run computes. Only `device`, `threads` and, on a GPU, `deterministic` and `cuda_graph` can change the
+    last bits of a number, so only they identify a cell."""
 
     backend: Annotated[Literal["inline", "ray"], EXCLUDED] = Field(
-        "ray", description="ray: on Ray where more than one process, a GPU or a cluster is used; inline: never"
+        "ray", description="ray: use Ray for several processes, a GPU or a cluster; inline: never"
     )
     actors: Annotated[Annotated[int, Field(gt=0)] | Literal["auto"], EXCLUDED] = Field(
         1,
@@ -304,24 +327,27 @@ class Runtime(Section):
             raise UserError("runtime.cuda_graph: found true on a CPU, which has no CUDA graphs")
         return self
 
-    def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
-        found = super().identity_entries(written) | {"device": self.torch_device}
-        on_gpu = ("deterministic", "cuda_graph")
-        return {key: value for key, value in found.items() if self.torch_device == "cuda" or key not in on_gpu}
+    def identity_entries(self) -> dict[str, Any]:
+        found = super().identity_entries()
+        if self.torch_device == "cuda":
+            return found | {"device": "cuda"}
+        return {key: value for key, value in found.items() if key == "threads"}
 
     @property
     def actor_count(self) -> int:
-        """How many actors: of `auto` one, until a cell starts (`fedray.cluster.room`)."""
+        """Return the number of actors; one for `auto`, until a cell starts (`fedray.cluster.allocation`)."""
         return 1 if self.actors == "auto" else self.actors
 
     @property
     def gpus(self) -> float:
-        """What one actor asks for: of `auto` a whole one, until it is measured (`fedray.cluster.gpu_sharing`)."""
+        """Return the GPUs that an actor requests; a whole one for `auto`, until it is measured
+        (`fedray.cluster.gpu_sharing`).
+        """
         return 1.0 if self.gpus_per_actor == "auto" else self.gpus_per_actor
 
     @property
     def inline(self) -> "Runtime":
-        """The same with backend inline, where nothing is measured for `gpus_per_actor: auto`."""
+        """Return the same with backend inline, which measures nothing for `gpus_per_actor: auto`."""
         return self.model_copy(update={"backend": "inline", "gpus_per_actor": self.gpus})
 
     @property

@@ -1,10 +1,15 @@
 """What all tests share: one thread per process, and the place of real data, if there is any."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from fedray.cluster.ray_backend import RayBackend
 
 torch.set_num_threads(1)  # results depend on it, and the suite's processes share few cores
 
@@ -26,6 +31,36 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
     return path
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    """A Ray of 8 CPUs and a logical GPU."""
+    import ray
+
+    start_ray(num_cpus=8, num_gpus=1)
+    yield
+    ray.shutdown()
+
+
+def start_ray(**resources: Any) -> None:
+    """Start a Ray of its own for a test."""
+    import ray
+
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    ray.init("local", _node_ip_address="127.0.0.1", **quiet, **resources)
+
+
+@pytest.fixture(scope="module")
+def backends(local_ray: None) -> "Iterator[dict[int, RayBackend]]":
+    """Long-lived actors, shared by all tests of a module: 1, 2 and 3 of them."""
+    from fedray.cluster.ray_backend import RayBackend
+    from fedray.sections import Runtime
+
+    made = {n: RayBackend(Runtime(actors=n, cpus_per_actor=1)) for n in (1, 2, 3)}
+    yield made
+    for backend in made.values():
+        backend.close()
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,4 @@
-"""Cells keep their hashes: `golden_cells.jsonl` holds points as commit 2f53a38 hashed them, one of every sweep and of
-every algorithm, model, partition and section with its options."""
+"""The identity of a cell: what a configuration says beyond the defaults, and how that is hashed."""
 
 import json
 from pathlib import Path
@@ -7,149 +6,146 @@ from typing import Any
 
 import pytest
 
-from fedray.algorithms.feddyn import FedDyn
+from fedray.algorithms import ALGORITHMS
+from fedray.algorithms.feddyn import DynamicRegularisation, FedDyn
 from fedray.config import RunConfig
-from fedray.sweep.grid import Sweep
+from fedray.evaluation.registry import PROBES
+from fedray.models import MODELS
+from fedray.partitions import PARTITIONS
+from fedray.sections import Training
 
-MNIST_COLUMN = {
-    "1f16cb5790f64ec1",
-    "b5742904b8d5f09d",
-    "3337bb59e2ee8065",
-    "21aa1145b40a9113",
-    "7a1c41f12c302042",
-    "3150303c0e214dc3",
-    "4e6007dc056aefce",
-    "3d3399fcde06a3b6",
-    "fe384c4a34127809",
-    "55eaea5548804279",
-    "625daa6307a82932",
-    "802352ecf8249401",
-    "a62a26a5dd00f501",
-    "71874a480ed1056a",
-    "5aa29cf0644039fd",
-    "e619954185fb29b8",
-}
+LEAST = {"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"}
+REQUIRED = {"alpha": 0.5, "classes": 2, "shards": 2}
+"""Values of the options that have no default."""
+MEASURED = {"lambda": "fedsol", "adaptation": "fedgela"}
+"""Probes that not every method admits."""
+MOON = {"name": "fedsol", "proximal": "moon"}
 GOLDEN = [json.loads(line) for line in Path(__file__).with_name("golden_cells.jsonl").read_text().splitlines()]
 
 
-@pytest.fixture(autouse=True)
-def _no_init_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedray.config._file_digest", lambda key, path: "filedigest")
+def identity(**sections: Any) -> dict[str, Any]:
+    return RunConfig.parse(LEAST | sections).identity("d")
 
 
-def test_cells_hashed_by_commit_2f53a38_are_found() -> None:
-    assert len(GOLDEN) == 129
-    changed = [(old, point) for old, point in GOLDEN if RunConfig.parse(point).cell("d") != old]
-    assert not changed, f"{len(changed)} cells have new hashes; first: {changed[:1]}"
+def test_only_what_a_configuration_says_beyond_the_defaults_enters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedray.config.NUMERICS", 7)
+    assert identity() == {
+        "numerics": 7,
+        "data": {"name": "digits", "digest": "d"},
+        "partition": {"name": "iid"},
+        "model": {"name": "mlp"},
+        "algorithm": {"name": "fedavg"},
+    }
+    found = identity(algorithm={"name": "fedprox", "mu": 0.5}, training={"lr": 0.2}, seed=3)
+    assert found == identity() | {"algorithm": {"name": "fedprox", "mu": 0.5}, "training": {"lr": 0.2}, "seed": 3}
 
 
-def test_a_corrected_method_gets_new_hashes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FedDyn, "revision", 1)
-    changed = [point["algorithm"] for old, point in GOLDEN if RunConfig.parse(point).cell("d") != old]
-    names = {name if isinstance(name, str) else name["name"] for name in changed}
-    assert names == {"feddyn", "fedsol"}, "and what is built on it"
-    assert all("feddyn" in str(algorithm) for algorithm in changed)
+SECTIONS = [
+    *({"algorithm": name} for name in ALGORITHMS),
+    *({"model": name} for name in MODELS),
+    *(
+        {"partition": {"name": name} | {key: REQUIRED[key] for key in PARTITIONS[name].required()}}
+        for name in PARTITIONS
+    ),
+    *({"evaluation": {"probes": [name]}, "algorithm": MEASURED.get(name, "fedavg")} for name in PROBES),
+    {"evaluation": {"personal": {}}},
+    {"data": {"name": "digits", "validation": {}}},
+    {"training": {"local_steps": 3}},
+    {"training": {"aggregation": "feddisco", "server_step": "fedexp"}},
+    {"runtime": {"gpus_per_actor": 0.5}},
+]
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=str)
+def test_a_written_default_is_the_same_cell_as_an_unwritten_one(section: dict[str, Any]) -> None:
+    """`resolved` writes every default, of nested sections and components as well."""
+    everyone = {"clients": {"total": 4, "per_round": 4}, "model": "lenet"}
+    config = RunConfig.parse(LEAST | everyone | section)
+    assert RunConfig.parse(config.resolved()).cell("d") == config.cell("d")
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "revised"),
+    ("one", "other"),
     [
-        ("scaffold", False),
-        ({"name": "scaffold", "variates": "samples"}, True),
-        ({"name": "fedgamma", "variates": "samples"}, True),
-        ({"name": "fedlesam-s", "variates": "samples"}, True),
-        ({"name": "fedsol", "proximal": {"name": "scaffold", "variates": "samples"}}, True),
-        ({"name": "fedsol", "proximal": "scaffold"}, False),
-        ("fedas", True),
-        ({"name": "fedrep", "newcomer": "average"}, True),
-        ("fedrep", False),
-        ({"name": "fedala", "layers": 3}, False),
-        ({"name": "fedala", "layers": 4}, True),
-        ({"name": "fedgloss", "rho": 0, "warmup": 2}, True),
-        ({"name": "fedgloss", "rho": 0, "warmup": 1}, False),
-        ({"name": "fedgloss", "rho": 0, "warmup": 2, "start_rho": 0}, False),
-        ({"name": "fedgloss", "rho_l": 0, "warmup": 2}, False),
+        ({"algorithm": "fedavg"}, {"algorithm": {"name": "fedavg"}}),
+        ({"training": {"lr": 1}}, {"training": {"lr": 1.0}}),
+        ({"training": {"local_epochs": 5}}, {"training": {"local_epochs": None}}),
+        ({"training": {"local_steps": 5}}, {"training": {"local_steps": 5, "local_epochs": None}}),
+        ({"model": {"name": "mlp", "hidden": [200]}}, {"model": {"name": "mlp", "hidden": (200,)}}),
+        ({"algorithm": MOON}, {"algorithm": {"name": "fedsol", "proximal": {"name": "moon", "mu": 1}}}),
+        ({"algorithm": MOON}, {"algorithm": MOON | {"perturb": "all"}}),
+        ({"evaluation": {"probes": ["drift"]}}, {"evaluation": {"probes": [{"name": "drift"}]}}),
+        ({"runtime": {"device": "cpu"}}, {"runtime": {"device": "auto", "deterministic": False}}),
+        ({"runtime": {"gpus_per_actor": 1}}, {"runtime": {"gpus_per_actor": 0.5, "device": "cuda"}}),
+        ({"runtime": {"actors": 4, "backend": "inline", "checkpoint_every": 3, "cpus_per_actor": 2}}, {}),
     ],
 )
-def test_only_cells_whose_numbers_were_wrong_have_new_hashes(algorithm: Any, revised: bool) -> None:
-    assert is_revised(algorithm) == revised
-
-
-def is_revised(algorithm: Any, model: Any = "lenet", **sections: Any) -> bool:
-    point = {"data": "digits", "partition": "iid", "model": model, "algorithm": algorithm, **sections}
-    return '"revision": 1' in json.dumps(RunConfig.parse(point).identity("d"))
-
-
-BATCHED = {"name": "resnet18", "norm": "batch"}
+def test_equal_runs_that_are_written_differently_are_one_cell(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert identity(**one) == identity(**other)
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "model", "revised"),
+    ("one", "other"),
     [
-        *((algorithm, BATCHED, True) for algorithm in ("fedntd", "fedavg-kl", "moon", "fedsol", "projection")),
-        *((algorithm, BATCHED, False) for algorithm in ("fedavg", "fedrcl", "feddyn", "ditto")),
-        ({"name": "fedsol", "proximal": "moon"}, BATCHED, True),
-        ({"name": "fedsol", "proximal": "fedprox"}, BATCHED, False),
-        ({"name": "projection", "proximal": "fedprox"}, BATCHED, False),
-        ({"name": "fedsol", "strategy": "A0"}, BATCHED, False),
-        ("fedntd", "lenet", False),
-        ("fedntd", {"name": "resnet18", "norm": "batch_untracked"}, False),
-        ("fedntd", {"name": "mlp", "feature_norm": "batch"}, True),
-        ("fedntd", "efficientnet_b0", True),
-        ("fedntd", "tests.algorithms.test_contract:Normalised", True),
+        ({"clients": {"per_round": 1}}, {"clients": {"per_round": 1.0}}),
+        ({"evaluation": {"personal": {}}}, {}),
+        ({"data": {"name": "digits", "validation": {}}}, {}),
+        ({"algorithm": MOON}, {"algorithm": {"name": "fedsol", "perturb": "all"}}),
+        ({"runtime": {"threads": 2}}, {}),
+        ({"runtime": {"gpus_per_actor": 1}}, {}),
+        ({"runtime": {"gpus_per_actor": 1, "deterministic": False}}, {"runtime": {"gpus_per_actor": 1}}),
+        ({"training": {"channels_last": True}}, {}),
+        ({"evaluation": {"probes": ["drift"]}}, {}),
     ],
 )
-def test_outputs_of_the_received_model_were_wrong_under_running_statistics(
-    algorithm: Any, model: Any, revised: bool
-) -> None:
-    assert is_revised(algorithm, model) == revised
+def test_runs_that_differ_are_different_cells(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert RunConfig.parse(LEAST | one).cell("d") != RunConfig.parse(LEAST | other).cell("d")
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "revised"),
-    [
-        ("ditto", True),
-        ({"name": "ditto", "personal_epochs": 1}, False),
-        ("apfl", True),
-        ("fedrod", True),
-        ("fedavg", False),
-        ("scaffold", False),
-    ],
-)
-def test_second_models_had_the_first_ones_rate_where_that_decays_within_a_round(algorithm: Any, revised: bool) -> None:
-    assert is_revised(algorithm, training={"lr_decay_within": 0.9}) == revised
-    assert not is_revised(algorithm)
+def test_channels_last_enters_as_model_and_device_have_it() -> None:
+    """LeNet prefers channels innermost on a CPU."""
+    assert identity(model="lenet")["training"] == {"channels_last": True}
+    assert identity(model="lenet") == identity(model="lenet", training={"channels_last": True})
+    assert "training" not in identity(model="lenet", training={"channels_last": False})
 
 
-@pytest.mark.parametrize(
-    ("probe", "model", "revised"),
-    [("proximal", BATCHED, True), ("step", BATCHED, True), ("drift", BATCHED, False), ("step", "lenet", False)],
-)
-def test_so_were_those_of_probes(probe: str, model: Any, revised: bool) -> None:
-    assert is_revised("fedavg", model, evaluation={"probes": [probe]}) == revised
+def test_data_enter_by_digest_and_what_is_held_out_of_them() -> None:
+    assert RunConfig.parse(LEAST).cell("d") != RunConfig.parse(LEAST).cell("e")
+    assert identity(data="digits") == identity(data={"name": "digits", "mean": [0.5], "std": [0.5]})
+    held_out = identity(data={"name": "digits", "validation": {"fraction": 0.2}})["data"]
+    assert held_out == {"name": "digits", "digest": "d", "validation": {"fraction": 0.2}}
 
 
-@pytest.mark.parametrize(
-    ("options", "training", "personal", "revised"),
-    [
-        ({}, {"momentum": 0.9}, {}, True),
-        ({}, {"weight_decay": 1e-5}, {}, True),
-        ({}, {"clip_norm": 10}, {"epochs": [0, 1]}, True),
-        ({"inner_lr": 0.01}, {}, {}, True),
-        ({}, {}, {}, False),
-        ({}, {"momentum": 0.9}, {"epochs": 0}, False),
-        ({"inner_lr": 0.01}, {"momentum": 0.9}, None, False),
-    ],
-)
-def test_perfedavg_is_revised_where_its_fine_tuning_was_not_plain(
-    options: dict[str, Any], training: dict[str, Any], personal: dict[str, Any] | None, revised: bool
-) -> None:
-    found = is_revised({"name": "perfedavg", **options}, training=training, evaluation={"personal": personal})
-    assert found == revised
-    assert not is_revised("fedavg", training=training, evaluation={"personal": personal})
+def test_an_initial_model_enters_by_its_content(tmp_path: Path) -> None:
+    for name, content in {"one": b"a", "same": b"a", "other": b"b"}.items():
+        (tmp_path / name).write_bytes(content)
+    one, same, other = (identity(model={"name": "mlp", "init": str(tmp_path / k)}) for k in ("one", "same", "other"))
+    assert one == same != other
 
 
-def test_the_trained_cells_of_fedsols_mnist_column_are_found() -> None:
-    """As commit f4f0a49 hashed them, for data with the digest `d`; cells of this sweep have been trained."""
-    sweep = Sweep.load(Path(__file__).parents[1] / "sweeps" / "fedsol" / "mnist_column.yaml")
-    assert MNIST_COLUMN - {RunConfig.parse(point).cell("d") for point in sweep.points()} == set()
+def test_a_revision_enters_the_cells_of_a_class_and_of_what_is_built_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithms: list[Any] = ["fedavg", "feddyn", "fedtoga", {"name": "fedsol", "proximal": "feddyn"}, "fedsol"]
+    before = [identity(algorithm=one) for one in algorithms]
+    assert not any("revisions" in one for one in before)
+    monkeypatch.setattr(DynamicRegularisation, "revision", 1)
+    monkeypatch.setattr(FedDyn, "revision", 2)
+    found = [identity(algorithm=one).get("revisions") for one in algorithms]
+    assert found == [None, {"feddyn": 3}, {"fedtoga": 1}, {"feddyn": 3}, None]
+
+
+def test_a_revision_of_a_section_enters_also_where_all_is_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Training, "revision", 2)
+    assert identity()["revisions"] == {"Training": 2}
+
+
+def test_a_packed_run_is_the_same_run() -> None:
+    """`pack` is how a trial and an actor get it: neither parses it again."""
+    for _, point in GOLDEN:
+        run = RunConfig.parse(point)
+        assert RunConfig.unpack(run.pack()) == run
+
+
+def test_cells_keep_their_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As 0.2 hashes them: cells of one section and kind of value each. Other hashes leave finished cells unfound."""
+    monkeypatch.setattr("fedray.config.NUMERICS", 1)
+    assert {cell: RunConfig.parse(point).cell("d") for cell, point in GOLDEN} == {cell: cell for cell, _ in GOLDEN}

@@ -14,7 +14,7 @@ from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.base import Algorithm
 from fedray.common.component import as_written
 from fedray.common.options import allowed
-from fedray.engine.cost import Cost, cost
+from fedray.engine.cost import Cost, measure_cost
 
 INTRODUCTION = """\
 # Algorithms
@@ -41,7 +41,7 @@ free.
 
 def page() -> str:
     """The whole page, Markdown."""
-    kinds = {name: (kind, cost(kind())) for name, kind in ALGORITHMS.items()}
+    kinds = {name: (kind, measure_cost(kind())) for name, kind in ALGORITHMS.items()}
     head = ["| method | idea | down | up | client | server | gradients |", "|---|---|---|---|---|---|---|"]
     rows = [
         f"| [{name}](#{name}) | {_cell(kind.idea)} | {' | '.join(_multiples(found))} |"
@@ -84,8 +84,7 @@ def entry(kind: type[Algorithm], found: Cost) -> str:
 
 
 def _option(name: str, field: FieldInfo) -> str:
-    default = field.default.name if isinstance(field.default, Algorithm) else field.default
-    default = str(default).lower() if isinstance(default, bool) else as_written(default)
+    default = str(field.default).lower() if isinstance(field.default, bool) else as_written(field.default)
     extra = field.json_schema_extra
     paper: Any = extra.get("paper", {}) if isinstance(extra, Mapping) else {}
     values = "; ".join(

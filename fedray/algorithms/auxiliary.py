@@ -53,7 +53,6 @@ def others(logits: Tensor, y: Tensor) -> Tensor:
 class FedNTD(AuxiliaryLoss):
     """q = ∇ [CE + β τ² KL(softmax(z_g/τ) || softmax(z/τ))], both without the true class's logit; z_g: logits at x."""
 
-    compares_with_received = True
     name = "fedntd"
     paper = "Lee et al., Preservation of the global knowledge by not-true distillation, NeurIPS 2022, eq. 5"
     idea = "distils the global model's view of the not-true classes"
@@ -76,7 +75,6 @@ class FedAvgKL(AuxiliaryLoss):
     The KL base of FedSOL's table 1 and strategy A5 of its table 10. No factor τ² (D-33).
     """
 
-    compares_with_received = True
     name = "fedavg-kl"
     paper = "Lee et al., FedSOL, CVPR 2024, table 1 (KL, base)"
     idea = "distils the global model"
@@ -101,7 +99,6 @@ class MOON(AuxiliaryLoss):
     running statistics that their model had.
     """
 
-    compares_with_received = True
     name = "moon"
     paper = "Li et al., Model-contrastive federated learning, CVPR 2021, algorithm 1"
     idea = "pulls features to the global model's, away from the previous local one's"

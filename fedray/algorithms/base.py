@@ -4,8 +4,8 @@ An algorithm is its hyper-parameters (a frozen pydantic model, so `algorithm.rho
 and a few small functions. The engine calls them in this order:
 
     server                                     each client of the cohort                    server
-    broadcast, message, -> theta, message ->   begin, [direction, rate -> step] x K_i,   -> aggregate, reply
-    drawn_steps                                upload
+    weights, broadcast,                        begin, [direction, rate -> step] x K_i,      server_step,
+    message, drawn_steps -> theta, message ->  upload                                    -> aggregate, reply
 
 Before all that `initial` makes x⁰. What is averaged and what each client keeps is declared (`shares`, `keeps`), and so
 is what a client's personal model is (`personal`, `adapt`, `prepare`, `personal_logits`); the engine does the rest.
@@ -24,11 +24,13 @@ What a method is given and what it gives is in `fedray.algorithms.exchange`; a m
 
 from typing import ClassVar, Literal
 
+import numpy as np
 from pydantic import ConfigDict
 from torch import Tensor
 
 from fedray.algorithms.exchange import (
     Client,
+    Cohort,
     Forward,
     Loss,
     ParameterGroup,
@@ -50,6 +52,7 @@ from fedray.models.network import Layout, Output
 __all__ = [
     "Algorithm",
     "Client",
+    "Cohort",
     "Forward",
     "Loss",
     "ParameterGroup",
@@ -130,6 +133,10 @@ class Algorithm(Component):
         """
         return None
 
+    def weights(self, cohort: Cohort) -> np.ndarray | None:
+        """π_i of the clients of a round, float64 `(M,)`, summing to 1; None for those of `training.aggregation`."""
+        return None
+
     def begin(self, c: Client) -> None:
         """Before a client's first step: prepare `c.local`."""
 
@@ -165,6 +172,15 @@ class Algorithm(Component):
     def upload(self, c: Client) -> Uploads:
         """After the last step: new `c.state`, and uploads beside the update (which the engine sends itself)."""
         return {}
+
+    @property
+    def tests_average(self) -> bool:
+        """Whether the mean of the last two iterates is tested, instead of the last."""
+        return False
+
+    def server_step(self, server: Server, got: Received) -> float:
+        """What η_g is multiplied by in this round, before `aggregate`."""
+        return 1.0
 
     def aggregate(self, server: Server, got: Received) -> None:
         """New `server.theta` and `server.state` from the reduced uploads."""

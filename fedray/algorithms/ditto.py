@@ -1,13 +1,12 @@
 """Clients that train a second, personal model beside the shared one: Ditto and APFL."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Algorithm, Client, Forward, Uploads, Vectors
-from fedray.common.identity import Later, Run
 
 
 class PersonalBeside(Algorithm):
@@ -61,10 +60,6 @@ class Ditto(PersonalBeside):
         json_schema_extra={"paper": {"PFLlib, FL-bench": 1}},
     )
 
-    def revision_in(self, run: Run) -> int:
-        """1 more where the rate of v's steps, made along with x's, did not decay within a round."""
-        return super().revision_in(run) + int(run.decays_within and self.personal_epochs is None)
-
     def begin(self, c: Client) -> None:
         super().begin(c)
         for epoch in range(self.personal_epochs or 0):
@@ -106,13 +101,9 @@ class APFL(PersonalBeside):
         json_schema_extra={"paper": {"APFL": [0.25, 0.5, 0.75]}},
     )
     adaptive: bool = Field(False, description="each client learns its a (D-62)")
-    mix: Annotated[Literal["parameters", "logits"], Later()] = Field(
+    mix: Literal["parameters", "logits"] = Field(
         "parameters", description="what a mixes: the parameters of v and y, or their logits (D-61)"
     )
-
-    def revision_in(self, run: Run) -> int:
-        """1 more where the rate of v and a did not decay within a round."""
-        return super().revision_in(run) + int(run.decays_within)
 
     def client_state(self, theta: Tensor) -> Vectors:
         state = super().client_state(theta)

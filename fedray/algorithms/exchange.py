@@ -4,10 +4,12 @@ The contract is that of `fedray.algorithms.base`. All vectors are float32 `(P,)`
 said otherwise.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from fedray.common.vectors import Vectors
@@ -58,12 +60,23 @@ class PerClient:
 Uploads = Mapping[str, Sum | PerClient]
 
 
+@dataclass(frozen=True)
+class Cohort:
+    """The clients of a round, ascending by id, before they train.
+
+    samples: n_i, int64 `(M,)`. count_labels(): n_ic, samples of each client in each class, int64 `(M, C)`.
+    """
+
+    samples: np.ndarray
+    count_labels: Callable[[], np.ndarray]
+
+
 @dataclass
 class Server:
     """What the server knows when it aggregates.
 
     theta: x, the global model. state: the algorithm's own vectors. clients: N. cohort: M, the clients that took part.
-    round: t, from 0. lr: η_t, the local learning rate of this round. server_lr: η_g.
+    round: t, from 0. lr: η_t, the local learning rate of this round. server_lr: η_g. first_lr: η_0.
     """
 
     theta: Tensor
@@ -74,37 +87,45 @@ class Server:
     round: int = 0
     lr: float = 0.0
     server_lr: float = 1.0
+    first_lr: float = 0.0
 
 
-class SecondModel(Protocol):
+class SecondModel(ABC):
     """Another model in a client, with running statistics, random draws (dropout) and momentum of its own.
 
     Whatever is done with it leaves the first model bit for bit where it would be without. Its parameters are a vector
     that the method keeps in `c.state`; its running statistics the engine keeps.
     """
 
+    @abstractmethod
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
         """As `Client.grad`, for the second model at theta `(P,)`."""
 
+    @abstractmethod
     def grad_with(
         self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
         """As `Client.grad_with`, for the second model at theta `(P,)`."""
 
+    @abstractmethod
     def predict(self, theta: Tensor) -> Output:
         """As `Client.predict`, with the second model's running statistics."""
 
+    @abstractmethod
     def step(self, theta: Tensor, q: Tensor) -> Tensor:
         """The canonical step (clip, weight decay, momentum, η_k) from theta `(P,)` along q `(P,)`; the new theta."""
 
+    @abstractmethod
     def adopt_statistics(self) -> None:
         """Take over the first model's running statistics as they are now."""
 
+    @abstractmethod
     def use(self, theta: Tensor) -> None:
         """In `prepare`: test theta `(P,)` with the second model's running statistics as the personal model."""
 
 
-class Client(Protocol):
+@dataclass(kw_only=True, eq=False)
+class Client(ABC):
     """What a local step sees.
 
     theta_0: x, the parameters received. theta: y, the current ones. message: what the server broadcasts beside theta.
@@ -117,13 +138,13 @@ class Client(Protocol):
     """
 
     theta_0: Tensor
-    theta: Tensor
+    theta: Tensor = field(init=False)
     message: Vectors
     state: Vectors
-    local: Vectors
-    x: Tensor
-    y: Tensor
-    step: int
+    local: Vectors = field(default_factory=Vectors, init=False)
+    x: Tensor = field(init=False)
+    y: Tensor = field(init=False)
+    step: int = field(default=0, init=False)
     steps: int
     lr: float
     momentum: float
@@ -134,57 +155,71 @@ class Client(Protocol):
     first: bool
 
     @property
+    @abstractmethod
     def second(self) -> SecondModel:
         """The client's second model; it starts with the run's initial running statistics."""
 
     @property
+    @abstractmethod
     def total_clients(self) -> int:
         """N."""
 
     @property
+    @abstractmethod
     def total_samples(self) -> int:
         """Σ n_j over all clients."""
 
     @property
+    @abstractmethod
     def rate(self) -> float:
         """η_k of this local step, by `Algorithm.rate` and `training.lr_decay_within`; η_t before the first one."""
 
     @property
+    @abstractmethod
     def epoch(self) -> int:
         """Whole passes over the shard that were made before this step."""
 
     @property
+    @abstractmethod
     def epochs(self) -> int:
         """Passes that the round will make, the last one perhaps not whole."""
 
     @property
+    @abstractmethod
     def layout(self) -> Layout:
         """Which slice of theta is what."""
 
     @property
+    @abstractmethod
     def samples(self) -> int:
         """n_i: training samples of this client."""
 
     @property
+    @abstractmethod
     def counts(self) -> Tensor:
         """n_ic: training samples of this client in each class, float32 `(C,)`."""
 
     @property
+    @abstractmethod
     def all_counts(self) -> Tensor:
         """n_jc: training samples of every client in each class, float32 `(N, C)`; what a method shares beforehand."""
 
     @property
+    @abstractmethod
     def update(self) -> Tensor:
         """u_i = theta - theta_0."""
 
     @property
+    @abstractmethod
     def shared_update(self) -> Tensor:
         """u_i of the shared parameters alone (`Algorithm.shares`), in theta's order: what the engine sends."""
 
     @property
+    @abstractmethod
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input."""
 
+    @abstractmethod
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
         """Mini-batch gradient at `theta` of the mean loss (default: cross-entropy), without weight decay or clip.
 
@@ -192,14 +227,17 @@ class Client(Protocol):
         changes it.
         """
 
+    @abstractmethod
     def grad_with(
         self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
         """As `grad`, and the gradient by `extra`, of any shape, which the loss receives as its second argument."""
 
+    @abstractmethod
     def full_grad(self, theta: Tensor) -> Tensor:
         """Gradient at `theta` of the mean cross-entropy over all of this client's samples."""
 
+    @abstractmethod
     def predict(self, theta: Tensor) -> Output:
         """Output on the batch at `theta`, without gradient, in evaluation mode.
 
@@ -207,6 +245,7 @@ class Client(Protocol):
         with them; at any other theta the present ones, which every step moves.
         """
 
+    @abstractmethod
     def batches(self, purpose: str, size: int | None = None, share: float = 1.0) -> Iterator[int]:
         """One pass over the shard in `begin`, `upload` or `prepare`: `for _ in c.batches("alignment"): c.grad(...)`.
 
@@ -221,19 +260,24 @@ class Client(Protocol):
             The number of the batch, from 0.
         """
 
+    @abstractmethod
     def draw(self) -> tuple[Tensor, Tensor]:
         """Another batch x, y of this step, drawn from the shard without repetition, of the size of the first.
 
         Every call gives one of its own.
         """
 
+    @abstractmethod
     def shard(self, theta: Tensor) -> tuple[Output, Tensor]:
         """Output on all of this client's samples, not augmented, at `theta`, and their labels; else as `predict`."""
 
 
 @dataclass(frozen=True)
 class Received:
-    """The uploads of a round by name: a Sum's sum, a PerClient's stack `(M, ...)`; `update` is U = Σ_i π_i u_i."""
+    """The uploads of a round by name: a Sum's sum, a PerClient's stack `(M, ...)`.
+
+    `update` is U = Σ_i π_i u_i, 0 outside the shared parameters; `shared_update` holds these alone.
+    """
 
     sums: Vectors = field(default_factory=Vectors)
 

@@ -40,11 +40,6 @@ class FedALA(Algorithm):
     )
     start_epochs: int = Field(10, gt=0, description="passes when W is learnt for the first time (D-70)")
 
-    @property
-    def revision(self) -> int:  # type: ignore[override]
-        """1 from 4 layers on: with so many more than the model has, some were left out that should have been mixed."""
-        return int(self.layers > 3)
-
     def begin(self, c: Client) -> None:
         if not c.first:
             self.mix(c)

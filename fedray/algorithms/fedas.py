@@ -24,8 +24,9 @@ class FedAS(Algorithm):
 
     Readings: each client aligns a copy, where the authors' code hands on what the client before it aligned (D-77); F_i
     is the code's, which grows with the number of batches, here in training mode (D-78); the alignment is per sample
-    (D-79). Running statistics are the received ones while a client aligns and where its last body is used. a = 0 with
-    F_i = n_i is FedPer. The paper was read as an abstract; Fisher and alignment follow the code [S].
+    (D-79); a newcomer aligns with the model received, in the code with x⁰ (D-124). Running statistics are the received
+    ones while a client aligns and when its last body is used. a = 0 with F_i = n_i is FedPer. The paper was read as an
+    abstract; Fisher and alignment follow the code [S].
     """
 
     name = "fedas"
@@ -36,7 +37,6 @@ class FedAS(Algorithm):
     keeps = "head"
     personal = "kept"
     generic = False
-    revision = 1
     align_lr: float = Field(
         0.01,
         ge=0,

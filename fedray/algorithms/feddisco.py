@@ -1,17 +1,27 @@
-"""FedDisco: clients whose labels are far from balanced weigh less; a setting, and a name for FedAvg with it."""
+"""FedDisco: clients whose labels are far from balanced weigh less. A method, and an average for any other."""
 
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from fedray.algorithms.base import Algorithm
-from fedray.common.component import Checked
+from fedray.algorithms.base import Algorithm, Cohort
 
 
-class Disco(Checked):
-    """Weights π_i ∝ max(0, p_i - a d_i + b): p_i = n_i/Σ n over the cohort, d_i: how unbalanced the labels are."""
+class FedDisco(Algorithm):
+    """q = g(y); x <- x + η_g Σ π_i u_i with π_i ∝ max(0, p_i - a d_i + b), p_i = n_i/Σ n over the cohort.
 
+    FedAvg with `training.aggregation: feddisco`, which combines with every method that averages. d_i is the distance
+    between the client's class shares and balanced ones, in `metric`; the server knows it from the labels' counts, one
+    number per client. Everything that π weighs, running statistics and training loss included, follows these weights.
+    Readings: the distance is not divided by its sum but for kl, as in the code (D-84); if no weight is positive they
+    are p, where the code fails (D-85). The metric of the paper's tables and its grids of a and b were not read again
+    [S].
+    """
+
+    name = "feddisco"
+    paper = "Ye et al., FedDisco: federated learning with discrepancy-aware collaboration, ICML 2023"
+    idea = "clients with unbalanced labels weigh less"
     a: float = Field(
         0.5, ge=0, description="weight of the discrepancy", json_schema_extra={"paper": {"FedDisco's code": 0.5}}
     )
@@ -23,23 +33,16 @@ class Disco(Checked):
         description="d_i of the client's class shares and 1/C; kl is divided by its sum over the cohort (D-84)",
     )
 
-    def weights(self, counts: np.ndarray) -> np.ndarray:
-        """π of a cohort.
-
-        Args:
-            counts: int64 `(M, C)`, samples of each client of the cohort in each class.
-
-        Returns:
-            float64 `(M,)`, summing to 1; p where no weight would be positive (D-85).
-        """
-        sizes = counts.sum(1)
+    def weights(self, cohort: Cohort) -> np.ndarray:
+        """Return p if no weight would be positive (D-85)."""
+        sizes = cohort.samples
         p = sizes / sizes.sum()
-        raw = np.maximum(0.0, p - self.a * self.discrepancies(counts / sizes[:, None]) + self.b)
+        raw = np.maximum(0.0, p - self.a * self._discrepancies(cohort.count_labels() / sizes[:, None]) + self.b)
         result: np.ndarray = raw / raw.sum() if raw.sum() > 0 else p
         return result
 
-    def discrepancies(self, shares: np.ndarray) -> np.ndarray:
-        """d `(M,)` of class shares `(M, C)`."""
+    def _discrepancies(self, shares: np.ndarray) -> np.ndarray:
+        """Return d `(M,)` of class shares `(M, C)`."""
         classes = shares.shape[1]
         apart: np.ndarray = shares - 1 / classes
         if self.metric == "l2":
@@ -53,19 +56,3 @@ class Disco(Checked):
             found = divergence / max(divergence.sum(), 1e-300)
         result: np.ndarray = found
         return result
-
-
-class FedDisco(Disco, Algorithm):
-    """q = g(y); x <- x + η_g Σ π_i u_i with π_i ∝ max(0, p_i - a d_i + b), p_i = n_i/Σ n over the cohort.
-
-    FedAvg with `training.aggregation: disco`, which combines with every method that averages; here
-    `training.aggregation` itself has no influence. d_i is the distance between the client's class shares and balanced
-    ones, in `metric`; the server knows it from the labels' counts, one number per client. Everything that π weighs,
-    running statistics and training loss included, follows these weights. Readings: the distance is not divided by its
-    sum but for kl, as in the code (D-84); where no weight is positive they are p, where the code fails (D-85). The
-    metric of the paper's tables and its grids of a and b were not read again [S].
-    """
-
-    name = "feddisco"
-    paper = "Ye et al., FedDisco: federated learning with discrepancy-aware collaboration, ICML 2023"
-    idea = "clients with unbalanced labels weigh less"

@@ -1,12 +1,11 @@
 """Dynamic regularisation: each client keeps H_i, the sum of its updates, and the server adds the mean of all H_i."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads, Vectors
-from fedray.common.identity import Later
 
 
 class DynamicRegularisation(Proximal):
@@ -105,7 +104,7 @@ class FedDC(DynamicRegularisation):
     scaling: Literal["constant", "samples"] = Field(
         "constant", description="samples: α/w_i, c/w_i and w_i Δc_i, as in the authors' code (D-17)"
     )
-    variate_lr: Annotated[Literal["round", "first"], Later()] = Field(
+    variate_lr: Literal["round", "first"] = Field(
         "round", description="η in the variates: the round's, or the first round's, as in the authors' code (D-23)"
     )
 

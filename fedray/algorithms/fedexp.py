@@ -1,17 +1,25 @@
-"""FedExP: the server extrapolates along the average update. A setting of training, and a name for FedAvg with it."""
+"""FedExP: the server extrapolates along the average update. A method, and a server step of any other that averages."""
 
 from typing import Literal
 
 from pydantic import Field
-from torch import Tensor
 
-from fedray.algorithms.base import Algorithm
-from fedray.common.component import Checked
+from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads
 
 
-class Extrapolation(Checked):
-    """The step of FedExP: η_g is multiplied by max(1, Σ π_i ||u_i||²/(2 (||U||² + ε_t))), U = Σ π_i u_i."""
+class FedExP(Algorithm):
+    """q = g(y); x <- x + η_g max(1, Σ π_i ||u_i||²/(2 (||U||² + ε_t))) U, ε_t = ε (η_t/η_0)².
 
+    FedAvg with `training.server_step: fedexp`, which combines with every method that averages. Up goes one number
+    beside u_i. Tested is the mean of the last two iterates (in round 1 the first), training goes on from the last
+    (D-82). Readings: ε as in the paper, without the code's factor M (D-80); π_i in U and in the mean of squares, where
+    the paper is uniform (D-81). The authors' "fedavgm(exp)" never applies its momentum (D-83). The grid of ε and its
+    decay were not read again in the paper [M].
+    """
+
+    name = "fedexp"
+    paper = "Jhunjhunwala, Wang and Joshi, FedExP: speeding up federated averaging via extrapolation, ICLR 2023"
+    idea = "a server step that grows when the clients' updates disagree"
     epsilon: float = Field(
         1e-3,
         ge=0,
@@ -25,33 +33,15 @@ class Extrapolation(Checked):
         "average", description="the model that is tested: the mean of the last two iterates, or the last (D-82)"
     )
 
-    def factor(self, squares: Tensor, update: Tensor, decay: float, cohort: int) -> float:
-        """What η_g is multiplied by.
+    @property
+    def tests_average(self) -> bool:
+        return self.test == "average"
 
-        Args:
-            squares: Σ π_i ||u_i||², one number.
-            update: U of the shared parameters `(S,)`.
-            decay: η_t/η_0; ε_t = ε decay² (D-80).
-            cohort: M.
+    def upload(self, c: Client) -> Uploads:
+        return {"squared_norm": Sum(c.shared_update.square().sum(), c.weight)}
 
-        Returns:
-            At least 1, which is FedAvg's step.
-        """
-        epsilon = self.epsilon * decay**2 * (1 if self.epsilon_scale == "one" else cohort)
-        below = 2 * (float(update.double().square().sum()) + epsilon)
-        return max(1.0, float(squares) / below) if below else 1.0
-
-
-class FedExP(Extrapolation, Algorithm):
-    """q = g(y); x <- x + η_g max(1, Σ π_i ||u_i||²/(2 (||U||² + ε_t))) U, ε_t = ε (η_t/η_0)².
-
-    FedAvg with `training.server_step: fedexp`, which combines with every method that averages. Up goes one number
-    beside u_i. Tested is the mean of the last two iterates (in round 1 the first), training goes on from the last
-    (D-82). Readings: ε as in the paper, without the code's factor M (D-80); π_i in U and in the mean of squares, where
-    the paper is uniform (D-81). The authors' "fedavgm(exp)" never applies its momentum (D-83). The grid of ε and its
-    decay were not read again in the paper [M].
-    """
-
-    name = "fedexp"
-    paper = "Jhunjhunwala, Wang and Joshi, FedExP: speeding up federated averaging via extrapolation, ICLR 2023"
-    idea = "a server step that grows when the clients' updates disagree"
+    def server_step(self, server: Server, got: Received) -> float:
+        decay = server.lr / server.first_lr
+        epsilon = self.epsilon * decay**2 * (1 if self.epsilon_scale == "one" else server.cohort)
+        below = 2 * (float(got.shared_update.double().square().sum()) + epsilon)
+        return max(1.0, float(got.squared_norm) / below) if below else 1.0

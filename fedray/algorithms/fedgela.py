@@ -1,8 +1,6 @@
 """FedGELA: a fixed classifier for everyone, adapted to each client's classes; its halves FedGE and LA-only."""
 
-import hashlib
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -13,8 +11,8 @@ from torch.nn.functional import cross_entropy
 from fedray.algorithms.base import Client, Forward, ParameterGroup
 from fedray.algorithms.linear_head import Gamma, LinearHead, Q, Unbiased, counts, normalised, phi
 from fedray.common.errors import UserError, one_line
-from fedray.common.identity import Later
-from fedray.common.yaml_files import located
+from fedray.common.identity import FILE
+from fedray.common.yaml_files import located_file
 from fedray.models.network import Layout, Output
 
 PAPER = "Fan et al., Federated learning with bilateral curation for partially class-disjoint data, NeurIPS 2023"
@@ -38,7 +36,7 @@ def read_simplex(path: str) -> Tensor:
         UserError: The file cannot be read, or holds something else than a matrix of numbers.
     """
     try:
-        rows = np.load(located("algorithm.simplex", path), allow_pickle=False)
+        rows = np.load(located_file("algorithm.simplex", path), allow_pickle=False)
         if rows.ndim != 2 or not np.isfinite(rows).all():
             raise ValueError(f"it holds {rows.dtype} {rows.shape}")
     except (OSError, ValueError, TypeError) as error:
@@ -72,18 +70,12 @@ class FedGE(LinearHead):
         description="E_W: squared length of a class vector",
         json_schema_extra={"paper": {"figure 4, powers of ten": "10e3 to 10e6"}},
     )
-    feature_norm: Annotated[Literal["length", "model"], Later()] = Field(
+    feature_norm: Literal["length", "model"] = Field(
         "length", description="h to length 1, or as the model gives it (the code: model.feature_norm batch, D-37)"
     )
-    simplex: Annotated[str | None, Later()] = Field(
+    simplex: Annotated[str | None, FILE] = Field(
         None, description="path of a .npy file with the class vectors m_c as rows; default drawn by the run's seed"
     )
-
-    def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
-        found = super().identity_entries(written)
-        if self.simplex is not None:  # by what the file holds, not by where it is
-            found["simplex"] = hashlib.sha256(read_simplex(self.simplex).numpy().tobytes()).hexdigest()
-        return found
 
     def check_built(self, layout: Layout, tokens: bool) -> None:
         super().check_built(layout, tokens)
@@ -140,7 +132,7 @@ class FedGELA(FedGE):
     paper = f"{PAPER}, eq. 5"
     idea = "FedGE, and each client's classifier scaled to its classes"
     phi: Q = Field("x", description="Q of Φ_kc: the share of the class, its exponential or its root")
-    gamma: Annotated[Gamma, Later()] = Field(
+    gamma: Gamma = Field(
         "client", description="γ: of each client by itself, or of each class from all clients' Q_k (table 6)"
     )
     softmax: Literal["all", "present"] = Field("all", description="classes in the local softmax: as the code, or eq. 5")

@@ -17,9 +17,9 @@ class FedGloSS(DynamicRegularisation):
     duals s_i. Radii above 0 grow linearly from `start_rho` over the first `warmup` rounds.
 
     Readings: the server's warm-up ends at its own ρ, where the code's ends at the client's (D-86); the mean of H_i is
-    over N, where the code divides by N M (`dual_divisor: product`, D-87); the anchor is the model received, where the
-    code takes it anew in each epoch (D-88). ρ = 0 is FedSpeed, both radii 0 FedDyn. The paper was read in summaries and
-    code.
+    over N, where the code divides by N M (`dual_divisor: product`, D-87); the anchor is the model received, with which
+    the code's anchor of each epoch agrees (D-88). ρ = 0 is FedSpeed, both radii 0 FedDyn. The paper was read in
+    summaries and code.
     """
 
     name = "fedgloss"
@@ -58,11 +58,6 @@ class FedGloSS(DynamicRegularisation):
     dual_divisor: Literal["clients", "product"] = Field(
         "clients", description="product: the sum of duals is divided by N M, as in the code (D-87)"
     )
-
-    @property
-    def revision(self) -> int:  # type: ignore[override]
-        """1 where the server perturbed although ρ = 0: in a warm-up, but for its first round, whose U_old is 0."""
-        return int(self.rho == 0 < self.start_rho and self.warmup > 1)
 
     def radius(self, full: float, round: int) -> float:
         """ρ_t of a round (from 0) on the way to `full`; 0 in every round where that is 0."""

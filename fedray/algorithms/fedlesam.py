@@ -1,6 +1,6 @@
 """FedLESAM and its variance-reduced and dual variants: SAM's perturbation estimated from the global model's path."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -9,7 +9,6 @@ from torch import Tensor
 from fedray.algorithms.base import Algorithm, Client, Received, Server, Uploads, Vectors, unit
 from fedray.algorithms.feddyn import DynamicRegularisation
 from fedray.algorithms.scaffold import Scaffold
-from fedray.common.identity import Later
 from fedray.models.network import Layout
 
 
@@ -35,10 +34,10 @@ class FedLESAM(Algorithm):
     estimate: Literal["client", "server"] = Field(
         "client", description="who knows the global change: each client since its last activity, or the server"
     )
-    shift: Annotated[Literal["vector", "scalars"], Later()] = Field(
+    shift: Literal["vector", "scalars"] = Field(
         "vector", description="e along x_old - x, or one of its scalars for each tensor (the code, D-10)"
     )
-    norm: Annotated[Literal["global", "summed"], Later()] = Field(
+    norm: Literal["global", "summed"] = Field(
         "global", description="what e is divided by: one norm, or the sum of the tensors' (the code, D-11)"
     )
 

@@ -1,12 +1,11 @@
 """Normalised averaging: clients that make more steps do not pull the average towards their own optimum."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads
-from fedray.common.identity import Later
 
 
 def effective_steps(steps: int, momentum: float, shrink: float = 0.0) -> float:
@@ -43,10 +42,10 @@ class FedNova(Proximal):
     paper = "Wang et al., Tackling the objective inconsistency problem, NeurIPS 2020"
     idea = "each update is divided by the client's effective number of steps before averaging"
     mu: float = Field(0.0, ge=0, description="μ: weight of a proximal term; 0 for plain FedNova")
-    tau: Annotated[Literal["effective", "steps"], Later()] = Field(
+    tau: Literal["effective", "steps"] = Field(
         "effective", description="τ: Σ π_i a_i, or Σ π_i K_i (the authors' code with μ > 0, D-105)"
     )
-    counting: Annotated[Literal["once", "twice"], Later()] = Field(
+    counting: Literal["once", "twice"] = Field(
         "once", description="a_i with momentum and μ > 0: one recursion with both, or each step counted by either rule"
     )
 

@@ -13,9 +13,9 @@ class FedNSAM(Algorithm):
 
     So x becomes the mean of the local models. The abstract perturbs along the global Nesterov momentum, uphill: e = -ρ
     unit(m), `perturbation: momentum`, with one gradient per step; what the authors ran, and the default here, is SAM on
-    the local gradient (D-99). Their code loses the momentum, m <- γ U + U (`memory: last`, D-100), and has two γ
-    (D-101). γ = 0 is FedSAM, ρ = 0 FedACG without its proximal term. The paper's formulas were not read, only its
-    abstract and code [S].
+    the local gradient (D-99). Their code loses the momentum: U in the first round, then m <- γ U + U (`memory: last`,
+    D-100). It has two γ (D-101). γ = 0 is FedSAM, ρ = 0 FedACG without its proximal term. The paper's formulas were not
+    read, only its abstract and code [S].
     """
 
     name = "fednsam"
@@ -45,6 +45,6 @@ class FedNSAM(Algorithm):
 
     def aggregate(self, server: Server, got: Received) -> None:
         update = server.server_lr * got.update
-        kept = server.state.m if self.memory == "all" else update
+        kept = server.state.m if self.memory == "all" or server.round == 0 else update
         server.state.m = self.gamma * kept + update
         server.theta = server.theta + server.state.m

@@ -34,10 +34,10 @@ class FedPAC(Algorithm):
     head Σ_j a_ij head_j: a_i minimises a^T (diag(V) + D_i) a over the simplex, (D_i)_jk = Σ_c <h_ic - h_jc, h_ic -
     h_kc>. The personal model is that head on the averaged body; absent clients keep their head.
 
-    Readings: heads, variances and means have one order, which PFLlib mixes up (D-74); the problem is solved exactly,
-    without the code's cut-offs (D-75); the head's epoch comes before the code's E epochs of the body, so `local_epochs`
-    is E + 1, and 1 trains heads alone (D-76). λ = 0 with a_i = e_i is FedRep with the head first. The paper was read in
-    summary, the formulas are the authors' code's [S].
+    Readings: heads, variances and means have one order, which PFLlib mixes up (D-74), as it mixes heads in place
+    (D-125); the problem is solved exactly, without the code's cut-offs (D-75); the head's epoch comes before the code's
+    E epochs of the body, so `local_epochs` is E + 1, and 1 trains heads alone (D-76). λ = 0 with a_i = e_i is FedRep
+    with the head first. The paper was read in summary, the formulas are the authors' code's [S].
     """
 
     name = "fedpac"

@@ -3,7 +3,7 @@
 A perturbation knows neither weight decay nor clipping nor proximal terms, and the step starts from the unperturbed y.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -13,7 +13,6 @@ from fedray.algorithms.base import Algorithm, Client, unit
 from fedray.algorithms.feddyn import DynamicRegularisation
 from fedray.algorithms.scaffold import Scaffold
 from fedray.common.errors import UserError
-from fedray.common.identity import Later
 from fedray.models.network import Layout
 
 
@@ -41,7 +40,7 @@ class FedSAM(Algorithm):
         },
     )
 
-    perturb: Annotated[Literal["all", "head", "body"], Later()] = Field(
+    perturb: Literal["all", "head", "body"] = Field(
         "all", description="which parameters are perturbed (FedSOL's code, D-116)"
     )
 

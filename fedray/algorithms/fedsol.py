@@ -66,11 +66,6 @@ class WithProximalLoss(Algorithm):
         """The key in `choices`."""
         return next(name for name, kind in self.choices.items() if kind is type(self.proximal))
 
-    @property
-    def compares_with_received(self) -> bool:  # type: ignore[override]
-        """As L_p does."""
-        return self.proximal.compares_with_received
-
     def proximal_gradient(self, c: Client, theta: Tensor, part: Part = "all") -> Tensor:
         """∇L_p at theta; of a loss on the outputs only the wanted part is computed, the rest being 0."""
         if isinstance(self.proximal, AuxiliaryLoss):
@@ -152,11 +147,6 @@ class FedSOL(WithProximalLoss):
         super().check_built(layout, tokens)
         if not (layout.part(self.perturb) * layout.trainable).any():
             raise UserError(f"algorithm.perturb: found {self.perturb!r}; the model has no parameters there to train")
-
-    @property
-    def compares_with_received(self) -> bool:  # type: ignore[override]
-        """As L_p does; A0 never asks it."""
-        return self.strategy != "A0" and super().compares_with_received
 
     def label(self) -> str:
         """As the paper's tables call it: `fedsol`, `fedsol-all`, `fedsol+feddyn`, `fedsol-a3`."""

@@ -44,7 +44,8 @@ class FedMoSWA(FedSWA):
     The mean is over the cohort, of the new c_i; Σ_k η_k = η (K (1 + ρ) + 1 - ρ)/2 is the length of the round. All start
     at 0. ρ = α = γ = 1 with everybody in every round is SCAFFOLD. The authors' table runs another function under this
     name: constant rate (`rho: 1`), γ = 0.4 but 1 in the first round (D-96); and its workers use the variate of
-    whichever client they simulated before (D-97). The paper's formulas are those of a summary [S].
+    whichever client they simulated before (D-97). The code divides by K η/2 (D-126). The paper's formulas are those of
+    a summary [S].
     """
 
     name = "fedmoswa"

@@ -1,6 +1,6 @@
 """Methods that treat body and head apart: FedRod has two heads, FedBABU leaves its head as it is, FedRep's is local."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -19,7 +19,6 @@ from fedray.algorithms.base import (
     Vectors,
 )
 from fedray.algorithms.linear_head import LinearHead, counts
-from fedray.common.identity import Later, Run
 from fedray.models.network import Output
 
 
@@ -37,10 +36,6 @@ class FedRod(LinearHead):
     idea = "a balanced shared head, and a second head on each client"
     reads_features = True
     personal = "trained"
-
-    def revision_in(self, run: Run) -> int:
-        """1 more where the rate of the second head did not decay within a round."""
-        return super().revision_in(run) + int(run.decays_within)
 
     def begin(self, c: Client) -> None:
         classes, width = c.layout.shapes[c.layout.names.index(self.weight(c.layout))]
@@ -111,14 +106,9 @@ class FedRep(Algorithm):
         description="last epochs of a round, in which the body moves",
         json_schema_extra={"paper": {"FedRep's code": 1}},
     )
-    newcomer: Annotated[Literal["initial", "average"], Later()] = Field(
+    newcomer: Literal["initial", "average"] = Field(
         "initial", description="the head of a client's first round: the initial one, or the last cohort's average"
     )
-
-    @property
-    def revision(self) -> int:  # type: ignore[override]
-        """1 with `newcomer: average`: newcomers were tested with the initial head, and all of theta was sent for it."""
-        return int(self.newcomer == "average")
 
     def message(self, server: Server) -> Vectors:
         return Vectors(head=server.state.head) if "head" in server.state else Vectors()

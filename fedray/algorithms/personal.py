@@ -1,14 +1,11 @@
 """Personal models without a method's own part of theta: Local-only, PerFedAvg (a start for fine-tuning), kNN-Per."""
 
-from typing import Annotated
-
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedray.algorithms.base import Algorithm, Client, Forward, Loss
-from fedray.common.identity import Later, Run
 
 
 class LocalOnly(Algorithm):
@@ -45,14 +42,14 @@ class PerFedAvg(Algorithm):
     inner_lr: float | None = Field(
         None, ge=0, allow_inf_nan=False, description="a: length of the inner step; default the round's learning rate"
     )
-    outer_lr: Annotated[float | None, Later()] = Field(
+    outer_lr: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
         description="b: length of the outer step; default the round's learning rate",
         json_schema_extra={"paper": {"FedSOL's code": 0.01, "FL-bench": 0.001}},
     )
-    inner_weight_decay: Annotated[float, Later()] = Field(
+    inner_weight_decay: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="w: weight decay of the inner step (FedSOL's code, D-51)"
     )
     hessian_free: bool = Field(False, description="add the second-order term, as a finite difference")
@@ -81,11 +78,6 @@ class PerFedAvg(Algorithm):
 
     def finetuning_rate(self, c: Client) -> float:
         return self.a(c)
-
-    def revision_in(self, run: Run) -> int:
-        """1 more where fine-tuning clipped, decayed, had momentum, or scaled the gradient to come to the length a."""
-        wrong = run.fine_tunes and not (run.plain and self.inner_lr is None)
-        return super().revision_in(run) + int(wrong)
 
 
 def _on(x: Tensor, y: Tensor) -> Loss:

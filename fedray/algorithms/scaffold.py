@@ -1,13 +1,12 @@
 """Control variates: each client corrects its gradient by the difference of the server's and its own variate."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads, Vectors
 from fedray.algorithms.fednova import effective_steps
-from fedray.common.identity import Later
 
 
 class Scaffold(Proximal):
@@ -26,17 +25,12 @@ class Scaffold(Proximal):
     divisor: Literal["steps", "effective"] = Field(
         "steps", description="effective: a(K_i) of FedNova in place of K_i, for local momentum (FedSOL's code)"
     )
-    variates: Annotated[Literal["uniform", "samples"], Later()] = Field(
+    variates: Literal["uniform", "samples"] = Field(
         "uniform", description="weights of the changes of c_i in c: equal, or by samples (FedSOL's code, D-32)"
     )
-    variate_lr: Annotated[Literal["round", "first"], Later()] = Field(
+    variate_lr: Literal["round", "first"] = Field(
         "round", description="η in the variates: the round's, or the first round's (FedDC's code, D-23)"
     )
-
-    @property
-    def revision(self) -> int:  # type: ignore[override]
-        """1 with `variates: samples`, which weighed by n_i itself: large shards were taken for divergence."""
-        return int(self.variates == "samples")
 
     def server_state(self, theta: Tensor) -> Vectors:
         return Vectors(c=theta.new_zeros(theta.shape))

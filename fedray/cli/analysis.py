@@ -1,10 +1,10 @@
-"""`fedray tables | figures | compare | claims | report | sharpness`: analysis/'s scripts, imported when called."""
+"""`fedray tables | figures | compare | claims | report | sharpness`, imported when called."""
 
 import importlib
 
 import typer
 
-SCRIPTS = {
+COMMANDS = {
     "tables": "A sweep's result table: markdown, LaTeX or CSV.",
     "figures": "A sweep's figures: learning curves, sensitivity, bars, classes, partitions.",
     "compare": "Every method's paired difference to a reference.",
@@ -12,18 +12,18 @@ SCRIPTS = {
     "report": "A sweep as one HTML page.",
     "sharpness": "The Hessian's largest eigenvalues of a run's checkpoint, the loss around it.",
 }
-"""Module of analysis/ -> its line in `fedray --help`."""
+"""Module of fedray/analysis/commands/ -> its line in `fedray --help`."""
 FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""Arguments and options go to the script as they are, `--help` too."""
+"""Arguments and options go to the command as they are, `--help` too."""
 
 
-def add_scripts(app: typer.Typer) -> None:
-    """Give the command line every script of SCRIPTS; `fedray NAME ...` is `python -m analysis.NAME ...`."""
-    for name, help in SCRIPTS.items():
+def add_analysis(app: typer.Typer) -> None:
+    """Give the command line every command of COMMANDS; `fedray NAME ...` is `python -m analysis.NAME ...`."""
+    for name, help in COMMANDS.items():
         app.command(name, help=help, add_help_option=False, context_settings=FORWARDED)(_run)
 
 
 def _run(context: typer.Context) -> None:
-    script = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    script.command()(importlib.import_module(f"analysis.{context.info_name}").main)
-    script(context.args, prog_name=context.command_path, standalone_mode=False)
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    command.command()(importlib.import_module(f"fedray.analysis.commands.{context.info_name}").main)
+    command(context.args, prog_name=context.command_path, standalone_mode=False)

@@ -31,7 +31,7 @@ def fetch(name: Name) -> None:
         raise unknown("data.name", name, DATASETS)
     if name == "npz":
         raise UserError("data.name: npz is your own file; give it as data.path")
-    _source(name, {}).fetch()
+    _make_source(name, {}).fetch()
     print(f"{name}: in {data_dir()}; `fedray data check {name}` verifies it")
 
 
@@ -40,20 +40,20 @@ def check(name: Name, set_: Settings = None) -> None:
     """Read a data set and compare its counts, classes and shapes with the published ones."""
     import numpy as np
 
-    source = _source(name, _settings(set_)["data"])
+    source = _make_source(name, _parse_settings(set_)["data"])
     data = source.load()
-    wrong = differences(source, data)
+    wrong = find_differences(source, data)
     labels = np.bincount(data.y_train, minlength=data.num_classes)
     print(
         f"{name}: {len(data.y_train)} training and {len(data.y_test)} test samples of shape {data.input_shape}, "
-        f"{data.num_classes} classes with {labels.min()} to {labels.max()} training samples" + _natural(data)
+        f"{data.num_classes} classes with {labels.min()} to {labels.max()} training samples" + _describe_natural(data)
     )
     if wrong:
         raise UserError(f"data.name: {name} is not as published: {'; '.join(wrong)}")
     print("as published" if source.expected() else "nothing published to compare with")
 
 
-def _natural(data: "Dataset") -> str:
+def _describe_natural(data: "Dataset") -> str:
     """How many natural clients there are, and how many of them have test samples of their own."""
     if data.client_train is None:
         return ""
@@ -62,7 +62,7 @@ def _natural(data: "Dataset") -> str:
     return f", {len(train)} natural clients{tested}"
 
 
-def differences(source: "DataSource", data: "Dataset") -> list[str]:
+def find_differences(source: "DataSource", data: "Dataset") -> list[str]:
     """What differs from the published facts, each as `what: found, published`."""
     import numpy as np
 
@@ -99,24 +99,26 @@ def show(
     set_: Settings = None,
 ) -> None:
     """Draw who holds what as a client x class heatmap, and print the heterogeneity in numbers."""
-    from fedray.partitions import partition
-    from fedray.partitions.heterogeneity import heatmap, heterogeneity
+    from fedray.partitions import make_partition
+    from fedray.partitions.heterogeneity import draw_heatmap, measure_heterogeneity
 
-    settings = _settings(set_)
-    source = _source(name, settings["data"])
+    settings = _parse_settings(set_)
+    source = _make_source(name, settings["data"])
     given = {"alpha": alpha, "shards": shards, "classes": classes}
-    chosen = partition({"name": kind, **{k: v for k, v in given.items() if v is not None}, **settings["partition"]})
+    chosen = make_partition(
+        {"name": kind, **{k: v for k, v in given.items() if v is not None}, **settings["partition"]}
+    )
     data = source.load()
     dealt = chosen.split(data, clients, seed)
     if not dealt.sizes.any():
         raise UserError("partition: every client is empty")
-    counts = dealt.label_counts(data.y_train, data.num_classes)
+    counts = dealt.count_labels(data.y_train, data.num_classes)
     path = out or Path(f"{name}_{kind}_{clients}.png".replace(":", "_"))
     try:
-        heatmap(counts, path, f"{name}: {chosen.label()}, {clients} clients, seed {seed}")
+        draw_heatmap(counts, path, f"{name}: {chosen.label()}, {clients} clients, seed {seed}")
     except (OSError, ValueError) as error:
         raise UserError(f"--out: {path} cannot be written: {error}") from None
-    numbers = heterogeneity(counts)
+    numbers = measure_heterogeneity(counts)
     print(
         f"{numbers['samples']} samples, {numbers['clients']} clients ({numbers['empty_clients']} empty), "
         f"{numbers['mean_classes']:.2f} of {data.num_classes} classes per client"
@@ -138,13 +140,13 @@ def show(
     print(path)
 
 
-def _source(name: str, options: dict[str, Any]) -> "DataSource":
+def _make_source(name: str, options: dict[str, Any]) -> "DataSource":
     from fedray.datasets import data_source
 
     return data_source({"name": name, **options})
 
 
-def _settings(assignments: list[str] | None) -> dict[str, dict[str, Any]]:
+def _parse_settings(assignments: list[str] | None) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {"data": {}, "partition": {}}
     for assignment in assignments or []:
         key, equals, value = assignment.partition("=")

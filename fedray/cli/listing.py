@@ -22,15 +22,15 @@ def list_(
     if what not in KINDS:
         raise unknown("list", what, KINDS)
     if name is None:
-        print(overview(what))
+        print(format_overview(what))
         return
-    entries = registry(what) if what in COMPONENTS else lines(what)
+    entries = get_registry(what) if what in COMPONENTS else list_entries(what)
     if name not in entries:
         raise unknown(f"list {what}", name, entries)
-    print(page(what, name) if what in COMPONENTS else f"{name}: {entries[name]}")
+    print(format_page(what, name) if what in COMPONENTS else f"{name}: {entries[name]}")
 
 
-def registry(what: str) -> Mapping[str, Any]:
+def get_registry(what: str) -> Mapping[str, Any]:
     """Name -> class of one of COMPONENTS."""
     from fedray.algorithms import ALGORITHMS
     from fedray.datasets import DATASETS
@@ -46,37 +46,39 @@ def registry(what: str) -> Mapping[str, Any]:
     return registries[what]
 
 
-def lines(what: str) -> dict[str, str]:
+def list_entries(what: str) -> dict[str, str]:
     """Name -> what it is, in one line."""
     if what == "metrics":
-        from analysis.reading.metrics import COMPUTED, NAMES
+        from fedray.analysis.data.metrics import COMPUTED, NAMES
 
         return NAMES | COMPUTED | {"rounds_to:PERCENT": "first evaluated round with that test accuracy"}
     if what == "sweeps":
-        from fedray.sweep.file.shipped import folder, names
-        from fedray.sweep.grid import Sweep
+        from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps
+        from fedray.sweep.file.sweep import Sweep
 
-        files = {name: folder() / f"{name}.yaml" for name in names()}
-        return {name: _description(Sweep, file) for name, file in files.items()}
-    return {name: getattr(kind, "idea", "") or kind.row()[1] for name, kind in sorted(registry(what).items())}
+        files = {name: get_sweeps_folder() / f"{name}.yaml" for name in list_sweeps()}
+        return {name: _describe(Sweep, file) for name, file in files.items()}
+    return {name: getattr(kind, "idea", "") or kind.row()[1] for name, kind in sorted(get_registry(what).items())}
 
 
-def _description(sweep: Any, file: Any) -> str:
+def _describe(sweep: Any, file: Any) -> str:
     from fedray.common.yaml_files import load_yaml
 
-    return sweep.load(file).description if "base" in load_yaml(file) else "one run, for `fedray run`"
+    document = load_yaml(file)
+    return sweep.parse(document, file=file).description if "base" in document else "one run, for `fedray run`"
 
 
-def overview(what: str) -> str:
+def format_overview(what: str) -> str:
     """A line each; on a terminal cut to its width, in a pipe to 100 characters."""
-    entries = lines(what)
+    entries = list_entries(what)
     widest = max(map(len, entries)) + 2
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
     rows = [f"{name:<{widest}}{text}".rstrip() for name, text in entries.items()]
     if what == "metrics":
         notes = (
-            "With `last10_` before a name: the mean of the last 10 evaluated rounds; `best_` (accuracies): the best "
-            "round on the\ntest set; without either: the last round. evaluation.probes adds metrics of its own."
+            "With `last10_` before a name: mean of the tests in the last fifth of the rounds, at most 10 rounds.\n"
+            "With `best_` (accuracies): the best round on the test set. Without either: the last round.\n"
+            "evaluation.probes adds metrics of its own."
         )
         return "\n".join([*(_cut(row, width) for row in rows), "", notes])
     return "\n".join(_cut(row, width) for row in rows)
@@ -86,24 +88,23 @@ def _cut(row: str, width: int) -> str:
     return row if len(row) <= width else row[: width - 1].rstrip() + "…"
 
 
-def page(what: str, name: str) -> str:
+def format_page(what: str, name: str) -> str:
     """An entry: what it is, where from, its definition, its options; of a method what it costs."""
     from fedray.common.component import as_written
     from fedray.common.options import allowed
 
-    kind = registry(what)[name]
+    kind = get_registry(what)[name]
     idea = getattr(kind, "idea", "")
     text = [f"{name}: {idea}" if idea else name, *([f"  {kind.paper}"] if kind.paper else []), ""]
     text += [f"  {line}".rstrip() for line in inspect.cleandoc(kind.__doc__ or "").splitlines()]
     if kind.model_fields:
         text += ["", "options:"]
     for option, field in kind.model_fields.items():
-        default = field.default.name if hasattr(field.default, "name") else as_written(field.default)
-        given = "required" if field.is_required() else default
+        given = "required" if field.is_required() else as_written(field.default)
         text.append(f"  {option} = {given}    ({allowed(field).replace('`', '')})")
         text += [f"      {field.description}"] if field.description else []
     if what == "algorithms":
-        from fedray.engine.cost import cost
+        from fedray.engine.cost import measure_cost
 
-        text += ["", f"cost, in multiples of the model: {cost(kind())}"]
+        text += ["", f"cost, in multiples of the model: {measure_cost(kind())}"]
     return "\n".join(text)

@@ -1,23 +1,22 @@
-"""The command line: `fedray run | sweep | list | ui | data`, and the scripts in analysis/."""
+"""The command line: `fedray run | sweep | list | ui | data`, and those of fedray/analysis/commands/."""
 
 import errno
 import os
 import socket
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import fedray
-from fedray.cli.analysis import add_scripts
+from fedray.cli.analysis import add_analysis
 from fedray.cli.archive import export, import_, verify
 from fedray.cli.data import data_app
 from fedray.cli.listing import list_
-from fedray.cli.run import Set, assignments, run
-from fedray.cli.runs import clean, rm, status
+from fedray.cli.run import Set, parse_assignments, run
+from fedray.cli.runs import clean, print_status, remove_runs
 from fedray.common.entry import entry
 from fedray.common.errors import UserError, redacted
 
@@ -30,16 +29,16 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         print(f"fedray {fedray.__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def options(
+def accept_options(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="print the version and exit")
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and exit")
     ] = False,
 ) -> None:
     pass
@@ -48,8 +47,8 @@ def options(
 app.command()(run)
 
 
-@app.command()
-def sweep(
+@app.command("sweep")
+def run_sweep(
     file: Annotated[Path, typer.Argument(help="a sweep's YAML file, or a name of `fedray list sweeps`")],
     set_: Set = None,
     only: Annotated[
@@ -71,47 +70,35 @@ def sweep(
 ) -> None:
     """A grid of runs. Called again it resumes what is unfinished and skips what is finished."""
     from fedray.common.yaml_files import load_yaml
-    from fedray.sweep.file.shipped import located
+    from fedray.sweep.file.shipped import locate_sweep
 
-    file = located(file)
+    file = locate_sweep(file)
     document = load_yaml(file)  # a slip there is told before PyTorch is imported
     if "algorithm" in document and not {"name", "base"} & document.keys():
         raise UserError(f"{file}: is the configuration of one run, which `fedray run` takes; a sweep has name and base")
-    changes = assignments(set_)
+    changes = parse_assignments(set_)
 
-    from fedray.sweep.grid import Sweep
+    from fedray.sweep.file.sweep import Sweep
 
-    loaded = Sweep.load(file, smoke)
+    loaded, source = Sweep.parse(document, smoke, file), f"{file} with --set" if changes else str(file)
     if changes:
-        loaded = loaded.altered(changes)
+        loaded = loaded.with_overrides(changes)
     if estimate:
-        from fedray.sweep.estimate import show
-        from fedray.sweep.stages import at_first_draws, tuning
+        from fedray.sweep.driver.stages import make_tune_stage, preview_final_stage
+        from fedray.sweep.plan.estimate import print_estimate
 
         if not dry_run:
             raise UserError("--estimate: goes with --dry-run")
-        for one in [loaded] if loaded.tune is None else [tuning(loaded), at_first_draws(loaded)]:
-            show(one)
+        for one in [loaded] if loaded.tune is None else [make_tune_stage(loaded), preview_final_stage(loaded)]:
+            print_estimate(one)
         return
     if address is not None and address.startswith("ray://") and not dry_run:
-        from fedray.sweep.remote import sweep_in_cluster
+        from fedray.sweep.driver.remote import run_in_cluster
 
-        raise typer.Exit(sweep_in_cluster(loaded, address, force, max_concurrent, only or ()))
-    from fedray.sweep.run import drive, planned, refuse_unwritable
+        raise typer.Exit(run_in_cluster(loaded, address, force, max_concurrent, only or ()))
+    from fedray.sweep.driver.stages import run_file
 
-    if not dry_run:
-        refuse_unwritable()
-    if loaded.tune is not None:
-        from fedray.sweep.stages import run_stages
-
-        raise typer.Exit(run_stages(loaded, str(file), force, only or (), max_concurrent, address, dry_run))
-    plan = planned(loaded, str(file), force, only or ())
-    if dry_run:
-        from fedray.sweep.dry_run import show as show_plan
-
-        show_plan(plan, address)
-    else:
-        raise typer.Exit(drive(plan, max_concurrent, address))
+    raise typer.Exit(run_file(loaded, source, force, only or (), max_concurrent, address, dry_run))
 
 
 OPENER = """
@@ -128,8 +115,8 @@ for _ in range(240):
 """Opens a browser once the server listens: it replaces this process, so somebody else has to."""
 
 
-@app.command()
-def ui(
+@app.command("ui")
+def open_ui(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
     host: Annotated[str, typer.Option(help="address to listen at; any other lets others in, unasked")] = "127.0.0.1",
 ) -> None:
@@ -164,28 +151,13 @@ app.command("list")(list_)
 app.command("export")(export)
 app.command("import")(import_)
 app.command("verify")(verify)
-app.command()(status)
-app.command()(rm)
+app.command("status")(print_status)
+app.command("rm")(remove_runs)
 app.command()(clean)
 app.add_typer(data_app, name="data")
-add_scripts(app)
+add_analysis(app)
 
 
 def main() -> None:
     """`fedray`."""
-    _prefer_own_analysis()
     entry(app)
-
-
-def _prefer_own_analysis() -> None:
-    """Let `import analysis` find fedray's, although the working directory may hold a package of that name.
-
-    The modules of the other package can still be imported where fedray's has none of their names.
-    """
-    if "analysis" in sys.modules:
-        return
-    own, here = Path(fedray.__file__).parents[1] / "analysis", Path.cwd() / "analysis"
-    spec = spec_from_file_location("analysis", own / "__init__.py", submodule_search_locations=[str(own), str(here)])
-    if spec is not None and spec.loader is not None:
-        sys.modules["analysis"] = module_from_spec(spec)
-        spec.loader.exec_module(sys.modules["analysis"])

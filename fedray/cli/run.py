@@ -1,10 +1,7 @@
 """`fedray run`: one run, resumed where it was interrupted."""
 
-import contextlib
 import json
-import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,38 +31,29 @@ def run(
 ) -> None:
     """One run. Called again it resumes from its newest checkpoint; a finished run is shown as it was."""
     from fedray.common.yaml_files import load_yaml
-    from fedray.sweep.file.shipped import located
+    from fedray.sweep.file.shipped import locate_sweep
 
     if logged and not track:
         raise UserError("--log-model: --no-track writes nothing to MLflow; leave one out")
-    file = located(file)
-    point, changes = load_yaml(file), assignments(set_)  # a slip there is told before PyTorch is imported
+    file = locate_sweep(file)
+    document, changes = load_yaml(file), parse_assignments(set_)  # a slip there is told before PyTorch is imported
 
-    from fedray.api import simulate
-    from fedray.config import RunConfig
+    from fedray.api import run_problem
     from fedray.engine.profile import Profile
     from fedray.engine.result import refuse_without_model
-    from fedray.sweep.cells import label
+    from fedray.sweep.plan.single import hold_cell, load_cell
 
-    if backend is not None:
-        changes["runtime.backend"] = backend
-    point = _changed(_cell(file, point, cell), changes)
-    try:
-        config = RunConfig.parse(point)
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from None
+    chosen, problem = load_cell(document, file, cell, changes, backend)
     if save is not None or logged:
-        refuse_without_model(config.algorithm)
+        refuse_without_model(chosen.run.algorithm)
     if save is not None:
         _refuse_unwritable(save)
-    data = config.data.load()
     profile = Profile() if profiled else None
-    name = label(point, config)
-    kept = _checkpoints(config.cell(data.digest), force or profiled) if track else contextlib.nullcontext()
-    with kept as checkpoints:
-        result = simulate(
-            config, track=name if track else None, checkpoints=checkpoints, profile=profile, data=data, progress=None
-        )
+    if track:
+        with hold_cell(chosen.hash, again=force or profiled) as checkpoints:
+            result = run_problem(problem, chosen.hash, chosen.label, checkpoints, profile=profile)
+    else:
+        result = run_problem(problem, profile=profile)
     if save is not None:
         result.save(save)
     model = _logged_model(result) if logged else ""
@@ -73,7 +61,7 @@ def run(
         summary = result.summary() | ({"run_id": result.run_id} if result.run_id else {})
         print(json.dumps(summary if profile is None else summary | {"profile": profile.metrics()}))
         return
-    _show(result, name)
+    _show(result, chosen.label)
     if save is not None:
         print(f"model {save}")
     if model:
@@ -94,12 +82,12 @@ def _refuse_unwritable(path: Path) -> None:
 
 
 def _logged_model(result: "Result") -> str:
-    from analysis.reading.frames import log_model
+    from fedray.analysis.data.frames import log_model
 
     return log_model(result.run_id)
 
 
-def assignments(given: list[str] | None) -> dict[str, Any]:
+def parse_assignments(given: list[str] | None) -> dict[str, Any]:
     """Dotted key -> value of every `--set`. Raises UserError."""
     from fedray.common.yaml_files import parse_yaml
 
@@ -112,55 +100,12 @@ def assignments(given: list[str] | None) -> dict[str, Any]:
     return found
 
 
-def _cell(file: Path, point: dict[str, Any], cell: str | None) -> dict[str, Any]:
-    """The configuration of a run's file, or of a cell of a sweep's."""
-    from fedray.sweep.cells import cell_point
-    from fedray.sweep.grid import Sweep
-
-    if "base" in point:
-        return cell_point(Sweep.load(file), cell)
-    if cell is not None:
-        raise UserError(f"--cell: {file} is one run, not a sweep")
-    return point
-
-
-def _changed(point: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    from fedray.sweep.grid import changed
-
-    for key, value in changes.items():
-        point = changed(point, key, value)
-    return point
-
-
-@contextlib.contextmanager
-def _checkpoints(cell: str, again: bool) -> Iterator[Path]:
-    """The cell's directory, the one that a sweep would use, for the duration of a block; nobody else runs it meanwhile.
-
-    Args:
-        cell: its hash.
-        again: empty the directory first; earlier runs no longer count.
-
-    Raises:
-        UserError: another process runs the cell, or the storage cannot be written.
-    """
-    from fedray.sweep.storage import Claims, claims_file, refuse_unwritable_storage, storage
-    from fedray.tracking.tracker import Tracker
-
-    refuse_unwritable_storage()
-    directory = storage() / "cells" / cell
-    with Claims(claims_file()) as claims:
-        if not claims.take([cell]):
-            raise UserError(f"run: another process is running this cell, {cell}; wait for it, or give --no-track")
-        if again and directory.exists():
-            Tracker().supersede([cell])
-            shutil.rmtree(directory)
-        yield directory
-
-
 def _show(result: "Result", name: str) -> None:
     """The last evaluated rounds as a table, then what identifies the run."""
     from rich.console import Console
     from rich.table import Table
+
+    from fedray.runs.last_rounds import describe_accuracy
 
     summary = result.summary()
     personal = {"PA %": "personal_accuracy", "GA %": "generic_accuracy"} if "personal_accuracy" in summary else {}
@@ -175,7 +120,8 @@ def _show(result: "Result", name: str) -> None:
         )
     console = Console(highlight=False)
     console.print(table)
-    console.print(f"{name}: {summary['seconds_per_round']:.3g} s per round")
+    console.print(f"{name}: test accuracy {describe_accuracy(result.history)}", soft_wrap=True)
+    console.print(f"{summary['seconds_per_round']:.3g} s per round")
     console.print(f"theta_sha256 {summary['theta_sha256']}", soft_wrap=True)
     if result.run_id:
         from fedray.tracking.store import address

@@ -4,37 +4,49 @@ from typing import Annotated
 
 import typer
 
-OUTCOMES = ("failed", "diverged", "interrupted", "stopped", "pruned", "running", "missing")
-"""Every outcome but `finished`, in the order in which `fedray status` lists them."""
+from fedray.common.errors import printable
+from fedray.runs.status import Status
+
+LISTED_ORDER = (
+    Status.FAILED,
+    Status.DIVERGED,
+    Status.INTERRUPTED,
+    Status.STOPPED,
+    Status.PRUNED,
+    Status.RUNNING,
+    Status.MISSING,
+)
+"""Order in which `fedray status` lists the cells that have not finished."""
 LISTED = 20
 """Cells that `fedray status` lists of each outcome that is not `finished`."""
 
 
-def status(
+def print_status(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
     every: Annotated[bool, typer.Option("--all", help="list every cell that has not finished")] = False,
 ) -> None:
     """How far a sweep is, and what failed: why, and where the traceback is."""
-    from analysis.reading.collect import collect
-    from fedray.sweep.storage import storage
+    from fedray.analysis.data.collect import collect
+    from fedray.sweep.plan.storage import get_storage
 
     sweep = collect(name)
     counts = sweep.cells["status"].value_counts()
     print(f"{sweep.name}: {len(sweep.cells)} cells, " + ", ".join(f"{n} {status}" for status, n in counts.items()))
-    for outcome in OUTCOMES:
+    for outcome in LISTED_ORDER:
         cells = sweep.cells[sweep.cells["status"] == outcome]
         shown = cells if every else cells[:LISTED]
         for cell in shown.to_dict("records"):
             reason = cell.get("message")
-            print(f"{outcome:<11} {cell['label']}" + (f": {reason}" if isinstance(reason, str) and reason else ""))
-            traceback = storage() / "cells" / str(cell["cell"]) / "traceback.txt"
-            if outcome == "failed" and traceback.exists():
+            why = f": {reason}" if isinstance(reason, str) and reason else ""
+            print(printable(f"{outcome:<11} {cell['label']}{why}"))
+            traceback = get_storage() / "cells" / str(cell["cell"]) / "traceback.txt"
+            if outcome is Status.FAILED and traceback.exists():
                 print(f"            {traceback}")
         if len(shown) < len(cells):
             print(f"{outcome:<11} and {len(cells) - len(shown)} more (--all)")
 
 
-def rm(
+def remove_runs(
     name: Annotated[str, typer.Argument(help="a sweep's name, or the id of one run")],
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
@@ -55,19 +67,19 @@ def clean(
     yes: Annotated[bool, typer.Option("--yes", help="remove the files; else they are only listed")] = False,
 ) -> None:
     """Remove the files of cells that are done: checkpoints, models, clients' states. Runs in MLflow stay (`rm`)."""
-    from fedray.sweep.cleaning import cleanable, remove
-    from fedray.sweep.storage import storage
+    from fedray.sweep.driver.clean import find_removable, remove
+    from fedray.sweep.plan.storage import get_storage
 
-    if not storage().is_dir():
-        print(f"{storage()}: there is nothing")
+    if not get_storage().is_dir():
+        print(f"{get_storage()}: there is nothing")
         return
-    with cleanable(name) as (goes, stays):
+    with find_removable(name) as (goes, stays):
         for folder in goes:
-            print(f"{_bytes(folder.nbytes):>9} {folder.path} ({folder.why})")
+            print(f"{_format_bytes(folder.nbytes):>9} {folder.path} ({folder.why})")
         for why in sorted({folder.why for folder in stays}):
             kept = [folder.nbytes for folder in stays if folder.why == why]
-            print(f"{_bytes(sum(kept)):>9} stay: {len(kept)} cells ({why})")
-        total = _bytes(sum(folder.nbytes for folder in goes))
+            print(f"{_format_bytes(sum(kept)):>9} stay: {len(kept)} cells ({why})")
+        total = _format_bytes(sum(folder.nbytes for folder in goes))
         if yes:
             remove(goes)
             print(f"{total} removed in {len(goes)} folders")
@@ -75,7 +87,7 @@ def clean(
             print(f"{total} in {len(goes)} folders would go, trained models with them; --yes removes them")
 
 
-def _bytes(count: int) -> str:
+def _format_bytes(count: int) -> str:
     """As a text: `512 B`, `1.5 MB`."""
     size = float(count)
     for unit in ("B", "kB", "MB", "GB"):

@@ -8,10 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ray
-from ray._private.services import get_ray_address_from_environment
-from ray._raylet import Config  # type: ignore[attr-defined]
-from ray.job_config import JobConfig
 
+from fedray.cluster.ray_private import Job, count_machine_cpus, find_running_address, kill_monitor, reread_environment
 from fedray.common.cpus import usable_cpus
 from fedray.common.errors import UserError, one_line
 from fedray.common.plugins import FOLDER, environment, folder
@@ -23,18 +21,8 @@ PRELOAD = "RAY_preload_python_modules"
 """Ray's option: what its processes import while they wait for work."""
 
 
-class _Job(JobConfig):
-    """A job whose workers have neither the working directory nor the script's in front of their search path.
-
-    Ray would put them there, and run a file `numpy.py`. Workers find plug-ins by FEDRAY_PLUGINS, searched last.
-    """
-
-    def _runtime_env_has_working_dir(self) -> bool:
-        return True
-
-
 @contextlib.contextmanager
-def cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iterator[None]:
+def use_cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iterator[None]:
     """Ray for the duration of a block; where one is running in this process already, that one.
 
     Args:
@@ -51,7 +39,7 @@ def cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iterator
         return
     with contextlib.ExitStack() as stack:
         if address is None:
-            stack.enter_context(_local(preload))
+            stack.enter_context(_start_local(preload))
         else:
             _join(address)
         stack.callback(_end)
@@ -60,30 +48,25 @@ def cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iterator
 
 
 def _end() -> None:
-    """End the local Ray, or leave the cluster.
-
-    Ray ends the GCS first, and then waits a second for the autoscaler's monitor, which cannot end without it. On one
-    machine nothing is scaled, so that the monitor is killed before.
-    """
-    if node := ray._private.worker._global_node:
-        node.kill_monitor(check_alive=False)
+    """End the local Ray, or leave the cluster."""
+    kill_monitor()
     ray.shutdown()
 
 
 @contextlib.contextmanager
-def _local(preload: Sequence[str]) -> Iterator[None]:
+def _start_local(preload: Sequence[str]) -> Iterator[None]:
     """Start a Ray that only who has this user's token can join: Ray lets it listen on every interface."""
     with (
-        _environment("RAY_AUTH_MODE", "token"),
-        _environment(FOLDER, folder()),
-        _environment(PRELOAD, ",".join(preload)),
+        _set_environment("RAY_AUTH_MODE", "token"),
+        _set_environment(FOLDER, folder()),
+        _set_environment(PRELOAD, ",".join(preload)),
     ):
-        Config.initialize("")  # Ray has read its environment before
+        reread_environment()
         try:
             ray.init(
                 "local",
-                num_cpus=cpus_here(),
-                job_config=_Job(),
+                num_cpus=count_cpus(),
+                job_config=Job(),
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
@@ -95,7 +78,7 @@ def _local(preload: Sequence[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
+def _set_environment(name: str, value: str) -> Iterator[None]:
     """A variable for the duration of a block, unless the user has set it."""
     if name in os.environ:
         yield
@@ -109,12 +92,12 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 def _join(address: str) -> None:
     if address == "auto":
-        address = _current()
+        address = _find_current()
     _refuse_unreachable(address)
     remote = address.startswith("ray://")  # there the driver runs in the cluster, and this shows what it prints
     # A client of ray:// sends what it is given as JSON, which a JobConfig is not; the job is then the cluster's.
     job: dict[str, Any] = (
-        {} if remote else {"job_config": _Job(runtime_env={"env_vars": environment()} if environment() else None)}
+        {} if remote else {"job_config": Job(runtime_env={"env_vars": environment()} if environment() else None)}
     )
     try:
         ray.init(address, log_to_driver=remote, logging_level=logging.ERROR, **job)
@@ -124,19 +107,17 @@ def _join(address: str) -> None:
         raise UserError(f"--address: cannot join {address}: {one_line(error)}{hint}") from None
 
 
-def _current() -> str:
+def _find_current() -> str:
     """The address of the Ray that runs on this machine, or that Ray's address file names: maybe one that has ended."""
     try:
-        return str(get_ray_address_from_environment("auto", None))
+        return find_running_address()
     except ConnectionError as error:
         raise UserError(f"--address: cannot join auto: {one_line(error)}") from None
 
 
-def cpus_here() -> int:
+def count_cpus() -> int:
     """The CPUs that a Ray started on this machine gets: in a container those of its quota, with `taskset` its own."""
-    from ray._private.utils import get_num_cpus
-
-    return min(int(get_num_cpus(override_docker_cpu_warning=True)), usable_cpus())
+    return min(count_machine_cpus(), usable_cpus())
 
 
 def _refuse_unreachable(address: str) -> None:

@@ -5,17 +5,16 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import ray
 from ray.exceptions import RayTaskError
 
-from fedray.cluster.resources import cluster_nodes
+from fedray.cluster.resources import list_nodes
 from fedray.common.errors import Diverged, UserError
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
-from fedray.engine.device import Peak, peak
+from fedray.engine.device import Peak, measure_peak
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 
@@ -25,8 +24,8 @@ USABLE = 0.9
 STEPS = 4
 """Local steps that are measured: as many as record a CUDA graph and replay it. Later ones hold no more."""
 
-Measure = Callable[[dict[str, Any], Dataset], Peak]
-"""Of a resolved configuration and its data."""
+Measure = Callable[[bytes, Dataset], Peak]
+"""Measures a packed configuration on its data."""
 
 
 class Packing:
@@ -36,7 +35,7 @@ class Packing:
     """
 
     def __init__(self, measure: Measure | None = None) -> None:
-        self._measure = measure or one_client
+        self._measure = measure or measure_one_client
         self._fractions: dict[str, float] = {}
 
     def resolve_auto_gpus(self, run: RunConfig, data: Dataset | ray.ObjectRef[Dataset]) -> RunConfig:
@@ -51,24 +50,24 @@ class Packing:
         """
         if run.runtime.gpus_per_actor != "auto":
             return run
-        kind = _kind(run)
+        kind = _get_kind(run)
         if kind not in self._fractions:
-            self._fractions[kind] = fraction(self._measured(run, data))
+            self._fractions[kind] = compute_fraction(self._measure_alone(run, data))
         runtime = run.runtime.model_copy(update={"gpus_per_actor": self._fractions[kind]})
         return run.model_copy(update={"runtime": runtime})
 
     def knows(self, run: RunConfig) -> bool:
         """Whether `resolve_auto_gpus` measures nothing for a run."""
-        return run.runtime.gpus_per_actor != "auto" or _kind(run) in self._fractions
+        return run.runtime.gpus_per_actor != "auto" or _get_kind(run) in self._fractions
 
-    def _measured(self, run: RunConfig, data: Dataset | ray.ObjectRef[Dataset]) -> Peak:
-        if not any(node.get("GPU", 0) >= 1 for node in cluster_nodes()):
+    def _measure_alone(self, run: RunConfig, data: Dataset | ray.ObjectRef[Dataset]) -> Peak:
+        if not any(node.get("GPU", 0) >= 1 for node in list_nodes()):
             raise UserError("runtime.gpus_per_actor: found auto, and no node of the cluster has a GPU to measure on")
         cpus = run.runtime.cpus_per_actor
         task = ray.remote(num_gpus=1, num_cpus=cpus, max_calls=1)(self._measure)  # its process ends, and gives all back
         log.info("%s with %s: measuring one client on a GPU of its own", run.algorithm.name, run.model.name)
         try:
-            found: Peak = ray.get(task.remote(run.resolved(), data))
+            found: Peak = ray.get(task.remote(run.pack(), data))
         except RayTaskError as error:
             raise (error.cause if isinstance(error.cause, UserError) else error) from None
         log.info(
@@ -77,26 +76,26 @@ class Packing:
             run.model.name,
             found.used / 2**30,
             found.total / 2**30,
-            fraction(found),
+            compute_fraction(found),
         )
         return found
 
 
-def fraction(measured: Peak) -> float:
+def compute_fraction(measured: Peak) -> float:
     """Of a GPU, what one actor asks for: in Ray's units of 1/10,000, rounded down so that all of them fit."""
     actors = max(int(USABLE * measured.total / measured.used), 1)
     return int(10_000 / actors) / 10_000
 
 
-def one_client(config: dict[str, Any], data: Dataset) -> Peak:
+def measure_one_client(config: bytes, data: Dataset) -> Peak:
     """Train the client with most samples for a few steps, test the model, and see what memory that took."""
-    problem = Problem.build(RunConfig.parse(config), data)
+    problem = Problem.build(RunConfig.unpack(config), data)
     with contextlib.suppress(Diverged):  # the run will say so; the memory is what it is
-        Simulation(shortened(problem), InlineBackend()).step()
-    return peak()
+        Simulation(shorten(problem), InlineBackend()).step()
+    return measure_peak()
 
 
-def shortened(problem: Problem) -> Problem:
+def shorten(problem: Problem) -> Problem:
     """One round of a few steps of the client with most samples, in one process."""
     run = problem.config
     cohort = (int(problem.shards.sizes.argmax()),)
@@ -112,7 +111,7 @@ def shortened(problem: Problem) -> Problem:
     return replace(problem, config=config, tests=None)
 
 
-def _kind(run: RunConfig) -> str:
+def _get_kind(run: RunConfig) -> str:
     """The same for runs that take the same memory: the values of hyper-parameters do not matter.
 
     Who holds which samples matters only where a batch is a client's whole shard.

@@ -36,7 +36,7 @@ class ObjectState(StateRef):
         return Vectors({name: as_tensor(array) for name, array in ray.get(self.ref).items()})
 
 
-def stay(algorithm: Algorithm) -> bool:
+def states_stay(algorithm: Algorithm) -> bool:
     """Whether states stay; where the server answers each client they pass through it anyway."""
     return type(algorithm).reply is Algorithm.reply
 
@@ -48,27 +48,29 @@ def note_hashes(hashes: Mapping[int, str], states: Mapping[int, ClientState]) ->
             state.sha256 = digest
 
 
-def packed(state: ClientState) -> "Arrays | StateRef":
+def pack(state: ClientState) -> "Arrays | StateRef":
     """A state as it travels: a reference, or arrays."""
-    return state if isinstance(state, StateRef) else arrays(state)
+    return state if isinstance(state, StateRef) else as_arrays(state)
 
 
-def unpacked(state: "Arrays | StateRef") -> ClientState:
+def unpack(state: "Arrays | StateRef") -> ClientState:
     """The other way; the tensors are copies."""
-    return state if isinstance(state, StateRef) else Vectors({name: copied(array) for name, array in state.items()})
+    if isinstance(state, StateRef):
+        return state
+    return Vectors({name: copy_tensor(array) for name, array in state.items()})
 
 
-def arrays(vectors: Mapping[str, Tensor]) -> Arrays:
+def as_arrays(vectors: Mapping[str, Tensor]) -> Arrays:
     """NumPy arrays over the same memory."""
     return {name: v.numpy() for name, v in vectors.items()}
 
 
-def copied(array: np.ndarray) -> Tensor:
+def copy_tensor(array: np.ndarray) -> Tensor:
     """A tensor of its own: what comes out of the object store is read-only and shared."""
     return as_tensor(array).clone()
 
 
-def longest_first(loads: Sequence[int], parts: int) -> list[list[int]]:
+def assign_longest_first(loads: Sequence[int], parts: int) -> list[list[int]]:
     """Deal positions to parts: the longest first, each to the least loaded (Graham 1969).
 
     The largest part's load is at most 4/3 - 1/(3 parts) of the best possible.
@@ -89,7 +91,7 @@ def longest_first(loads: Sequence[int], parts: int) -> list[list[int]]:
     return shares
 
 
-def deal(loads: Sequence[int], homes: Sequence[int | None], parts: int) -> list[list[int]]:
+def assign_to_actors(loads: Sequence[int], homes: Sequence[int | None], parts: int) -> list[list[int]]:
     """As `longest_first`, but whoever has a home stays there as long as the balance allows.
 
     Args:
@@ -100,7 +102,7 @@ def deal(loads: Sequence[int], homes: Sequence[int | None], parts: int) -> list[
     Returns:
         Positions of each part. The largest part's load is at most SLACK times that of `longest_first`.
     """
-    balanced = longest_first(loads, parts)
+    balanced = assign_longest_first(loads, parts)
     if all(home is None for home in homes):
         return balanced
     limit = SLACK * max(sum(loads[k] for k in share) for share in balanced)

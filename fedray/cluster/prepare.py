@@ -3,9 +3,9 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from fedray.cluster.connection import cluster
+from fedray.cluster.connection import use_cluster
 from fedray.cluster.gpu_sharing import Packing
-from fedray.cluster.resources import cluster_nodes, refuse_infeasible
+from fedray.cluster.resources import list_nodes, refuse_infeasible
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.sections import Runtime
@@ -32,7 +32,7 @@ class Placement:
         """
         resolved = [self._packing.resolve_auto_gpus(run, data) for run, data in runs]
         if new := dict.fromkeys(run.runtime for run in resolved if run.runtime not in self._fit):
-            nodes = cluster_nodes()
+            nodes = list_nodes()
             for runtime in new:
                 refuse_infeasible(runtime, nodes)
             self._fit |= new.keys()
@@ -44,12 +44,11 @@ class Placement:
 
 
 @contextlib.contextmanager
-def prepared(runs: Sequence[tuple[RunConfig, Dataset]], address: str | None = None) -> Iterator[list[RunConfig]]:
-    """A Ray on which every run fits, for the duration of a block.
+def prepare_ray(runs: Sequence[tuple[RunConfig, Dataset]]) -> Iterator[list[RunConfig]]:
+    """Provide a Ray on which every run fits, for the duration of a block: $RAY_ADDRESS, or else a local one.
 
     Args:
         runs: configurations with their data sets.
-        address: of the cluster to join, as `fedray sweep --address`; None: $RAY_ADDRESS, else a local Ray.
 
     Yields:
         The same configurations in the same order, with numbers where `gpus_per_actor` was `auto`.
@@ -57,5 +56,5 @@ def prepared(runs: Sequence[tuple[RunConfig, Dataset]], address: str | None = No
     Raises:
         UserError: the cluster cannot be joined, or the actors of a run can never be placed.
     """
-    with cluster(address):
+    with use_cluster():
         yield Placement().resolve(runs)

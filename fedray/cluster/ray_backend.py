@@ -15,15 +15,15 @@ from fedray.cluster.object_states import (
     STAYS_FROM,
     Arrays,
     ObjectState,
-    arrays,
-    copied,
-    deal,
+    as_arrays,
+    assign_to_actors,
+    copy_tensor,
     note_hashes,
-    packed,
-    stay,
-    unpacked,
+    pack,
+    states_stay,
+    unpack,
 )
-from fedray.cluster.timeouts import CallTimeouts, Silence
+from fedray.cluster.timeouts import CallTimeouts, Heartbeat
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
@@ -33,8 +33,8 @@ from fedray.engine.disk import client_files
 from fedray.engine.disk.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
-from fedray.engine.state import ClientState, StateDamaged, StateRef, loaded
-from fedray.engine.worker import LESS_MEMORY, Worker, number_of_chunks
+from fedray.engine.state import ClientState, StateDamaged, StateRef, load_state
+from fedray.engine.worker import LESS_MEMORY, Worker, count_chunks
 from fedray.partitions.shards import Shards
 from fedray.sections import Runtime
 
@@ -52,10 +52,10 @@ class ClientActor:
     """A process that trains clients. It remembers nothing of a client between calls."""
 
     def open(
-        self, config: dict[str, Any], data: Dataset, shards: Shards, tests: Shards | None, validation: Shards | None
+        self, config: bytes, data: Dataset, shards: Shards, tests: Shards | None, validation: Shards | None
     ) -> None:
-        """Make ready for a run; replaces all of the one before."""
-        self._worker = Worker(Problem(RunConfig.parse(config), data, shards, tests, validation))
+        """Make ready for a run, whose configuration comes packed; replaces all of the one before."""
+        self._worker = Worker(Problem(RunConfig.unpack(config), data, shards, tests, validation))
 
     def train(self, broadcast: dict[str, Any], tasks: list[SentTask], stays_from: int | None) -> Any:
         """Train clients. All is returned, not put, so that it outlives this actor.
@@ -69,34 +69,35 @@ class ClientActor:
             The reply; with `stays_from` a tuple of the reply and, for each task, its client's state, or None where it
             is small and in the reply.
         """
-        reply = self._worker.train(_broadcast(broadcast), _tasks(tasks))
-        states = {i: arrays(loaded(state)) for i, state in reply.states.items()}
+        reply = self._worker.train(_receive_broadcast(broadcast), _receive_tasks(tasks))
+        states = {i: as_arrays(load_state(state)) for i, state in reply.states.items()}
         sizes = {i: sum(array.nbytes for array in state.values()) for i, state in states.items()}
         apart = [] if stays_from is None else [i for i, size in sizes.items() if size >= stays_from]
         head = {
-            "sums": arrays(reply.sums),
+            "sums": as_arrays(reply.sums),
             "diverged": reply.diverged,
             "probes": reply.probes,
             "sent": reply.sent,
             "states": {i: state for i, state in states.items() if i not in apart},
             "largest": max(sizes.values(), default=0),
-            "each": {i: arrays(each) for i, each in reply.each.items()},
+            "each": {i: as_arrays(each) for i, each in reply.each.items()},
         }
         return head if stays_from is None else (head, *(states[i] if i in apart else None for i, *_ in tasks))
 
     def evaluate(self, model: Arrays, chunks: list[int], split: str) -> Arrays:
         """Exact sums over some chunks of a set of samples."""
-        return arrays(self._worker.evaluate(copied(model["theta"]), copied(model["buffers"]), chunks, split))
+        theta, buffers = copy_tensor(model["theta"]), copy_tensor(model["buffers"])
+        return as_arrays(self._worker.evaluate(theta, buffers, chunks, split))
 
     def evaluate_personal(
         self, broadcast: dict[str, Any], tasks: list[SentTask], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
         """Test the personal models of clients."""
-        return self._worker.evaluate_personal(_broadcast(broadcast), _tasks(tasks), request)
+        return self._worker.evaluate_personal(_receive_broadcast(broadcast), _receive_tasks(tasks), request)
 
     def write_states(self, directory: str, versions: list[tuple[int, int, Arrays | StateRef]]) -> dict[int, Written]:
         """Write clients' states, each hashed here once."""
-        return client_files.write_states(directory, [Version(i, at, unpacked(state)) for i, at, state in versions])
+        return client_files.write_states(directory, [Version(i, at, unpack(state)) for i, at, state in versions])
 
     def hash_states(self, nowhere: None, states: list[tuple[int, StateRef]]) -> dict[int, str]:
         """client -> the hash of its state."""
@@ -113,28 +114,28 @@ class RayBackend:
     Attributes:
         data: may be set to the data set's reference where the caller has put it into the object store (one copy a
             node).
-        silence: may be set to the trial's.
+        heartbeat: may be set to the trial's.
     """
 
     def __init__(self, runtime: Runtime, group: PlacementGroup | None = None) -> None:
-        self.runtime, self.group, self.silence = runtime, group, Silence()
+        self.runtime, self.group, self.heartbeat = runtime, group, Heartbeat()
         self.data: ray.ObjectRef[Dataset] | None = None
         self.stays_from = STAYS_FROM
         self._actors: list[Any] = [None] * runtime.actor_count
 
     def open(self, problem: Problem) -> None:
         self._setup = (
-            problem.config.resolved(),
+            problem.config.pack(),
             self.data or ray.put(problem.data),
             ray.put(problem.shards),
             None if problem.tests is None else ray.put(problem.tests),
             None if problem.validation is None else ray.put(problem.validation),
         )
         self._steps = [problem.config.training.steps(int(n)) for n in problem.shards.sizes]
-        self._chunks = {split: number_of_chunks(len(samples)) for split, samples in problem.evaluated.items()}
+        self._chunks = {split: count_chunks(len(samples)) for split, samples in problem.evaluated.items()}
         self._timeouts = CallTimeouts()
         self._homes: dict[int, int] = {}
-        self._stay = self._apart = stay(problem.config.algorithm)
+        self._stay = self._apart = states_stay(problem.config.algorithm)
         for slot, actor in enumerate(self._actors):
             if actor is None:
                 self._spawn(slot)
@@ -142,15 +143,16 @@ class RayBackend:
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
         stays_from = self.stays_from if self._apart else None
-        dealt = [(*call, stays_from) for call in self._dealt(broadcast, tasks)]
+        dealt = [(*call, stays_from) for call in self._make_calls(broadcast, tasks)]
         self._homes |= {i: slot for slot, (_, sent, _) in enumerate(dealt) for i, *_ in sent}
         replies, largest = [], 0
         for (_, sent, _), answer in zip([call for call in dealt if call[1]], self._call("train", dealt), strict=True):
             head, *refs = answer if isinstance(answer, list) else [answer]
-            states: dict[int, ClientState] = {i: _vectors(state) for i, state in head["states"].items()}
+            states: dict[int, ClientState] = {i: _receive_vectors(state) for i, state in head["states"].items()}
             states |= {i: ObjectState(ref) for (i, *_), ref in zip(sent, refs, strict=False) if i not in states}
-            each = {i: _vectors(each) for i, each in head["each"].items()}
-            replies.append(Reply(_sums(head["sums"]), each, states, head["diverged"], head["probes"], head["sent"]))
+            each = {i: _receive_vectors(each) for i, each in head["each"].items()}
+            sums = _receive_sums(head["sums"])
+            replies.append(Reply(sums, each, states, head["diverged"], head["probes"], head["sent"]))
             largest = max(largest, head["largest"])
         self._apart = self._stay and largest >= self.stays_from
         if self._apart:
@@ -160,19 +162,19 @@ class RayBackend:
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
         sent = ray.put({"theta": theta.numpy(), "buffers": buffers.numpy()})
         chunks = [list(range(slot, self._chunks[split], len(self._actors))) for slot in range(len(self._actors))]
-        return [_sums(answer) for answer in self._call("evaluate", [(sent, share, split) for share in chunks])]
+        return [_receive_sums(answer) for answer in self._call("evaluate", [(sent, share, split) for share in chunks])]
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
-        calls = [(*call, request) for call in self._dealt(broadcast, tasks)]
+        calls = [(*call, request) for call in self._make_calls(broadcast, tasks)]
         return {i: scores for answer in self._call("evaluate_personal", calls) for i, scores in answer.items()}
 
     def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
-        shares = self._at_home([version.client for version in versions])
-        calls = [(directory, [(*versions[k][:2], packed(versions[k].state)) for k in share]) for share in shares]
+        shares = self._assign_to_homes([version.client for version in versions])
+        calls = [(directory, [(*versions[k][:2], pack(versions[k].state)) for k in share]) for share in shares]
         try:
-            written = _joined(self._call("write_states", calls))
+            written = _join(self._call("write_states", calls))
         except RayTaskError as error:
             raise (error.cause if isinstance(error.cause, OSError) else error) from None
         note_hashes({i: known.sha256 for i, known in written.items()}, {i: state for i, _, state in versions})
@@ -180,29 +182,29 @@ class RayBackend:
 
     def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
         ids = list(states)
-        calls = [(None, [(ids[k], packed(states[ids[k]])) for k in share]) for share in self._at_home(ids)]
-        hashes = _joined(self._call("hash_states", calls))
+        calls = [(None, [(ids[k], pack(states[ids[k]])) for k in share]) for share in self._assign_to_homes(ids)]
+        hashes = _join(self._call("hash_states", calls))
         note_hashes(hashes, states)
         return hashes
 
-    def _at_home(self, clients: Sequence[int]) -> list[list[int]]:
+    def _assign_to_homes(self, clients: Sequence[int]) -> list[list[int]]:
         """Positions of clients dealt to the actors where their states lie."""
         parts = len(self._actors)
-        return deal([1] * len(clients), [self._homes.get(i) for i in clients], parts)
+        return assign_to_actors([1] * len(clients), [self._homes.get(i) for i in clients], parts)
 
-    def _dealt(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[tuple[Any, list[SentTask]]]:
+    def _make_calls(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[tuple[Any, list[SentTask]]]:
         """The arguments of one call per actor: the broadcast, stored once, and the actor's tasks."""
         sent = ray.put(
             vars(broadcast)
             | {
                 "theta": broadcast.theta.numpy(),
                 "buffers": broadcast.buffers.numpy(),
-                "message": arrays(broadcast.message),
+                "message": as_arrays(broadcast.message),
             }
         )
         homes = [self._homes.get(t.client) if isinstance(t.state, ObjectState) else None for t in tasks]
-        shares = deal([self._steps[task.client] for task in tasks], homes, len(self._actors))
-        return [(sent, [(tasks[k].client, tasks[k].weight, packed(tasks[k].state)) for k in share]) for share in shares]
+        shares = assign_to_actors([self._steps[task.client] for task in tasks], homes, len(self._actors))
+        return [(sent, [(tasks[k].client, tasks[k].weight, pack(tasks[k].state)) for k in share]) for share in shares]
 
     def close(self) -> None:
         for actor in self._actors:
@@ -229,14 +231,14 @@ class RayBackend:
         """
         busy = [slot for slot, args in enumerate(arguments) if method == "open" or len(args[1]) > 0]
         began = dict.fromkeys(busy, time.monotonic())
-        pending = {slot: self._started(slot, method, arguments[slot]) for slot in busy}
+        pending = {slot: self._start_call(slot, method, arguments[slot]) for slot in busy}
         answers, opened = [], dict[int, Any]()
         disturbed = False  # then those that are read later have waited for a slot that was lost
         for slot in busy:
-            work = self._work(method, arguments[slot])
+            work = self._measure_work(method, arguments[slot])
             for attempt in range(RESPAWNS + 1):
-                left = began[slot] + self._timeouts.limit(method, work, attempt) - time.monotonic()
-                self.silence.ask(left)
+                left = began[slot] + self._timeouts.get_limit(method, work, attempt) - time.monotonic()
+                self.heartbeat.announce(left)
                 try:
                     if slot in opened:  # why a new actor cannot be opened is told first
                         ray.get(opened.pop(slot), timeout=max(left, 1.0))
@@ -244,7 +246,7 @@ class RayBackend:
                     answer = ray.get(first, timeout=max(left, 1.0))
                     answers.append([answer, *others] if others else answer)
                     if not disturbed:
-                        self._timeouts.measured(method, work, time.monotonic() - began[slot])
+                        self._timeouts.note(method, work, time.monotonic() - began[slot])
                     break
                 except (RayActorError, OutOfMemoryError, GetTimeoutError) as error:
                     disturbed = True
@@ -260,44 +262,42 @@ class RayBackend:
                     if method != "open":
                         opened[slot] = self._actors[slot].open.remote(*self._setup)
                     began[slot] = time.monotonic() + STARTING
-                    pending[slot] = self._started(slot, method, arguments[slot])
+                    pending[slot] = self._start_call(slot, method, arguments[slot])
                 except RayTaskError as error:
                     if isinstance(error.cause, RayError):
                         raise RayError(f"a client's state was lost: {type(error.cause).__name__}") from error
                     raise (error.cause if isinstance(error.cause, UserError | StateDamaged) else error) from None
         return answers
 
-    def _started(self, slot: int, method: str, arguments: tuple[Any, ...]) -> list[Any]:
+    def _start_call(self, slot: int, method: str, arguments: tuple[Any, ...]) -> list[Any]:
         """The references of a call's return values; what is read is the first."""
         apart = len(arguments[1]) if method == "train" and arguments[2] is not None else 0
         call = getattr(self._actors[slot], method).options(num_returns=1 + apart).remote(*arguments)
         return list(call) if apart else [call]
 
-    def _work(self, method: str, arguments: tuple[Any, ...]) -> float:
+    def _measure_work(self, method: str, arguments: tuple[Any, ...]) -> float:
         """What a call's duration goes with: local steps, or chunks of a set of samples."""
         if method in ("train", "evaluate_personal"):
             return float(sum(self._steps[client] for client, *_ in arguments[1]))
         return 1.0 if method == "open" else float(len(arguments[1]))
 
 
-def _joined(answers: Sequence[dict[int, T]]) -> dict[int, T]:
+def _join(answers: Sequence[dict[int, T]]) -> dict[int, T]:
     return {i: value for answer in answers for i, value in answer.items()}
 
 
-def _broadcast(sent: dict[str, Any]) -> Broadcast:
-    return Broadcast(
-        **sent
-        | {"theta": copied(sent["theta"]), "buffers": copied(sent["buffers"]), "message": _vectors(sent["message"])}
-    )
+def _receive_broadcast(sent: dict[str, Any]) -> Broadcast:
+    theta, buffers = copy_tensor(sent["theta"]), copy_tensor(sent["buffers"])
+    return Broadcast(**sent | {"theta": theta, "buffers": buffers, "message": _receive_vectors(sent["message"])})
 
 
-def _tasks(sent: "list[SentTask]") -> list[ClientTask]:
-    return [ClientTask(i, weight, unpacked(state)) for i, weight, state in sent]
+def _receive_tasks(sent: "list[SentTask]") -> list[ClientTask]:
+    return [ClientTask(i, weight, unpack(state)) for i, weight, state in sent]
 
 
-def _vectors(sent: Arrays) -> Vectors:
-    return Vectors({name: copied(array) for name, array in sent.items()})
+def _receive_vectors(sent: Arrays) -> Vectors:
+    return Vectors({name: copy_tensor(array) for name, array in sent.items()})
 
 
-def _sums(sent: Arrays) -> dict[str, Tensor]:
+def _receive_sums(sent: Arrays) -> dict[str, Tensor]:
     return {name: as_tensor(array) for name, array in sent.items()}

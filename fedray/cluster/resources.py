@@ -10,13 +10,13 @@ from fedray.common.errors import UserError
 from fedray.sections import Runtime
 
 
-def bundle(runtime: Runtime) -> dict[str, float]:
+def get_bundle(runtime: Runtime) -> dict[str, float]:
     """What one client actor asks of the cluster."""
     asked = {"CPU": runtime.cpus_per_actor, "GPU": runtime.gpus}
     return {name: amount for name, amount in asked.items() if amount}
 
 
-def capacity(runtime: Runtime, node: dict[str, float]) -> int:
+def count_capacity(runtime: Runtime, node: dict[str, float]) -> int:
     """How many client actors a node with these total resources can hold; a fraction never spans two GPUs."""
     cpus, gpus, eps = runtime.cpus_per_actor, runtime.gpus, 1e-9
     held = [int(node.get("CPU", 0) / cpus + eps)] if cpus else []
@@ -28,7 +28,7 @@ def capacity(runtime: Runtime, node: dict[str, float]) -> int:
 
 def refuse_infeasible(runtime: Runtime, nodes: Sequence[dict[str, float]]) -> None:
     """Raise UserError where the actors of one run can never be placed on nodes with these total resources."""
-    room = sum(capacity(runtime, node) for node in nodes)
+    room = sum(count_capacity(runtime, node) for node in nodes)
     if room < runtime.actor_count:
         have = "; ".join(" ".join(f"{node.get(r, 0):g} {r}" for r in ("CPU", "GPU")) for node in nodes)
         raise UserError(
@@ -50,7 +50,7 @@ def refuse_unseen(key: str, path: Path) -> None:
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if len(nodes) == 1:
         return
-    look = ray.remote(num_cpus=0)(_sees)
+    look = ray.remote(num_cpus=0)(_can_see)
     answers = [
         look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(str(path))
         for node in nodes
@@ -63,10 +63,10 @@ def refuse_unseen(key: str, path: Path) -> None:
         )
 
 
-def _sees(path: str) -> bool:
+def _can_see(path: str) -> bool:
     return Path(path).exists()
 
 
-def cluster_nodes() -> list[dict[str, float]]:
+def list_nodes() -> list[dict[str, float]]:
     """Total resources of each living node."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]

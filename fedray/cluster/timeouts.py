@@ -1,4 +1,7 @@
-"""How long a call may take before whoever makes it counts as hung: a multiple of what its run has measured."""
+"""How long a call may take before its process counts as hung: a multiple of what its run has measured.
+
+A trial enforces the limit of its client actors' calls, the driver that of its trials' (`sweep.trials.watchdog`).
+"""
 
 import time
 from collections.abc import Callable
@@ -10,7 +13,7 @@ FLOOR = 120.0
 FIRST = 3600.0
 """Seconds for a call of a kind that has not been measured yet."""
 SILENT = 2 * FLOOR
-"""Seconds that a trial may let pass after a report without another word."""
+"""Seconds that a trial may let pass after a report without a heartbeat."""
 
 
 class CallTimeouts:
@@ -19,36 +22,35 @@ class CallTimeouts:
     def __init__(self) -> None:
         self._slowest: dict[str, float] = {}
 
-    def limit(self, kind: str, work: float, attempt: int) -> float:
-        """Seconds that a call may take, doubled with each attempt: what is only slow comes through in the end."""
+    def get_limit(self, kind: str, work: float, attempt: int) -> float:
+        """Return how many seconds a call may take, doubled with each attempt: a call that is only slow ends at last."""
         slowest = self._slowest.get(kind)
         allowed = FIRST if slowest is None else max(FLOOR, FACTOR * slowest * work)
         return float(allowed * 2**attempt)
 
-    def measured(self, kind: str, work: float, seconds: float) -> None:
-        """A call of this kind took so long."""
+    def note(self, kind: str, work: float, seconds: float) -> None:
+        """Note how many seconds a call of this kind has taken."""
         self._slowest[kind] = max(self._slowest.get(kind, 0.0), seconds / work)
 
 
-class Silence:
-    """How long a trial may stay silent before its driver takes it for hung.
+class Heartbeat:
+    """Tells the driver how long a trial may stay silent, so that a slow trial is not taken for a hung one.
 
-    A trial reports about every second where rounds are short. Before a call that may take longer it says so, so that
-    its driver never takes a slow one for a hung one.
+    A trial reports about every second if rounds are short. Only before a call that may take longer it announces that.
 
     Args:
-        tell: tells the driver the seconds until which it will hear of the trial again.
+        send: tells the driver in how many seconds it will hear of the trial again.
     """
 
-    def __init__(self, tell: Callable[[float], None] = lambda seconds: None) -> None:
-        self._tell, self._until = tell, 0.0
+    def __init__(self, send: Callable[[float], None] = lambda seconds: None) -> None:
+        self._send, self._until = send, 0.0
 
-    def reported(self) -> None:
-        """The driver hears of the trial now; without another word it waits `SILENT` from here."""
+    def note_report(self) -> None:
+        """The trial reports now; without a heartbeat the driver waits `SILENT` seconds from here."""
         self._until = time.monotonic() + SILENT
 
-    def ask(self, seconds: float) -> None:
-        """A call begins that may take so long."""
+    def announce(self, seconds: float) -> None:
+        """Announce a call that may take so long, unless it fits into the silence that the driver allows anyway."""
         if time.monotonic() + seconds > self._until:
-            self._tell(seconds + FLOOR)
+            self._send(seconds + FLOOR)
             self._until = time.monotonic() + seconds + FLOOR

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import ray
 from torch import Tensor
 
-from fedray.cluster.object_states import STAYS_FROM, ObjectState, arrays, note_hashes, stay
-from fedray.cluster.timeouts import CallTimeouts, Silence
+from fedray.cluster.object_states import STAYS_FROM, ObjectState, as_arrays, note_hashes, states_stay
+from fedray.cluster.timeouts import CallTimeouts, Heartbeat
 from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
-from fedray.engine.state import ClientState, loaded
+from fedray.engine.state import ClientState, load_state
 
 
 class TrialBackend(InlineBackend):
@@ -22,61 +22,61 @@ class TrialBackend(InlineBackend):
     A call has the bound that a call of an actor has; nobody in this process can enforce it, so the driver does.
 
     Attributes:
-        silence: may be set to the trial's.
+        heartbeat: may be set to the trial's.
     """
 
     def __init__(self) -> None:
-        self.silence = Silence()
+        self.heartbeat = Heartbeat()
         self.stays_from = STAYS_FROM
 
     def open(self, problem: Problem) -> None:
         self._timeouts = CallTimeouts()
-        self._stay = stay(problem.config.algorithm)
-        with self._bounded("open"):
+        self._stay = states_stay(problem.config.algorithm)
+        with self._bound("open"):
             super().open(problem)
         self._steps = [problem.config.training.steps(int(n)) for n in problem.shards.sizes]
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
-        with self._bounded("train", self._work(tasks)):
+        with self._bound("train", self._measure_work(tasks)):
             replies = super().train(broadcast, tasks)
             for reply in replies if self._stay else ():
                 reply.states |= {i: self._put(state) for i, state in reply.states.items()}
         return replies
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
-        with self._bounded(f"evaluate {split}"):
+        with self._bound(f"evaluate {split}"):
             return super().evaluate(theta, buffers, split)
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
-        with self._bounded("evaluate_personal", self._work(tasks)):
+        with self._bound("evaluate_personal", self._measure_work(tasks)):
             return super().evaluate_personal(broadcast, tasks, request)
 
     def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
-        with self._bounded("write_states", len(versions)):
+        with self._bound("write_states", len(versions)):
             written = super().write_states(directory, versions)
         note_hashes({i: known.sha256 for i, known in written.items()}, {i: state for i, _, state in versions})
         return written
 
     def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
-        with self._bounded("hash_states", len(states)):
+        with self._bound("hash_states", len(states)):
             hashes = super().hash_states(states)
         note_hashes(hashes, states)
         return hashes
 
     def _put(self, state: ClientState) -> ClientState:
-        sent = arrays(loaded(state))
+        sent = as_arrays(load_state(state))
         return ObjectState(ray.put(sent)) if sum(array.nbytes for array in sent.values()) >= self.stays_from else state
 
-    def _work(self, tasks: Sequence[ClientTask]) -> float:
+    def _measure_work(self, tasks: Sequence[ClientTask]) -> float:
         return float(sum(self._steps[task.client] for task in tasks))
 
     @contextlib.contextmanager
-    def _bounded(self, kind: str, work: float = 1.0) -> Iterator[None]:
+    def _bound(self, kind: str, work: float = 1.0) -> Iterator[None]:
         """A call of a kind, with so much work, for the duration of a block."""
         work = max(work, 1.0)
-        self.silence.ask(self._timeouts.limit(kind, work, 0))
+        self.heartbeat.announce(self._timeouts.get_limit(kind, work, 0))
         began = time.monotonic()
         yield
-        self._timeouts.measured(kind, work, time.monotonic() - began)
+        self._timeouts.note(kind, work, time.monotonic() - began)

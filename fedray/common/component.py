@@ -1,6 +1,6 @@
-"""What data sets, partitions, models, algorithms and probes have in common: a name, typed options, a paper.
+"""The common base of data sets, partitions, models, algorithms and probes: a name, typed options, a paper.
 
-A component is a frozen pydantic model whose fields are the options a user writes beside `name:`.
+A component is a frozen pydantic model whose fields are the options a user writes next to `name:`.
 `fedray.common.plugins` turns a section of a configuration into a component.
 """
 
@@ -13,36 +13,30 @@ from typing import Any, ClassVar, Self, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from fedray.common.errors import UserError, truncated_repr, unknown
-from fedray.common.identity import Run, enters, nested, source_digest
+from fedray.common.identity import EXCLUDED, default_entries, entry, file_digest, files_in
 
 LARGEST = 3.4e38
 """Numbers above this are infinite in float32."""
 WANTED = {"model_type": "mapping", "dict_type": "mapping", "tuple_type": "list", "list_type": "list"}
-"""Pydantic's names of complaints, and what YAML calls what it expected."""
+"""Pydantic's error types, and the YAML name of the type that each expected."""
 
 
 class Checked(BaseModel):
-    """Base of whatever a user writes: frozen, no unknown keys, no infinities, and `true` is not 1."""
+    """Base of everything a user writes: frozen, without unknown keys or infinities; `true` is not 1."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     revision: ClassVar[int] = 0
-    """Raised by one where the numbers of this class were wrong and are corrected; see `fedray.common.identity`.
+    """Increment when a fix changes the numbers of this class (`fedray.common.identity`)."""
 
-    A property where only those of some options were wrong."""
-
-    def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
-        """What of this section enters the identity of a cell (`fedray.common.identity`).
-
-        Args:
-            written: The section as a configuration holds it, every default filled in, JSON types only.
-        """
-        found = dict(written)
+    def identity_entries(self) -> dict[str, Any]:
+        """Return the options that enter the identity of a cell, in JSON types: those that are not the default."""
+        defaults, found = default_entries(type(self)), dict(self.model_extra or {})
         for name, field in type(self).model_fields.items():
-            if name in found:
-                value, as_json = getattr(self, name), found.pop(name)
-                found |= {name: nested(value, as_json)} if enters(field, value) else {}
-        return found | ({"revision": self.revision} if self.revision else {})
+            if EXCLUDED not in field.metadata:
+                value = entry(getattr(self, name))
+                found |= {} if name in defaults and value == defaults[name] else {name: value}
+        return found
 
     @field_validator("*", mode="before")
     @classmethod
@@ -57,7 +51,7 @@ class Checked(BaseModel):
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """A type and all types inside of it."""
+    """Yield a type and all types inside it."""
     return {annotation}.union(*map(_kinds, get_args(annotation)))
 
 
@@ -68,17 +62,17 @@ def _any(value: Any, holds: Callable[[Any], bool]) -> bool:
 
 
 def _too_large(value: Any) -> bool:
-    """Whether float32 or a 64-bit integer, which everything is computed in, cannot hold a number."""
+    """Return True if a number fits neither float32 nor a 64-bit integer, in which everything is computed."""
     if isinstance(value, float):
         return math.isfinite(value) and abs(value) > LARGEST
     return isinstance(value, int) and abs(value) >= 2**63
 
 
 class Component(Checked):
-    """Base of everything that is chosen by name in a configuration."""
+    """Base of everything that a configuration chooses by name."""
 
     name: ClassVar[str] = ""
-    """The name in a configuration; of a class of the user's own it is set to `package.module:Class`."""
+    """Name in a configuration; for a class of your own it is set to `package.module:Class`."""
     section: ClassVar[str] = ""
     """The section of a configuration that chooses it."""
     paper: ClassVar[str] = ""
@@ -93,44 +87,36 @@ class Component(Checked):
         "tau": "τ",
         "gamma": "γ",
     }
-    """Option -> the paper's letter for it in labels, tables and figures. A class adds to those of its bases."""
+    """Option -> the paper's letter for it in labels, tables and figures; added to those of the base classes."""
 
-    compares_with_received: ClassVar[bool] = False
-    """Whether a method or a probe asks what the received model answers (`c.predict(c.theta_0)`).
-
-    That was answered with the present running statistics once. So cells of models that have such were corrected."""
-
-    def revision_in(self, run: Run) -> int:
-        """`revision`, and what was corrected in some runs alone; of methods and probes (`fedray.common.identity`)."""
-        return self.revision + int(self.compares_with_received and run.tracks_statistics)
-
-    def identity_entries(self, written: Mapping[str, Any]) -> dict[str, Any]:
-        found = super().identity_entries(written)
-        return found | ({"source": source_digest(self.section, self.name)} if ":" in self.name else {})
+    def identity_entries(self) -> dict[str, Any]:
+        found = {"name": self.name, **super().identity_entries()}
+        paths = {name: found[name] for name in files_in(type(self)) if found.get(name) is not None}
+        return found | {name: file_digest(f"{self.section}.{name}", path) for name, path in paths.items()}
 
     @classmethod
     def symbol(cls, option: str) -> str:
-        """The paper's letter for an option; its name where it has none."""
+        """Return the paper's letter for an option, or the option's name if there is none."""
         declared = (vars(kind).get("symbols", {}) for kind in cls.__mro__)
         return next((symbols[option] for symbols in declared if option in symbols), option)
 
     def options(self) -> dict[str, Any]:
-        """The section as a configuration holds it: `name` and every option, defaults filled in, JSON types only."""
+        """Return the section as a configuration holds it, in JSON types: `name` and every option, defaults included."""
         return {"name": self.name, **self.model_dump(mode="json")}
 
     def label(self) -> str:
-        """`dirichlet(0.1)`, `pathological(3)`, `iid`: the name with the options that have no default."""
+        """Return the name with the options that have no default: `dirichlet(0.1)`, `pathological(3)`, `iid`."""
         required = [as_written(getattr(self, name)) for name in self.required()]
         return self.name + (f"({', '.join(required)})" if required else "")
 
     @classmethod
     def required(cls) -> list[str]:
-        """The options that have no default: they are part of a name also where they do not vary."""
+        """Return the options without a default, which are part of a label even if they do not vary."""
         return [name for name, field in cls.model_fields.items() if field.is_required()]
 
     @classmethod
     def row(cls) -> tuple[str, str, str]:
-        """Options with defaults, first line of the docstring, paper: what lists print."""
+        """Return options with defaults, first line of the docstring, and paper, as lists print them."""
         options = [
             name + ("" if field.is_required() else f"={as_written(field.default)}")
             for name, field in cls.model_fields.items()
@@ -139,7 +125,7 @@ class Component(Checked):
 
     @classmethod
     def parse(cls, section: str, options: Mapping[str, Any]) -> Self:
-        """Build from the options of a section; raises UserError naming `section.option`."""
+        """Build from the options of a section. Raises UserError that names `section.option`."""
         try:
             return cls.model_validate(dict(options))
         except ValidationError as error:
@@ -147,12 +133,12 @@ class Component(Checked):
 
 
 def as_written(value: Any) -> str:
-    """A value as a person writes it in a configuration."""
+    """Return a value as a person writes it in a configuration."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def describe(error: ValidationError, section: str = "", model: type[BaseModel] | None = None) -> UserError:
-    """The first complaint of a pydantic error as one line: key, what was found, what is allowed."""
+    """Return the first complaint of a pydantic error as one line: key, what was found, what is allowed."""
     first = _joined(error)
     if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
         return cause
@@ -172,13 +158,13 @@ def describe(error: ValidationError, section: str = "", model: type[BaseModel] |
 
 
 ALTERNATIVE = re.compile(r"(constrained-)?(int|float|str|bool)$|(literal|list|tuple|dict)\[")
-"""What pydantic puts into a complaint's place beside keys and numbers: which of several types it was held against."""
+"""Labels that pydantic adds to a location besides keys and numbers: the union member it tried."""
 
 
 def _joined(error: ValidationError) -> dict[str, Any]:
-    """The first complaint; where several types are allowed there is one for each, and they become one.
+    """Return the first complaint. The complaints of a union, one for each type, become one.
 
-    Of a list that is right but for its values, the first of these is told.
+    If a list has wrong values, the first of them is reported.
     """
     first, *others = error.errors()
     at = next((i for i, part in enumerate(first["loc"]) if i and ALTERNATIVE.match(str(part))), None)

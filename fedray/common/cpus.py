@@ -1,10 +1,10 @@
-"""The CPUs of this machine that are this process's to use."""
+"""The CPUs that this process may use."""
 
 import os
 
 
 def usable_cpus() -> int:
-    """How many CPUs this process may run on: with `taskset`, or in a job of a batch system, not all there are."""
+    """Return the number of CPUs this process may run on; `taskset` or a batch system may allow fewer than exist."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

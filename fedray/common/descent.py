@@ -57,6 +57,6 @@ class Descent:
 
 
 def clipped(q: Tensor, norm: float) -> Tensor:
-    """q, scaled down to `norm` where it is longer."""
+    """Return q, scaled down to `norm` if it is longer."""
     result: Tensor = q * (norm / torch.linalg.vector_norm(q)).clamp(max=1.0)
     return result

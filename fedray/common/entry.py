@@ -1,6 +1,7 @@
-"""A command line's frame: one line and an exit code for a user's mistake, no secret in any output."""
+"""The frame of a command line: one line and an exit code for a user's mistake, no secrets in any output."""
 
 import errno
+import io
 import logging
 import sys
 import traceback
@@ -9,25 +10,28 @@ from typing import Any, NoReturn
 
 import typer
 
-from fedray.common.errors import Diverged, UserError, redacted
+from fedray.common.errors import Diverged, UserError, printable, redacted
 
 UsageError: Any = typer.BadParameter.__base__
-"""click's, wherever this version of typer has it."""
+"""click's exception, from where this version of typer keeps it."""
 NoArguments: Any = sys.modules[UsageError.__module__].NoArgsIsHelpError
-"""Raised by a bare `fedray` or `fedray data`: its message is the help."""
+"""Exception of a bare `fedray` or `fedray data`; its message is the help."""
 UNUSABLE = {
     getattr(errno, name)
     for name in ("EACCES", "EPERM", "ENAMETOOLONG", "ENOTDIR", "EISDIR", "ELOOP", "ENOSPC", "EDQUOT", "EROFS")
 }
-"""What a file system says of a path that a user, and not a programmer, can mend."""
+"""Errors of a file system about a path that the user can correct."""
 
 
 def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
-    """Run a command line: a user's mistake is one line and exit code 2, numbers gone wrong are exit code 3.
+    """Run a command line. A user's mistake gives one line and exit code 2, a diverged run exit code 3.
 
-    A path that cannot be used is a user's mistake, too, wherever it is found out.
-    No secret of an address is printed or logged, in tracebacks of our own mistakes (exit code 1) neither.
+    A path that cannot be used is also a user's mistake. Secrets in addresses are neither printed nor logged, even in
+    tracebacks of bugs (exit code 1).
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # batch systems have terminals that show ASCII only
     redact_logs()
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("fedray").setLevel(logging.INFO)
@@ -63,16 +67,16 @@ def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
 def _refuse(message: str) -> None:
     """Print one line, without secrets; what a hostile file holds does not steer the terminal."""
     line = redacted(" ".join(message.split()))
-    print(f"fedray: {''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)}", file=sys.stderr)
+    print(f"fedray: {printable(line)}", file=sys.stderr)
 
 
 def redact_logs() -> None:
-    """From now on no log record of this process, of whatever package, holds a secret of an address."""
+    """Remove the secrets of addresses from all log records of this process, of any package."""
     logging.setLogRecordFactory(_discreet)
 
 
 def _discreet(*arguments: Any, **more: Any) -> logging.LogRecord:
-    """A log record, of whatever package, that holds no secret of an address."""
+    """Return a log record without the secrets of addresses."""
     record = logging.LogRecord(*arguments, **more)
     record.msg, record.args = redacted(record.getMessage()), ()
     if record.exc_info:

@@ -1,4 +1,4 @@
-"""What can go wrong, in the two kinds a caller tells apart: the user's mistake and a run whose numbers went wrong."""
+"""The two errors that a caller distinguishes: a user's mistake, and a run whose numbers went wrong."""
 
 import os
 import re
@@ -7,13 +7,13 @@ from difflib import get_close_matches
 from urllib.parse import unquote
 
 SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
-"""Environment variables whose values are never printed or logged; passwords within MLFLOW_TRACKING_URI neither."""
+"""Environment variables whose values are never printed or logged, nor are passwords in MLFLOW_TRACKING_URI."""
 LONGEST = 80
-"""Characters of a found value that a message repeats."""
+"""Maximum number of characters of a value that a message repeats."""
 
 
 class UserError(Exception):
-    """Something the user can mend: one line naming the key or file, what was found and what is allowed. Exit code 2."""
+    """A mistake that the user can correct, in one line: key or file, what was found, what is allowed. Exit code 2."""
 
 
 class Diverged(Exception):
@@ -32,7 +32,7 @@ class Diverged(Exception):
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
-    """The error for a name that does not exist: the nearest valid one first, then all of them."""
+    """Return the error for an unknown name: the nearest valid one first, then all of them."""
     names = sorted(set(valid))
     near = get_close_matches(name[:LONGEST], names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
@@ -40,7 +40,7 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
 
 
 def truncated_repr(value: object) -> str:
-    """`repr` of a value that a user gave, short enough for one line."""
+    """Return the `repr` of a user's value, short enough for one line."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of more digits than Python prints
@@ -48,14 +48,19 @@ def truncated_repr(value: object) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
+def printable(text: str) -> str:
+    """Return the text with control characters written out, such as `\\x1b`, which begins a terminal's escape codes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def one_line(error: BaseException) -> str:
-    """Kind and message of somebody else's exception."""
+    """Return type and message of another library's exception in one line."""
     text = re.sub(r"\x1b\[[\d;]*m", "", str(error))
     return " ".join(f"{type(error).__name__}: {text}".split()).removesuffix(":")[:300]
 
 
 def redacted(text: str) -> str:
-    """The text without user names, passwords and query values of addresses, and without the tracking secrets."""
+    """Return the text without user names, passwords and query values in addresses, and without tracking secrets."""
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     user = uri.partition("://")[2].rpartition("@")[0]
     hidden = {os.environ.get(name, "") for name in SECRETS} | {user, user.partition(":")[2]}

@@ -1,101 +1,104 @@
-"""What identifies a cell: which fields of a configuration enter its hash. Each field declares this itself.
+"""The identity of a cell: what its configuration says beyond the defaults.
 
-A finished cell is found again by its hash, so a hash must stay for as long as the numbers stay. Every field of a
-section, algorithm, model, partition or probe enters the identity, with these exceptions:
-
-- A field that came after cells had been hashed is marked `Later()`. It enters only where its value differs from its
-  first value, which is the field's default unless you name another:
-
-      warmup: Annotated[int, Later()] = Field(0, ge=0, description="rounds of a rising learning rate")
-      restart: Annotated[bool, Later(first=False)] = Field(True, description="the default changed after its release")
+A finished cell is found again by the hash of its identity. One rule decides what enters: a field of a section,
+algorithm, model, partition or probe enters if it has no default, or if its value is not the default. So a field that is
+added later, with a default, changes no hash. The names of components always enter.
 
 - A field that cannot change a number (scheduling, paths) is marked `EXCLUDED` and never enters:
 
       actors: Annotated[int, EXCLUDED] = Field(1, gt=0)
 
-- Where a component's numbers were wrong, correct them and raise the class attribute `revision` of that component (or
-  section) from 0 to 1. It enters only where it is not 0, so that only the cells of that component get new hashes.
-  Where only some options gave wrong numbers, make `revision` a property that says which:
+- A component's field that holds a path is marked `FILE` and enters by a digest of the file's content:
 
-      @property
-      def revision(self) -> int:  # type: ignore[override]
-          return int(self.variates == "samples")
+      init: Annotated[str | None, FILE] = Field(None, description="path of ...")
 
-  Where the run decides as well (its model, its training, its evaluation), override `revision_in`, which is told by a
-  `Run`.
-
-The options of data sets do not enter: the arrays do, by `Dataset.digest`. A class given as `package.module:Class`
-enters with a digest of the source of its module. `tests/test_config.py` holds cells that commit 2f53a38 hashed.
+- Data sets enter by a digest of their arrays (`Dataset.digest`), not by their options, and a class given as
+  `package.module:Class` by a digest of its module's source.
+- If you correct the numbers of a component or section, increment its class attribute `revision`: the cells that use
+  it get new hashes. If you change a default, do the same, or increment `fedray.config.NUMERICS`, which enters every
+  identity; `tests/test_defaults.py` holds every default and fails otherwise.
 """
 
 import hashlib
 import importlib
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from fedray.common.errors import UserError
+from fedray.common.yaml_files import located_file
 
 
-@dataclass(frozen=True)
-class Later:
-    """Marks a field that came after cells had been hashed: it enters an identity only where it is not `first`."""
-
-    first: Any = PydanticUndefined
-    """The value that leaves the identity as it was before the field existed; default: the field's default."""
+class Mark:
+    """Marks a field, in its annotation."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """What a method or a probe cannot know by itself of the run that it is part of.
-
-    Attributes:
-        tracks_statistics: the model has running statistics.
-        fine_tunes: personal models are tested after epochs of fine-tuning.
-        plain: local training has neither clipping, weight decay nor momentum.
-        decays_within: the learning rate decays within a round.
-    """
-
-    tracks_statistics: bool
-    fine_tunes: bool
-    plain: bool
-    decays_within: bool
+EXCLUDED, FILE = Mark(), Mark()
 
 
-class Excluded:
-    """Marks a field that never enters an identity."""
+@cache
+def default_entries(section: type[BaseModel]) -> dict[str, Any]:
+    """Return the defaults of the fields that may enter an identity, in JSON types."""
+    return {
+        name: entry(field.get_default(call_default_factory=True))
+        for name, field in section.model_fields.items()
+        if EXCLUDED not in field.metadata and not field.is_required()
+    }
 
 
-EXCLUDED = Excluded()
-
-
-def enters(field: FieldInfo, value: Any) -> bool:
-    """Whether a field with this value is part of the identity."""
-    for mark in field.metadata:
-        if isinstance(mark, Excluded):
-            return False
-        if isinstance(mark, Later):
-            return bool(value != (field.get_default() if mark.first is PydanticUndefined else mark.first))
-    return True
-
-
-def nested(value: Any, written: Any) -> Any:
-    """The identity of a field's value. `written`: the same value as a configuration holds it, in JSON types."""
+def entry(value: Any) -> Any:
+    """Return a field's value as it enters an identity, in JSON types."""
     if hasattr(value, "identity_entries"):
-        return value.identity_entries(written) if isinstance(written, Mapping) else written
+        return value.identity_entries()
     if isinstance(value, tuple | list):
-        return [nested(one, as_json) for one, as_json in zip(value, written, strict=True)]
-    if isinstance(value, Mapping):
-        return {key: nested(value[key], written[key]) for key in value}
-    return written
+        return [entry(one) for one in value]
+    if isinstance(value, dict):
+        return {key: entry(one) for key, one in value.items()}
+    return to_jsonable_python(value)
+
+
+def files_in(section: type[BaseModel]) -> list[str]:
+    """Return the names of the fields that hold paths of files."""
+    return [name for name, field in section.model_fields.items() if FILE in field.metadata]
+
+
+def parts(value: Any) -> Iterator[Any]:
+    """Yield a section or component, and all those inside it."""
+    if hasattr(value, "identity_entries"):
+        yield value
+        value = [getattr(value, name) for name in type(value).model_fields]
+    elif isinstance(value, dict):
+        value = list(value.values())
+    for one in value if isinstance(value, tuple | list) else ():
+        yield from parts(one)
+
+
+def revision_of(section: type) -> int:
+    """Return the sum of the revisions of a class and of the classes it builds on."""
+    return sum(vars(kind).get("revision", 0) for kind in section.__mro__)
+
+
+def file_digest(key: str, path: str) -> str:
+    """Return the SHA-256 of a file that a configuration names at `key`.
+
+    Raises:
+        UserError: The file is missing or cannot be read.
+    """
+    try:
+        return hashlib.sha256(located_file(key, path).read_bytes()).hexdigest()
+    except FileNotFoundError:
+        raise UserError(f"{key}: {path} does not exist") from None
+    except OSError as error:
+        raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from None
 
 
 def source_digest(section: str, path: str) -> str:
-    """SHA-256 of the source of the module that defines `package.module:Class`.
+    """Return the SHA-256 of the source of the module that defines `package.module:Class`.
 
     Raises:
         UserError: The source cannot be read, so no cell could tell when it changes.
@@ -108,3 +111,9 @@ def source_digest(section: str, path: str) -> str:
             "put the class in a .py file"
         ) from None
     return hashlib.sha256(source.encode()).hexdigest()
+
+
+def hash_of(identity: Mapping[str, Any]) -> str:
+    """Return the hash of a cell: the first 16 hexadecimal digits of the SHA-256 of its identity, as sorted JSON."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

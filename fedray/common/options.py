@@ -1,4 +1,4 @@
-"""How an option's type is told to a reader."""
+"""Descriptions of an option's type for readers."""
 
 import inspect
 import types
@@ -15,13 +15,13 @@ NAMES = {int: "integer", float: "number", str: "text", type(None): "null"}
 
 @dataclass(frozen=True)
 class Allowed:
-    """Marks a field whose type says less than its checks: what it takes, in words."""
+    """Marks a field whose checks are stricter than its type; `text` says what it accepts."""
 
     words: str
 
 
 def allowed(field: FieldInfo) -> str:
-    """The values a field takes: an interval, the names of a choice, or its type; `or` between alternatives."""
+    """Return the values a field accepts: an interval, the names of a choice, or its type; `or` between alternatives."""
     if words := next((mark.words for mark in field.metadata if isinstance(mark, Allowed)), ""):
         return words
     kind = field.annotation

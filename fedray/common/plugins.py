@@ -1,36 +1,42 @@
 """From a section of a configuration to its component: by name, by `package.module:Class`, or a class itself.
 
-A class of your own is found the same way for algorithms, models, partitions, data sets and probes. Its module is looked
-for like any other, and last of all in the working directory, which is not searched unless such a class is named.
+A class of your own is found the same way for algorithms, models, partitions, data sets and probes. Its module is
+searched for like any other, and finally in the working directory, which is searched only if such a class is named.
 """
 
+import contextlib
+import hashlib
 import importlib
 import inspect
+import linecache
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import cache
+from importlib.machinery import PathFinder
 from typing import Any, TypeVar
 
 from fedray.common.component import Component
 from fedray.common.errors import UserError, truncated_repr, unknown
 
 FOLDER = "FEDRAY_PLUGINS"
-"""Environment variable: the folder that is searched last for classes of the user's own. Ray's workers inherit it."""
+"""Environment variable: folder that is searched last for a user's own classes. Ray's workers inherit it."""
 
 _searched: set[str] = set()
+_guard: ContextVar[Callable[[str], None] | None] = ContextVar("guard", default=None)
 
 C = TypeVar("C", bound=Component)
 
 
 def folder() -> str:
-    """The folder that is searched last: in Ray's workers the driver's working directory."""
+    """Return the folder that is searched last: in Ray's workers the driver's working directory."""
     return os.environ.get(FOLDER) or os.getcwd()
 
 
 def environment() -> dict[str, str]:
-    """What workers need to find the classes that this process found; empty where it looked for none."""
+    """Return the environment that workers need to find the same classes; empty if none was searched for."""
     return {FOLDER: folder()} if folder() in _searched else {}
 
 
@@ -41,15 +47,15 @@ def resolve(
     base: type[C] | None = None,
     adapt: Callable[[type, str], type[C]] | None = None,
 ) -> C:
-    """The component that a section of a configuration chooses.
+    """Return the component that a section of a configuration chooses.
 
     Args:
         section: the section's name, for messages.
         value: a name of the registry, `package.module:Class`, a class, a mapping with one of these as `name` and the
-            options beside it, or a component.
+            options next to it, or a component.
         registry: name -> class.
-        base: what a class of the user's own must be; None: the section takes none.
-        adapt: makes a component class of a class that is no `base`, and of its path (models: of an nn.Module).
+        base: base class that a user's own class must have; None: the section accepts none.
+        adapt: turns a class that is not a `base`, given with its path, into a component (an nn.Module into a model).
 
     Raises:
         UserError: a name or an option is unknown (the nearest valid one is named), or the class cannot serve.
@@ -78,7 +84,7 @@ def resolve(
 
 
 def _key(section: str) -> str:
-    """Where the name stands: a list of names (probes) has no key for it."""
+    """Return the key of the name; a list of names (probes) has none."""
     return section if section == "evaluation.probes" else f"{section}.name"
 
 
@@ -86,17 +92,35 @@ def _key(section: str) -> str:
 def _named(
     section: str, path: str, found: type, base: type[C], adapt: Callable[[type, str], type[C]] | None
 ) -> type[C]:
-    """The class under the name by which a configuration finds it again."""
-    if not issubclass(found, base):
-        if adapt is not None:
-            return adapt(found, path)
+    """Return the class under the name by which a configuration finds it again, in a process that unpickles it, too."""
+    if issubclass(found, base):
+        _refuse_slips(section, path, found, base)
+        own = {"name": path, "__module__": found.__module__, "__doc__": found.__doc__}
+        kind: type[C] = type(found.__name__, (found,), own)
+    elif adapt is not None:
+        kind = adapt(found, path)
+    else:
         raise UserError(f"{_key(section)}: {path} is not a subclass of {base.__module__}.{base.__name__}")
-    _refuse_slips(section, path, found, base)
-    return type(found.__name__, (found,), {"name": path, "__module__": found.__module__, "__doc__": found.__doc__})
+
+    def reduce(self: Component, protocol: Any) -> tuple[Any, ...]:
+        return _rebuild, (section, path, base, adapt, self.__getstate__())
+
+    kind.__reduce_ex__ = reduce  # type: ignore[assignment,method-assign]
+    return kind
+
+
+def _rebuild(
+    section: str, path: str, base: type[C], adapt: Callable[[type, str], type[C]] | None, state: dict[Any, Any]
+) -> C:
+    """Return a pickled component of a user's own class. Raises UserError if the class cannot be imported here."""
+    kind = _named(section, path, load_class(section, path), base, adapt)
+    made: C = object.__new__(kind)
+    made.__setstate__(state)
+    return made
 
 
 def _refuse_slips(section: str, path: str, found: type[Component], base: type[Component]) -> None:
-    """Refuse a constructor, and a method whose name is nearly that of a hook: nothing would call them."""
+    """Refuse a constructor, and a method whose name resembles a hook's: nothing would call them."""
     ours = next(kind for kind in found.__mro__ if kind.__module__.startswith("fedray.") or kind is base)
     hooks = [name for name in dir(ours) if callable(getattr(ours, name)) and not hasattr(Component, name)]
     for kind in found.__mro__[: found.__mro__.index(ours)]:
@@ -114,21 +138,59 @@ def _refuse_slips(section: str, path: str, found: type[Component], base: type[Co
                 )
 
 
+class NotTrusted(UserError):
+    """A stranger's configuration names a class whose module may not be imported."""
+
+
+@contextlib.contextmanager
+def guarded(refuse: Callable[[str], None]) -> Iterator[None]:
+    """Ask before a module is imported, for the duration of a block.
+
+    Args:
+        refuse: called with `package.module:Class`; raises NotTrusted.
+    """
+    token = _guard.set(refuse)
+    try:
+        yield
+    finally:
+        _guard.reset(token)
+
+
+def find_source_digest(module: str) -> str | None:
+    """Return the SHA-256 of a module's source without importing anything, as `source_digest` computes it.
+
+    Returns:
+        None for a module that is not found, and for one inside a package: importing it would run the package, too.
+    """
+    if "." in module or module in sys.builtin_module_names:
+        return None
+    spec = PathFinder.find_spec(module, [*sys.path, folder()])
+    if spec is None or spec.origin is None:
+        return None
+    linecache.checkcache(spec.origin)
+    lines = linecache.getlines(spec.origin)
+    return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else None
+
+
 def load_class(section: str, path: str) -> type:
     """Import `package.module:Class`.
 
-    Whatever the module holds is run: called for what the user launches, never for what a checkpoint or a store holds.
+    This runs the code of the module, so call it only for what the user starts, never for the contents of a
+    checkpoint or a store.
 
     Raises:
         UserError: it cannot be imported, or is not a class.
+        NotTrusted: it may not be imported (`guarded`).
     """
+    if refuse := _guard.get():
+        refuse(path)
     _searched.add(folder())
     if folder() not in sys.path:
         sys.path.append(folder())
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # a module of the user's own can raise anything
+    except Exception as error:  # a user's module can raise anything
         reason = f"{type(error).__name__}: " * (not isinstance(error, ImportError | AttributeError)) + str(error)
         raise UserError(f"{_key(section)}: {path!r} cannot be imported: {reason}") from None
     if not inspect.isclass(found):

@@ -1,4 +1,4 @@
-"""A bar for one run, on a terminal and in a notebook."""
+"""A progress bar for one run, on a terminal and in a notebook."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,20 +7,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 Moved = Callable[[int, Sequence[Mapping[str, float]]], None]
-"""Is called after each round with its number, from 1, and the rows of the evaluated rounds so far."""
+"""Callback after each round, with its number (from 1) and the rows of the evaluated rounds so far."""
 
 
 @contextlib.contextmanager
 def bar(name: str, rounds: int, shown: bool | None = None) -> Iterator[Moved]:
-    """A bar that disappears at the end of a block.
+    """Show a bar that disappears at the end of a block.
 
     Args:
-        name: what stands before it.
-        rounds: how many there are.
-        shown: None: on a terminal and in a notebook.
+        name: text before the bar.
+        rounds: number of rounds.
+        shown: show the bar; None: on a terminal and in a notebook.
 
     Yields:
-        What is to be called after each round.
+        The callback for each round.
     """
     console = Console(stderr=True)
     if not (console.is_terminal or console.is_jupyter if shown is None else shown):
@@ -31,7 +31,7 @@ def bar(name: str, rounds: int, shown: bool | None = None) -> Iterator[Moved]:
         task = progress.add_task(name, total=rounds, last="")
 
         def moved(round: int, rows: Sequence[Mapping[str, float]]) -> None:
-            last = f"{rows[-1]['test_accuracy']:.2f} %" if rows else ""
+            last = f"round {rows[-1]['round']:.0f}: {rows[-1]['test_accuracy']:.2f} %" if rows else ""
             progress.update(task, completed=round, last=last)
 
         yield moved

@@ -15,23 +15,23 @@ CPU = torch.device("cpu")
 
 
 def key(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
-    """A 63-bit integer that identifies one use of randomness (first bytes of a SHA-256)."""
+    """Return a 63-bit integer that identifies one use of randomness (first bytes of a SHA-256)."""
     text = f"{seed}/{purpose}/{round}/{client}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 def generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
-    """NumPy generator for one use of randomness."""
+    """Return the NumPy generator for one use of randomness."""
     return np.random.Generator(np.random.PCG64(key(seed, purpose, round, client)))
 
 
 @contextlib.contextmanager
 def torch_draws(seed: int, purpose: str, round: int = 0, client: int = 0, device: torch.device = CPU) -> Iterator[None]:
-    """Within, torch draws from one keyed stream (the CPU's generator, and that of a CUDA `device`).
+    """Let torch draw from one keyed stream within a block (the CPU's generator, and that of a CUDA `device`).
 
-    The global generators are afterwards what they were. torch.random.fork_rng and torch.manual_seed would do the same,
-    but on a machine without a GPU they note a traceback at each call, for the day that CUDA starts, which costs a small
-    client more than its training.
+    Afterwards the global generators are as before. torch.random.fork_rng and torch.manual_seed would do the same, but
+    on a machine without a GPU they record a traceback at each call, in case CUDA starts later, which takes longer than
+    training a small client.
     """
     generators = [torch.default_generator]
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""Being told to stop."""
+"""Handling of the signals that stop a run."""
 
 import contextlib
 import os
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM (a batch system's warning) ends a run or sweep as Ctrl-C does: everything gets its final status.
+    """Let SIGTERM (a batch system's warning) end a run or sweep like Ctrl-C, so that everything gets its final status.
 
-    Only the main thread can ask for that; in another one nothing changes.
+    This works in the main thread only; in another thread nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -23,6 +23,6 @@ class Vectors(dict[str, Tensor]):
 
 
 def unit(v: Tensor, eps: float = 1e-7) -> Tensor:
-    """`v / (||v||_2 + eps)` over the last axis: one global norm. The zero vector stays zero."""
+    """Return `v / (||v||_2 + eps)` over the last axis: one global norm. The zero vector stays zero."""
     result: Tensor = v / (torch.linalg.vector_norm(v, dim=-1, keepdim=True) + eps)
     return result

@@ -10,7 +10,7 @@ from fedray.common.errors import UserError, truncated_repr
 
 MERGE = "tag:yaml.org,2002:merge"
 ALIASED = 100_000
-"""How many values YAML's aliases may repeat in one file."""
+"""Maximum number of values that YAML's aliases may repeat in one file."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -31,7 +31,7 @@ _Loader.add_implicit_resolver(
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
-    """A mapping; what `<<:` merges into it stands first and gives way to the mapping's own keys."""
+    """Return a mapping; keys merged by `<<:` come first, and the mapping's own keys override them."""
     found: dict[str, Any] = {}
     merged: dict[str, Any] = {}
     for key_node, value in node.value:
@@ -48,7 +48,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
 
 
 def _merged(loader: _Loader, node: yaml.Node) -> dict[str, Any]:
-    """The keys that `<<: *one` or `<<: [*one, *other]` brings; of a list the first mapping wins."""
+    """Return the keys that `<<: *one` or `<<: [*one, *other]` merges; in a list the first mapping wins."""
     sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
     result: dict[str, Any] = {}
     for source in sources:
@@ -59,7 +59,7 @@ def _merged(loader: _Loader, node: yaml.Node) -> dict[str, Any]:
 
 
 def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
-    """An integer. YAML 1.1 reads 010 as 8 and 1:30 as 90, which nobody who writes them today means."""
+    """Return an integer. YAML 1.1 reads 010 as 8 and 1:30 as 90; both are refused as ambiguous."""
     text, line = node.value, node.start_mark.line + 1
     value: int = loader.construct_yaml_int(node)
     if re.match(r"[-+]?0\d", text.replace("_", "")):
@@ -76,8 +76,8 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises UserError naming file and line."""
-    if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe or a device could take for ever
+    """Return the mapping in a YAML file. Raises UserError that names file and line."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe or a device may never end
         raise UserError(f"{path}: is not a regular file")
     try:
         text = path.read_text(encoding="utf-8")
@@ -92,7 +92,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, name: str) -> Any:
-    """The value of a YAML text; `name` says where it came from. Raises UserError."""
+    """Return the value of a YAML text; `name` is its origin, for messages. Raises UserError."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -114,7 +114,7 @@ def parse_yaml(text: str, name: str) -> Any:
 
 
 def located(key: str, path: str) -> Path:
-    """A path as a user wrote it, `~` expanded. Raises UserError naming the key where no file can have it."""
+    """Return the path that a user wrote, `~` expanded. Raises UserError with the key if no file can have this path."""
     try:
         if "\0" in path:
             raise UserError(f"{key}: found {truncated_repr(path)}; a path has no zero characters")
@@ -124,7 +124,7 @@ def located(key: str, path: str) -> Path:
 
 
 def located_file(key: str, path: str) -> Path:
-    """As `located`, for a file that will be read: reading a pipe or a device could take for ever. Raises UserError."""
+    """Return the path of a regular file; reading a pipe or a device may never end. Raises UserError with the key."""
     found = located(key, path)
     if found.exists() and not found.is_file():
         raise UserError(f"{key}: {found} is not a regular file")
@@ -134,7 +134,7 @@ def located_file(key: str, path: str) -> Path:
 def _refuse_bomb(root: yaml.Node) -> None:
     """Refuse aliases that repeat more than ALIASED values ("billion laughs"), or contain themselves.
 
-    A text counts as one value, and as one more for each ten characters.
+    A text counts as one value, plus one for each ten characters.
     """
     sizes: dict[int, int | None] = {}
     written = 0

@@ -36,7 +36,7 @@ DATASETS: dict[str, type[DataSource]] = {
 
 
 def data_source(value: object) -> DataSource:
-    """The data set of a configuration's `data` section."""
+    """Return the data set of a configuration's `data` section."""
     if isinstance(value, Mapping) and "name" not in value and "x_train" in value:
         value = {"name": "arrays", **value}
     return resolve("data", value, DATASETS, DataSource)

@@ -15,7 +15,7 @@ from fedray.datasets.base import Images, Published, Recipe
 from fedray.datasets.dataset import Dataset
 
 CLASSES = 100_000
-"""Larger labels in arrays are taken for a mistake; they would ask for a model with that many outputs."""
+"""Largest label accepted in arrays; a model would need that many outputs, so a larger one is a mistake."""
 
 
 class Digits(Images):
@@ -27,7 +27,7 @@ class Digits(Images):
     recipes = {"plain": Recipe((0.3054,), (0.3763,))}
 
     def fetch(self) -> None:
-        """Nothing to do: the images come with scikit-learn."""
+        """Do nothing: the images come with scikit-learn."""
 
     def read(self) -> Dataset:
         pixels, labels = _digits()
@@ -39,7 +39,7 @@ class Digits(Images):
 
 
 def _digits() -> tuple[np.ndarray, np.ndarray]:
-    """Pixels 0..16, float64 `(n, 64)`, and labels, int64 `(n,)`, from scikit-learn's file.
+    """Return pixels 0..16, float64 `(n, 64)`, and labels, int64 `(n,)`, from scikit-learn's file.
 
     Importing scikit-learn takes a second, the file five milliseconds.
     """
@@ -48,14 +48,14 @@ def _digits() -> tuple[np.ndarray, np.ndarray]:
     if file.is_file():
         table = np.loadtxt(file, delimiter=",")
         return table[:, :-1], table[:, -1].astype(np.int64)
-    from sklearn.datasets import load_digits  # a version that has it elsewhere
+    from sklearn.datasets import load_digits  # another version keeps it elsewhere
 
     pixels, labels = load_digits(return_X_y=True)
     return pixels, labels.astype(np.int64)
 
 
 KEYS = ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test")
-"""The arrays that a data set of your own consists of; the last two are optional."""
+"""Names of the arrays of a data set of your own; the last two are optional."""
 
 
 class Npz(Images):
@@ -71,19 +71,19 @@ class Npz(Images):
     def read(self) -> Dataset:
         path = located_file("data.path", self.path)
         try:
-            if path.is_file() and not zipfile.is_zipfile(path):  # NumPy would tell how to load a pickle all the same
+            if path.is_file() and not zipfile.is_zipfile(path):  # NumPy's message would explain how to load a pickle
                 raise ValueError("it is not an archive of arrays")
             with np.load(path, allow_pickle=False) as file:
                 arrays = {key: file[key] for key in file.files}
         except FileNotFoundError:
             raise UserError(f"data.path: {path} does not exist") from None
-        except Exception as error:  # zipfile, zlib and NumPy each have their own for a damaged file
+        except Exception as error:  # zipfile, zlib and NumPy raise their own types for damaged files
             raise UserError(f"data.path: {path} is not a readable .npz file: {one_line(error)}") from None
         return checked("npz", f"data.path: {path}", arrays)
 
 
 Array = Annotated[Any, Allowed("array")]
-"""What NumPy makes an array of."""
+"""Anything from which NumPy makes an array."""
 
 
 class Arrays(Images):
@@ -101,7 +101,12 @@ class Arrays(Images):
     client_test: Array = Field(None, exclude=True, repr=False, description="integer client ids `(n,)`; optional")
 
     def fetch(self) -> None:
-        """Nothing to do: the arrays are given."""
+        """Do nothing: the arrays are given."""
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """Leave the arrays out of a packed configuration: data sets travel apart from it."""
+        state = super().__getstate__()
+        return state | {"__dict__": {key: None if key in KEYS else value for key, value in state["__dict__"].items()}}
 
     def read(self) -> Dataset:
         arrays = {key: np.asarray(getattr(self, key)) for key in KEYS if getattr(self, key) is not None}
@@ -111,7 +116,7 @@ class Arrays(Images):
 
 
 def checked(name: str, where: str, arrays: dict[str, np.ndarray]) -> Dataset:
-    """A data set of somebody's own arrays.
+    """Return a data set of a user's own arrays.
 
     Args:
         name: of the data set.

@@ -1,6 +1,6 @@
 """Training-time augmentation, batched on the training device.
 
-Every transform here only moves pixels or covers them, so an augmentation is a map from each pixel of the result to the
+Every transform only moves or covers pixels, so an augmentation is a map from each pixel of the result to the
 pixel of the image it shows, and the image is gathered once, after the last transform. Two values beyond the image stand
 for black (0 before normalisation: what padding a decoded image gives) and for the mean colour (0 after normalisation:
 what padding or cutting out of a normalised tensor gives); the code bases differ in which they use.
@@ -23,13 +23,13 @@ Fill = Literal["black", "mean", "reflect"]
 
 
 class Transform(Checked):
-    """Base of the transforms: `moved` composes one more of them onto a map of pixels."""
+    """Base of the transforms: `moved` composes one more onto a map of pixels."""
 
     def moved(self, source: Tensor, rng: np.random.Generator) -> Tensor:
-        """Where each pixel of the transformed images comes from. Every image of the batch gets its own draw.
+        """Return the source of each pixel of the transformed images. Every image of the batch gets its own draw.
 
         Args:
-            source: int64 `(b, h, w)`, the pixel `row * w + column` shown at each place; h*w for black, h*w + 1 for
+            source: int64 `(b, h, w)`, the pixel `row * w + column` shown at each position; h*w for black, h*w + 1 for
                 mean.
             rng: the stream to draw from.
 
@@ -40,7 +40,7 @@ class Transform(Checked):
 
 
 class Flip(Transform):
-    """Mirrored left to right with probability 1/2."""
+    """Mirror images left to right with probability 1/2."""
 
     flip: Literal[True] = True
 
@@ -50,10 +50,10 @@ class Flip(Transform):
 
 
 class Crop(Transform):
-    """Padded by `crop` pixels on every side and cut back to the old size at a uniformly drawn place."""
+    """Pad images by `crop` pixels on every side and cut them back at a uniformly drawn position."""
 
     crop: int = Field(gt=0, description="pixels of padding on every side")
-    fill: Fill = Field("black", description="what the padding shows")
+    fill: Fill = Field("black", description="content of the padding")
     chance: float = Field(1.0, gt=0, le=1, description="probability per image; FL-Simulator 0.5")
 
     def moved(self, source: Tensor, rng: np.random.Generator) -> Tensor:
@@ -69,7 +69,7 @@ class Crop(Transform):
 
 
 class Rotate(Transform):
-    """Turned about its centre by an angle uniform in ±`rotate` degrees; nearest pixel, black corners."""
+    """Rotate images about their centre by an angle uniform in ±`rotate` degrees; nearest pixel, black corners."""
 
     rotate: float = Field(gt=0, le=180, description="largest angle, degrees")
 
@@ -84,7 +84,7 @@ class Rotate(Transform):
 
 
 class Cutout(Transform):
-    """A square of `cutout` pixels about a uniformly drawn pixel shows the mean colour; it may reach over the edge."""
+    """Cover a square of `cutout` pixels around a uniformly drawn pixel with the mean colour; it may cross the edge."""
 
     cutout: int = Field(gt=0, description="side of the square, pixels")
 
@@ -107,7 +107,7 @@ def transforms(key: str, value: Any) -> tuple[Transform, ...]:
 
     Args:
         key: the key of the configuration, for the message.
-        value: what the user wrote there.
+        value: the value that the user wrote.
 
     Raises:
         UserError: a transform or an option is unknown.
@@ -139,7 +139,7 @@ def augmented(x: Tensor, chain: Sequence[Transform], black: Tensor, rng: np.rand
     Args:
         x: float32 `(b, c, h, w)`, normalised.
         chain: the transforms, in the order they are applied.
-        black: float32 `(1, c, 1, 1)`, what a black pixel is after normalisation.
+        black: float32 `(1, c, 1, 1)`, the value of a black pixel after normalisation.
         rng: the stream to draw from.
 
     Returns:
@@ -155,7 +155,7 @@ def augmented(x: Tensor, chain: Sequence[Transform], black: Tensor, rng: np.rand
 
 
 def _reflected(place: Tensor, n: int) -> Tensor:
-    """Places outside 0..n-1 mirrored at the first and last pixel, which are not repeated."""
+    """Return positions with those outside 0..n-1 mirrored at the first and last pixel, which are not repeated."""
     place = place.abs()
     return torch.where(place >= n, 2 * (n - 1) - place, place)
 

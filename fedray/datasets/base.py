@@ -1,4 +1,4 @@
-"""What every data set has: a name, where its files are, the published facts about it, and the papers' recipes."""
+"""The base of data sets: a name, the location of the files, published facts, and the papers' recipes."""
 
 import os
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_v
 
 from fedray.common.component import Checked, Component
 from fedray.common.errors import UserError, unknown
-from fedray.common.identity import Later
+from fedray.common.identity import entry
 from fedray.common.yaml_files import located
 from fedray.datasets.augment import Transform, transforms
 from fedray.datasets.dataset import Dataset
 
 
 def data_dir() -> Path:
-    """Where files of data sets are looked for: `$FEDRAY_DATA`, else ~/.cache/fedray."""
+    """Return the folder of data files: `$FEDRAY_DATA`, else ~/.cache/fedray."""
     return located("FEDRAY_DATA", os.environ.get("FEDRAY_DATA") or "~/.cache/fedray")
 
 
 @dataclass(frozen=True)
 class Published:
-    """What is known of a data set before its files are read; None where it depends on how the files were made.
+    """Facts about a data set before its files are read; None for those that depend on how the files were made.
 
     Attributes:
         train: number of training samples.
@@ -43,14 +43,14 @@ class Published:
 
 
 class Validation(Checked):
-    """Training samples that nobody trains on. Whatever selects a configuration or a round selects on them.
+    """Samples held out of training, on which configurations and rounds are selected.
 
     They are drawn class by class in proportion, keyed by the run's seed.
     """
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
-    fraction: float = Field(0.1, gt=0, lt=1, description="share of the samples that is held out")
+    fraction: float = Field(0.1, gt=0, lt=1, description="fraction of the samples that is held out")
     source: Literal["clients", "pool"] = Field(
         "clients",
         alias="from",
@@ -60,15 +60,21 @@ class Validation(Checked):
 
 
 class DataSource(Component):
-    """Base of the data sets: `load()` returns the arrays or raises UserError saying which file belongs where."""
+    """Base of the data sets: `load()` returns the arrays or raises UserError that names the missing file and its
+    folder.
+    """
 
     section = "data"
-    validation: Annotated[Validation | None, Later()] = Field(
+    validation: Validation | None = Field(
         None, description="hold samples out of training, to select on them: `{}`, or its keys"
     )
 
+    def identity_entries(self) -> dict[str, Any]:
+        held_out = {} if self.validation is None else {"validation": entry(self.validation)}
+        return {"name": self.name, **held_out}  # the arrays enter by digest, so the options that make them do not
+
     files: ClassVar[str] = ""
-    """The files wanted, relative to `data_dir()`."""
+    """The required files, relative to `data_dir()`."""
     used_by: ClassVar[str] = ""
     """The papers whose experiments use it."""
     published: ClassVar[Published | None] = None
@@ -84,17 +90,17 @@ class DataSource(Component):
         raise NotImplementedError
 
     def fetch(self) -> None:
-        """Download the files into `data_dir()`. Raises UserError where that is not possible."""
+        """Download the files into `data_dir()`. Raises UserError if that is not possible."""
         raise UserError(
             f"data.name: {self.name} cannot be downloaded by fedray; put {self.files or 'its files'} in {data_dir()}"
         )
 
     def expected(self) -> Published | None:
-        """The published facts under these options, for `fedray data check`."""
+        """Return the published facts under these options, for `fedray data check`."""
         return self.published
 
     def missing(self, what: str) -> UserError:
-        """The error for files that are not there."""
+        """Return the error for missing files."""
         return UserError(
             f"data.name: {self.name} is not in {data_dir()}: {what} is missing; `fedray data fetch "
             f"{self.name}` tells how to get it, FEDRAY_DATA names another folder"
@@ -103,7 +109,9 @@ class DataSource(Component):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a paper's code prepares the images: normalisation constants per channel, transforms, 3 for grey to RGB."""
+    """A paper's preparation of the images: normalisation constants per channel, transforms, 3 channels for grey to
+    RGB.
+    """
 
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
@@ -112,7 +120,7 @@ class Recipe:
 
 
 class Images(DataSource):
-    """Base of the image data sets: a recipe by name, and what a user sets beside it."""
+    """Base of the image data sets: a recipe by name, and overrides of it."""
 
     recipes: ClassVar[dict[str, Recipe]] = {"plain": Recipe()}
     preset: str = Field("plain", description="a paper's normalisation and augmentation; plain: no augmentation")
@@ -137,7 +145,7 @@ class Images(DataSource):
         return self
 
     def read(self) -> Dataset:
-        """The arrays as the files have them, without normalisation."""
+        """Return the arrays as the files have them, without normalisation."""
         raise NotImplementedError
 
     def load(self) -> Dataset:
@@ -157,7 +165,7 @@ def _per_channel(values: Sequence[float], channels: int) -> tuple[float, ...]:
 
 
 def _repeated(data: Dataset, part: str, channels: int) -> np.ndarray:
-    """Grey images shown in every channel, `(n, channels, h, w)`, without a copy."""
+    """Return grey images repeated in every channel, `(n, channels, h, w)`, without a copy."""
     x: np.ndarray = getattr(data, f"x_{part}")
     if x.ndim != 4 or x.shape[1] != 1:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Arrays that are slow to decode are decoded once: memory-mapped .npy files under `<data_dir>/.fedray-cache`."""
+"""A cache of arrays that are slow to decode: memory-mapped .npy files under `<data_dir>/.fedray-cache`."""
 
 import contextlib
 import hashlib
@@ -18,15 +18,17 @@ from fedray.datasets.base import data_dir
 
 log = logging.getLogger("fedray")
 OLD = 24 * 3600.0
-"""Seconds after which a folder that nobody has finished was left by a process that was killed."""
+"""Age in seconds from which an unfinished folder is assumed to be left by a killed process."""
 
 
 @contextlib.contextmanager
 def partial_name(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; it becomes `path` at the end of the block, or is removed where that fails."""
+    """Yield a path next to `path` to write to; it is renamed to `path` at the end of the block, or removed on
+    failure.
+    """
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        partial.touch(exist_ok=False)  # not by tempfile, whose files are for their owner alone
+        partial.touch(exist_ok=False)  # not by tempfile, whose files only their owner can read
     except OSError as error:
         raise UserError(f"data.name: {path.parent} cannot be written: {error.strerror}") from None
     try:
@@ -42,10 +44,11 @@ def cached(
     sources: Iterable[Path],
     decode: Callable[[], dict[str, np.ndarray]],
 ) -> dict[str, np.ndarray]:
-    """The arrays of `decode()`, read-only and memory-mapped, decoded again only when a source file has changed.
+    """Return the arrays of `decode()`, read-only and memory-mapped; they are decoded again only if a source file has
+    changed.
 
-    The key is made of `version` and of every source's path, size and time of modification. The folder appears whole or
-    not at all. If two processes decode at once, one of them wins.
+    The key consists of `version` and every source's path, size and modification time. The folder appears whole or not
+    at all. If two processes decode at once, one of them wins.
 
     Args:
         name: of the data set.
@@ -70,7 +73,7 @@ def cached(
         try:
             for key, array in decode().items():
                 np.save(partial / f"{key}.npy", array)
-            with contextlib.suppress(OSError):  # another process was first: its folder is as good
+            with contextlib.suppress(OSError):  # another process was first; its folder is equivalent
                 partial.rename(folder)
         except OSError as error:
             raise UserError(f"data.name: {name}: {root} cannot be written: {error}") from None
@@ -90,7 +93,7 @@ def cached(
 
 
 def _remove_old(root: Path) -> None:
-    """Remove what processes that were killed have left half decoded."""
+    """Remove half-decoded folders of killed processes."""
     for path in root.glob(".*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > OLD:

@@ -1,4 +1,4 @@
-"""What a data set is once it is in memory, whatever files it came from."""
+"""A data set in memory, independent of its files."""
 
 import hashlib
 import warnings
@@ -65,17 +65,17 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample as a model receives it."""
+        """Return the shape of one sample as a model receives it."""
         return tuple(self.x_train.shape[1:])
 
     @property
     def tokens(self) -> bool:
-        """Whether the inputs are token ids."""
+        """True if the inputs are token ids."""
         return self.x_train.dtype.kind == "i" or (self.x_train.dtype == np.uint8 and self.x_train.ndim == 2)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over everything above but the name: how data enter the identity of a cell."""
+        """Return the SHA-256 over all attributes but the name; with it data enter the identity of a cell."""
         hashed = hashlib.sha256(repr((self.num_classes, self.mean, self.std)).encode())
         hashed.update("".join(map(repr, self.augment)).encode())
         for name in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test"):
@@ -86,7 +86,9 @@ class Dataset:
         return hashed.hexdigest()
 
     def resized(self, size: int) -> "Dataset":
-        """The same images at `size` x `size` pixels (bilinear, anti-aliased), for models with a fixed input size."""
+        """Return the same images at `size` x `size` pixels (bilinear, anti-aliased), for models with a fixed input
+        size.
+        """
         return replace(self, x_train=_resize(self.x_train, size), x_test=_resize(self.x_test, size))
 
 
@@ -100,7 +102,7 @@ def _resize(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
-    """A tensor over the same memory, which may be read-only (shared with other processes): it is only read."""
+    """Return a tensor over the same memory, which may be read-only (shared with other processes)."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
@@ -127,7 +129,7 @@ class Samples:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
+        """Return the shape of one input."""
         return tuple(self._x.shape[1:])
 
     def labels(self, indices: np.ndarray) -> Tensor:
@@ -135,7 +137,9 @@ class Samples:
         return self._y.index_select(0, torch.from_numpy(indices).to(self._y.device))
 
     def batch(self, indices: np.ndarray, augment: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Inputs float32 `(b, ...)` (token ids int64) and labels int64 `(b,)`; augmented where a generator is given."""
+        """Return inputs float32 `(b, ...)` (token ids int64), augmented if a generator is given, and labels int64
+        `(b,)`.
+        """
         index = torch.from_numpy(indices).to(self._x.device)
         x, y = self._x.index_select(0, index), self._y.index_select(0, index)
         if self._tokens:

@@ -41,7 +41,7 @@ def decoded(name: str, paths: Sequence[Path], size: int, crop: bool = False) -> 
         try:
             with Image.open(path) as file:
                 pixels = np.asarray(file.convert("RGB"))
-        except Exception as error:  # PIL's readers raise a dozen kinds, one for images that unpack to gigabytes
+        except Exception as error:  # PIL's readers raise a dozen types, one of them for images that unpack to gigabytes
             raise UserError(f"data.name: {name}: {path} cannot be read: {one_line(error)}") from None
         height, width = pixels.shape[:2]
         if (min(height, width) < size) if crop else (height, width) != (size, size):
@@ -70,7 +70,7 @@ class CINIC10(Images):
         "plain": Recipe(*CINIC_COLOURS),
         "fedsol": Recipe(*CINIC_COLOURS, (Crop(crop=4, fill="reflect"), Flip())),
     }
-    validation_images: Literal["unused", "train"] = Field("unused", description="what the `valid` images are for")
+    validation_images: Literal["unused", "train"] = Field("unused", description="use of the `valid` images")
 
     def read(self) -> Dataset:
         parts = {"train": ("train", "valid") if self.validation_images == "train" else ("train",), "test": ("test",)}

@@ -7,38 +7,56 @@ splits.
 
 import json
 import string
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from fedray.common.errors import UserError, one_line, truncated_repr
+from fedray.datasets import words
 from fedray.datasets.base import DataSource, Images, Published, Recipe, data_dir
 from fedray.datasets.cache import cached
 from fedray.datasets.dataset import Dataset
 
 LETTERS = "\n !\"&'(),-." + string.digits + ":;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
-"""LEAF's alphabet; a character's number is its place."""
+"""LEAF's alphabet; a character's number is its position."""
 LENGTH = 80
+Decode = Callable[[list[Any], list[Any], str], tuple[np.ndarray, np.ndarray]]
+"""Function from one user's x and y to arrays; the text names their origin, for messages."""
 
 
-def leaf_arrays(source: DataSource) -> Dataset:
-    """The two splits of a LEAF data set; `source` has `published` and a method `decode(x, y, where)`."""
+def leaf_arrays(source: DataSource, version: str, decoder: Callable[[list[Path]], Decode]) -> Dataset:
+    """Read the two splits of a LEAF data set.
+
+    Args:
+        source: the data set.
+        version: of the decoder, for the cache.
+        decoder: makes the function that decodes a user from the training files.
+    """
     folder = _folder(source)
     files = {part: sorted((folder / part).glob("*.json")) for part in ("train", "test")}
     for part, found in files.items():
         if not found:
             raise source.missing(str((folder / part / "*.json").relative_to(data_dir())))
-    arrays = cached(source.name, "1", [*files["train"], *files["test"]], lambda: _decode(source, files))
-    assert source.published is not None  # noqa: S101
+    facts = source.expected()
+    assert facts is not None  # noqa: S101
+    arrays = cached(
+        source.name,
+        version,
+        [*files["train"], *files["test"]],
+        lambda: _decode(source.name, files, decoder(files["train"]), facts.classes),
+    )
     return Dataset(
         source.name,
         arrays["x_train"],
         arrays["y_train"],
         arrays["x_test"],
         arrays["y_test"],
-        source.published.classes,
+        facts.classes,
         client_train=arrays["client_train"],
         client_test=arrays["client_test"],
     )
@@ -49,28 +67,22 @@ def _folder(source: DataSource) -> Path:
     return folder / "data" if (folder / "data" / "train").is_dir() else folder
 
 
-def _decode(source: Any, files: dict[str, list[Path]]) -> dict[str, np.ndarray]:
+def _decode(name: str, files: dict[str, list[Path]], decode: Decode, classes: int) -> dict[str, np.ndarray]:
     parts: dict[str, list[tuple[str, np.ndarray, np.ndarray]]] = {
-        part: [
-            (user, *source.decode(x, y, f"{path}: user {user}"))
-            for path in found
-            for user, x, y in _users(source.name, path)
-        ]
+        part: [(user, *decode(x, y, f"{path}: user {user}")) for path in found for user, x, y in _users(name, path)]
         for part, found in files.items()
     }
     users = sorted({user for rows in parts.values() for user, _, _ in rows})
     number = {user: i for i, user in enumerate(users)}
     arrays: dict[str, np.ndarray] = {}
     for part, rows in parts.items():
-        if not rows:
-            raise UserError(f"data.name: {source.name}: no user has samples in {files[part][0].parent}")
+        if not any(len(y) for _, _, y in rows):
+            raise UserError(f"data.name: {name}: no user has samples in {files[part][0].parent}")
         arrays[f"x_{part}"] = np.concatenate([x for _, x, _ in rows])
         arrays[f"y_{part}"] = np.concatenate([y for _, _, y in rows])
         arrays[f"client_{part}"] = np.repeat([number[user] for user, _, _ in rows], [len(y) for _, _, y in rows])
-    # Checked before anything is cached: what a Dataset refuses is not kept.
-    Dataset(
-        source.name, arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"], source.published.classes
-    )
+    # Checked before anything is cached: arrays that a Dataset refuses are not kept.
+    Dataset(name, arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"], classes)
     return arrays
 
 
@@ -106,11 +118,11 @@ class FEMNIST(Images):
     recipes: ClassVar[dict[str, Recipe]] = {"plain": Recipe()}
 
     def read(self) -> Dataset:
-        return leaf_arrays(self)
+        return leaf_arrays(self, "1", lambda _: self.decode)
 
     @staticmethod
     def decode(x: list[Any], y: list[Any], where: str) -> tuple[np.ndarray, np.ndarray]:
-        """Images uint8 `(n, 1, 28, 28)` from lists of 784 numbers in [0, 1], labels int64 `(n,)`."""
+        """Return images uint8 `(n, 1, 28, 28)` from lists of 784 numbers in [0, 1], labels int64 `(n,)`."""
         wrong = UserError(f"data.name: femnist: {where}: lists of 784 numbers in [0, 1] and integers are required")
         try:
             images, labels = np.array(x, dtype=np.float64), np.array(y, dtype=np.int64)
@@ -124,31 +136,69 @@ class FEMNIST(Images):
 
 
 class Shakespeare(DataSource):
-    """Next-character prediction, one client per speaking role: 80 characters in, 80 classes."""
+    """Next-character prediction, one client per speaking role: 80 characters in, 80 classes.
+
+    `predict: word`: 10 words in, the next word is one of the 255 most frequent ones of the training texts or any other
+    (256 classes). Words are letters, digits and apostrophes, in lower case. FedGELA names the task and neither
+    vocabulary nor length, which are ours (D-112).
+    """
 
     name = "shakespeare"
     paper = "McMahan et al., FedAvg, AISTATS 2017; files by Caldas et al., LEAF, arXiv 1812.01097, 2019"
     used_by = "FedGELA (50 roles)"
     files = "shakespeare/train/*.json, shakespeare/test/*.json (LEAF's output folders)"
     published = Published(None, None, len(LETTERS), (LENGTH,), size="LEAF's scripts make them, up to 1,129 roles")
+    predict: Literal["character", "word"] = Field("character", description="what comes next")
+
+    def expected(self) -> Published | None:
+        if self.predict == "character" or self.published is None:
+            return self.published
+        return replace(self.published, classes=words.VOCABULARY, shape=(words.LENGTH,))
 
     def load(self) -> Dataset:
-        return leaf_arrays(self)
+        if self.predict == "character":
+            return leaf_arrays(self, "1", lambda _: self.decode)
+        return leaf_arrays(self, "1 words", self._word_decoder)
+
+    @classmethod
+    def decode(cls, x: list[Any], y: list[Any], where: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return token ids uint8 `(n, 80)` of the characters, and the next character's id int64 `(n,)`."""
+        cls._check(x, y, where)
+        numbers = {letter: i for i, letter in enumerate(LETTERS)}
+        tokens = np.array([[numbers[letter] for letter in text] for text in x], dtype=np.uint8)
+        return tokens, np.array([numbers[letter] for letter in y], dtype=np.int64)
+
+    @classmethod
+    def _word_decoder(cls, train: list[Path]) -> Decode:
+        """Return the decoder of words, which numbers the most frequent ones of the training files."""
+
+        def checked() -> Iterator[tuple[list[str], list[str]]]:
+            for path in train:
+                for user, x, y in _users(cls.name, path):
+                    cls._check(x, y, f"{path}: user {user}")
+                    yield x, y
+
+        return partial(cls._decode_words, words.numbered(checked()))
+
+    @classmethod
+    def _decode_words(
+        cls, numbers: dict[str, int], x: list[Any], y: list[Any], where: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        cls._check(x, y, where)
+        return words.samples(x, y, numbers)
 
     @staticmethod
-    def decode(x: list[Any], y: list[Any], where: str) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids uint8 `(n, 80)` of the characters, the next character's id int64 `(n,)`."""
-        numbers = {letter: i for i, letter in enumerate(LETTERS)}
+    def _check(x: list[Any], y: list[Any], where: str) -> None:
+        """Raise UserError unless x are texts of 80 characters and y characters, all of LEAF's alphabet."""
         if not all(isinstance(text, str) and len(text) == LENGTH for text in x):
             raise UserError(f"data.name: shakespeare: {where}: texts of {LENGTH} characters are required")
-        try:
-            tokens = np.array([[numbers[letter] for letter in text] for text in x], dtype=np.uint8)
-            labels = np.array([numbers[letter] for letter in y], dtype=np.int64)
-        except KeyError as error:
-            raise UserError(
-                f"data.name: shakespeare: {where}: {truncated_repr(error.args[0])} is not one of LEAF's "
-                f"{len(LETTERS)} characters"
-            ) from None
-        except TypeError:
-            raise UserError(f"data.name: shakespeare: {where}: y holds something else than characters") from None
-        return tokens, labels
+        if not all(isinstance(letter, str) for letter in y):
+            raise UserError(f"data.name: shakespeare: {where}: y holds something else than characters")
+        allowed = frozenset(LETTERS)
+        for text, letter in zip(x, y, strict=True):
+            if letter not in allowed or not allowed.issuperset(text):
+                wrong = next(found for found in (letter, *text) if found not in allowed)
+                raise UserError(
+                    f"data.name: shakespeare: {where}: {truncated_repr(wrong)} is not one of LEAF's "
+                    f"{len(LETTERS)} characters"
+                )

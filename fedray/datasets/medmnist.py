@@ -1,6 +1,6 @@
 """MedMNIST's 28x28 sets from their published .npz files (Yang et al., MedMNIST v2, Scientific Data 2023).
 
-The files are read with NumPy: their six documented arrays are all there is, so the `medmnist` package is not needed.
+NumPy reads the files: they hold just six documented arrays, so the `medmnist` package is not needed.
 """
 
 import hashlib
@@ -27,18 +27,18 @@ class MedMNIST(Images):
     md5: ClassVar[str]
     published: ClassVar[Published]
     validated: ClassVar[int]
-    """Samples of the val split."""
+    """Number of samples of the val split."""
     recipes: ClassVar[dict[str, Recipe]] = {"plain": Recipe(*HALVES), "fedsol": Recipe(*HALVES, (Flip(),), 3)}
     paper = "Yang et al., MedMNIST v2, Scientific Data 2023"
     used_by = "FedSOL"
-    validation_images: Literal["unused", "train"] = Field("train", description="what the val images are for")
+    validation_images: Literal["unused", "train"] = Field("train", description="use of the val images")
 
     def read(self) -> Dataset:
         path = data_dir() / f"{self.name}.npz"
         if not path.exists():
             raise self.missing(path.name)
         try:
-            if not zipfile.is_zipfile(path):  # NumPy would tell how to load a pickle all the same
+            if not zipfile.is_zipfile(path):  # NumPy's message would explain how to load a pickle
                 raise ValueError("it is not an archive of arrays")
             with np.load(path, allow_pickle=False) as file:
                 arrays = {
@@ -46,7 +46,7 @@ class MedMNIST(Images):
                     for part in ("train", "val", "test")
                     for what in ("images", "labels")
                 }
-        except Exception as error:  # zipfile, zlib and NumPy each have their own for a damaged file
+        except Exception as error:  # zipfile, zlib and NumPy raise their own types for damaged files
             raise UserError(f"data.name: {self.name}: {path} cannot be read: {one_line(error)}") from None
         parts = {
             part: (

@@ -1,4 +1,4 @@
-"""Images and text made up from a formula, for trying out a sweep whose data are not at hand."""
+"""Images and text from a formula, to try out a sweep without its data."""
 
 import math
 from typing import Annotated, Self
@@ -12,7 +12,7 @@ from fedray.datasets.base import DataSource, Images, Published, Recipe
 from fedray.datasets.dataset import Dataset
 
 VALUES = 4 * 10**9
-"""Pixels or characters that may be made up; more are taken for a typo."""
+"""Maximum number of pixels or characters to make up; a larger number is assumed to be a typo."""
 PATCHES = 4
 """A class's pattern is 4 x 4 patches per channel, whatever the image's size."""
 

@@ -10,7 +10,7 @@ from fedray.engine.disk.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.state import ClientState
-from fedray.engine.worker import Worker, number_of_chunks
+from fedray.engine.worker import Worker, count_chunks
 
 
 class Backend(Protocol):
@@ -50,7 +50,7 @@ class InlineBackend:
         return [self._worker.train(broadcast, tasks)]
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
-        chunks = number_of_chunks(len(self._worker.problem.evaluated[split]))
+        chunks = count_chunks(len(self._worker.problem.evaluated[split]))
         return [self._worker.evaluate(theta, buffers, range(chunks), split)]
 
     def evaluate_personal(

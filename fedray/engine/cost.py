@@ -3,14 +3,14 @@
 Everything is in multiples of the model (P float32 numbers, 4 P bytes), per participant and round. A tensor that is sent
 under two names is sent once; single numbers and BatchNorm's running statistics (which every method sends) are free.
 FedTOGA's Table 4 counts otherwise: uplink alone as communication, and as storage the client's vectors plus its model.
-What a method computes is counted apart (`relative_compute`): floating-point operations of its rounds against FedAvg's.
+`measure_relative_compute` counts what a method computes: floating-point operations of its rounds against FedAvg's.
 """
 
 import contextlib
 import json
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -24,7 +24,6 @@ from fedray.config import RunConfig
 from fedray.datasets.base import Images, Published
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
-from fedray.engine.local_training import train_client
 from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
@@ -72,31 +71,26 @@ class _Meter(InlineBackend):
         self.training, self.last = training, last
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
-        worker, config = self._worker, self._worker.problem.config
+        trainer = self._worker.trainer
+        trainer = replace(trainer, training=self.training or trainer.training)
         with FlopCounterMode(display=False) if broadcast.round == self.last else contextlib.nullcontext() as counter:
-            c, uploads = train_client(
-                config.algorithm,
-                worker.network,
-                worker.population,
-                worker.problem.shards[0],
-                self.training or config.training,
-                broadcast,
-                tasks[0],
-            )
-        size, shared = c.layout.size, worker.network.index(config.algorithm.shares)
+            c, uploads = trainer.train(broadcast, tasks[0])
+        size, shared = c.layout.size, trainer.network.index(trainer.algorithm.shares)
         self.down = (
-            _numbers([broadcast.theta if len(shared) == size else broadcast.theta[shared], *broadcast.message.values()])
+            _count_numbers(
+                [broadcast.theta if len(shared) == size else broadcast.theta[shared], *broadcast.message.values()]
+            )
             / size
         )
-        self.up = _numbers(sent.vector for name, sent in uploads.items() if name != "buffers") / size
-        self.client = _numbers(c.state.values()) / size
+        self.up = _count_numbers(sent.vector for name, sent in uploads.items() if name != "buffers") / size
+        self.client = _count_numbers(c.state.values()) / size
         self.gradients, self.predictions = c.passes["gradients"] / c.steps, c.passes["predictions"] / c.steps
         self.full_gradients = c.passes["full_gradients"]
         self.operations = 0 if counter is None else counter.get_total_flops()
         return super().train(broadcast, tasks)
 
 
-def _numbers(tensors: Iterable[Tensor]) -> int:
+def _count_numbers(tensors: Iterable[Tensor]) -> int:
     """Entries of the different tensors; single numbers count nothing."""
     return sum({id(tensor): tensor.numel() for tensor in tensors if tensor.numel() > 1}.values())
 
@@ -105,7 +99,7 @@ ROUNDS = 3
 """So that states which start empty are filled."""
 
 
-def _metered(
+def _run_metered(
     algorithm: object,
     model: object,
     shape: tuple[int, ...],
@@ -146,7 +140,9 @@ def _metered(
     return simulation
 
 
-def cost(algorithm: Algorithm, model: object = None, shape: tuple[int, ...] = (1, 28, 28), classes: int = 10) -> Cost:
+def measure_cost(
+    algorithm: Algorithm, model: object = None, shape: tuple[int, ...] = (1, 28, 28), classes: int = 10
+) -> Cost:
     """Measure an algorithm on random inputs, with three local steps a round.
 
     Args:
@@ -159,16 +155,16 @@ def cost(algorithm: Algorithm, model: object = None, shape: tuple[int, ...] = (1
         UserError: the model cannot serve the method.
     """
     meter = _Meter()
-    simulation = _metered(
+    simulation = _run_metered(
         algorithm, model or {"name": "mlp", "hidden": [50]}, shape, classes, 6, {"local_epochs": 1}, meter
     )
     size = simulation.layout.size
-    server = _numbers(simulation.state().server.values()) / size
-    down = meter.down + _numbers(stack[0] for stack in simulation.replies.values()) / size
+    server = _count_numbers(simulation.state.server.values()) / size
+    down = meter.down + _count_numbers(stack[0] for stack in simulation.replies.values()) / size
     return Cost(down, meter.up, meter.client, server, meter.gradients, meter.predictions, meter.full_gradients)
 
 
-def input_shape(config: RunConfig, known: Published | None = None) -> tuple[tuple[int, ...], int]:
+def find_input_shape(config: RunConfig, known: Published | None = None) -> tuple[tuple[int, ...], int]:
     """Shape of a sample as the model receives it, and classes.
 
     Args:
@@ -196,7 +192,7 @@ def input_shape(config: RunConfig, known: Published | None = None) -> tuple[tupl
     return shape, classes
 
 
-def relative_compute(config: RunConfig) -> float:
+def measure_relative_compute(config: RunConfig) -> float:
     """Floating-point operations of a client's round, in multiples of FedAvg's with the same model and local training.
 
     PyTorch counts them while a round is trained with the run's model, input shape and epochs: matrix products and
@@ -206,17 +202,20 @@ def relative_compute(config: RunConfig) -> float:
     Raises:
         UserError: the data's shape is not known before they are read.
     """
-    shape, classes = input_shape(config)
+    shape, classes = find_input_shape(config)
     options, model = config.algorithm.options(), config.model.options() | {"init": None}
     steps = (1, config.training.epochs) if config.training.local_steps is None else (config.training.local_steps, 1)
     method, plain = (
-        _operations(json.dumps(o), json.dumps(model), shape, classes, *steps) for o in (options, {"name": "fedavg"})
+        _count_operations(json.dumps(o), json.dumps(model), shape, classes, *steps)
+        for o in (options, {"name": "fedavg"})
     )
     return method / plain
 
 
 @cache
-def _operations(algorithm: str, model: str, shape: tuple[int, ...], classes: int, per_epoch: int, epochs: int) -> int:
+def _count_operations(
+    algorithm: str, model: str, shape: tuple[int, ...], classes: int, per_epoch: int, epochs: int
+) -> int:
     """Operations of one client's round; the rounds before it are short."""
     own = Training(batch_size=2, lr=0.01, local_epochs=epochs)
     meter = _Meter(own, ROUNDS - 1)
@@ -224,5 +223,5 @@ def _operations(algorithm: str, model: str, shape: tuple[int, ...], classes: int
         if len(shape) == 1:  # text: oneDNN's LSTM is one fused operation, which would count nothing
             warnings.simplefilter("ignore")  # the switch itself warns of Intel's GPUs
             stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-        _metered(json.loads(algorithm), json.loads(model), shape, classes, 2 * per_epoch, {"local_steps": 1}, meter)
+        _run_metered(json.loads(algorithm), json.loads(model), shape, classes, 2 * per_epoch, {"local_steps": 1}, meter)
     return meter.operations

@@ -5,6 +5,7 @@ import ctypes
 import ctypes.util
 import os
 import platform
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -42,23 +43,40 @@ def map_vectors() -> bool:
 
 
 def _tune_malloc(settings: Mapping[int, int]) -> bool:
-    libc = _glibc()
+    libc = _load_glibc()
     return libc is not None and all([libc.mallopt(name, value) for name, value in settings.items()])
 
 
 @cache
-def _glibc() -> ctypes.CDLL | None:
+def _load_glibc() -> ctypes.CDLL | None:
     return ctypes.CDLL(ctypes.util.find_library("c")) if platform.libc_ver()[0] == "glibc" else None
 
 
+_ONE_RUN = threading.RLock()
+
+
 @contextlib.contextmanager
-def threads_kept() -> Iterator[None]:
-    """A run sets PyTorch's number of threads; at the end of a block it is what it was."""
-    before = torch.get_num_threads()
-    try:
+def isolate_run() -> Iterator[None]:
+    """Give a run PyTorch's usual settings for a block, and give the caller's back at its end.
+
+    Gradients are on, autocast is off, numbers are float32 in full precision, new tensors are on the CPU. The random
+    generator and the number of threads belong to the process, so a run in another thread waits.
+    """
+    with _ONE_RUN, contextlib.ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.float32)
+        if (precision := torch.get_float32_matmul_precision()) != "highest":
+            stack.callback(torch.set_float32_matmul_precision, precision)
+            torch.set_float32_matmul_precision("highest")
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
         yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def refuse_missing(device: str) -> None:
@@ -92,7 +110,7 @@ class Peak:
     total: int
 
 
-def peak() -> Peak:
+def measure_peak() -> Peak:
     """Of the current device, which no other process uses meanwhile."""
     free, total = torch.cuda.mem_get_info()
     context = total - free - torch.cuda.memory_reserved()

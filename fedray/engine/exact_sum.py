@@ -46,15 +46,15 @@ class Accumulator:
             self._add(name, torch.full(vector.shape, round(number), dtype=torch.int64))
             return
         if vector.numel() <= BLOCK or vector.is_cuda:
-            scaled = _scaled(vector, factor)
-            self._refuse(name, _largest(scaled), terms)
+            scaled = _scale(vector, factor)
+            self._refuse(name, _find_largest(scaled), terms)
             self._add(name, scaled.to(torch.int64).cpu())
             return
-        self._refuse(name, _largest(vector) * abs(factor), terms)
+        self._refuse(name, _find_largest(vector) * abs(factor), terms)
         if name not in self.sums:
             self.sums[name] = torch.zeros(vector.shape, dtype=torch.int64)
         for part, summed in zip(vector.reshape(-1).split(BLOCK), self.sums[name].view(-1).split(BLOCK), strict=True):
-            summed.add_(_scaled(part, factor).to(torch.int64))
+            summed.add_(_scale(part, factor).to(torch.int64))
 
     def _add(self, name: str, quantised: Tensor) -> None:
         self.sums[name] = self.sums[name].add_(quantised) if name in self.sums else quantised
@@ -69,7 +69,7 @@ class Accumulator:
             )
 
 
-def total(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def add_up(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """What several accumulators have summed.
 
     Block by block: whole vectors of int64 and float64 in between would take three times as long.
@@ -92,12 +92,12 @@ def total(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return result
 
 
-def finite(vector: Tensor) -> bool:
+def is_finite(vector: Tensor) -> bool:
     """Whether every entry is finite, in one pass that needs no memory."""
-    return math.isfinite(_largest(vector))
+    return math.isfinite(_find_largest(vector))
 
 
-def _largest(vector: Tensor) -> float:
+def _find_largest(vector: Tensor) -> float:
     """The largest magnitude; NaN where there is one."""
     if not vector.numel():
         return 0.0
@@ -105,5 +105,5 @@ def _largest(vector: Tensor) -> float:
     return max(-float(low), float(high))
 
 
-def _scaled(vector: Tensor, factor: float) -> Tensor:
+def _scale(vector: Tensor, factor: float) -> Tensor:
     return vector.to(torch.float64, copy=True).mul_(factor).round_()

@@ -16,7 +16,7 @@ from fedray.common.errors import UserError
 
 
 @contextlib.contextmanager
-def unchanged(algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+def forbid_changes(algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """Within, the algorithm's code runs; afterwards every tensor must be what it was.
 
     Args:

@@ -1,7 +1,8 @@
 """Local training: batches, learning rate, clipping, weight decay, momentum; and personal models. No Ray in here."""
 
+import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
@@ -12,17 +13,20 @@ from fedray.common.descent import Descent, Optimiser
 from fedray.common.errors import UserError
 from fedray.common.rng import generator, torch_draws
 from fedray.common.vectors import Vectors
-from fedray.engine.guard import refuse_changed, unchanged
+from fedray.engine.guard import forbid_changes, refuse_changed
 from fedray.engine.messages import Broadcast, ClientTask
-from fedray.engine.state import loaded
+from fedray.engine.state import load_state
 from fedray.models.network import Network
+from fedray.partitions.shards import Shards
 from fedray.sections import Training
 
 OWN, OWN_BUFFERS = "own", "own_buffers"
 """Names in a client's state of the parameters and running statistics that it keeps (`Algorithm.keeps`)."""
+RESERVED = {"update", "shared_update", "buffers", "train_loss", "sums"}
+"""Names of uploads that are fedray's own."""
 
 
-def batches(
+def draw_batches(
     training: Training,
     samples: int,
     seed: int,
@@ -31,7 +35,9 @@ def batches(
     purpose: str = "",
     steps: int | None = None,
 ) -> Iterator[np.ndarray]:
-    """Positions in the client's shard, one int64 array per step; an epoch's last batch may be smaller, or left out.
+    """Yield positions in the client's shard, one int64 array per step.
+
+    An epoch's last batch may be smaller, or left out.
 
     Args:
         training: batch size, epochs or steps.
@@ -56,185 +62,206 @@ def batches(
             yield order[start : start + size]
 
 
-def start_client(
-    algorithm: Algorithm,
-    network: Network,
-    population: Population,
-    indices: np.ndarray,
-    training: Training,
-    broadcast: Broadcast,
-    task: ClientTask,
-) -> LocalClient:
-    """A client before its first step: at x, but for what it keeps of its own; the network holds its buffers."""
-    kept = loaded(task.state)
-    state = Vectors(kept or algorithm.client_state(network.initial))
-    theta, buffers = broadcast.theta, broadcast.buffers
-    if algorithm.keeps != "none":
-        own, own_buffers = network.index(algorithm.keeps), network.buffer_index(algorithm.keeps)
-        newcomers = algorithm.newcomers_own(network.initial[own], broadcast.message)
-        theta = theta.index_copy(0, own, state.get(OWN, newcomers))
-        buffers = buffers.index_copy(0, own_buffers, state.get(OWN_BUFFERS, buffers[own_buffers]))
-    network.reset(buffers)
-    return LocalClient(
-        task.client,
-        population,
-        network,
-        indices,
-        theta,
-        Vectors(broadcast.message),
-        state,
-        broadcast.round,
-        training.steps(len(indices)) if broadcast.steps is None else broadcast.steps,
-        training.steps_per_epoch(len(indices)),
-        broadcast.lr,
-        training.momentum,
-        task.weight,
-        not kept,
-        len(indices) if training.batch_size == "full" else min(training.batch_size, len(indices)),
-        Optimiser(training.clip_norm, training.weight_decay, training.momentum, decayed(training, network)),
-        training.counted_steps(len(indices)) if broadcast.steps is None else broadcast.steps,
-        training.lr,
-        algorithm.shares,
-    )
+@dataclass(frozen=True, kw_only=True)
+class LocalTrainer:
+    """Trains the clients of a run in one process, one at a time, and makes their personal models.
 
-
-def decayed(training: Training, network: Network) -> Tensor | None:
-    """float32 `(P,)`: 1 on the parameters with weight decay; None for all."""
-    if training.weight_decay_on == "all":
-        return None
-    return network.layout.mask(lambda name: name.rpartition(".")[2] != "bias").to(network.initial.device)
-
-
-def descend(
-    c: LocalClient,
-    training: Training,
-    purpose: str,
-    algorithm: Algorithm,
-    direction: Callable[[Client], Tensor],
-    trained_part: Callable[[Client], ParameterGroup],
-    decoupled_weight: float = 0.0,
-    rate: Callable[[Client], float] = lambda c: c.lr,
-) -> None:
-    """The canonical step on direction q, K_i times: clip, q <- q + wd y, v <- m v + q, y <- y - η_k v.
-
-    Args:
-        purpose: Keys the draws.
-        algorithm: Whose class is named where it writes into theta.
-        trained_part: The part to which each step is confined.
-        decoupled_weight: λ of a term λ y that is not clipped.
-        rate: η_k.
+    Attributes:
+        algorithm: the method.
+        training: batches, steps and the local optimiser.
+        network: the model; while a client trains it holds the client's running statistics.
+        population: what the clients have in common.
+        shards: each client's training samples.
+        stepping: another method, whose server step is taken and may need uploads of its own.
     """
-    seed, descent = c.population.seed, Descent(c.optimiser)
-    augment = generator(seed, f"{purpose}augment", c.round, c.id) if c.population.samples.augment else None
-    c.step_rate = rate
-    for k, positions in enumerate(batches(training, c.samples, seed, c.round, c.id, purpose, c.steps)):
-        c.start_step(k, *c.population.samples.batch(c.indices[positions], augment))
-        y, version = c.theta, c.theta._version
-        q, part = direction(c), trained_part(c)
-        refuse_changed(algorithm, "c.theta", y, version)
-        mask = None if part == "all" and not c.layout.frozen else c.network.moving(part)
-        c.theta = descent.step(c.theta, q, c.rate, mask, decoupled_weight)
 
+    algorithm: Algorithm
+    training: Training
+    network: Network
+    population: Population
+    shards: Shards
+    stepping: Algorithm | None = None
 
-def train(c: LocalClient, algorithm: Algorithm, training: Training, purpose: str = "") -> None:
-    """`begin` and all local steps."""
-    algorithm.begin(c)
-    descend(
-        c,
-        training,
-        purpose,
-        algorithm,
-        algorithm.direction,
-        algorithm.trained_part,
-        algorithm.decoupled_weight(c) if training.clip_scope == "code" else 0.0,
-        lambda c: algorithm.rate(c) * training.lr_decay_within**c.epoch,
-    )
-
-
-def _given(c: LocalClient) -> dict[str, Tensor]:
-    """What a client was given, by the names that a method has for it: none of it may be changed in place."""
-    given = {"c.theta_0": c.theta_0, "the initial parameters": c.network.initial}
-    given |= {f"c.message.{name}": v for name, v in c.message.items()}
-    return given | {f"c.state.{name}": v for name, v in c.state.items()}
-
-
-def train_client(
-    algorithm: Algorithm,
-    network: Network,
-    population: Population,
-    indices: np.ndarray,
-    training: Training,
-    broadcast: Broadcast,
-    task: ClientTask,
-) -> tuple[LocalClient, dict[str, Sum | PerClient]]:
-    """All local steps of one client.
-
-    Returns:
-        The client (its new state, its update) and every upload, `update` and `buffers` included. The update holds the
-        shared parameters alone, in theta's order; `buffers` the running statistics that clients do not keep.
-    """
-    c = start_client(algorithm, network, population, indices, training, broadcast, task)
-    drawn = torch_draws(c.population.seed, "torch", c.round, c.id, c.theta.device)  # dropout
-    with drawn, unchanged(algorithm, _given(c)):
-        train(c, algorithm, training)
-        uploads: dict[str, Sum | PerClient] = dict(algorithm.upload(c))
-    if reserved := uploads.keys() & {"update", "buffers", "train_loss", "squares", "sums"}:
-        raise UserError(
-            f"algorithm: {algorithm.name}.upload gives an upload {min(reserved)!r}, fedray's own; rename it"
+    def start(self, broadcast: Broadcast, task: ClientTask) -> LocalClient:
+        """Return a client before its first step, at x but for what it keeps; the network holds its buffers."""
+        algorithm, training, network = self.algorithm, self.training, self.network
+        indices, kept = self.shards[task.client], load_state(task.state)
+        samples = len(indices)
+        state = Vectors(kept or algorithm.client_state(network.initial))
+        theta, buffers = broadcast.theta, broadcast.buffers
+        if algorithm.keeps != "none":
+            own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
+            newcomers = algorithm.newcomers_own(network.initial[own], broadcast.message)
+            theta = theta.index_copy(0, own, state.get(OWN, newcomers))
+            buffers = buffers.index_copy(0, own_buffers, state.get(OWN_BUFFERS, buffers[own_buffers]))
+        network.reset(buffers)
+        return LocalClient(
+            id=task.client,
+            population=self.population,
+            network=network,
+            indices=indices,
+            theta_0=theta,
+            message=Vectors(broadcast.message),
+            state=state,
+            round=broadcast.round,
+            steps=training.steps(samples) if broadcast.steps is None else broadcast.steps,
+            per_epoch=training.steps_per_epoch(samples),
+            lr=broadcast.lr,
+            momentum=training.momentum,
+            weight=task.weight,
+            first=not kept,
+            batch_size=samples if training.batch_size == "full" else min(training.batch_size, samples),
+            optimiser=Optimiser(training.clip_norm, training.weight_decay, training.momentum, self._mask_decayed()),
+            counted_steps=training.counted_steps(samples, len(self.shards[0]))
+            if broadcast.steps is None
+            else broadcast.steps,
+            first_lr=training.lr,
+            shares=algorithm.shares,
+            shuffle=training.shuffle,
         )
-    for name, upload in uploads.items():
-        if not isinstance(upload, Sum | PerClient):
-            raise UserError(
-                f"algorithm: {algorithm.name}.upload gives {name} as a {type(upload).__name__}; Sum(vector, weight) or "
-                "PerClient(vector) is required"
-            )
-    own, own_buffers = network.index(algorithm.keeps), network.buffer_index(algorithm.keeps)
-    exchanged = network.buffers_beside(algorithm.keeps)
-    if len(own):
-        c.state[OWN] = c.theta[own]
-    if "second" in vars(c):
-        c.state |= c.second.state
-    if algorithm.shares != "none":
-        uploads["update"] = Sum(c.shared_update, task.weight)
-        if broadcast.squares:
-            uploads["squares"] = Sum(c.shared_update.square().sum(), task.weight)
-    if len(own_buffers):
-        c.state[OWN_BUFFERS] = network.buffers[own_buffers]
-    if len(exchanged):
-        uploads["buffers"] = Sum((network.buffers - broadcast.buffers)[exchanged], task.weight)
-    return c, uploads
 
+    def train(self, broadcast: Broadcast, task: ClientTask) -> tuple[LocalClient, dict[str, Sum | PerClient]]:
+        """Make all local steps of one client.
 
-def personal_client(
-    algorithm: Algorithm,
-    network: Network,
-    population: Population,
-    indices: np.ndarray,
-    training: Training,
-    broadcast: Broadcast,
-    task: ClientTask,
-    epochs: int,
-) -> LocalClient:
-    """A client with its personal model at `theta` (`Algorithm.personal`), prepared; the network holds its buffers.
+        Returns:
+            The client (its new state, its update) and every upload, `update` and `buffers` included. The update holds
+            the shared parameters alone, in theta's order; `buffers` the running statistics that clients do not keep.
+        """
+        algorithm, network = self.algorithm, self.network
+        c = self.start(broadcast, task)
+        with self._draw_and_guard(c, "torch"):  # dropout
+            self._take_steps(c)
+            uploads = self._upload(c)
+        own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
+        exchanged = network.find_other_buffers(algorithm.keeps)
+        if len(own):
+            c.state[OWN] = c.theta[own]
+        if "second" in vars(c):
+            c.state |= c.second.state
+        if algorithm.shares != "none":
+            uploads["update"] = Sum(c.shared_update, task.weight)
+        if len(own_buffers):
+            c.state[OWN_BUFFERS] = network.buffers[own_buffers]
+        if len(exchanged):
+            uploads["buffers"] = Sum((network.buffers - broadcast.buffers)[exchanged], task.weight)
+        return c, uploads
 
-    Nothing of the run changes.
+    def personalise(self, broadcast: Broadcast, task: ClientTask, epochs: int) -> LocalClient:
+        """Make a client's personal model (`Algorithm.personal`) and prepare it; nothing of the run changes.
 
-    Args:
-        epochs: of fine-tuning, for methods that fine-tune.
-    """
-    tuning = training.model_copy(update={"local_epochs": epochs, "local_steps": None})
-    if algorithm.finetunes_plainly:
-        tuning = tuning.model_copy(update={"clip_norm": None, "weight_decay": 0.0, "momentum": 0.0})
-    tuned = algorithm.personal == "tuned"
-    if tuned:
-        training, broadcast = tuning, replace(broadcast, steps=None)
-    c = start_client(algorithm, network, population, indices, training, broadcast, task)
-    drawn = torch_draws(c.population.seed, "personal torch", c.round, c.id, c.theta.device)
-    with drawn, unchanged(algorithm, _given(c)):
-        if tuned and epochs:
-            part, rate = algorithm.finetuned_part, algorithm.finetuning_rate
-            descend(c, tuning, "personal ", algorithm, algorithm.adapt, lambda c: part, rate=rate)
-        elif algorithm.personal == "trained":
-            train(c, algorithm, training, "personal ")
-        algorithm.prepare(c)
-    return c
+        Args:
+            broadcast: what the client receives.
+            task: the client.
+            epochs: of fine-tuning, for methods that fine-tune.
+
+        Returns:
+            The client, its personal model at `theta`; the network holds its buffers.
+        """
+        kind = self.algorithm.personal
+        if kind == "tuned":
+            broadcast, trainer = replace(broadcast, steps=None), replace(self, training=self._make_tuning(epochs))
+        else:
+            trainer = self
+        c = trainer.start(broadcast, task)
+        with self._draw_and_guard(c, "personal torch"):
+            if kind == "tuned" and epochs:
+                trainer._tune(c)
+            elif kind == "trained":
+                trainer._take_steps(c, "personal ")
+            self.algorithm.prepare(c)
+        return c
+
+    def _make_tuning(self, epochs: int) -> Training:
+        """Return the training with so many epochs of fine-tuning."""
+        plain = {"clip_norm": None, "weight_decay": 0.0, "momentum": 0.0} if self.algorithm.finetunes_plainly else {}
+        return self.training.model_copy(update={"local_epochs": epochs, "local_steps": None, **plain})
+
+    def _tune(self, c: LocalClient) -> None:
+        """Fine-tune."""
+        part, algorithm = self.algorithm.finetuned_part, self.algorithm
+        self._descend(
+            c,
+            "personal ",
+            direction=algorithm.adapt,
+            trained_part=lambda c: part,
+            rate=algorithm.finetuning_rate,
+        )
+
+    def _take_steps(self, c: LocalClient, purpose: str = "") -> None:
+        """Make `begin` and all local steps. purpose: keys the draws."""
+        algorithm, training = self.algorithm, self.training
+        algorithm.begin(c)
+        self._descend(
+            c,
+            purpose,
+            direction=algorithm.direction,
+            trained_part=algorithm.trained_part,
+            decoupled_weight=algorithm.decoupled_weight(c) if training.clip_scope == "code" else 0.0,
+            rate=lambda c: algorithm.rate(c) * training.lr_decay_within**c.epoch,
+        )
+
+    def _descend(
+        self,
+        c: LocalClient,
+        purpose: str,
+        *,
+        direction: Callable[[Client], Tensor],
+        trained_part: Callable[[Client], ParameterGroup],
+        rate: Callable[[Client], float],
+        decoupled_weight: float = 0.0,
+    ) -> None:
+        """Take the canonical step on direction q, K_i times: clip, q <- q + wd y, v <- m v + q, y <- y - η_k v.
+
+        Args:
+            c: the client.
+            purpose: Keys the draws.
+            direction: q.
+            trained_part: The part to which each step is confined.
+            rate: η_k.
+            decoupled_weight: λ of a term λ y that is not clipped.
+        """
+        seed, descent, samples = c.population.seed, Descent(c.optimiser), c.population.samples
+        augment = generator(seed, f"{purpose}augment", c.round, c.id) if samples.augment else None
+        c.step_rate = rate
+        order = draw_batches(self.training, c.samples, seed, c.round, c.id, purpose, c.steps)
+        for k, positions in enumerate(order):
+            c.start_step(k, *samples.batch(c.indices[positions], augment))
+            y, version = c.theta, c.theta._version
+            q, part = direction(c), trained_part(c)
+            refuse_changed(self.algorithm, "c.theta", y, version)
+            mask = None if part == "all" and not c.layout.frozen else c.network.mask_moving(part)
+            c.theta = descent.step(c.theta, q, c.rate, mask, decoupled_weight)
+
+    def _upload(self, c: LocalClient) -> dict[str, Sum | PerClient]:
+        """Return what the methods upload; raises UserError if it is no upload or has a name that is taken."""
+        uploads: dict[str, Sum | PerClient] = {}
+        for method in (self.algorithm, *([self.stepping] if self.stepping else [])):
+            for name, upload in method.upload(c).items():
+                if name in RESERVED | uploads.keys():
+                    raise UserError(
+                        f"algorithm: {method.name}.upload gives an upload {name!r}, fedray's own; rename it"
+                    )
+                if not isinstance(upload, Sum | PerClient):
+                    raise UserError(
+                        f"algorithm: {method.name}.upload gives {name} as a {type(upload).__name__}; "
+                        "Sum(vector, weight) or PerClient(vector) is required"
+                    )
+                uploads[name] = upload
+        return uploads
+
+    @contextlib.contextmanager
+    def _draw_and_guard(self, c: LocalClient, purpose: str) -> Iterator[None]:
+        """Key torch's draws by the client, and refuse changes in place of what it was given, within a block."""
+        given = {"c.theta_0": c.theta_0, "the initial parameters": c.network.initial}
+        given |= {f"c.message.{name}": v for name, v in c.message.items()}
+        given |= {f"c.state.{name}": v for name, v in c.state.items()}
+        drawn = torch_draws(c.population.seed, purpose, c.round, c.id, c.theta.device)
+        with drawn, forbid_changes(self.algorithm, given):
+            yield
+
+    def _mask_decayed(self) -> Tensor | None:
+        """Return float32 `(P,)`: 1 on the parameters with weight decay; None for all."""
+        if self.training.weight_decay_on == "all":
+            return None
+        network = self.network
+        return network.layout.mask(lambda name: name.rpartition(".")[2] != "bias").to(network.initial.device)

@@ -17,7 +17,7 @@ CHECKPOINT_SECONDS = 300.0
 """A checkpoint is made at least this often, where rounds are not longer than that."""
 
 
-def rounds(
+def make_rounds(
     simulation: Simulation,
     checkpoints: Checkpoints | None = None,
     every: int = 50,
@@ -42,11 +42,11 @@ def rounds(
         UserError: a checkpoint or a row cannot be written or read, or was written by a later version.
         Diverged: numbers went wrong (`Simulation.step`).
     """
-    start = simulation.state()
+    start = simulation.state
     if checkpoints is not None and (found := checkpoints.load()) is not None:
         simulation.restore(found)
     rows = None if checkpoints is None else RowFile(checkpoints.directory)
-    state = simulation.state()
+    state = simulation.state
     saved, saved_at = state.round, time.monotonic()
     _write(rows, state)
     try:
@@ -58,8 +58,8 @@ def rounds(
                 if checkpoints is None:
                     raise
                 simulation.restore(checkpoints.fall_back(damaged) or start)
-                saved = simulation.state().round
-            state = simulation.state()
+                saved = simulation.state.round
+            state = simulation.state
             _write(rows, state)
             due = state.round % every == 0 or simulation.done or time.monotonic() - saved_at > seconds
             if checkpoints is not None and due and state.round > saved:
@@ -87,7 +87,7 @@ def _write(rows: RowFile | None, state: State) -> None:
 
 
 def _save(checkpoints: Checkpoints, simulation: Simulation, before: int) -> None:
-    state = simulation.state()
+    state = simulation.state
     try:
         checkpoints.save(state, simulation.backend.write_states)
     except OSError as error:
@@ -103,6 +103,6 @@ def run(problem: Problem, backend: Backend, state: State | None = None) -> Resul
     simulation = Simulation(problem, backend)
     if state is not None:
         simulation.restore(state)
-    for _ in rounds(simulation):
+    for _ in make_rounds(simulation):
         pass
-    return simulation.result()
+    return simulation.make_result()

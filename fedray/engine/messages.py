@@ -9,7 +9,7 @@ from fedray.common.vectors import Vectors
 from fedray.engine.state import ClientState
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Broadcast:
     """What every client of a round receives.
 
@@ -20,7 +20,6 @@ class Broadcast:
         buffers: float32 `(B,)`.
         measured: whether the probes look at each client after its training.
         steps: K, if the method draws the round's number of local steps; None for the configuration's.
-        squares: whether each client also sends ||u_i||².
     """
 
     round: int
@@ -31,7 +30,6 @@ class Broadcast:
     cohort: int
     measured: bool = False
     steps: int | None = None
-    squares: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,6 +79,6 @@ class PersonalEval:
     train: bool = False
 
 
-def size_in_bytes(tensors: Iterable[Tensor]) -> int:
+def count_bytes(tensors: Iterable[Tensor]) -> int:
     """Of the different tensors: one that is sent under two names is sent once."""
     return sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}.values())

@@ -15,7 +15,7 @@ from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.models.network import Network
 from fedray.partitions.shards import Shards
-from fedray.partitions.validation_split import deal
+from fedray.partitions.validation_split import split_validation
 
 log = logging.getLogger("fedray")
 
@@ -43,10 +43,14 @@ class Problem:
         Raises:
             UserError: what can only be known with the data at hand is wrong.
         """
-        data = fitted(data or config.data.load(), config)
-        shards, validation = deal(config.partition, data, config.clients.total, config.seed, config.data.validation)
+        data = fit_to_model(data or config.data.load(), config)
+        shards, validation = split_validation(
+            config.partition, data, config.clients.total, config.seed, config.data.validation
+        )
         if shards.sizes.max() == 0:
             raise UserError("partition: every client is empty")
+        if config.training.nominal_steps == "client0" and not shards.sizes[0]:
+            raise UserError("training.nominal_steps: found client0, and client 0 has no samples")
         for t, ids in enumerate(config.clients.cohorts or ()):
             if not shards.sizes[list(ids)].any():
                 raise UserError(f"clients.cohorts: every client of round {t} is empty")
@@ -55,7 +59,7 @@ class Problem:
         if tests is not None and not ((shards.sizes > 0) & (tests.sizes > 0)).any():
             raise UserError("evaluation.personal: no client has test samples of its own")
         problem = cls(config, data, shards, tests, validation)
-        if config.algorithm.keeps == "norm" and not problem.network("cpu").layout.norms:
+        if config.algorithm.keeps == "norm" and not problem.build_network("cpu").layout.norms:
             log.warning(
                 "%s: %s has no normalisation layers, so this is FedAvg", config.algorithm.name, config.model.name
             )
@@ -81,16 +85,16 @@ class Problem:
         asked = self.config.data.validation
         return self.validation if asked is not None and asked.source == "clients" else None
 
-    def picture(self) -> bytes:
+    def draw_picture(self) -> bytes:
         """The client x class heatmap as PNG. Takes a quarter of a second."""
-        from fedray.partitions.heterogeneity import heatmap  # here: matplotlib takes half a second to import
+        from fedray.partitions.heterogeneity import draw_heatmap  # here: matplotlib takes half a second to import
 
-        counts = self.shards.label_counts(self.data.y_train, self.data.num_classes)
+        counts = self.shards.count_labels(self.data.y_train, self.data.num_classes)
         file = io.BytesIO()
-        heatmap(counts, title=f"{self.data.name}, {self.config.partition.label()}").savefig(file, format="png")
+        draw_heatmap(counts, title=f"{self.data.name}, {self.config.partition.label()}").savefig(file, format="png")
         return file.getvalue()
 
-    def split(self) -> bytes:
+    def pack_split(self) -> bytes:
         """Who holds which samples, as an npz file that needs no pickle.
 
         Returns:
@@ -105,11 +109,11 @@ class Problem:
         np.savez_compressed(file, allow_pickle=False, **arrays)
         return file.getvalue()
 
-    def artefacts(self) -> dict[str, bytes]:
+    def make_artefacts(self) -> dict[str, bytes]:
         """What a run's record holds of its split: file name -> content."""
-        return {"partition.png": self.picture(), "partition.npz": self.split()}
+        return {"partition.png": self.draw_picture(), "partition.npz": self.pack_split()}
 
-    def module(self) -> nn.Module:
+    def build_module(self) -> nn.Module:
         """The freshly initialised model of this seed."""
         with torch_draws(self.config.seed, "init"):
             try:
@@ -119,7 +123,7 @@ class Problem:
         self.config.model.load_init(module)
         return module
 
-    def network(self, device: torch.device | str) -> Network:
+    def build_network(self, device: torch.device | str) -> Network:
         """The model laid out flat on `device`, checked against one sample, at the algorithm's x⁰.
 
         Raises:
@@ -128,7 +132,7 @@ class Problem:
         algorithm, model = self.config.algorithm, self.config.model
         training = self.config.training
         network = Network(
-            self.module(),
+            self.build_module(),
             device,
             model.taps if algorithm.reads_taps else (),
             bf16=training.precision == "bf16",
@@ -163,7 +167,7 @@ class Problem:
         return network
 
 
-def fitted(data: Dataset, config: RunConfig) -> Dataset:
+def fit_to_model(data: Dataset, config: RunConfig) -> Dataset:
     """Images smaller or larger than the one size a model takes are resized, and it is said."""
     size = config.model.side
     shape = data.input_shape

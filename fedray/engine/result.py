@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm
 from fedray.common.errors import UserError, unknown
+from fedray.engine.device import isolate_run
+from fedray.engine.evaluate import get_tested_theta
 from fedray.engine.problem import Problem
 from fedray.engine.state import State, theta_sha256
-from fedray.engine.testing import global_model
 from fedray.models.network import Layout
+from fedray.runs.last_rounds import LAST, describe_accuracy, last_values, mean
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -49,27 +51,24 @@ class Result:
 
     def __repr__(self) -> str:
         config = self.problem.config
-        last = f"test accuracy {self.history[-1]['test_accuracy']:.2f} %" if self.history else "not evaluated"
+        tested = f"test accuracy {describe_accuracy(self.history)}" if self.history else "not evaluated"
         of = f"{self.state.round} of {config.training.rounds} rounds"
-        return f"<Result of {config.algorithm.name} on {config.data.name}: {of}, {last}>"
+        return f"<Result of {config.algorithm.name} on {config.data.name}: {of}, {tested}>"
 
     @property
     def theta(self) -> Tensor:
         """float32 `(P,)`: the global model as it was tested, in the order of `model.parameters()`."""
-        return global_model(self.state)
+        return get_tested_theta(self.state)
 
     def summary(self) -> dict[str, Any]:
-        """Last round's metrics, hashes, bytes sent, and mean seconds per round, without and with evaluation.
+        """The accuracy that tables show, the last round's metrics, hashes, bytes sent, and mean seconds per round.
 
+        `last10_test_accuracy` is the mean over the rounds that `last_rounds` counts; seconds are without evaluation.
         `theta_sha256` is that of the x which training goes on from; FedExP tests the mean of the last two (D-82).
         """
         last, state = self.history[-1], self.state
-        known: dict[str, float] = {}
-        if state.evaluation_seconds is not None:
-            known["seconds_per_round_with_evaluation"] = (state.seconds + state.evaluation_seconds) / state.round
-        if state.sent is not None:
-            known |= {"megabytes_down": state.sent[0] / 1e6, "megabytes_up": state.sent[1] / 1e6}
         return {
+            f"{LAST}test_accuracy": mean(last_values(self.history, "test_accuracy").values()),
             "test_accuracy": last["test_accuracy"],
             "test_loss": last["test_loss"],
             "train_loss": last["train_loss"],
@@ -78,7 +77,9 @@ class Result:
             "theta_sha256": theta_sha256(state.theta),
             "state_sha256": state.sha256(),
             "seconds_per_round": state.seconds / state.round,
-            **known,
+            "seconds_per_round_with_evaluation": (state.seconds + state.evaluation_seconds) / state.round,
+            "megabytes_down": state.sent[0] / 1e6,
+            "megabytes_up": state.sent[1] / 1e6,
         }
 
     def to_frame(self) -> "DataFrame":
@@ -92,7 +93,8 @@ class Result:
 
         Args:
             name: `clients`, a row per client with its accuracies (with `evaluation.personal`); `confusion`, a row per
-                class, samples by the class that the global model takes them for.
+                class, samples by the class that the global model takes them for. Clients, classes and samples are
+                integers.
 
         Raises:
             UserError: the run has no such table.
@@ -101,8 +103,10 @@ class Result:
 
         if name not in self.state.tables:
             raise unknown("table", name, self.state.tables)
-        return DataFrame(self.state.tables[name])
+        frame = DataFrame(self.state.tables[name])
+        return frame.astype({column: int for column in frame if not str(column).endswith("accuracy")})
 
+    @isolate_run()
     def model(self) -> nn.Module:
         """The trained global model, as it was tested: a new module on the CPU, in evaluation mode.
 
@@ -112,7 +116,7 @@ class Result:
             UserError: the method has no global model, because each client keeps its own parameters.
         """
         refuse_without_model(self.problem.config.algorithm)
-        module = self.problem.module()
+        module = self.problem.build_module()
         parts = self.layout.views(self.theta)
         floats = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
         with torch.no_grad():

@@ -1,11 +1,14 @@
 """Who takes part in a round, and what each client weighs in its average."""
 
+from collections.abc import Callable
+
 import numpy as np
 
-from fedray.common.errors import Diverged, UserError
+from fedray.algorithms.base import Cohort
+from fedray.common.errors import Diverged, UserError, truncated_repr
 from fedray.common.rng import generator
 from fedray.config import RunConfig
-from fedray.sections import Clients
+from fedray.sections import Clients, Training
 
 
 def draw_cohort(config: RunConfig, sizes: np.ndarray, t: int) -> np.ndarray:
@@ -44,33 +47,43 @@ def _draw(clients: Clients, rng: np.random.Generator) -> np.ndarray:
     return rng.choice(clients.total, size=count, replace=False, shuffle=False)
 
 
-def cohort_weights(
-    config: RunConfig, sizes: np.ndarray, cohort: np.ndarray, counts: np.ndarray | None = None
+def weigh_cohort(
+    config: RunConfig, sizes: np.ndarray, cohort: np.ndarray, label_counts: Callable[[], np.ndarray]
 ) -> dict[int, float]:
-    """π: client -> its weight in the cohort's average; they sum to 1.
+    """Return π: client -> its weight in the cohort's average; they sum to 1.
 
-    `training.aggregation` says which: uniform, proportional to n_i or to the whole batches in n_i, or FedDisco's.
+    The method says which (`Algorithm.weights`), or `training.aggregation`.
 
     Args:
         config: of the run.
         sizes: int64 `(N,)`, each client's training samples.
         cohort: ids, int64 `(M,)`.
-        counts: int64 `(N, C)`, each client's samples of each class; FedDisco alone needs them.
+        label_counts: gives each client's samples of each class, int64 `(N, C)`.
 
     Raises:
-        UserError: No client of the cohort has a whole batch.
+        UserError: the method's weights are no weights, or no client of the cohort has a whole batch.
     """
-    training, counted = config.training, sizes[cohort]
-    if config.disco is not None and counts is not None:
-        weights = config.disco.weights(counts[cohort])
-    elif training.aggregation == "uniform":
-        weights = np.full(len(cohort), 1 / len(cohort))
-    else:
-        if training.aggregation == "batches" and training.batch_size != "full":
-            counted = counted // training.batch_size
-        if not counted.any():
-            raise UserError(
-                f"training.aggregation: found batches; no client of a cohort has a whole batch of {training.batch_size}"
-            )
-        weights = counted / counted.sum()
+    weights = config.weighing.weights(Cohort(sizes[cohort], lambda: label_counts()[cohort]))
+    if weights is None:
+        weights = _weigh_by_size(config.training, sizes[cohort])
+    elif np.shape(weights) != np.shape(cohort) or not (np.min(weights) >= 0 and abs(np.sum(weights) - 1) < 1e-6):
+        found = truncated_repr(np.asarray(weights).tolist())
+        raise UserError(
+            f"algorithm: {config.weighing.name}.weights gives {found}; {len(cohort)} numbers of at least 0 that sum to "
+            "1 are required"
+        )
     return {int(i): float(w) for i, w in zip(cohort, weights, strict=True)}
+
+
+def _weigh_by_size(training: Training, counted: np.ndarray) -> np.ndarray:
+    """Return the weights of `training.aggregation`. counted: each client's training samples, int64 `(M,)`."""
+    if training.aggregation == "uniform":
+        return np.full(len(counted), 1 / len(counted))
+    if training.aggregation == "batches" and training.batch_size != "full":
+        counted = counted // training.batch_size
+    if not counted.any():
+        raise UserError(
+            f"training.aggregation: found batches; no client of a cohort has a whole batch of {training.batch_size}"
+        )
+    weights: np.ndarray = counted / counted.sum()
+    return weights

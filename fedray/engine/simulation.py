@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,44 +15,38 @@ from fedray.common.errors import Diverged, UserError
 from fedray.common.rng import torch_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.backend import Backend
-from fedray.engine.exact_sum import finite, total
-from fedray.engine.guard import unchanged
-from fedray.engine.messages import Broadcast, ClientTask, Reply, size_in_bytes
+from fedray.engine.evaluate import PREVIOUS_THETA, Tester, get_tested_theta
+from fedray.engine.exact_sum import add_up, is_finite
+from fedray.engine.guard import forbid_changes
+from fedray.engine.messages import Broadcast, ClientTask, Reply, count_bytes
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
 from fedray.engine.result import Result
-from fedray.engine.sampling import cohort_weights, draw_cohort
-from fedray.engine.state import ClientState, State, StateRef, loaded
-from fedray.engine.testing import BEFORE, Tester, global_model
-from fedray.evaluation.probe import EvaluatedRound, checked
-from fedray.evaluation.probes import over_cohort
+from fedray.engine.sampling import draw_cohort, weigh_cohort
+from fedray.engine.state import ClientState, State, StateRef, load_state
+from fedray.evaluation.probe import EvaluatedRound, check_metrics
+from fedray.evaluation.probes import summarise_cohort
 
 log = logging.getLogger("fedray")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trained:
     """A round's local training.
 
     Attributes:
-        server: what the server is in this round, to be aggregated into.
         weights: client -> π_i, of those that took part.
         parts: what each process returned.
         reply: what is kept of it per client.
         dropped: number of clients whose numbers went wrong.
         broadcast: what each client received.
-        replies: what the server answers each client once it has aggregated, name -> `(M, ...)` by ascending id.
-        beside: what the engine keeps for itself among the server's vectors.
     """
 
-    server: Server
     weights: dict[int, float]
     parts: Sequence[Reply]
     reply: Reply
     dropped: int
     broadcast: Broadcast
-    replies: Vectors = field(default_factory=Vectors)
-    beside: Vectors = field(default_factory=Vectors)
 
 
 class Simulation:
@@ -63,9 +57,9 @@ class Simulation:
         config = problem.config
         torch.set_num_threads(config.runtime.threads)
         self.probes = config.evaluation.probes
-        network = problem.network("cpu")
+        network = problem.build_network("cpu")
         self.layout = network.layout
-        self._exchanged_buffers = network.buffers_beside(config.algorithm.keeps)
+        self._exchanged_buffers = network.find_other_buffers(config.algorithm.keeps)
         backend.open(problem)
         theta = network.theta.clone()
         with torch_draws(config.seed, "server state"):
@@ -89,17 +83,17 @@ class Simulation:
         started = time.perf_counter()
         if self.profile is not None:
             self.profile.begin()
-        cohort = self.cohort(self._state.round)
+        cohort = self.draw_cohort(self._state.round)
         trained = self._train(cohort)
         sums = self._reduce(trained)
-        self._aggregate(trained, sums)
-        self._commit(trained, sums, started)
+        server, replies = self._aggregate(trained, sums)
+        self._commit(trained, sums, server, replies, started)
         self.lap("reduce")
         if self._is_evaluated(self._state.round):
             self._record(trained, sums)
         self.lap("evaluate")
 
-    def cohort(self, t: int) -> np.ndarray:
+    def draw_cohort(self, t: int) -> np.ndarray:
         """The clients of round t (from 0), ascending."""
         return draw_cohort(self.problem.config, self.problem.shards.sizes, t)
 
@@ -107,50 +101,58 @@ class Simulation:
         """Train the cohort; where `training.on_divergence` is `drop`, again without those whose numbers went wrong."""
         s, drawn = self._state, len(cohort)
         while True:
-            server = self._server(s.round, len(cohort))
-            weights = cohort_weights(self.problem.config, self.problem.shards.sizes, cohort, self._counts)
-            broadcast = self._broadcast(server, bool(self.probes) and self._is_evaluated(s.round + 1))
+            server = self._make_server(s.round, len(cohort))
+            weights = weigh_cohort(self.problem.config, self.problem.shards.sizes, cohort, lambda: self._label_counts)
+            broadcast = self._make_broadcast(server, bool(self.probes) and self._is_evaluated(s.round + 1))
             tasks = [ClientTask(i, w, s.clients.get(i, Vectors())) for i, w in weights.items()]
             self.lap("broadcast")
             parts = self.backend.train(broadcast, tasks)
             self.lap("local")
-            reply = joined(parts)
+            reply = join(parts)
             if not reply.diverged:
-                return Trained(server, weights, parts, reply, drawn - len(cohort), broadcast)
-            cohort = self._without(s.round, cohort, reply)  # the round is made again, as if they had not been drawn
+                return Trained(
+                    weights=weights, parts=parts, reply=reply, dropped=drawn - len(cohort), broadcast=broadcast
+                )
+            cohort = self._leave_out(s.round, cohort, reply)  # the round is made again, as if they had not been drawn
 
     def _reduce(self, trained: Trained) -> dict[str, Tensor]:
         """The uploads of the round by name: exact sums over the cohort, and stacks of what is not summed."""
-        return total([part.sums for part in trained.parts]) | _stacked(trained.reply.each)
+        return add_up([part.sums for part in trained.parts]) | _stack(trained.reply.each)
 
-    def _aggregate(self, trained: Trained, sums: Mapping[str, Tensor]) -> None:
-        """Let the algorithm make the new server of `trained.server`."""
-        server, t = trained.server, self._state.round
-        got = {name: v for name, v in sums.items() if name not in ("train_loss", "buffers", "squares")}
-        if extrapolation := self.problem.config.extrapolation:
-            decay = server.lr / self.problem.config.training.lr
-            server.server_lr *= extrapolation.factor(sums["squares"], sums["update"], decay, server.cohort)
-            if extrapolation.test == "average":
-                trained.beside[BEFORE] = self._state.theta
-        got["update"] = self._whole(sums.get("update"))
-        algorithm = self.problem.config.algorithm
-        with torch_draws(self.problem.config.seed, "server", t), unchanged(algorithm, self._kept()):
-            algorithm.aggregate(server, Received(Vectors(got)))
-            trained.replies.update(algorithm.reply(server, Received(Vectors(got))))
-        for name, vector in (("theta", server.theta), *server.state.items(), *trained.replies.items()):
-            if not finite(vector):
+    def _aggregate(self, trained: Trained, sums: Mapping[str, Tensor]) -> tuple[Server, Vectors]:
+        """Let the algorithm make the new server.
+
+        Returns:
+            The server, and what it answers each client, name -> `(M, ...)` by ascending id.
+        """
+        config, t = self.problem.config, self._state.round
+        server = self._make_server(t, len(trained.weights))
+        got = {name: v for name, v in sums.items() if name not in ("train_loss", "buffers", "update")}
+        received = Received(Vectors(got, update=self._spread_update(sums.get("update"))))
+        if "update" in sums:
+            received.sums["shared_update"] = sums["update"]
+        with torch_draws(config.seed, "server", t), forbid_changes(config.algorithm, self._list_given()):
+            server.server_lr *= config.stepping.server_step(server, received)
+            config.algorithm.aggregate(server, received)
+            replies = Vectors(config.algorithm.reply(server, received))
+        for name, vector in (("theta", server.theta), *server.state.items(), *replies.items()):
+            if not is_finite(vector):
                 raise Diverged(t + 1, None, f"{name} is not finite after aggregation")
+        return server, replies
 
-    def _kept(self) -> dict[str, Tensor]:
+    def _list_given(self) -> dict[str, Tensor]:
         """What the server is before aggregation, by the names that a method has for it."""
         s = self._state
         return {"server.theta": s.theta} | {f"server.state.{name}": v for name, v in s.server.items()}
 
-    def _commit(self, trained: Trained, sums: Mapping[str, Tensor], started: float) -> None:
+    def _commit(
+        self, trained: Trained, sums: Mapping[str, Tensor], server: Server, replies: Vectors, started: float
+    ) -> None:
         """Go on to the next state, in one assignment: whatever failed above has left the state as it was."""
-        s, server = self._state, trained.server
-        self.replies = trained.replies
-        changed = {i: state for i, state in self._answered(trained).items() if state}
+        s = self._state
+        previous = {PREVIOUS_THETA: s.theta} if self.problem.config.stepping.tests_average else {}
+        self.replies = replies
+        changed = {i: state for i, state in _add_replies(trained, replies).items() if state}
         self._state = replace(
             s,
             round=s.round + 1,
@@ -158,39 +160,29 @@ class Simulation:
             buffers=s.buffers.index_add(0, self._exchanged_buffers, sums["buffers"])
             if "buffers" in sums
             else s.buffers,
-            server=Vectors(server.state, **trained.beside),
+            server=Vectors(server.state, **previous),
             clients={**s.clients, **changed} if changed else s.clients,
             active={**s.active, **dict.fromkeys(changed, s.round + 1)} if changed else s.active,
             seconds=s.seconds + time.perf_counter() - started,
             dropped=s.dropped + trained.dropped,
-            sent=None if s.sent is None else (s.sent[0] + self._received(trained), s.sent[1] + trained.reply.sent),
+            sent=(s.sent[0] + self._count_bytes_received(trained, replies), s.sent[1] + trained.reply.sent),
         )
 
-    def _received(self, trained: Trained) -> int:
+    def _count_bytes_received(self, trained: Trained, replies: Vectors) -> int:
         """Bytes that the clients of a round receive: parameters, running statistics, the message, the answer.
 
         What they keep of their own is not sent.
         """
         broadcast, whole = trained.broadcast, len(self._shared) == self.layout.size
-        each = size_in_bytes([*broadcast.message.values(), *([broadcast.theta] * whole)])
+        each = count_bytes([*broadcast.message.values(), *([broadcast.theta] * whole)])
         each += 0 if whole else len(self._shared) * broadcast.theta.element_size()
         each += len(self._exchanged_buffers) * broadcast.buffers.element_size()
-        return len(trained.weights) * each + size_in_bytes(trained.replies.values())
+        return len(trained.weights) * each + count_bytes(replies.values())
 
     @cached_property
     def _shared(self) -> Tensor:
         """The positions in theta of what clients and server exchange."""
         return self.layout.part(self.problem.config.algorithm.shares).nonzero().flatten()
-
-    def _answered(self, trained: Trained) -> Mapping[int, ClientState]:
-        """The new states, and in them what the server answers each client."""
-        states, answers = trained.reply.states, trained.replies
-        if not answers:
-            return states
-        return {
-            i: Vectors(loaded(states[i]) | {name: stack[k].clone() for name, stack in answers.items()})
-            for k, i in enumerate(sorted(trained.weights))
-        }
 
     def _record(self, trained: Trained, sums: Mapping[str, Tensor]) -> None:
         """Test the new state, and add a row to the history."""
@@ -198,42 +190,39 @@ class Simulation:
         tested = self.tester.test()
         row = {"round": self._state.round, **tested.row, "train_loss": float(sums["train_loss"])}
         if self.probes:
-            row |= self._probed(trained, sums.get("update"), tested.sums, row)
-        row["lr"] = trained.server.lr
+            row |= self._probe(trained, sums.get("update"), tested.sums, row)
+        row["lr"] = trained.broadcast.lr
         if self._drops:
             row["dropped_clients"] = float(self._state.dropped)
         s = self._state
-        if s.sent is not None:
-            row["megabytes_sent"] = sum(s.sent) / 1e6
+        row["megabytes_sent"] = sum(s.sent) / 1e6
         self._state = replace(
             s,
             history=[*s.history, row],
             tables={**s.tables, **tested.tables},
-            evaluation_seconds=None
-            if s.evaluation_seconds is None
-            else s.evaluation_seconds + time.perf_counter() - started,
+            evaluation_seconds=s.evaluation_seconds + time.perf_counter() - started,
         )
 
-    def _probed(
+    def _probe(
         self, trained: Trained, update: Tensor | None, tested: Mapping[str, Tensor], row: Mapping[str, float]
     ) -> dict[str, float]:
         """What the probes find: means over the cohort, and values of the round."""
         data, measured = self.problem.data, trained.reply.probes
         seen = EvaluatedRound(
-            trained.weights,
-            measured,
-            update,
-            (self._state.theta - trained.broadcast.theta)[self._shared],
-            global_model(self._state),
-            self.layout,
-            tested.get("correct", torch.zeros(0)),
-            tested,
-            torch.from_numpy(np.bincount(data.y_test, minlength=data.num_classes)),
-            self._holds,
+            weights=trained.weights,
+            measured=measured,
+            update=update,
+            moved=(self._state.theta - trained.broadcast.theta)[self._shared],
+            theta=get_tested_theta(self._state),
+            layout=self.layout,
+            correct=tested.get("correct", torch.zeros(0)),
+            sums=tested,
+            test_counts=torch.from_numpy(np.bincount(data.y_test, minlength=data.num_classes)),
+            holds=self._mark_held_classes,
         )
-        found = over_cohort(measured)
+        found = summarise_cohort(measured)
         for probe in self.probes:
-            found |= checked(probe, probe.of_round(seen), found)
+            found |= check_metrics(probe, probe.of_round(seen), found)
         if taken := found.keys() & {*row, "lr", "dropped_clients", "megabytes_sent"}:
             raise UserError(f"evaluation.probes: {min(taken)} is measured without a probe; rename the probe's metric")
         return found
@@ -251,37 +240,37 @@ class Simulation:
     def _drops(self) -> bool:
         return self.problem.config.training.on_divergence == "drop"
 
-    def _server(self, t: int, cohort: int) -> Server:
+    def _make_server(self, t: int, cohort: int) -> Server:
         """What the server is in round t: copies, so that a round that fails leaves no trace."""
         s, training = self._state, self.problem.config.training
         return Server(
-            s.theta,
-            Vectors({name: v for name, v in s.server.items() if name != BEFORE}),
-            self.layout,
-            self.problem.config.clients.total,
-            cohort,
-            t,
-            training.lr * training.lr_decay**t,
-            training.server_lr,
+            theta=s.theta,
+            state=Vectors({name: v for name, v in s.server.items() if name != PREVIOUS_THETA}),
+            layout=self.layout,
+            clients=self.problem.config.clients.total,
+            cohort=cohort,
+            round=t,
+            lr=training.lr * training.lr_decay**t,
+            server_lr=training.server_lr,
+            first_lr=training.lr,
         )
 
-    def _broadcast(self, server: Server, measured: bool = False) -> Broadcast:
+    def _make_broadcast(self, server: Server, measured: bool = False) -> Broadcast:
         algorithm = self.problem.config.algorithm
         with torch_draws(self.problem.config.seed, "steps", server.round):
             steps = algorithm.drawn_steps(server)
         return Broadcast(
-            server.round,
-            server.lr,
-            algorithm.broadcast(server),
-            self._state.buffers,
-            algorithm.message(server),
-            server.cohort,
-            measured,
-            steps,
-            self.problem.config.extrapolation is not None,
+            round=server.round,
+            lr=server.lr,
+            theta=algorithm.broadcast(server),
+            buffers=self._state.buffers,
+            message=algorithm.message(server),
+            cohort=server.cohort,
+            measured=measured,
+            steps=steps,
         )
 
-    def _whole(self, update: Tensor | None) -> Tensor:
+    def _spread_update(self, update: Tensor | None) -> Tensor:
         """The update of all parameters (P,) from that of the shared ones; zero elsewhere."""
         shares = self.problem.config.algorithm.shares
         if update is None:
@@ -297,28 +286,27 @@ class Simulation:
     @property
     def tester(self) -> Tester:
         """The tests of the state as it is now."""
-        return Tester(self.problem, self.backend, self._state, self._personal_broadcast)
+        return Tester(self.problem, self.backend, self._state, self._make_personal_broadcast)
 
-    def _personal_broadcast(self, clients: int) -> Broadcast:
+    def _make_personal_broadcast(self, clients: int) -> Broadcast:
         """What so many clients would receive now; the learning rate is that of the round just made."""
-        server = self._server(self._state.round - 1, clients)
-        server.theta = global_model(self._state)
-        return self._broadcast(server)
+        server = self._make_server(self._state.round - 1, clients)
+        server.theta = get_tested_theta(self._state)
+        return self._make_broadcast(server)
 
     @cached_property
-    def _counts(self) -> np.ndarray | None:
-        """Each client's samples of each class, int64 `(N, C)`, where the weights depend on them."""
+    def _label_counts(self) -> np.ndarray:
+        """Each client's samples of each class, int64 `(N, C)`."""
         data = self.problem.data
-        if self.problem.config.disco is None:
-            return None
-        return self.problem.shards.label_counts(data.y_train, data.num_classes)
+        return self.problem.shards.count_labels(data.y_train, data.num_classes)
 
-    def _holds(self, client: int) -> Tensor:
+    def _mark_held_classes(self, client: int) -> Tensor:
         """Which classes a client has training samples of, bool `(C,)`."""
         data = self.problem.data
         labels = data.y_train[self.problem.shards[client]]
         return torch.from_numpy(np.bincount(labels, minlength=data.num_classes) > 0)
 
+    @property
     def state(self) -> State:
         """The run as it is after the last whole round. Neither it nor its tensors are ever modified in place."""
         return self._state
@@ -327,14 +315,14 @@ class Simulation:
         """Go on from a state of the same configuration."""
         self._state = state
 
-    def result(self) -> Result:
+    def make_result(self) -> Result:
         """What the run has given so far; clients' states that lie elsewhere have their hashes."""
         unknown = {i: s for i, s in self._state.clients.items() if isinstance(s, StateRef) and s.sha256 is None}
         if unknown:
             self.backend.hash_states(unknown)
         return Result(self._state.history, self.layout, self._state, self.problem)
 
-    def _without(self, t: int, cohort: np.ndarray, reply: Reply) -> np.ndarray:
+    def _leave_out(self, t: int, cohort: np.ndarray, reply: Reply) -> np.ndarray:
         """The cohort less the clients whose numbers went wrong. Raises Diverged: see `training.on_divergence`."""
         first = min(reply.diverged)  # the same client, however many actors reported
         error = Diverged(t + 1, first, reply.diverged[first])
@@ -346,7 +334,18 @@ class Simulation:
         return left
 
 
-def joined(parts: Sequence[Reply]) -> Reply:
+def _add_replies(trained: Trained, replies: Vectors) -> Mapping[int, ClientState]:
+    """Return the clients' new states, and in them what the server replies to each."""
+    states = trained.reply.states
+    if not replies:
+        return states
+    return {
+        i: Vectors(load_state(states[i]) | {name: stack[k].clone() for name, stack in replies.items()})
+        for k, i in enumerate(sorted(trained.weights))
+    }
+
+
+def join(parts: Sequence[Reply]) -> Reply:
     """What is kept per client, of all processes; their sums stay apart."""
     whole = Reply()
     for part in parts:
@@ -358,7 +357,7 @@ def joined(parts: Sequence[Reply]) -> Reply:
     return whole
 
 
-def _stacked(each: dict[int, Vectors]) -> dict[str, Tensor]:
+def _stack(each: dict[int, Vectors]) -> dict[str, Tensor]:
     """Per-client uploads, `(M, ...)` by ascending client id."""
     names = {name for vectors in each.values() for name in vectors}
     return {name: torch.stack([each[i][name] for i in sorted(each)]) for name in sorted(names)}

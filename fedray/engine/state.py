@@ -35,7 +35,7 @@ class StateDamaged(Exception):
     """A client's state cannot be read from its file: the file's name and the reason."""
 
 
-def loaded(state: ClientState) -> Vectors:
+def load_state(state: ClientState) -> Vectors:
     """The state itself, from wherever it lies."""
     return state.load() if isinstance(state, StateRef) else state
 
@@ -58,10 +58,10 @@ class State:
     """How often a client was left out of a round because its numbers went wrong."""
     tables: Mapping[str, Mapping[str, list[float]]] = field(default_factory=dict)
     """What the latest evaluation found beside numbers, name -> column -> values: `clients` and `confusion`."""
-    evaluation_seconds: float | None = 0.0
-    """Wall time of all evaluations; None after a checkpoint that does not know it."""
-    sent: tuple[int, int] | None = (0, 0)
-    """Bytes sent to the clients of all rounds and by them; None after a checkpoint that does not know it."""
+    evaluation_seconds: float = 0.0
+    """Wall time of all evaluations."""
+    sent: tuple[int, int] = (0, 0)
+    """Bytes sent to the clients and by them, in all rounds together."""
 
     def sha256(self) -> str:
         """Hash of round, server, buffers and each client's hash: equal exactly when everything that matters is."""
@@ -76,7 +76,7 @@ class State:
 def state_sha256(state: ClientState) -> str:
     """The hash of a client's state: known, or computed here."""
     known = state.sha256 if isinstance(state, StateRef) else None
-    return known or vectors_sha256(loaded(state))
+    return known or vectors_sha256(load_state(state))
 
 
 def vectors_sha256(vectors: Mapping[str, Tensor]) -> str:

@@ -18,11 +18,11 @@ from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Samples
 from fedray.engine import device as devices
 from fedray.engine.device import keep_memory
-from fedray.engine.exact_sum import Accumulator, NotSummable, finite
-from fedray.engine.local_training import personal_client, train_client
-from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply, size_in_bytes
+from fedray.engine.exact_sum import Accumulator, NotSummable, is_finite
+from fedray.engine.local_training import LocalTrainer
+from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply, count_bytes
 from fedray.engine.problem import Problem
-from fedray.engine.state import loaded
+from fedray.engine.state import load_state
 from fedray.evaluation.probes import probe_client
 from fedray.models.cuda_graph import Recorder
 from fedray.partitions.shards import Shards
@@ -47,19 +47,27 @@ class Worker:
         data = problem.data
         self.problem = problem
         self.probes = config.evaluation.probes
-        self.network = problem.network(device)
+        self.network = problem.build_network(device)
         if config.runtime.cuda_graph:
             self.network.recorder = Recorder()
         self.device = device
         self.train_samples = Samples(data.x_train, data.y_train, data, device)
         self.test_samples = Samples(data.x_test, data.y_test, data, device)
         self.population = Population(
-            self.train_samples,
-            data.num_classes,
-            config.seed,
-            len(problem.shards),
-            int(problem.shards.sizes.sum()),
-            cache(lambda: problem.shards.label_counts(data.y_train, data.num_classes)),
+            samples=self.train_samples,
+            classes=data.num_classes,
+            seed=config.seed,
+            clients=len(problem.shards),
+            total_samples=int(problem.shards.sizes.sum()),
+            counts=cache(lambda: problem.shards.count_labels(data.y_train, data.num_classes)),
+        )
+        self.trainer = LocalTrainer(
+            algorithm=config.algorithm,
+            training=config.training,
+            network=self.network,
+            population=self.population,
+            shards=problem.shards,
+            stepping=None if config.stepping is config.algorithm else config.stepping,
         )
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Reply:
@@ -67,40 +75,31 @@ class Worker:
         config, there = self.problem.config, self._to_device(broadcast)
         sums, reply = Accumulator(), Reply()
         for task in map(self._task_to_device, tasks):
-            indices = self.problem.shards[task.client]
-            with _explained(f"client {task.client} ({len(indices)} samples)"):
-                c, uploads = train_client(
-                    config.algorithm,
-                    self.network,
-                    self.population,
-                    indices,
-                    config.training,
-                    there,
-                    task,
-                )
-            reply.sent += size_in_bytes(upload.vector for upload in uploads.values())
+            with _explain(f"client {task.client} ({len(self.problem.shards[task.client])} samples)"):
+                c, uploads = self.trainer.train(there, task)
+            reply.sent += count_bytes(upload.vector for upload in uploads.values())
             each = {name: upload.vector for name, upload in uploads.items() if isinstance(upload, PerClient)}
             try:
                 loss = c.loss
                 if not math.isfinite(float(loss)):
                     raise NotSummable("the training loss is not finite")
                 for name, vector in each.items():
-                    if not finite(vector):
+                    if not is_finite(vector):
                         raise NotSummable(f"{name} is not finite")
                 sums.add("train_loss", loss / c.steps, task.weight, broadcast.cohort)
                 for name, upload in uploads.items():
                     if isinstance(upload, Sum):
                         sums.add(name, upload.vector, upload.weight, broadcast.cohort)
                 for name, vector in c.state.items():
-                    if not finite(vector):
+                    if not is_finite(vector):
                         raise NotSummable(f"its state {name} is not finite")
             except NotSummable as reason:
                 reply.diverged[task.client] = str(reason)
             if each:
-                reply.each[task.client] = _kept(each)
+                reply.each[task.client] = _move_to_cpu(each)
             if broadcast.measured and task.client not in reply.diverged:
                 reply.probes[task.client] = probe_client(self.probes, c, config.algorithm, self.test_samples)
-            reply.states[task.client] = _kept(c.state)
+            reply.states[task.client] = _move_to_cpu(c.state)
         reply.sums = sums.sums
         return reply
 
@@ -126,9 +125,9 @@ class Worker:
         sums = Accumulator()
         samples = self.test_samples if split == "test" else self.train_samples
         positions = self.problem.evaluated[split]
-        owners = holders(self.problem.own_validation) if split == "validation" else None
+        owners = number_holders(self.problem.own_validation) if split == "validation" else None
         classes, n = self.problem.data.num_classes, len(positions)
-        terms = number_of_chunks(n)
+        terms = count_chunks(n)
         probes = [probe for probe in self.probes if split == "test" and "global" in probe.tested_models]
         for chunk in chunks:
             part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
@@ -170,24 +169,15 @@ class Worker:
             `validation_E`, of the client's own (if it has any), `everyone_validation` and `everyone_validation_loss`.
             `train_E`: accuracy on the client's own training samples. What cannot be a number any more is NaN.
         """
-        config, there, tests = self.problem.config, self._to_device(broadcast), self.problem.tests
+        there, tests = self._to_device(broadcast), self.problem.tests
         held, evaluated = self.problem.own_validation, self.problem.evaluated
         result: dict[int, dict[str, float]] = {}
         for task in map(self._task_to_device, tasks):
             scores = result[task.client] = {}
             for epochs in request.epochs:
                 indices = self.problem.shards[task.client]
-                with _explained(f"the personal model of client {task.client} ({len(indices)} samples)"):
-                    c = personal_client(
-                        config.algorithm,
-                        self.network,
-                        self.population,
-                        indices,
-                        config.training,
-                        there,
-                        task,
-                        epochs,
-                    )
+                with _explain(f"the personal model of client {task.client} ({len(indices)} samples)"):
+                    c = self.trainer.personalise(there, task, epochs)
                 if request.own and tests is not None:
                     scores[f"own_{epochs}"], _ = self._score(c, self.test_samples, tests[task.client])
                 if request.own and held is not None and len(held[task.client]):
@@ -219,18 +209,18 @@ class Worker:
             broadcast,
             theta=broadcast.theta.to(self.device),
             buffers=broadcast.buffers.to(self.device),
-            message=self._moved(broadcast.message),
+            message=self._move(broadcast.message),
         )
 
     def _task_to_device(self, task: ClientTask) -> ClientTask:
-        return ClientTask(task.client, task.weight, self._moved(loaded(task.state)))
+        return ClientTask(task.client, task.weight, self._move(load_state(task.state)))
 
-    def _moved(self, vectors: Vectors) -> Vectors:
+    def _move(self, vectors: Vectors) -> Vectors:
         return Vectors({name: v.to(self.device) for name, v in vectors.items()})
 
 
 @contextlib.contextmanager
-def _explained(what: str) -> Iterator[None]:
+def _explain(what: str) -> Iterator[None]:
     """What a user can mend is a UserError: memory ran out (the host's or a GPU's), or no kernel is deterministic."""
     try:
         yield
@@ -248,15 +238,15 @@ def _explained(what: str) -> Iterator[None]:
         raise UserError(f"{what}: out of memory: {str(error).splitlines()[0]}; {LESS_MEMORY}") from None
 
 
-def _kept(vectors: Mapping[str, Tensor]) -> Vectors:
+def _move_to_cpu(vectors: Mapping[str, Tensor]) -> Vectors:
     return Vectors({name: v.detach().cpu() for name, v in vectors.items()})
 
 
-def number_of_chunks(samples: int) -> int:
+def count_chunks(samples: int) -> int:
     """Chunks of a set of samples."""
     return -(-samples // CHUNK)
 
 
-def holders(held: Shards | None) -> np.ndarray | None:
+def number_holders(held: Shards | None) -> np.ndarray | None:
     """Whose each held-out sample is, int64 `(n,)`, counted 0, 1, ... over the clients that hold any out."""
     return None if held is None else np.repeat(np.cumsum(held.sizes > 0) - 1, held.sizes)

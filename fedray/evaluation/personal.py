@@ -1,52 +1,52 @@
-"""Personal accuracy (PA) and generic accuracy (GA) from what every client's personal model scored."""
+"""Personal accuracy (PA) and generic accuracy (GA) from the scores of every client's personal model."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 WORST = 0.1
-"""The share of clients, at least one, whose mean is `personal_worst10`."""
+"""Fraction of clients, at least one client, whose mean is `personal_worst10`."""
 
 
-def summary(
+def summarise(
     scores: Mapping[int, Mapping[str, float]], epochs: Sequence[int], test_accuracy: float | None
 ) -> dict[str, float]:
-    """The metrics of a personal evaluation; accuracies in percent.
+    """Return the metrics of a personal evaluation; accuracies in percent.
 
     Args:
         scores: client -> test -> value (`Worker.evaluate_personal`).
         epochs: of fine-tuning, ascending.
-        test_accuracy: the global model's, where it is the generic model; None where the generic accuracy is the mean of
-            the personal models'.
+        test_accuracy: the global model's if it is the generic model; None if the generic accuracy is the mean of the
+            personal models'.
 
     Returns:
         `personal_accuracy`: mean over clients. `personal_std`: standard deviation over clients (population).
         `personal_worst10`: mean of the worst tenth of them (rounded up). These are after the largest number of epochs;
         with several numbers also `personal_accuracy_eE` and so on for each. `personal_best`, `personal_worst`: the best
         and the worst client. `personal_train_accuracy`, `_std`, `_best`, `_worst`: the same on the clients' own
-        training samples, where these were tested. `generic_accuracy`.
+        training samples, if these were tested. `generic_accuracy`.
     """
     result: dict[str, float] = {}
     for name, test in (("personal", "own"), ("personal_train", "train"), ("validation_personal", "validation")):
         for e in epochs:
             own = [scores[i][f"{test}_{e}"] for i in sorted(scores) if f"{test}_{e}" in scores[i]]
             if own:
-                values = over_clients(name, np.array(own))
+                values = summarise_clients(name, np.array(own))
                 result |= values
                 if len(epochs) > 1:
                     result |= {f"{key}_e{e}": value for key, value in values.items()}
     for name, test in (("personal", "own"), ("personal_train", "train")):
         if last := [one[f"{test}_{epochs[-1]}"] for one in scores.values() if f"{test}_{epochs[-1]}" in one]:
             result |= {f"{name}_best": max(last), f"{name}_worst": min(last)}
-    generic = test_accuracy if test_accuracy is not None else everyone(scores)["test_accuracy"]
+    generic = test_accuracy if test_accuracy is not None else average_everyone(scores)["test_accuracy"]
     return result | {"generic_accuracy": generic}
 
 
-def over_clients(name: str, accuracies: np.ndarray) -> dict[str, float]:
-    """Mean, deviation (population) and mean of the worst tenth (rounded up) of the clients' accuracies.
+def summarise_clients(name: str, accuracies: np.ndarray) -> dict[str, float]:
+    """Return mean, deviation (population) and mean of the worst tenth (rounded up) of the clients' accuracies.
 
     Args:
-        name: what the metrics begin with.
+        name: prefix of the metrics.
         accuracies: float `(clients,)`, percent.
 
     Returns:
@@ -59,8 +59,8 @@ def over_clients(name: str, accuracies: np.ndarray) -> dict[str, float]:
     }
 
 
-def everyone(scores: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
-    """Mean over clients of accuracy (percent) and loss on the whole test set, and on all that is held out."""
+def average_everyone(scores: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean over clients of accuracy (percent) and loss on the whole test set and on all held-out samples."""
     return {
         f"{name}_{what}": float(np.mean([scores[i][f"{test}{suffix}"] for i in sorted(scores)]))
         for name, test in (("test", "everyone"), ("validation", "everyone_validation"))

@@ -1,4 +1,6 @@
-"""What a probe is: something measured in evaluated rounds beside accuracy, of each client, of the round, or of both."""
+"""The base of probes: measurements other than accuracy in evaluated rounds, of each client, of the round, or of
+both.
+"""
 
 import re
 from collections.abc import Callable, Container, Mapping
@@ -14,12 +16,12 @@ from fedray.common.errors import UserError, truncated_repr
 from fedray.models.network import Layout, Output
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainedClient:
     """A client right after its local training; the network still holds its running statistics.
 
-    correct, sums: of the local model on the whole test set, where a probe asks for that pass (`Probe.tested_models`):
-    right answers per class `(C,)`, and, by the name of the probe, its `test_sums`.
+    correct, sums: of the local model on the whole test set, if a probe requests that pass (`Probe.tested_models`):
+    correct answers per class `(C,)`, and the `test_sums` by name of the probe.
     """
 
     c: LocalClient
@@ -29,15 +31,15 @@ class TrainedClient:
     test_samples: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvaluatedRound:
     """A round after its aggregation.
 
-    weights: client -> π_i. measured: client -> what probes found of it (`Probe.of_client`). update: Σ π_i u_i of the
-    shared parameters. moved: how far these have moved on the server, from what clients received to what they are after
-    aggregation. theta: the new global model. correct, sums: of that model on the whole test set, as those of a
+    weights: client -> π_i. measured: client -> measurements of probes (`Probe.of_client`). update: Σ π_i u_i of the
+    shared parameters. moved: the change of these on the server, from the parameters that clients received to those
+    after aggregation. theta: the new global model. correct, sums: of that model on the whole test set, as those of a
     `TrainedClient`, but `sums` are divided by 500; both empty for methods without a global model. test_counts: samples
-    of the test set per class. holds(i): which classes client i has training samples of, bool `(C,)`.
+    of the test set per class. holds(i): the classes of which client i has training samples, bool `(C,)`.
     """
 
     weights: Mapping[int, float]
@@ -52,16 +54,16 @@ class EvaluatedRound:
     holds: Callable[[int], Tensor]
 
 
-def checked(probe: "Probe", found: object, taken: Container[str]) -> dict[str, float]:
-    """What a probe has measured, as numbers.
+def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[str, float]:
+    """Return the measurements of a probe as numbers.
 
     Args:
-        probe: which one.
-        found: what its `of_client` or `of_round` gave.
+        probe: the probe.
+        found: result of its `of_client` or `of_round`.
         taken: metrics that have been measured already.
 
     Raises:
-        UserError: it is no dictionary of numbers, or a metric's name cannot be logged or is taken.
+        UserError: the result is not a dictionary of numbers, or a metric's name cannot be logged or is taken.
     """
     if not isinstance(found, Mapping):
         raise UserError(
@@ -90,31 +92,33 @@ class Probe(Component):
 
     A probe changes nothing: neither parameters, states, running statistics nor random draws. Its fields are its
     options. To use your own, give `package.module:Class` in `evaluation.probes`, or a mapping with it as `name` and the
-    options beside it.
+    options next to it.
     """
 
     section = "evaluation.probes"
     metrics: ClassVar[Mapping[str, str]] = {}
-    """Metric -> title, with its unit. A name that ends in `*` stands for all that begin so."""
+    """Metric -> title, with its unit. A name that ends in `*` stands for all names with this prefix."""
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
-    """Those of `metrics` whose smallest value is the best: tables mark it, comparisons call it better."""
+    """The metrics whose smallest value is the best; tables and comparisons follow this."""
     tested_models: ClassVar[frozenset[Literal["local", "global"]]] = frozenset()
-    """Which models answer the test set for this probe, in one pass for all probes; `test_sums` is called on these."""
+    """Models that this probe needs on the test set, in one pass for all probes; `test_sums` is called on these."""
 
     def check(self, algorithm: Algorithm) -> None:
-        """Called when the configuration is read. Raises UserError where the method cannot give this."""
+        """Check the method when the configuration is read. Raises UserError if the probe cannot measure it."""
 
     def check_built(self, layout: Layout, classes: int) -> None:
-        """The same once the model is there. Raises UserError."""
+        """Check the model once it is built. Raises UserError."""
 
     def test_sums(self, output: Output, y: Tensor, classes: int) -> Tensor | None:
-        """What to sum over the test set; here of one batch with labels y int64 `(n,)`. None for nothing."""
+        """Return the sums over one batch of the test set with labels y int64 `(n,)`; None for no sums."""
         return None
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
-        """Metrics of one client. The round logs their mean over the cohort and, as `NAME_std`, their deviation."""
+        """Return the metrics of one client. The round logs their mean over the cohort and, as `NAME_std`, their
+        deviation.
+        """
         return {}
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
-        """Metrics of the whole round."""
+        """Return the metrics of the whole round."""
         return {}

@@ -1,7 +1,7 @@
-"""The probes that come with fedray, and what a round makes of its clients' measurements.
+"""The probes that come with fedray, and the summary of their measurements of a round.
 
-A client's probes look at it right after its local training; a round gives their mean over the cohort and, as
-`NAME_std`, their standard deviation over it (population). What is undefined for a client is left out of both.
+Probes measure a client right after its local training; a round logs their mean over the cohort and, as
+`NAME_std`, their standard deviation over it (population). Values that are undefined for a client are left out of both.
 """
 
 import math
@@ -16,13 +16,13 @@ from fedray.client import CHUNK, LocalClient
 from fedray.common.errors import UserError
 from fedray.datasets.dataset import Samples
 from fedray.evaluation import angles
-from fedray.evaluation.probe import EvaluatedRound, Probe, TrainedClient, checked
-from fedray.evaluation.proximal import proximal, step_changes
+from fedray.evaluation.probe import EvaluatedRound, Probe, TrainedClient, check_metrics
+from fedray.evaluation.proximal import measure_proximal, measure_step
 from fedray.models.network import Layout, Output
 
 
 class Adaptation(Probe):
-    """`adaptation`: ‖Φ_k W - W‖, how far a client's classifier is scaled away from the shared one (FedGELA)."""
+    """`adaptation`: ‖Φ_k W - W‖, the distance of a client's scaled classifier from the shared one (FedGELA)."""
 
     name = "adaptation"
     metrics = {"adaptation": "distance of adapted and shared classifier ‖ΦW - W‖"}
@@ -36,7 +36,7 @@ class Adaptation(Probe):
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
         c = seen.c
-        w = angles.classifier(c.theta, c.layout, c.population.classes)
+        w = angles.get_classifier(c.theta, c.layout, c.population.classes)
         moved = (c.local.phi[: len(w)] - 1)[:, None] * w
         return {"adaptation": float(torch.linalg.vector_norm(moved))}
 
@@ -60,28 +60,30 @@ class Angles(Probe):
     tested_models = frozenset({"local", "global"})
 
     def check_built(self, layout: Layout, classes: int) -> None:
-        if angles.head_weight(layout, classes) is None:
+        if angles.find_head_weight(layout, classes) is None:
             raise UserError(
                 f"evaluation.probes: angles need a head whose weight has a row for each of {classes} classes; "
                 f"the model's has {', '.join(sorted(layout.heads))}"
             )
 
     def test_sums(self, output: Output, y: Tensor, classes: int) -> Tensor:
-        return angles.class_sums(output.features, y, classes)
+        return angles.sum_classes(output.features, y, classes)
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
-        return angles.of_client(seen.c.theta, seen.c.layout, seen.sums[self.name], seen.c.counts > 0)
+        return angles.measure_client(seen.c.theta, seen.c.layout, seen.sums[self.name], seen.c.counts > 0)
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
         if self.name not in seen.sums:
             return {}
-        return angles.of_server(seen.theta, seen.layout, seen.sums[self.name], [seen.holds(i) for i in seen.weights])
+        return angles.measure_server(
+            seen.theta, seen.layout, seen.sums[self.name], [seen.holds(i) for i in seen.weights]
+        )
 
 
 class Classes(Probe):
-    """`accuracy_class_CLASS`: percent of each class's test samples that the global model gets right (FedSOL, fig. 7b).
+    """`accuracy_class_CLASS`: accuracy of the global model on each class's test samples, in percent (FedSOL, fig. 7b).
 
-    A class without test samples has none.
+    A class without test samples has no value.
     """
 
     name = "classes"
@@ -119,13 +121,13 @@ class Drift(Probe):
         if seen.update is None:
             return {}
         lengths = {i: found["drift"] for i, found in seen.measured.items()}
-        return drift_between(lengths, seen.weights, seen.update) | divergence(
+        return measure_drift_between(lengths, seen.weights, seen.update) | measure_divergence(
             lengths, seen.weights, seen.update, seen.moved
         )
 
 
 class Forgetting(Probe):
-    """`local_test_accuracy`: percent of the whole test set that the local model gets right (FedSOL, figure 7a)."""
+    """`local_test_accuracy`: accuracy of the local model on the whole test set, in percent (FedSOL, figure 7a)."""
 
     name = "forgetting"
     metrics = {"local_test_accuracy": "test accuracy of local models (%)"}
@@ -155,7 +157,7 @@ class Lambda(Probe):
 
 
 class Proximal(Probe):
-    """`proximal_loss`, `proximal_cosine`: how far the local model forgets the global one's view (FedSOL, figure 3)."""
+    """`proximal_loss`, `proximal_cosine`: the local model's forgetting of the global one's view (FedSOL, figure 3)."""
 
     name = "proximal"
     metrics = {
@@ -163,17 +165,16 @@ class Proximal(Probe):
         "proximal_cosine": "cosine of update and proximal gradient",
     }
     lower_is_better = frozenset({"proximal_loss"})
-    compares_with_received = True
 
     def check(self, algorithm: Algorithm) -> None:
         _refuse_without_global_model(self.name, algorithm)
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
-        return proximal(seen.c, seen.algorithm)
+        return measure_proximal(seen.c, seen.algorithm)
 
 
 class Step(Probe):
-    """What one more step at y_K does to the proximal and to the local loss (FedSOL's propositions speak of both)."""
+    """Changes of the proximal and the local loss by one more step at y_K (the subject of FedSOL's propositions)."""
 
     name = "step"
     metrics = {
@@ -184,13 +185,12 @@ class Step(Probe):
         "local_change_plain": "change of the local loss by a plain step",
     }
     lower_is_better = frozenset(metrics)
-    compares_with_received = True
 
     def check(self, algorithm: Algorithm) -> None:
         _refuse_without_global_model(self.name, algorithm)
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
-        return step_changes(seen.c, seen.algorithm)
+        return measure_step(seen.c, seen.algorithm)
 
 
 def _refuse_without_global_model(probe: str, algorithm: Algorithm) -> None:
@@ -210,18 +210,20 @@ def probe_client(probes: Sequence[Probe], c: LocalClient, algorithm: Algorithm, 
     Returns:
         Metric -> value.
     """
-    correct, sums = _tested(c, algorithm, [probe for probe in probes if "local" in probe.tested_models], test)
-    seen = TrainedClient(c, algorithm, correct, sums, len(test))
+    correct, sums = _test_local_model(c, algorithm, [probe for probe in probes if "local" in probe.tested_models], test)
+    seen = TrainedClient(c=c, algorithm=algorithm, correct=correct, sums=sums, test_samples=len(test))
     found: dict[str, float] = {}
     for probe in probes:
-        found |= checked(probe, probe.of_client(seen), found)
+        found |= check_metrics(probe, probe.of_client(seen), found)
     return found
 
 
-def _tested(
+def _test_local_model(
     c: LocalClient, algorithm: Algorithm, probes: Sequence[Probe], test: Samples
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The local model on the whole test set, in evaluation mode, by its generic logits: one pass for all probes."""
+    """Test the local model on the whole test set, in evaluation mode, by its generic logits: one pass for all
+    probes.
+    """
     classes = c.population.classes
     correct, sums = torch.zeros(classes, dtype=torch.int64), dict[str, Tensor]()
     if not probes:
@@ -239,8 +241,11 @@ def _tested(
     return correct, sums
 
 
-def drift_between(lengths: Mapping[int, float], weights: Mapping[int, float], update: torch.Tensor) -> dict[str, float]:
-    """`drift_between`: the root of the mean squared distance between two local models of the round (FedSOL, figure 6b).
+def measure_drift_between(
+    lengths: Mapping[int, float], weights: Mapping[int, float], update: torch.Tensor
+) -> dict[str, float]:
+    """Return `drift_between`: the root of the mean squared distance between two local models of the round (FedSOL,
+    figure 6b).
 
     Pairs i ≠ j count π_i π_j; by Σ_ij π_i π_j ||u_i - u_j||² = 2 (Σ π_i ||u_i||² - ||Σ π_i u_i||²) no pair is formed.
 
@@ -259,10 +264,11 @@ def drift_between(lengths: Mapping[int, float], weights: Mapping[int, float], up
     return {"drift_between": float(np.sqrt(max(2 * square / pairs, 0.0)))}
 
 
-def divergence(
+def measure_divergence(
     lengths: Mapping[int, float], weights: Mapping[int, float], update: Tensor, moved: Tensor
 ) -> dict[str, float]:
-    """`divergence`: Σ π_i ||y_i - x'||², x' the new global model (FL-Simulator's, whose code FedTOGA's builds on).
+    """Return `divergence`: Σ π_i ||y_i - x'||², x' the new global model (FL-Simulator's, whose code FedTOGA's builds
+    on).
 
     By y_i - x' = u_i - d it is Σ π_i ||u_i||² - 2 <Σ π_i u_i, d> + ||d||².
 
@@ -276,8 +282,8 @@ def divergence(
     return {"divergence": max(own - 2 * float(update.double() @ d) + float(d.square().sum()), 0.0)}
 
 
-def over_cohort(measured: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
-    """Mean and standard deviation over the clients, in ascending order of their ids, of each thing measured."""
+def summarise_cohort(measured: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+    """Return mean and standard deviation of each metric over the clients, in ascending order of their ids."""
     names = dict.fromkeys(name for i in sorted(measured) for name in measured[i])
     result: dict[str, float] = {}
     for name in names:

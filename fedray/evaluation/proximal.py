@@ -1,8 +1,8 @@
-"""How far local models forget the global one's view, and whether their updates are orthogonal to it (FedSOL, figure 3).
+"""Forgetting of the global model's view by local models, and the angle of their updates to it (FedSOL, figure 3).
 
-The proximal loss is FedSOL's for every method, so that methods compare: L_p(y) = KL(softmax(z_x/τ) || softmax(z_y/τ)),
-z_x and z_y the generic logits of the model that the client received and of its local one, τ the method's own where it
-has this loss, else 3. The paper does not say where in a round its figure measures; this is our reading.
+The proximal loss is FedSOL's for every method, to make methods comparable: L_p(y) = KL(softmax(z_x/τ) ||
+softmax(z_y/τ)), z_x and z_y the generic logits of the model that the client received and of its local one, τ the
+method's own if it has this loss, else 3.
 """
 
 import copy
@@ -24,14 +24,14 @@ NOTHING = 1e-8
 """A gradient shorter than this has no direction (D-34)."""
 
 
-def temperature(algorithm: Algorithm) -> float:
+def get_temperature(algorithm: Algorithm) -> float:
     """τ."""
     loss = algorithm.proximal if isinstance(algorithm, WithProximalLoss) else algorithm
     return (loss if isinstance(loss, FedAvgKL) else FedAvgKL()).tau
 
 
-def proximal(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
-    """`proximal_loss`, `proximal_cosine` of a client after its local training, at y = y_K. Changes nothing.
+def measure_proximal(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
+    """Return `proximal_loss` and `proximal_cosine` of a client after its local training, at y = y_K. Changes nothing.
 
     Args:
         c: the client.
@@ -42,23 +42,23 @@ def proximal(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
         mode, each with its own running statistics. `proximal_cosine`: between q, the direction that the method would
         descend next (before clipping and weight decay, within the part of the model that it moves), and ∇L_p, over all
         parameters, both on one batch as in training: mean over the batches of one pass through the samples in order
-        (the first K_i, if that is fewer). Absent where one of the two is always 0.
+        (the first K_i, if that is fewer). Absent if one of the two is always 0.
     """
-    buffers, tau = c.network.buffers.clone(), temperature(algorithm)
-    twin = _twin(c)
+    buffers, tau = c.network.buffers.clone(), get_temperature(algorithm)
+    twin = _copy_client(c)
     try:
         target = algorithm.logits(twin.shard(c.theta_0)[0]).double()
         loss = kl(target / tau, algorithm.logits(twin.shard(c.theta)[0]).double() / tau)
         with torch_draws(c.population.seed, "probes", c.round, c.id, c.theta.device):
-            each = [_cosine(q, g_p) for _, g_p, q in _directions(twin, algorithm, tau)]
+            each = [_compute_cosine(q, g_p) for _, g_p, q in _take_directions(twin, algorithm, tau)]
     finally:
         c.network.buffers.copy_(buffers)
     found, cosines = {"proximal_loss": float(loss)}, [cosine for cosine in each if cosine is not None]
     return found | ({"proximal_cosine": sum(cosines) / len(cosines)} if cosines else {})
 
 
-def _directions(twin: LocalClient, algorithm: Algorithm, tau: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """For each batch of one pass through the shard in order (K_i at most): logits of x over τ, ∇L_p and q at y."""
+def _take_directions(twin: LocalClient, algorithm: Algorithm, tau: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield logits of x over τ, ∇L_p and q at y for each batch of one pass through the shard in order (K_i at most)."""
     buffers, size = twin.network.buffers.clone(), twin.batch_size
     for k in range(min(twin.steps, twin.per_epoch)):
         twin.network.buffers.copy_(buffers)
@@ -70,17 +70,17 @@ def _directions(twin: LocalClient, algorithm: Algorithm, tau: float) -> Iterator
 
         g_p, q = twin.grad(twin.theta, loss), algorithm.direction(twin)
         if (part := algorithm.trained_part(twin)) != "all":
-            q = q * twin.network.moving(part)
+            q = q * twin.network.mask_moving(part)
         yield target, g_p, q
 
 
-def _cosine(q: Tensor, g_p: Tensor) -> float | None:
+def _compute_cosine(q: Tensor, g_p: Tensor) -> float | None:
     lengths = [float(torch.linalg.vector_norm(v)) for v in (q, g_p)]
     return float(q.double() @ g_p.double()) / (lengths[0] * lengths[1]) if min(lengths) >= NOTHING else None
 
 
-def step_changes(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
-    """What one more step does to the proximal loss L_p and to the local loss L, at y = y_K. Changes nothing.
+def measure_step(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
+    """Return the changes of the proximal loss L_p and the local loss L by one more step at y = y_K. Changes nothing.
 
     Args:
         c: the client after its local training.
@@ -92,16 +92,16 @@ def step_changes(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
         `proximal_change_linear` its first-order part -η <∇L_p, q>; `local_change` the same of the cross-entropy.
         `..._plain`: along the plain gradient of the cross-entropy on the part that the method moves, instead of q.
     """
-    buffers, tau = c.network.buffers.clone(), temperature(algorithm)
-    twin, found = _twin(c), dict[str, list[float]]()
+    buffers, tau = c.network.buffers.clone(), get_temperature(algorithm)
+    twin, found = _copy_client(c), dict[str, list[float]]()
     try:
         with torch_draws(c.population.seed, "probes", c.round, c.id, c.theta.device):
-            for target, g_p, q in _directions(twin, algorithm, tau):
-                plain = twin.grad(twin.theta) * twin.network.moving(algorithm.trained_part(twin))
+            for target, g_p, q in _take_directions(twin, algorithm, tau):
+                plain = twin.grad(twin.theta) * twin.network.mask_moving(algorithm.trained_part(twin))
                 twin.network.buffers.copy_(buffers)
-                before = _losses(twin, algorithm, twin.theta, target, tau)
+                before = _compute_losses(twin, algorithm, twin.theta, target, tau)
                 for name, direction in (("", q), ("_plain", plain)):
-                    after = _losses(twin, algorithm, twin.theta - c.lr * direction, target, tau)
+                    after = _compute_losses(twin, algorithm, twin.theta - c.lr * direction, target, tau)
                     found.setdefault(f"proximal_change{name}", []).append(after[0] - before[0])
                     found.setdefault(f"local_change{name}", []).append(after[1] - before[1])
                 linear = -c.lr * float(g_p.double() @ q.double())
@@ -111,14 +111,16 @@ def step_changes(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 
-def _losses(twin: LocalClient, algorithm: Algorithm, theta: Tensor, target: Tensor, tau: float) -> tuple[float, float]:
-    """L_p and cross-entropy of the batch at theta, in evaluation mode."""
+def _compute_losses(
+    twin: LocalClient, algorithm: Algorithm, theta: Tensor, target: Tensor, tau: float
+) -> tuple[float, float]:
+    """Return L_p and cross-entropy of the batch at theta, in evaluation mode."""
     z = algorithm.logits(twin.predict(theta)).double()
     return float(kl(target.double(), z / tau)), float(cross_entropy(z, twin.y))
 
 
-def _twin(c: LocalClient) -> LocalClient:
-    """The client again, whose vectors and counts can be written to, with a second model of its own."""
+def _copy_client(c: LocalClient) -> LocalClient:
+    """Return a copy of the client whose vectors and counts can be written to, with its own second model."""
     twin = copy.copy(c)
     vars(twin).pop("second", None)
     twin.local, twin.state, twin.passes = Vectors(c.local), Vectors(c.state), Counter(c.passes)

@@ -13,11 +13,11 @@ PROBES: dict[str, type[Probe]] = {
 }
 
 
-def probes(values: Sequence[object]) -> tuple[Probe, ...]:
-    """The probes of `evaluation.probes`: of each a name or a mapping with `name` and options.
+def make_probes(values: Sequence[object]) -> tuple[Probe, ...]:
+    """Return the probes of `evaluation.probes`, each given as a name or a mapping with `name` and options.
 
     Raises:
-        UserError: a name is unknown, given twice, or not that of a probe; an option is wrong.
+        UserError: a name is unknown, given twice, or not a probe; an option is wrong.
     """
     found = tuple(resolve("evaluation.probes", value, PROBES, Probe) for value in values)
     names = [probe.name for probe in found]
@@ -27,25 +27,25 @@ def probes(values: Sequence[object]) -> tuple[Probe, ...]:
 
 
 DECLARED = {name: title for kind in PROBES.values() for name, title in kind.metrics.items()}
-"""Metric -> title, of all these probes."""
+"""Metric -> title of all these probes."""
 LOWER = frozenset().union(*(kind.lower_is_better for kind in PROBES.values()))
 """The metrics of these probes whose smallest value is the best."""
 
 
-def declared(metric: str, names: Iterable[str]) -> str | None:
-    """The name, of those that probes declare (`Probe.metrics`), that stands for a metric."""
+def find_declared(metric: str, names: Iterable[str]) -> str | None:
+    """Return the declared name (`Probe.metrics`) that stands for a metric."""
     return next((n for n in names if metric == n or (n.endswith("*") and metric.startswith(n[:-1]))), None)
 
 
-def metric_title(metric: str, own: Mapping[str, str] = MappingProxyType({})) -> str:
-    """What an axis says of a probe's metric, its unit included; of an unknown one its name.
+def title_metric(metric: str, own: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the axis title of a probe's metric with its unit; for an unknown metric its name.
 
     Args:
         metric: as a round logs it.
-        own: metric -> title, of the user's own probes.
+        own: metric -> title of the user's own probes.
     """
     plain, titles = metric.removesuffix("_std"), {**DECLARED, **own}
-    name = declared(plain, titles)
+    name = find_declared(plain, titles)
     if name is None:
         return metric
     which = f" {plain[len(name) - 1 :]}" if name.endswith("*") else ""

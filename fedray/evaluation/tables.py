@@ -1,4 +1,4 @@
-"""What an evaluation finds beside single numbers, as columns: each client's accuracies, and what is taken for what."""
+"""Tables of an evaluation, as columns: each client's accuracies, and the confusion matrix."""
 
 from collections.abc import Mapping
 
@@ -9,16 +9,16 @@ Table = dict[str, list[float]]
 """Column -> values."""
 
 
-def clients(scores: Mapping[int, Mapping[str, float]], epochs: int, sizes: np.ndarray) -> Table:
-    """Each client's accuracies, ascending by client.
+def tabulate_clients(scores: Mapping[int, Mapping[str, float]], epochs: int, sizes: np.ndarray) -> Table:
+    """Return each client's accuracies, ascending by client.
 
     Args:
         scores: client -> test -> value (`Worker.evaluate_personal`).
-        epochs: of fine-tuning; of several the largest number.
+        epochs: of fine-tuning; the largest number counts.
         sizes: training samples of all clients, int64 `(N,)`.
 
     Returns:
-        `client`, `samples` (for training), `accuracy` on its own test samples in percent, and, where they were tested,
+        `client`, `samples` (for training), `accuracy` on its own test samples in percent, and, if they were tested,
         `train_accuracy` on its own training samples.
     """
     columns: Table = {
@@ -31,8 +31,8 @@ def clients(scores: Mapping[int, Mapping[str, float]], epochs: int, sizes: np.nd
     return columns
 
 
-def confusion(counts: Tensor) -> Table:
-    """What the global model takes each class for.
+def tabulate_confusion(counts: Tensor) -> Table:
+    """Return the confusion matrix of the global model.
 
     Args:
         counts: samples by class and answer `(C, outputs)`, whole numbers up to rounding.

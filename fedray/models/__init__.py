@@ -3,7 +3,7 @@
 from fedray.common.plugins import resolve
 from fedray.models.base import ModelSpec
 from fedray.models.cnn import EMNISTCNN, MLP, VGG11, LeNet, McMahanCNN, SimpleCNN
-from fedray.models.custom import custom_model
+from fedray.models.custom import make_custom_model
 from fedray.models.resnet import EfficientNetB0, ResNet18, ResNet50
 from fedray.models.text import CharLSTM
 from fedray.models.vit import SLViT
@@ -26,6 +26,6 @@ MODELS: dict[str, type[ModelSpec]] = {
 }
 
 
-def model_spec(value: object) -> ModelSpec:
-    """The model of a configuration's `model` section."""
-    return resolve("model", value, MODELS, ModelSpec, custom_model)
+def make_model_spec(value: object) -> ModelSpec:
+    """Return the model of a configuration's `model` section."""
+    return resolve("model", value, MODELS, ModelSpec, make_custom_model)

@@ -1,7 +1,7 @@
 """Multilayer perceptron and the papers' convolutional networks without residual connections.
 
-Where a paper has ReLU and then max-pooling, pooling comes first here: values and gradients are the same to the bit (the
-largest of what is positive), and ReLU sees a quarter of the numbers.
+If a paper has ReLU and then max-pooling, pooling comes first here: values and gradients are bit for bit the same, and
+ReLU processes a quarter of the numbers.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from fedray.models.base import FeatureNorm, ModelSpec, classifier, image
+from fedray.models.base import FeatureNorm, ModelSpec, build_classifier, read_image_shape
 
 
 class MLP(ModelSpec):
@@ -21,11 +21,6 @@ class MLP(ModelSpec):
     hidden: tuple[Annotated[int, Field(gt=0)], ...] = Field((200,), description="widths of the hidden layers")
     projection: int | None = Field(None, gt=0, description="width of a linear projection before the head")
     feature_norm: FeatureNorm = Field("none", description="batch: BatchNorm1d before the head (FedGELA's code)")
-
-    @property
-    def tracks_statistics(self) -> bool:  # type: ignore[override]
-        """Those of the normalised features."""
-        return self.feature_norm == "batch"
 
     @property
     def taps(self) -> tuple[str, ...]:
@@ -41,14 +36,13 @@ class MLP(ModelSpec):
         for hidden in self.hidden:
             layers += [nn.Linear(width, hidden), nn.ReLU()]
             width = hidden
-        return nn.Sequential(*layers, *classifier(width, self.projection, self.feature_norm, num_classes))
+        return nn.Sequential(*layers, *build_classifier(width, self.projection, self.feature_norm, num_classes))
 
 
 class LeNet(ModelSpec):
     """Two unpadded 5x5 convolutions of 64 channels, 1600-384-192-classes; feature size 192."""
 
     name = "lenet"
-    tracks_statistics = False
     faster_channels_last = True
     paper = "FL-Simulator's, FedDyn's and FedDC's LeNet (FedTOGA table 1)"
     image_size = 32
@@ -59,7 +53,7 @@ class LeNet(ModelSpec):
         return ("1", "4", "8", "10")
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        channels, _, _ = image(input_shape, self.name)
+        channels, _, _ = read_image_shape(input_shape, self.name)
         return nn.Sequential(
             nn.Conv2d(channels, 64, 5),
             nn.MaxPool2d(2),
@@ -80,7 +74,6 @@ class McMahanCNN(ModelSpec):
     """Two padded 5x5 convolutions (32, 64), one hidden layer of 512, which is the feature size."""
 
     name = "mcmahan_cnn"
-    tracks_statistics = False
     faster_channels_last = True
     paper = "McMahan et al., FedAvg, AISTATS 2017; as in FedSOL's and FedNTD's code"
     published = ((3, 32, 32), 10, 2_156_490)
@@ -90,7 +83,7 @@ class McMahanCNN(ModelSpec):
         return ("1", "4", "8")
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        channels, height, width = image(input_shape, self.name)
+        channels, height, width = read_image_shape(input_shape, self.name)
         return nn.Sequential(
             nn.Conv2d(channels, 32, 5, padding=2),
             nn.MaxPool2d(2),
@@ -109,7 +102,6 @@ class SimpleCNN(ModelSpec):
     """Two unpadded 5x5 convolutions of 6 and 16 channels, 400-120-84-classes; feature size 84."""
 
     name = "simple_cnn"
-    tracks_statistics = False
     faster_channels_last = True
     paper = "Li, He, Song, MOON, CVPR 2021; as in FedGELA table 10"
     image_size = 32
@@ -120,7 +112,7 @@ class SimpleCNN(ModelSpec):
         return ("1", "4", "8", "10")
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        channels, _, _ = image(input_shape, self.name)
+        channels, _, _ = read_image_shape(input_shape, self.name)
         return nn.Sequential(
             nn.Conv2d(channels, 6, 5),
             nn.MaxPool2d(2),
@@ -141,7 +133,6 @@ class EMNISTCNN(ModelSpec):
     """Two unpadded 3x3 convolutions (32, 64), pooling, dropout, one hidden layer of 128, which is the feature size."""
 
     name = "emnist_cnn"
-    tracks_statistics = False
     faster_channels_last = True
     paper = "Reddi et al., Adaptive federated optimization, ICLR 2021; as in FedSAM"
     published = ((1, 28, 28), 62, 1_206_590)
@@ -151,7 +142,7 @@ class EMNISTCNN(ModelSpec):
         return ("1", "3", "8")
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        channels, height, width = image(input_shape, self.name)
+        channels, height, width = read_image_shape(input_shape, self.name)
         return nn.Sequential(
             nn.Conv2d(channels, 32, 3),
             nn.ReLU(),
@@ -174,7 +165,6 @@ class VGG11(ModelSpec):
     """
 
     name = "vgg11"
-    tracks_statistics = False
     paper = "Simonyan & Zisserman, ICLR 2015; FedSOL's variant (table 3)"
     image_size = 32
     published = ((3, 32, 32), 10, 9_750_922)
@@ -184,7 +174,7 @@ class VGG11(ModelSpec):
         return ("1", "4", "7", "9", "12", "14", "17", "19", "23", "25")
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        channels, _, _ = image(input_shape, self.name)
+        channels, _, _ = read_image_shape(input_shape, self.name)
         layers: list[nn.Module] = []
         for stage in ((64,), (128,), (256, 256), (512, 512), (512, 512)):
             for width in stage:

@@ -9,18 +9,18 @@ from torch import Tensor
 from fedray.common.errors import UserError, one_line
 
 MAX_RECORDINGS = 8
-"""Recordings of one run. Each keeps buffers of its inputs and outputs; what would be the ninth runs eagerly."""
+"""Maximum number of recordings of a run. Each keeps buffers for inputs and outputs; further functions run eagerly."""
 WARM = 2
-"""A function is recorded when it meets the same shapes for this many times and one; libraries are set up by then."""
+"""Eager calls with the same shapes before a function is recorded; libraries are set up by then."""
 
 Function = Callable[..., tuple[Tensor, ...]]
-"""Of tensors, to tensors."""
+"""A function from tensors to tensors."""
 Capture = Callable[[Function, Sequence[Tensor]], tuple[Callable[[], Any], Sequence[Tensor]]]
-"""Records a function of static inputs: what replays it, and its static outputs."""
+"""Records a function of static inputs; returns a replay function and the static outputs."""
 
 
-def captured(function: Function, inputs: Sequence[Tensor]) -> tuple[Callable[[], Any], Sequence[Tensor]]:
-    """A CUDA graph of a function. Nothing is computed yet: the outputs have values after the first replay."""
+def capture(function: Function, inputs: Sequence[Tensor]) -> tuple[Callable[[], Any], Sequence[Tensor]]:
+    """Record a function as a CUDA graph. The outputs have values only after the first replay."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         outputs = function(*inputs)
@@ -30,18 +30,18 @@ def captured(function: Function, inputs: Sequence[Tensor]) -> tuple[Callable[[],
 class Recorder:
     """Replays functions of tensors as CUDA graphs: one launch instead of one per kernel.
 
-    A small model's step takes its GPU less time than Python needs to ask for it. A function is recorded per name and
-    shapes. It must compute with kernels alone (no value is read back), and whatever else it reads or writes, such as
-    buffers, must stay where it is.
+    A step of a small model takes the GPU less time than Python needs to launch it. A function is recorded per name and
+    shapes. It must compute with kernels alone (no value is read back), and everything else it reads or writes, such as
+    buffers, must keep its address.
     """
 
-    def __init__(self, capture: Capture = captured) -> None:
+    def __init__(self, capture: Capture = capture) -> None:
         self._capture = capture
         self._met: dict[object, int] = {}
         self._recorded: dict[object, tuple[list[Tensor], Callable[[], Any], Sequence[Tensor]]] = {}
 
     def __call__(self, name: str, function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """function(*inputs). The results are the caller's: no later call changes them."""
+        """Return function(*inputs). No later call changes the results."""
         key = name, *((tuple(x.shape), x.dtype) for x in inputs)
         if key not in self._recorded:
             self._met[key] = self._met.get(key, 0) + 1

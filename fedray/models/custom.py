@@ -1,4 +1,4 @@
-"""A model of the user's own: any nn.Module."""
+"""A user's own model: any nn.Module."""
 
 import inspect
 from typing import ClassVar
@@ -11,9 +11,10 @@ from fedray.models.base import ModelSpec
 
 
 class CustomModel(ModelSpec):
-    """`package.module:Class`, any nn.Module: given input_shape and num_classes if it takes them, and its options.
+    """`package.module:Class`, any nn.Module. It is called with its options, and with input_shape and num_classes if it
+    accepts them.
 
-    Attributes of the class that are read: `head`, `taps`, `takes_tokens`, `channels_last`.
+    fedray reads its class attributes `head`, `taps`, `takes_tokens` and `channels_last`.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -44,8 +45,8 @@ class CustomModel(ModelSpec):
             raise UserError(f"model: {self.name} cannot be built: {error}") from None
 
 
-def custom_model(found: type, path: str) -> type[ModelSpec]:
-    """The component of an nn.Module that `path` names. Raises UserError where it is something else."""
+def make_custom_model(found: type, path: str) -> type[ModelSpec]:
+    """Return the component for the nn.Module that `path` names. Raises UserError if it is something else."""
     if not issubclass(found, nn.Module):
         raise UserError(f"model.name: {path} is not a subclass of torch.nn.Module")
     return type("CustomModel", (CustomModel,), {"name": path, "module_class": found, "__module__": __name__})

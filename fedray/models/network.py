@@ -1,4 +1,4 @@
-"""A module whose parameters are views into one flat vector, and the layout that says which slice is what."""
+"""A module whose parameters are views into one flat vector, and the layout that names its slices."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,16 +13,16 @@ from fedray.common.errors import UserError
 from fedray.models.cuda_graph import Recorder
 
 NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-"""The module types that are normalisation layers: batch and instance norms, GroupNorm, LayerNorm, RMSNorm."""
+"""Module types of normalisation layers: batch and instance norms, GroupNorm, LayerNorm, RMSNorm."""
 BESIDE = {"all": "none", "none": "all", "head": "body", "body": "head", "norm": "not_norm", "not_norm": "norm"}
-"""Part of the model -> the rest of it."""
+"""Part of the model -> the complementary part."""
 VIEWED = 1 << 16
-"""Models of more parameters than this are views of the theta they are at; smaller ones hold a copy of it."""
+"""Models with more parameters than this are views of the loaded theta; smaller ones hold a copy of it."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter lies in theta.
+    """The slice of theta of each parameter.
 
     Attributes:
         names: of the parameters, in `model.parameters()` order; tied parameters appear once.
@@ -30,7 +30,7 @@ class Layout:
         heads: names of the head's parameters; everything else is the body.
         frozen: names of the parameters without gradient.
         norms: names of the parameters of normalisation layers, by module type.
-        own_features: a model's `features()` gives the features, which then need not be the input of the head.
+        own_features: True if the model's `features()` gives the features, which then need not be the input of the head.
         sizes: number of entries of each parameter.
     """
 
@@ -51,18 +51,18 @@ class Layout:
         return sum(self.sizes)
 
     def mask(self, belongs: Callable[[str], bool]) -> Tensor:
-        """float32 `(P,)`: 1 where the parameter's name belongs, else 0."""
+        """Return float32 `(P,)`: 1 on the parameters with these names, else 0."""
         return torch.cat(
             [torch.full((size,), float(belongs(name))) for name, size in zip(self.names, self.sizes, strict=True)]
         )
 
     @cached_property
     def head(self) -> Tensor:
-        """float32 `(P,)`: 1 on the head's parameters."""
+        """Return float32 `(P,)`: 1 on the head's parameters."""
         return self.mask(lambda name: name in self.heads)
 
     def part(self, part: str) -> Tensor:
-        """float32 `(P,)`: 1 on the parameters of a part.
+        """Return float32 `(P,)`: 1 on the parameters of a part.
 
         Args:
             part: all, none, body, head, norm (normalisation layers), not_norm, or unbiased (all but the head's bias).
@@ -82,11 +82,11 @@ class Layout:
 
     @cached_property
     def trainable(self) -> Tensor:
-        """float32 `(P,)`: 1 on the parameters that receive gradients."""
+        """Return float32 `(P,)`: 1 on the parameters that receive gradients."""
         return self.mask(lambda name: name not in self.frozen)
 
     def views(self, theta: Tensor) -> dict[str, Tensor]:
-        """Slices of `theta (..., P)` in their own shapes `(..., *shape)`; views, not copies."""
+        """Return the slices of `theta (..., P)` in their own shapes `(..., *shape)`; views, not copies."""
         parts = torch.split(theta, list(self.sizes), dim=-1)
         return {
             name: part.view((*theta.shape[:-1], *shape))
@@ -96,7 +96,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Output:
-    """What a forward pass gives.
+    """Result of a forward pass.
 
     Attributes:
         logits: `(n, classes)`.
@@ -115,15 +115,15 @@ class Network:
 
     Args:
         module: the model.
-        device: where it is to lie.
+        device: its device.
         taps: names of the submodules (activations, as a rule) whose input every forward pass is to return. If a module
             is called more than once, as a residual block's ReLU is, its last call counts.
         bf16: run forward and backward passes in bfloat16 wherever torch's autocast does that. Parameters, gradients and
-            what a forward pass returns are float32 all the same.
+            the results of a forward pass stay float32.
         channels_last: keep images with the channels innermost, if there are convolutions.
 
     Attributes:
-        recorder: None, or what replays `gradient` as CUDA graphs.
+        recorder: replays `gradient` as CUDA graphs, or None.
 
     Raises:
         UserError: the module has no linear head, no parameters, or no submodule with the name of a tap.
@@ -141,10 +141,10 @@ class Network:
         self.recorder: Recorder | None = None
         self._bf16 = bf16
         for convolution in (m for m in module.modules() if bf16 and isinstance(m, nn.Conv2d)):
-            convolution.__dict__["forward"] = partial(_convolved, convolution, convolution.forward)
+            convolution.__dict__["forward"] = partial(_convolve, convolution, convolution.forward)
         self._channels_last = channels_last and any(isinstance(m, nn.Conv2d) for m in module.modules())
         named = dict(module.named_parameters())
-        head_name, self.head = _head(module)
+        head_name, self.head = _find_head(module)
         heads = frozenset(name for name in named if name.startswith(head_name + "."))
         own = getattr(module, "features", None)
         self._own: Callable[[Tensor], Tensor] | None = own if callable(own) and not isinstance(own, nn.Module) else None
@@ -179,8 +179,8 @@ class Network:
         self._indices: dict[str, Tensor] = {}
         self._buffer_indices: dict[str, Tensor] = {}
         self._float_buffers = [b for b in module.buffers() if b.is_floating_point()]
-        self._buffer_heads = _per_entry(module, lambda path, _: f"{path}.".startswith(f"{head_name}."))
-        self._buffer_norms = _per_entry(module, lambda _, layer: isinstance(layer, NORMALISATION))
+        self._buffer_heads = _mark_entries(module, lambda path, _: f"{path}.".startswith(f"{head_name}."))
+        self._buffer_norms = _mark_entries(module, lambda _, layer: isinstance(layer, NORMALISATION))
         self.buffers = _flatten(self._float_buffers) if self._float_buffers else torch.zeros(0, device=device)
         self.initial_buffers = self.buffers.clone()
         self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
@@ -205,7 +205,7 @@ class Network:
         return self._own_features
 
     def _keep_tap(self, name: str, module: nn.Module, inputs: Sequence[Tensor]) -> None:
-        # Averaged here and now: an in-place activation overwrites its input. Channels are dimension 1 of images
+        # Averaged at once: an in-place activation overwrites its input. Channels are dimension 1 of images
         # (n, c, h, w), the last of tokens (n, l, d).
         x = inputs[0]
         self._taps[name] = x.flatten(2).mean(2) if x.ndim == 4 else x.mean(1) if x.ndim == 3 else x
@@ -215,22 +215,22 @@ class Network:
         self.load(initial.to(self.theta.device))
         self.initial = initial.to(self.theta.device, copy=True)
 
-    def moving(self, part: str) -> Tensor:
-        """float32 `(P,)`, on the device: 1 on the parameters of a part that receive gradients."""
+    def mask_moving(self, part: str) -> Tensor:
+        """Return float32 `(P,)` on the device: 1 on the parameters of a part that receive gradients."""
         if part not in self._masks:
             self._masks[part] = (self.layout.part(part) * self.layout.trainable).to(self.theta.device)
         return self._masks[part]
 
     def index(self, part: str) -> Tensor:
-        """int64: the positions in theta of a part, on the device."""
+        """Return the positions of a part in theta: int64, on the device."""
         if part not in self._indices:
             self._indices[part] = self.layout.part(part).nonzero().flatten().to(self.theta.device)
         return self._indices[part]
 
-    def buffer_index(self, part: str) -> Tensor:
-        """The positions in `buffers` of the running statistics that belong to a part.
+    def find_buffers(self, part: str) -> Tensor:
+        """Return the positions in `buffers` of the running statistics of a part.
 
-        Running statistics belong where the parameters of their layer do.
+        Running statistics belong to the same part as the parameters of their layer.
 
         Returns:
             int64 `(n,)`, on the device.
@@ -248,9 +248,9 @@ class Network:
         self._buffer_indices[part] = belongs.nonzero().flatten().to(self.buffers.device)
         return self._buffer_indices[part]
 
-    def buffers_beside(self, part: str) -> Tensor:
-        """int64: the positions in `buffers` of the other running statistics, on the device."""
-        return self.buffer_index(BESIDE[part])
+    def find_other_buffers(self, part: str) -> Tensor:
+        """Return the positions in `buffers` of the other running statistics: int64, on the device."""
+        return self.find_buffers(BESIDE[part])
 
     def load(self, theta: Tensor) -> None:
         """Make `theta` the module's parameters.
@@ -258,7 +258,7 @@ class Network:
         A copy at every step takes 2 % of a step of 10 images with 1.6 million parameters; a few views cost 10 µs.
 
         Args:
-            theta: `(P,)`. A large one is viewed, not copied: nobody may write to it later.
+            theta: `(P,)`. A large one is viewed, not copied, so it must not be written to later.
         """
         if theta.numel() <= VIEWED:
             self.theta.copy_(theta)
@@ -268,7 +268,7 @@ class Network:
             parameter.data = part.view(parameter.shape)
 
     def __call__(self, x: Tensor) -> Output:
-        """Forward pass at the loaded parameters, in the module's present mode."""
+        """Make a forward pass at the loaded parameters, in the module's present mode."""
         self._own_features = None
         if self._channels_last and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
@@ -283,7 +283,7 @@ class Network:
         if self._features is None:
             raise UserError("model.head: the head is not used in forward()")
         features, self._features = self._features, None
-        if self._own is not None:  # as forward() computed them; a second pass only where it does without
+        if self._own is not None:  # as forward() computed them; a second pass only if it does not
             features = self._own(x) if self._own_features is None else self._own_features
         try:
             taps = tuple(self._taps.pop(name) for name in self._tap_names)
@@ -292,7 +292,7 @@ class Network:
         return Output(logits, features, taps)
 
     def gradient(self, theta: Tensor, x: Tensor, y: Tensor, part: str = "all") -> tuple[Tensor, Tensor]:
-        """Mean cross-entropy of a batch, and its gradient, in the module's present mode.
+        """Return the mean cross-entropy of a batch and its gradient, in the module's present mode.
 
         Float buffers follow the forward pass.
 
@@ -300,7 +300,7 @@ class Network:
             theta: `(P,)`, where the gradient is taken.
             x: the inputs `(n, ...)`.
             y: int64 labels `(n,)`.
-            part: of the model; the gradient is 0 outside of it.
+            part: part of the model; the gradient is 0 elsewhere.
 
         Returns:
             The loss, and the gradient `(P,)`.
@@ -316,7 +316,7 @@ class Network:
         return loss.detach(), self.flat(torch.autograd.grad(loss, self.parts[part], materialize_grads=True), part)
 
     def flat(self, gradients: Sequence[Tensor], part: str = "all") -> Tensor:
-        """Gradients by the trained parameters of a part, as one vector `(P,)` that is 0 elsewhere."""
+        """Return gradients by the trained parameters of a part, as one vector `(P,)` that is 0 elsewhere."""
         if len(gradients) == len(self.parameters):
             return torch.cat([g.reshape(-1) for g in gradients])
         given = {id(p): g for p, g in zip(self.parts[part], gradients, strict=True)}
@@ -325,21 +325,21 @@ class Network:
         )
 
     def train(self, mode: bool) -> None:
-        """Training or evaluation mode; free where it is that already."""
+        """Switch to training or evaluation mode; costs nothing if the module is in that mode."""
         if self.module.training != mode:
             self.module.train(mode)
 
     def reset(self, buffers: Tensor) -> None:
-        """Set the float buffers (B,), and the integer ones (BatchNorm's batch counter) as the module was made."""
+        """Set the float buffers (B,), and reset the integer ones (BatchNorm's batch counter)."""
         self.buffers.copy_(buffers)
         for counter, initial in self._counters:
             counter.copy_(initial)
 
 
-def _convolved(module: nn.Conv2d, forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """A convolution in bfloat16, but in float32 on a CPU where its kernel is larger than the image.
+def _convolve(module: nn.Conv2d, forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A convolution in bfloat16, but in float32 on a CPU if its kernel is larger than the image.
 
-    There some weights see nothing but padding, and oneDNN leaves their bfloat16 gradients uninitialised instead of 0
+    In that case some weights see only padding, and oneDNN leaves their bfloat16 gradients uninitialised instead of 0
     (seen with PyTorch 2.15: 3x3, stride 2, on 1x1).
     """
     if x.device.type != "cpu" or min(x.shape[-2:]) >= max(module.kernel_size):
@@ -348,8 +348,8 @@ def _convolved(module: nn.Conv2d, forward: Callable[[Tensor], Tensor], x: Tensor
         return forward(x.float())
 
 
-def _per_entry(module: nn.Module, belongs: Callable[[str, nn.Module], bool]) -> Tensor:
-    """bool `(B,)`: of each entry of the float buffers whether its layer, given by path and module, belongs."""
+def _mark_entries(module: nn.Module, belongs: Callable[[str, nn.Module], bool]) -> Tensor:
+    """Return bool `(B,)`: for each entry of the float buffers, True if its layer (path and module) matches."""
     parts = [
         torch.full((b.numel(),), belongs(path, layer))
         for path, layer in module.named_modules()
@@ -366,8 +366,8 @@ def _flatten(tensors: Sequence[Tensor]) -> Tensor:
     return flat
 
 
-def _head(module: nn.Module) -> tuple[str, nn.Module]:
-    """The head's name and module: the class attribute `head` names it, else it is the last nn.Linear."""
+def _find_head(module: nn.Module) -> tuple[str, nn.Module]:
+    """Return the head's name and module: the class attribute `head` names it, else it is the last nn.Linear."""
     named = dict(module.named_modules())
     if isinstance(name := getattr(type(module), "head", None), str):
         if name not in named:

@@ -1,4 +1,4 @@
-"""Residual networks and EfficientNet, from torchvision's blocks; with the projection layer of FedGELA where asked."""
+"""Residual networks and EfficientNet, from torchvision's blocks; with the projection layer of FedGELA if requested."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, cast
 from pydantic import Field
 from torch import nn
 
-from fedray.models.base import FeatureNorm, ModelSpec, classifier, image
+from fedray.models.base import FeatureNorm, ModelSpec, build_classifier, read_image_shape
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "group": lambda width: nn.GroupNorm(2, width),
@@ -20,7 +20,7 @@ class ResNet(ModelSpec):
     """Base of the residual networks."""
 
     blocks: ClassVar[str]
-    """The function in torchvision.models."""
+    """Name of the function in torchvision.models."""
     last_blocks: ClassVar[tuple[int, int, int, int]]
     """Number of the last block of each stage."""
     replaced_head = "fc."
@@ -34,25 +34,20 @@ class ResNet(ModelSpec):
     feature_norm: FeatureNorm = Field("none", description="batch: BatchNorm1d before the head (FedGELA's code)")
 
     @property
-    def tracks_statistics(self) -> bool:  # type: ignore[override]
-        """Those of BatchNorm, unless it is `batch_untracked`."""
-        return "batch" in (self.norm, self.feature_norm)
-
-    @property
     def taps(self) -> tuple[str, ...]:
         return ("relu", *(f"layer{i}.{block}.relu" for i, block in enumerate(self.last_blocks, 1)))
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         import torchvision.models  # imported here: it costs a second, and other models do not need it
 
-        channels, _, _ = image(input_shape, self.name)
+        channels, _, _ = read_image_shape(input_shape, self.name)
         module: Any = getattr(torchvision.models, self.blocks)(norm_layer=NORMS[self.norm])
         if self.stem == "cifar":
             module.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
             module.maxpool = nn.Identity()
         elif channels != 3:
             module.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
-        head = classifier(module.fc.in_features, self.projection, self.feature_norm, num_classes)
+        head = build_classifier(module.fc.in_features, self.projection, self.feature_norm, num_classes)
         module.fc = nn.Sequential(*head) if len(head) > 1 else head[0]
         return cast(nn.Module, module)
 
@@ -95,11 +90,11 @@ class EfficientNetB0(ModelSpec):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         from torchvision.models import efficientnet_b0
 
-        channels, _, _ = image(input_shape, self.name)
+        channels, _, _ = read_image_shape(input_shape, self.name)
         module: Any = efficientnet_b0()
         if channels != 3:
             module.features[0][0] = nn.Conv2d(channels, 32, 3, stride=2, padding=1, bias=False)
         module.classifier = nn.Sequential(
-            module.classifier[0], *classifier(1280, self.projection, self.feature_norm, num_classes)
+            module.classifier[0], *build_classifier(1280, self.projection, self.feature_norm, num_classes)
         )
         return cast(nn.Module, module)

@@ -1,4 +1,4 @@
-"""The character model of LEAF's Shakespeare."""
+"""The recurrent model of LEAF's Shakespeare."""
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -6,14 +6,17 @@ from torch import Tensor, nn
 from fedray.common.errors import UserError
 from fedray.models.base import ModelSpec
 
+EMBEDDING = 8
+"""Width of a token's embedding."""
+
 
 class CharLSTMNetwork(nn.Module):
-    """Token ids `(b, length)` to the logits of the next character."""
+    """Map token ids `(b, length)` to the logits of the next token."""
 
-    def __init__(self, vocabulary: int, embedding: int, hidden: int, classes: int) -> None:
+    def __init__(self, vocabulary: int, hidden: int, classes: int) -> None:
         super().__init__()
-        self.embed = nn.Embedding(vocabulary, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, num_layers=2, batch_first=True)
+        self.embed = nn.Embedding(vocabulary, EMBEDDING)
+        self.lstm = nn.LSTM(EMBEDDING, hidden, num_layers=2, batch_first=True)
         self.output = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -29,10 +32,8 @@ class CharLSTM(ModelSpec):
     """
 
     name = "char_lstm"
-    tracks_statistics = False
     paper = "McMahan et al., FedAvg, AISTATS 2017; LEAF's and FedGELA's (table 11) Shakespeare model"
     published = ((80,), 80, 819_920)
-    embedding: int = Field(8, gt=0, description="width of a character's embedding")
     hidden: int = Field(256, gt=0, description="width of each LSTM layer")
 
     @property
@@ -42,4 +43,4 @@ class CharLSTM(ModelSpec):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         if len(input_shape) != 1:
             raise UserError(f"model.name: {self.name} takes sequences of token ids, the data have {input_shape}")
-        return CharLSTMNetwork(num_classes, self.embedding, self.hidden, num_classes)
+        return CharLSTMNetwork(num_classes, self.hidden, num_classes)

@@ -1,7 +1,6 @@
 """SL-ViT: a vision transformer for small data sets (Lee, Lee, Song, arXiv 2112.13492), FedSOL's size."""
 
 import math
-from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -9,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention, unfold
 
 from fedray.common.errors import UserError
-from fedray.common.identity import Later
-from fedray.models.base import ModelSpec, image
+from fedray.models.base import ModelSpec, read_image_shape
 
 SHIFTS = ((1, -1, 0, 0), (-1, 1, 0, 0), (0, 0, 1, -1), (0, 0, -1, 1))
 """One pixel to the right, left, down and up, as paddings (left, right, top, bottom)."""
@@ -89,13 +87,12 @@ class SLViT(ModelSpec):
     """SL-ViT of width 192, 9 blocks, 12 heads of 64, 16 patches (a quarter of the image wide); feature size 192."""
 
     name = "sl_vit"
-    tracks_statistics = False
     paper = "Lee, Lee, Song, Vision transformer for small-size datasets, arXiv 2112.13492, 2021; as in FedSOL table 3"
     published = ((3, 32, 32), 10, 6_176_275)
     dim: int = Field(192, gt=0, description="width of the tokens")
     depth: int = Field(9, gt=0, description="blocks")
     heads: int = Field(12, gt=0, description="attention heads, of 64 each")
-    resize: Annotated[int | None, Later()] = Field(
+    resize: int | None = Field(
         None, gt=0, multiple_of=4, description="side that images are resized to (FedSOL: 32, D-36); default as they are"
     )
 
@@ -108,7 +105,7 @@ class SLViT(ModelSpec):
         return tuple(f"blocks.{i}.mlp.2" for i in range(self.depth))
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        channels, height, width = image(input_shape, self.name)
+        channels, height, width = read_image_shape(input_shape, self.name)
         if height != width or height % 4:
             raise UserError(
                 f"model.name: {self.name} takes square images with a side divisible by 4, the data have "

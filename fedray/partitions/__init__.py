@@ -9,6 +9,6 @@ PARTITIONS: dict[str, type[Partition]] = {
 }
 
 
-def partition(value: object) -> Partition:
-    """The partitioner of a configuration's `partition` section."""
+def make_partition(value: object) -> Partition:
+    """Return the partitioner of a configuration's `partition` section."""
     return resolve("partition", value, PARTITIONS, Partition)

@@ -1,4 +1,4 @@
-"""What every partition has: options, draws until every client has enough, test sets of the clients' own."""
+"""The base of partitions: options, redraws until every client has enough samples, and clients' test sets."""
 
 from typing import Literal
 
@@ -10,20 +10,20 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.datasets.dataset import Dataset
 from fedray.partitions.shards import Shards
-from fedray.partitions.test_split import proportional_test, share_test
+from fedray.partitions.test_split import draw_by_share, split_in_proportion
 
 REDRAWS = 100
 
 
 class Partition(Component):
-    """Base of the partitioners. `min_size` is the smallest shard that is accepted (0: clients may be empty)."""
+    """Base of the partitioners. `min_size` is the smallest accepted shard (0: clients may be empty)."""
 
     section = "partition"
     min_size: int = Field(1, ge=0, description="smallest shard accepted; 0 allows empty clients, never trained")
     seed: int | None = Field(None, ge=0, lt=2**32, description="seed of the split; default: the run's seed")
 
     def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
-        """One draw. labels: int64 `(n,)`."""
+        """Make one draw. labels: int64 `(n,)`."""
         raise NotImplementedError
 
     def split(self, data: Dataset, clients: int, seed: int) -> Shards:
@@ -35,8 +35,8 @@ class Partition(Component):
             seed: of the run; the partition's own `seed` replaces it.
 
         Raises:
-            UserError: no draw satisfies `min_size`, or a class of the user's own does not draw N shards of training
-                samples; the message names the key.
+            UserError: no draw satisfies `min_size`, or a user's own class does not draw N shards of training samples;
+                the message names the key.
         """
         if clients * self.min_size > len(data.y_train):
             raise UserError(
@@ -67,7 +67,7 @@ class Partition(Component):
             )
 
     def split_test(self, data: Dataset, shards: Shards, seed: int, how: Literal["share", "disjoint"]) -> Shards:
-        """A test set for each client, with the class mix of its training shard; for personal evaluation.
+        """Return a test set for each client with the class mix of its training shard, for personal evaluation.
 
         Natural clients that come with test samples keep these.
 
@@ -77,9 +77,9 @@ class Partition(Component):
             seed: of the run.
             how: `share` is FedSOL's: floor(1000 x share of the class) test samples of each class, drawn for each client
                 independently (test sets overlap). `disjoint` is FedGELA's: each test sample belongs to one client, and
-                each class is dealt in proportion to the training samples held of it (D-43: their Dirichlet code caps
-                test sizes separately, which can change the mix; here it does not).
+                each class is dealt in proportion to the training samples of it (D-43: their Dirichlet code caps test
+                sizes separately, which can change the mix; here it does not).
         """
         rng = generator(seed if self.seed is None else self.seed, "partition test")
-        counts = shards.label_counts(data.y_train, data.num_classes)
-        return (share_test if how == "share" else proportional_test)(counts, data.y_test, rng)
+        counts = shards.count_labels(data.y_train, data.num_classes)
+        return (draw_by_share if how == "share" else split_in_proportion)(counts, data.y_test, rng)

@@ -1,4 +1,4 @@
-"""A partition to look at: the client x class heatmap the papers print, and how heterogeneous it is in numbers."""
+"""A picture and statistics of a partition: the client x class heatmap of the papers, and measures of heterogeneity."""
 
 from pathlib import Path
 
@@ -9,15 +9,15 @@ from matplotlib.ticker import MaxNLocator
 from fedray.common.rng import generator
 
 EXACT_CLIENTS = 500
-"""Up to this many clients every pair is compared; of more, this many are drawn (always the same)."""
+"""Maximum number of clients of which every pair is compared; of more, this many are drawn (always the same)."""
 
 
-def heatmap(counts: np.ndarray, path: Path | str | None = None, title: str = "") -> Figure:
-    """Draw samples per client (across) and class (down). No global state of matplotlib is touched.
+def draw_heatmap(counts: np.ndarray, path: Path | str | None = None, title: str = "") -> Figure:
+    """Draw samples per client (across) and class (down), without changing matplotlib's global state.
 
     Args:
         counts: int64 `(clients, classes)`.
-        path: where to write the picture; None for not at all.
+        path: file of the picture; None: no file.
         title: of the figure.
     """
     clients, classes = counts.shape
@@ -40,8 +40,8 @@ def heatmap(counts: np.ndarray, path: Path | str | None = None, title: str = "")
     return figure
 
 
-def heterogeneity(counts: np.ndarray) -> dict[str, float]:
-    """How unlike the clients are. Clients without samples are counted and otherwise left out.
+def measure_heterogeneity(counts: np.ndarray) -> dict[str, float]:
+    """Return measures of how unlike the clients are. Clients without samples are counted and otherwise left out.
 
     Args:
         counts: int64 `(clients, classes)`, samples.
@@ -65,11 +65,11 @@ def heterogeneity(counts: np.ndarray) -> dict[str, float]:
         "size_median": median,
         "size_q75": q75,
         "size_max": high,
-        "mean_tv": _mean_total_variation(held),
+        "mean_tv": _measure_total_variation(held),
     }
 
 
-def _mean_total_variation(counts: np.ndarray) -> float:
+def _measure_total_variation(counts: np.ndarray) -> float:
     if len(counts) > EXACT_CLIENTS:
         counts = counts[generator(0, "heterogeneity").choice(len(counts), EXACT_CLIENTS, replace=False)]
     shares = counts / counts.sum(axis=1, keepdims=True)

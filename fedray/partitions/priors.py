@@ -1,4 +1,4 @@
-"""Partitions in which every client draws its samples from a class prior of its own (FedDyn's code and its heirs)."""
+"""Partitions in which every client draws its samples from its own class prior (FedDyn's code and its descendants)."""
 
 from collections.abc import Callable
 
@@ -13,13 +13,13 @@ Array = np.ndarray
 def deal_by_prior(priors: Array, labels: Array, rng: np.random.Generator, sizes: Array | None = None) -> Shards:
     """Deal each client its number of samples, each from its prior over the classes.
 
-    As FedDyn's loop does it: a client that is not full yet is picked uniformly; it draws a class from its prior and
+    This follows FedDyn's loop: a client that is not full yet is picked uniformly; it draws a class from its prior and
     takes the next sample of that class's shuffled pool. When a pool has run out it is refilled and the class is drawn
     again, so samples can repeat across and within clients and some may never be used (4.1 of the definitions).
 
     The loop is not run sample by sample. Uniform picks among clients that are not full come in the order of
-    independent Poisson processes, one per client. What the pools do to the draws matters only where one runs out,
-    so only those draws are made one at a time.
+    independent Poisson processes, one per client. The pools change the draws only when one runs out, so
+    only those draws are made one at a time.
 
     Args:
         priors: `(N, classes)`.
@@ -30,10 +30,10 @@ def deal_by_prior(priors: Array, labels: Array, rng: np.random.Generator, sizes:
     clients, classes = priors.shape
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
     supply = np.array([len(pool) for pool in pools])
-    cumulative = _cumulative(priors, supply > 0)
+    cumulative = _accumulate(priors, supply > 0)
 
-    sizes = equal_sizes(len(labels), clients) if sizes is None else sizes
-    # One slot per sample a client is to hold: `size` columns for every client, then what some have beyond them.
+    sizes = make_equal_sizes(len(labels), clients) if sizes is None else sizes
+    # One slot per sample of a client: `size` columns for every client, then the additional ones of some clients.
     size = int(sizes.min())
     beyond = sizes - size
     longer = np.flatnonzero(beyond)
@@ -45,8 +45,8 @@ def deal_by_prior(priors: Array, labels: Array, rng: np.random.Generator, sizes:
     del arrival, times
     drawn = np.concatenate(
         [
-            _classes(cumulative, rng.random((clients, size))).ravel(),
-            *(_classes(cumulative[i : i + 1], rng.random((1, beyond[i]))).ravel() for i in longer),
+            _choose_classes(cumulative, rng.random((clients, size))).ravel(),
+            *(_choose_classes(cumulative[i : i + 1], rng.random((1, beyond[i]))).ravel() for i in longer),
         ]
     )[order]
     _redraw_where_exhausted(drawn, supply, lambda t: cumulative[owner[order[t]]], rng)
@@ -61,15 +61,15 @@ def deal_by_prior(priors: Array, labels: Array, rng: np.random.Generator, sizes:
     return Shards(slots[np.argsort(owner, kind="stable")], np.concatenate([[0], np.cumsum(sizes)]))
 
 
-def equal_sizes(n: int, clients: int) -> Array:
-    """floor(n/N) samples for each client, the remainder for the first, int64 `(N,)`."""
+def make_equal_sizes(n: int, clients: int) -> Array:
+    """Return floor(n/N) samples for each client, the remainder for the first, int64 `(N,)`."""
     sizes = np.full(clients, n // clients)
     sizes[0] += n % clients
     return sizes
 
 
-def lognormal_sizes(n: int, clients: int, sigma: float, rng: np.random.Generator) -> Array:
-    """Log-normal sizes that sum to n, int64 `(N,)`: rounded down, and the first client takes what is then left.
+def draw_lognormal_sizes(n: int, clients: int, sigma: float, rng: np.random.Generator) -> Array:
+    """Return log-normal sizes that sum to n, int64 `(N,)`: rounded down, with the remainder for the first client.
 
     As FedDyn's code draws them (`unbalanced_sgm`): exp(N(ln(n/N), σ²)), divided by their sum, times n.
     """
@@ -79,17 +79,21 @@ def lognormal_sizes(n: int, clients: int, sigma: float, rng: np.random.Generator
     return sizes
 
 
-def _cumulative(priors: Array, present: Array) -> Array:
-    """Cumulative prior over the classes that have samples; uniform over these where a client's prior has none."""
+def _accumulate(priors: Array, present: Array) -> Array:
+    """Return the cumulative prior over the classes that have samples; uniform over these if a client's prior has
+    none.
+    """
     priors = priors * present
     priors[priors.sum(axis=1) == 0] = present
     cumulative = np.cumsum(priors / priors.sum(axis=1, keepdims=True), axis=1)
-    cumulative[:, np.flatnonzero(present)[-1] :] = 1.0  # rounding leaves it a little off
+    cumulative[:, np.flatnonzero(present)[-1] :] = 1.0  # rounding leaves it slightly off
     return cumulative
 
 
-def _classes(cumulative: Array, uniform: Array) -> Array:
-    """The class of each draw by inverse CDF. cumulative: `(k, classes)`; uniform: `(k, draws)`, as is the result."""
+def _choose_classes(cumulative: Array, uniform: Array) -> Array:
+    """Return the class of each draw by inverse CDF. cumulative: `(k, classes)`; uniform: `(k, draws)`, as is the
+    result.
+    """
     drawn = np.zeros(uniform.shape, dtype=np.int16)
     for label in range(cumulative.shape[1] - 1):
         drawn += uniform >= cumulative[:, label, None]
@@ -125,13 +129,13 @@ def _redraw_where_exhausted(
         drawn[time] = label
 
 
-def dirichlet_priors(alpha: float, classes: int, clients: int, rng: np.random.Generator) -> Array:
-    """A Dirichlet(α) draw over the classes per client, `(clients, classes)`."""
+def draw_dirichlet_priors(alpha: float, classes: int, clients: int, rng: np.random.Generator) -> Array:
+    """Return a Dirichlet(α) draw over the classes per client, `(clients, classes)`."""
     return rng.dirichlet(np.full(classes, alpha), size=clients)
 
 
-def pathological_priors(active: int, classes: int, clients: int, rng: np.random.Generator) -> Array:
-    """Uniform over `active` classes per client, chosen at random, `(clients, classes)`."""
+def draw_pathological_priors(active: int, classes: int, clients: int, rng: np.random.Generator) -> Array:
+    """Return a uniform prior over `active` classes per client, chosen at random, `(clients, classes)`."""
     if active > classes:
         raise UserError(f"partition.classes: found {active}; the data have {classes} classes")
     chosen = np.argsort(rng.random((clients, classes)), axis=1)[:, :active]

@@ -1,25 +1,29 @@
-"""How samples are dealt to clients. Every partitioner is a function of (labels, clients, generator).
+"""Partitioners: functions of (labels, clients, generator).
 
-Which code base deals how is part of each docstring: "Dirichlet 0.1" names two different problems (D-56).
+Each docstring names the code bases that deal this way: "Dirichlet 0.1" names two different problems (D-56).
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from fedray.common.errors import UserError
-from fedray.common.identity import Later
 from fedray.common.rng import generator
 from fedray.datasets.dataset import Dataset
 from fedray.partitions.base import Partition
-from fedray.partitions.priors import deal_by_prior, dirichlet_priors, lognormal_sizes, pathological_priors
+from fedray.partitions.priors import (
+    deal_by_prior,
+    draw_dirichlet_priors,
+    draw_lognormal_sizes,
+    draw_pathological_priors,
+)
 from fedray.partitions.shards import Shards
-from fedray.partitions.test_split import natural_test
+from fedray.partitions.test_split import split_naturally
 
 
 class IID(Partition):
-    """A random permutation cut into equal parts (sizes differ by at most one); `stratified`: class by class."""
+    """Cuts a random permutation into equal parts (sizes differ by at most one); `stratified`: class by class."""
 
     name = "iid"
     stratified: bool = Field(False, description="equal numbers of every class, as FL-Simulator's CIFAR-100")
@@ -36,8 +40,8 @@ class IID(Partition):
 class Dirichlet(Partition):
     """LDA: for each class a Dirichlet(α) draw over the clients; sizes differ (FedSOL, FedNTD, MOON, FedGELA).
 
-    A client that already holds its fair share n/N gets nothing of the following classes, as in those code bases. They
-    redraw until the smallest client has 10 samples: `min_size: 10` (FedGELA's personal split: `min_size: 0`).
+    A client that already holds its fair share n/N gets no samples of the following classes, as in those code bases.
+    They redraw until the smallest client has 10 samples: `min_size: 10` (FedGELA's personal split: `min_size: 0`).
     """
 
     name = "dirichlet"
@@ -70,13 +74,11 @@ class DirichletClient(Partition):
     name = "dirichlet_client"
     paper = "Acar et al., FedDyn, ICLR 2021, the authors' code; as in FL-Simulator (FedTOGA, FedSAM)"
     alpha: float = Field(gt=0, description="α: concentration (u in FedTOGA)")
-    sigma: Annotated[float, Later()] = Field(
-        0.0, ge=0, le=10, description="σ of log-normal client sizes; 0 for equal sizes (D-119)"
-    )
+    sigma: float = Field(0.0, ge=0, le=10, description="σ of log-normal client sizes; 0 for equal sizes (D-119)")
 
     def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
-        sizes = lognormal_sizes(len(labels), clients, self.sigma, rng) if self.sigma else None
-        return deal_by_prior(dirichlet_priors(self.alpha, classes, clients, rng), labels, rng, sizes)
+        sizes = draw_lognormal_sizes(len(labels), clients, self.sigma, rng) if self.sigma else None
+        return deal_by_prior(draw_dirichlet_priors(self.alpha, classes, clients, rng), labels, rng, sizes)
 
 
 class Pathological(Partition):
@@ -87,11 +89,11 @@ class Pathological(Partition):
     classes: int = Field(gt=0, description="c: classes per client")
 
     def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
-        return deal_by_prior(pathological_priors(self.classes, classes, clients, rng), labels, rng)
+        return deal_by_prior(draw_pathological_priors(self.classes, classes, clients, rng), labels, rng)
 
 
 class PxCy(Partition):
-    """PxCy: x clients (`clients.total`) of y classes each, every class split evenly among its holders (FedGELA).
+    """PxCy: x clients (`clients.total`) of y classes each, every class is split evenly among its holders (FedGELA).
 
     In order, each client takes y different classes: the first picks are forced to be 0, 1, 2, ... until every class is
     held, the later ones are random. So in P10C2 clients 0 to 4 hold (0, 1), (2, 3), ... and the others two at random.
@@ -118,39 +120,64 @@ class PxCy(Partition):
         for label in range(classes):
             members = rng.permutation(np.flatnonzero(labels == label))
             holders = np.flatnonzero((chosen == label).any(axis=1))
-            owner[members] = np.repeat(holders, _even(len(members), len(holders)))
+            owner[members] = np.repeat(holders, _cut_evenly(len(members), len(holders)))
         return Shards.from_owner(owner, clients)
 
 
 class Sharding(Partition):
-    """Each class is cut into equal shards, s shards are dealt to each client; at most s classes each (FedSOL).
+    """Samples sorted by label are cut into N·s shards of equal size; each client is dealt s of them (FedSOL).
 
-    Classes get equal numbers of shards, up to one more. Fewer shards than classes leave some classes unused.
+    Sizes of shards differ by at most one. A shard that reaches over the end of a class holds two classes (more where
+    classes are smaller than shards). With `sizes: by_class` each class is cut into equal shards instead, as many per
+    class (up to one more), so that a client has at most s classes, and more samples where classes are larger (D-121).
+    Fewer such shards than classes leave some classes unused.
     """
 
     name = "sharding"
-    paper = "McMahan et al., FedAvg, AISTATS 2017; the variant of FedSOL's and FedNTD's code"
+    paper = "McMahan et al., FedAvg, AISTATS 2017; as in FedSOL's text"
     shards: int = Field(gt=0, description="s: shards per client")
+    sizes: Literal["equal", "by_class"] = Field(
+        "equal", description="`by_class`: as in FedSOL's and FedNTD's code, equal shards of each class (D-121)"
+    )
 
     def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
-        total = self.shards * clients
-        if total > len(labels):
+        if self.shards * clients > len(labels):
             raise UserError(
                 f"partition.shards: {clients} clients x {self.shards} shards are more than the "
                 f"{len(labels)} training samples"
             )
+        owner = (
+            self._deal_by_class(labels, classes, clients, rng)
+            if self.sizes == "by_class"
+            else self._deal_equal_shards(labels, clients, rng)
+        )
+        return Shards.from_owner(owner, clients)
+
+    def _deal_equal_shards(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
+        order = rng.permutation(len(labels))
+        order = order[np.argsort(labels[order], kind="stable")]
+        owner = np.empty(len(labels), dtype=np.int64)
+        owner[order] = np.repeat(self._deal(clients, rng), _cut_evenly(len(labels), self.shards * clients))
+        return owner
+
+    def _deal_by_class(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> np.ndarray:
+        total = self.shards * clients
         per_class = np.full(classes, total // classes)
         per_class[rng.permutation(classes)[: total % classes]] += 1
-        owners = rng.permutation(np.repeat(np.arange(clients), self.shards))
+        owners = self._deal(clients, rng)
         owner = np.full(len(labels), -1, dtype=np.int64)
         start = 0
         for label, count in enumerate(per_class):
             members = rng.permutation(np.flatnonzero(labels == label))
             if count == 0:
                 continue
-            owner[members] = np.repeat(owners[start : start + count], _even(len(members), count))
+            owner[members] = np.repeat(owners[start : start + count], _cut_evenly(len(members), count))
             start += count
-        return Shards.from_owner(owner, clients)
+        return owner
+
+    def _deal(self, clients: int, rng: np.random.Generator) -> np.ndarray:
+        """Return the client of each shard, in the order of the shards: s shards for each, at random."""
+        return rng.permutation(np.repeat(np.arange(clients), self.shards))
 
 
 class Natural(Partition):
@@ -162,8 +189,8 @@ class Natural(Partition):
     """
 
     name = "natural"
-    pick: Literal["all", "first", "random"] = Field("all", description="which ids, where clients.total is smaller")
-    divide: bool = Field(False, description="divide natural clients where clients.total is larger")
+    pick: Literal["all", "first", "random"] = Field("all", description="which ids, if clients.total is smaller")
+    divide: bool = Field(False, description="divide natural clients if clients.total is larger")
 
     def split(self, data: Dataset, clients: int, seed: int) -> Shards:
         if data.client_train is None:
@@ -173,9 +200,9 @@ class Natural(Partition):
         if clients == len(ids):
             return Shards.from_owner(owner, clients)
         if clients < len(ids) and self.pick != "all":
-            return Shards.from_owner(self._picked(owner, len(ids), clients, rng), clients)
+            return Shards.from_owner(self._pick(owner, len(ids), clients, rng), clients)
         if clients > len(ids) and self.divide:
-            return self._divided(owner, len(ids), clients, rng)
+            return self._divide(owner, len(ids), clients, rng)
         hint = "set partition.pick: first or random" if clients < len(ids) else "set partition.divide: true"
         raise UserError(f"clients.total: found {clients}; data {data.name} have {len(ids)} natural clients; {hint}")
 
@@ -183,9 +210,9 @@ class Natural(Partition):
         if data.client_train is None or data.client_test is None:
             return super().split_test(data, shards, seed, how)
         rng = generator(seed if self.seed is None else self.seed, "partition test")
-        return natural_test(data.client_train, data.client_test, shards, rng)
+        return split_naturally(data.client_train, data.client_test, shards, rng)
 
-    def _picked(self, owner: np.ndarray, ids: int, clients: int, rng: np.random.Generator) -> np.ndarray:
+    def _pick(self, owner: np.ndarray, ids: int, clients: int, rng: np.random.Generator) -> np.ndarray:
         kept = np.arange(clients) if self.pick == "first" else np.sort(rng.choice(ids, clients, replace=False))
         number = np.full(ids, -1)
         number[kept] = np.arange(clients)
@@ -193,7 +220,7 @@ class Natural(Partition):
         return result
 
     @staticmethod
-    def _divided(owner: np.ndarray, ids: int, clients: int, rng: np.random.Generator) -> Shards:
+    def _divide(owner: np.ndarray, ids: int, clients: int, rng: np.random.Generator) -> Shards:
         sizes = np.bincount(owner, minlength=ids)
         if clients > len(owner):
             raise UserError(f"clients.total: found {clients}; there are only {len(owner)} training samples")
@@ -209,6 +236,6 @@ class Natural(Partition):
         )
 
 
-def _even(total: int, parts: int) -> np.ndarray:
-    """Lengths of `total` things cut into equal parts, the first ones longer by one where it does not divide."""
+def _cut_evenly(total: int, parts: int) -> np.ndarray:
+    """Return the lengths of equal parts of `total` items; the first ones are longer by one if it does not divide."""
     return np.full(parts, total // parts) + (np.arange(parts) < total % parts)

@@ -1,4 +1,4 @@
-"""Who holds which training sample: one index array and one offset per client, whatever the number of clients."""
+"""The training samples of each client: one index array for all, and one offset per client."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 class Shards:
     """Client i holds the samples `indices[offsets[i]:offsets[i + 1]]` (int64; offsets has one entry more than clients).
 
-    Memory is proportional to the samples held plus the clients; nothing is kept per client but its offset.
+    Memory is proportional to the samples held plus the clients, of which only offsets are kept.
     """
 
     indices: np.ndarray
@@ -20,7 +20,7 @@ class Shards:
 
     @classmethod
     def from_lists(cls, parts: Sequence[np.ndarray]) -> "Shards":
-        """From one index array per client."""
+        """Build from one index array per client."""
         offsets = np.zeros(len(parts) + 1, dtype=np.int64)
         np.cumsum([len(part) for part in parts], out=offsets[1:])
         indices = np.concatenate(parts).astype(np.int64, copy=False) if len(parts) else np.zeros(0, dtype=np.int64)
@@ -28,7 +28,9 @@ class Shards:
 
     @classmethod
     def from_owner(cls, owner: np.ndarray, clients: int) -> "Shards":
-        """From the client of each sample, shape (n,), -1 for a sample nobody holds; order inside a client is kept."""
+        """Build from the client of each sample, shape (n,), -1 for an unused sample; the order within a client is
+        kept.
+        """
         order = np.argsort(owner, kind="stable")
         order = order[np.searchsorted(owner[order], 0) :]
         offsets = np.zeros(clients + 1, dtype=np.int64)
@@ -39,12 +41,14 @@ class Shards:
         return len(self.offsets) - 1
 
     def __getitem__(self, client: int) -> np.ndarray:
-        """Training samples of one client, int64 `(n_i,)`."""
+        """Return the training samples of one client, int64 `(n_i,)`."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Samples per client, int64 `(clients,)`; computed once, for a round must not look at every client."""
+        """Return the samples per client, int64 `(clients,)`; computed once, since a round must not visit every
+        client.
+        """
         sizes = np.diff(self.offsets)
         sizes.setflags(write=False)
         return sizes
@@ -52,13 +56,13 @@ class Shards:
     def __getstate__(self) -> dict[str, np.ndarray]:
         return {"indices": self.indices, "offsets": self.offsets}
 
-    def label_counts(self, labels: np.ndarray, num_classes: int) -> np.ndarray:
-        """Samples per client and class, int64 `(clients, classes)`."""
+    def count_labels(self, labels: np.ndarray, num_classes: int) -> np.ndarray:
+        """Return the samples per client and class, int64 `(clients, classes)`."""
         owner = np.repeat(np.arange(len(self)), self.sizes)
         cells = owner * num_classes + labels[self.indices]
         return np.bincount(cells, minlength=len(self) * num_classes).reshape(len(self), num_classes)
 
     @property
     def digest(self) -> str:
-        """SHA-256 of indices and offsets, as little-endian int64."""
+        """Return the SHA-256 of indices and offsets, as little-endian int64."""
         return hashlib.sha256(self.offsets.astype("<i8").tobytes() + self.indices.astype("<i8").tobytes()).hexdigest()

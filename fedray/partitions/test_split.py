@@ -1,4 +1,4 @@
-"""Which test samples are a client's own, for personal evaluation."""
+"""The clients' own test samples, for personal evaluation."""
 
 import numpy as np
 
@@ -7,10 +7,10 @@ from fedray.partitions.shards import Shards
 SHARE_SIZE = 1000
 
 
-def share_test(counts: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Shards:
-    """FedSOL's: floor(1000 x the class's share of the training shard) test samples of each class, without repetition.
+def draw_by_share(counts: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Shards:
+    """Draw floor(1000 x the class's share of the shard) test samples of each class, without repetition (FedSOL).
 
-    Every client draws independently, so test sets overlap. Where a class has fewer test samples, all of them are taken.
+    Every client draws independently, so test sets overlap. If a class has fewer test samples, all of them are used.
 
     Args:
         counts: training samples `(clients, classes)`.
@@ -27,10 +27,11 @@ def share_test(counts: np.ndarray, labels: np.ndarray, rng: np.random.Generator)
     )
 
 
-def proportional_test(counts: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Shards:
-    """Each test sample to one client: a class is cut in proportion to the training samples its holders have (FedGELA).
+def split_in_proportion(counts: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Shards:
+    """Deal each test sample to one client, each class in proportion to the training samples of its holders (FedGELA).
 
-    Cut points are floor(cumulative share x test samples), as in the training split. Classes nobody holds stay unused.
+    Cut points are floor(cumulative share x test samples), as in the training split. Classes without a holder stay
+    unused.
 
     Args:
         counts: training samples `(clients, classes)`.
@@ -47,8 +48,8 @@ def proportional_test(counts: np.ndarray, labels: np.ndarray, rng: np.random.Gen
     return Shards.from_owner(owner, len(counts))
 
 
-def natural_test(train: np.ndarray, test: np.ndarray, shards: Shards, rng: np.random.Generator) -> Shards:
-    """The test samples that carry a client's natural id; the pieces of a divided id share them evenly.
+def split_naturally(train: np.ndarray, test: np.ndarray, shards: Shards, rng: np.random.Generator) -> Shards:
+    """Return the test samples with a client's natural id; the pieces of a divided id share them evenly.
 
     Args:
         train: natural id of each training sample.

@@ -1,4 +1,4 @@
-"""Which training samples are held out for validation, and the shards that are left to train on."""
+"""Samples held out for validation, and the remaining shards for training."""
 
 from dataclasses import replace
 
@@ -12,20 +12,20 @@ from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
 
 
-def deal(
+def split_validation(
     partition: Partition, data: Dataset, clients: int, seed: int, validation: Validation | None
 ) -> tuple[Shards, Shards | None]:
-    """Deal the training set out, less what is held out for validation.
+    """Deal the training set, without the samples held out for validation.
 
     Args:
-        partition: who gets which sample.
+        partition: deals the samples.
         data: the whole data set.
         clients: N.
-        seed: of the run. It keys what is held out, also where the partition has a seed of its own.
-        validation: what is held out; None for nothing.
+        seed: of the run. It keys the held-out samples, even if the partition has a seed of its own.
+        validation: what to hold out; None: nothing.
 
     Returns:
-        Each client's training samples, and what was held out: each client's (`from: clients`), or all of it as one
+        Each client's training samples, and the held-out samples: each client's (`from: clients`), or all of it as one
         entry (`from: pool`). Both index the whole training set.
 
     Raises:
@@ -34,7 +34,7 @@ def deal(
     if validation is None:
         return partition.split(data, clients, seed), None
     if validation.source == "pool":
-        shards, held = _of_pool(partition, data, clients, seed, validation.fraction)
+        shards, held = _hold_out_pool(partition, data, clients, seed, validation.fraction)
     else:
         shards, held = hold_out(partition.split(data, clients, seed), data.y_train, validation.fraction, seed)
     if not len(held.indices):
@@ -45,8 +45,10 @@ def deal(
     return shards, held
 
 
-def _of_pool(partition: Partition, data: Dataset, clients: int, seed: int, fraction: float) -> tuple[Shards, Shards]:
-    held = stratified(data.y_train, _share(fraction, len(data.y_train)), generator(seed, "validation"))
+def _hold_out_pool(
+    partition: Partition, data: Dataset, clients: int, seed: int, fraction: float
+) -> tuple[Shards, Shards]:
+    held = draw_stratified(data.y_train, _count_held_out(fraction, len(data.y_train)), generator(seed, "validation"))
     rest = np.setdiff1d(np.arange(len(data.y_train)), held)
     left = replace(
         data,
@@ -59,26 +61,26 @@ def _of_pool(partition: Partition, data: Dataset, clients: int, seed: int, fract
 
 
 def hold_out(shards: Shards, labels: np.ndarray, fraction: float, seed: int) -> tuple[Shards, Shards]:
-    """Hold a share of every client's samples out.
+    """Hold out a fraction of every client's samples.
 
     A client's own draw leaves it at least one sample. Partitions that give a sample to several clients, or to one
-    client several times, lose every copy of a sample that anybody holds out: nobody trains on it.
+    client several times, lose every copy of a held-out sample, so that no client trains on it.
 
     Args:
         shards: each client's samples.
         labels: of the training set, int64 `(n,)`.
-        fraction: of each client's different samples, rounded to a whole number (a half upwards).
-        seed: with the client's number the key of its draw.
+        fraction: of each client's different samples, rounded to the nearest integer (half up).
+        seed: keys the draw, together with the client's number.
 
     Returns:
-        The shards that are left to train on, and what each client holds out.
+        The shards for training, and the samples that each client holds out.
     """
     held = []
     for client in range(len(shards)):
         own = np.unique(shards[client])
-        count = _share(fraction, len(own))
+        count = _count_held_out(fraction, len(own))
         if count:
-            own = own[stratified(labels[own], count, generator(seed, "validation", client=client))]
+            own = own[draw_stratified(labels[own], count, generator(seed, "validation", client=client))]
         held.append(own if count else own[:0])
     validation = Shards.from_lists(held)
     is_kept = np.ones(len(labels), dtype=bool)
@@ -88,17 +90,17 @@ def hold_out(shards: Shards, labels: np.ndarray, fraction: float, seed: int) -> 
     return Shards(shards.indices[kept], before[shards.offsets]), validation
 
 
-def _share(fraction: float, samples: int) -> int:
+def _count_held_out(fraction: float, samples: int) -> int:
     return max(min(int(fraction * samples + 0.5), samples - 1), 0)
 
 
-def stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+def draw_stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Draw samples class by class in proportion: floor(count x share of the class), then the largest remainders.
 
     Args:
         labels: int64 `(n,)`.
-        count: how many, less than n.
-        rng: draws the samples of a class, and which of equal remainders are rounded up.
+        count: number of samples, less than n.
+        rng: draws the samples of a class, and breaks ties of remainders.
 
     Returns:
         Their positions, int64 `(count,)`, ascending.

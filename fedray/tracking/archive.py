@@ -7,21 +7,27 @@ The file is a zip: `sweep.json` (the sweep's name, description and cells), and f
 import json
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
-from fedray.common.errors import UserError, one_line, unknown
-from fedray.tracking.store import RANK, best_runs, cells_of, open_store, status, sweeps_in
+from fedray.common.errors import UserError, one_line, printable, redacted, unknown
+from fedray.runs.status import Status
+from fedray.tracking.archive_check import FORMAT, CheckedArchive, open_checked
+from fedray.tracking.archive_models import ArchivedRun, is_exported_tag
+from fedray.tracking.store import best_runs, cells_of, open_store, read_status, sweeps_in
 from fedray.tracking.tracker import BATCH, Tracker
 
-FORMAT = 1
-"""Raised when older versions of fedray could not read a new archive."""
+Points = dict[tuple[str, int], list[float]]
+"""Name and step of a metric -> its values; honest runs have one."""
+Agree = Callable[[Mapping[str, Any], Mapping[str, Any]], None]
 PARAMS = 100
 """Parameters that MLflow takes in one request."""
 
@@ -41,6 +47,15 @@ class StoredSweep:
     runs: dict[str, Run]
     client: MlflowClient
 
+    def points(self, cell: str) -> Points:
+        """Return all values of all metrics of a cell's run."""
+        run = self.runs[cell]
+        found: Points = {}
+        for name in run.data.metrics:
+            for point in self.client.get_metric_history(run.info.run_id, name):
+                found.setdefault((name, point.step), []).append(point.value)
+        return found
+
 
 def stored_sweep(name: str) -> StoredSweep:
     """A sweep of the store, by its name. Raises UserError for a name that it does not know."""
@@ -55,7 +70,7 @@ def stored_sweep(name: str) -> StoredSweep:
 
 
 def export_sweep(name: str, file: Path) -> int:
-    """Write a sweep into an archive.
+    """Write a sweep into an archive: its cells, and the runs that have ended.
 
     Args:
         name: of a sweep in the store.
@@ -65,33 +80,35 @@ def export_sweep(name: str, file: Path) -> int:
         How many cells with a run it holds.
 
     Raises:
-        UserError: there is no such sweep, or the file exists or cannot be written.
+        UserError: there is no such sweep, the file exists or cannot be written, or `import_sweep` would refuse it.
     """
     if file.exists():
         raise UserError(f"{file}: exists; remove it or choose another name")
     sweep = stored_sweep(name)
+    runs = {cell: run for cell, run in sweep.runs.items() if read_status(run) is not Status.RUNNING}
     try:
         with tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".export-") as folder:
-            made = Path(folder) / "archive"
+            made = Path(folder) / file.name
             with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
                 about = {"format": FORMAT, "name": name, "description": sweep.description, "cells": sweep.cells}
                 archive.writestr("sweep.json", json.dumps(about))
-                for cell, run in sweep.runs.items():
+                for cell, run in runs.items():
                     _pack(sweep.client, run, archive, f"runs/{cell}")
-            made.rename(file)
+            with open_checked(made, f"{name}: cannot be exported"):
+                made.rename(file)
     except OSError as error:
         raise UserError(f"{file}: cannot be written: {error.strerror}") from None
-    return len(sweep.runs)
+    return len(runs)
 
 
 def _pack(client: MlflowClient, run: Run, archive: zipfile.ZipFile, folder: str) -> None:
     run_id = run.info.run_id
     about = {
         "name": run.info.run_name,
-        "status": run.info.status,
+        "status": read_status(run),
         "start": run.info.start_time,
         "end": run.info.end_time,
-        "tags": {key: value for key, value in run.data.tags.items() if key != MLFLOW_PARENT_RUN_ID},
+        "tags": {key: value for key, value in run.data.tags.items() if is_exported_tag(key)},
         "params": run.data.params,
         "metrics": {
             key: [[point.value, point.timestamp, point.step] for point in client.get_metric_history(run_id, key)]
@@ -107,10 +124,14 @@ def _pack(client: MlflowClient, run: Run, archive: zipfile.ZipFile, folder: str)
                 archive.write(path, f"{folder}/artifacts/{path.relative_to(scratch).as_posix()}")
 
 
-def import_sweep(file: Path) -> tuple[str, int, int]:
+def import_sweep(file: Path, agree: Agree = lambda config, identity: None) -> tuple[str, int, int]:
     """Merge an archive into the store: a cell whose run here is as good as the archive's keeps it.
 
-    Importing the same archive again changes nothing.
+    Importing the same archive again changes nothing. The store is not touched before the whole archive is checked.
+
+    Args:
+        file: the archive, which may come from a stranger.
+        agree: called with each cell's configuration and identity; raises UserError if they disagree.
 
     Returns:
         The sweep's name, how many cells were added, and how many were there already.
@@ -118,93 +139,63 @@ def import_sweep(file: Path) -> tuple[str, int, int]:
     Raises:
         UserError: the file is not an archive of fedray, or the store cannot be used.
     """
-    try:
-        with zipfile.ZipFile(file) as archive:
-            about = _read(archive, "sweep.json", {"format": int, "name": str, "description": str, "cells": list})
-            if about["format"] > FORMAT:
-                raise UserError(f"{file}: was made by a newer version of fedray (format {about['format']})")
-            runs = {cell: _read(archive, f"runs/{cell}/run.json", RUN) for cell in _cells(archive)}
-            return about["name"], *_merge(archive, about, runs)
-    except (OSError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else one_line(error)
-        raise UserError(f"{file}: cannot be read as an archive of fedray: {reason}") from None
+    with open_checked(file, f"{file}: cannot be read as an archive of fedray") as archive:
+        for cell in archive.sweep.cells:
+            try:
+                agree(cell.config, cell.identity)
+            except UserError as error:
+                raise UserError(f"{file}: cell {cell.hash}: {printable(str(error))}") from None
+        try:
+            return archive.sweep.name, *_merge(archive)
+        except MlflowException as error:
+            raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redacted(one_line(error))}") from None
 
 
-RUN: dict[str, type] = {"name": str, "status": str, "start": int, "tags": dict, "params": dict, "metrics": dict}
-
-
-def _read(archive: zipfile.ZipFile, name: str, fields: Mapping[str, type]) -> dict[str, Any]:
-    """A JSON object of the archive that has these fields. Raises KeyError, TypeError or ValueError."""
-    found = json.loads(archive.read(name))
-    for field, kind in fields.items():
-        if not isinstance(found[field], kind):
-            raise TypeError(f"{name}: {field} is not of type {kind.__name__}")
-    return dict(found)
-
-
-def _cells(archive: zipfile.ZipFile) -> list[str]:
-    """Hashes of the cells that have a run. Raises ValueError for a member that would lie elsewhere once unpacked."""
-    for name in archive.namelist():
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name:
-            raise ValueError(f"{name} lies outside of the archive")
-    parts = (PurePosixPath(name).parts for name in archive.namelist())
-    return [part[1] for part in parts if len(part) == 3 and (part[0], part[2]) == ("runs", "run.json")]
-
-
-def _merge(archive: zipfile.ZipFile, about: Mapping[str, Any], runs: Mapping[str, dict[str, Any]]) -> tuple[int, int]:
-    tracker = Tracker()
-    known = best_runs(tracker.client, tracker.experiment, runs)
-    parent = tracker.open_sweep(about["name"], about["description"], _union(tracker, about))
+def _merge(archive: CheckedArchive) -> tuple[int, int]:
+    tracker, sweep = Tracker(), archive.sweep
+    known = best_runs(tracker.client, tracker.experiment, archive.cells)
+    cells = [cell.model_dump(exclude_unset=True) for cell in sweep.cells]
+    parent = tracker.open_sweep(sweep.name, sweep.description, _union(sweep.name, cells))
     added = 0
-    for cell, run in runs.items():
-        there = RANK.index(status(known[cell])) if cell in known else len(RANK)
-        if RANK.index(run["tags"].get("fedray.status", "running")) < there:
+    for cell in archive.cells:
+        run = archive.run(cell)
+        if cell not in known or run.status.rank < read_status(known[cell]).rank:
             _unpack(tracker, archive, cell, run, parent)
             added += 1
-    outcomes = best_runs(tracker.client, tracker.experiment, [cell["hash"] for cell in about["cells"]])
-    counts = {name: sum(status(run) == name for run in outcomes.values()) for name in RANK}
-    tracker.close_sweep(parent, counts | {"missing": len(about["cells"]) - len(outcomes)})
+    outcomes = best_runs(tracker.client, tracker.experiment, [cell.hash for cell in sweep.cells])
+    counts = Counter(read_status(run) for run in outcomes.values())
+    counts[Status.MISSING] = len(sweep.cells) - len(outcomes)
+    tracker.close_sweep(parent, counts)
     tracker.close()
-    return added, len(runs) - added
+    return added, len(archive.cells) - added
 
 
-def _union(tracker: Tracker, about: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The sweep's cells, with those that the store's sweep of the same name has beside."""
+def _union(name: str, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cells of the store's sweep of this name, if it has one, and these."""
     try:
-        there = stored_sweep(about["name"]).cells
+        there = stored_sweep(name).cells
     except UserError:
         there = []
-    return list({cell["hash"]: cell for cell in [*there, *about["cells"]]}.values())
+    return list({cell["hash"]: cell for cell in [*there, *cells]}.values())
 
 
-def _unpack(tracker: Tracker, archive: zipfile.ZipFile, cell: str, run: Mapping[str, Any], parent: str) -> None:
+def _unpack(tracker: Tracker, archive: CheckedArchive, cell: str, run: ArchivedRun, parent: str) -> None:
     """Make a run of the store; one that could not be made whole is deleted again."""
     client = tracker.client
-    tags = {str(key): str(value) for key, value in run["tags"].items()}
-    final = tags.pop("fedray.status", "running")
-    tags |= {"fedray.kind": "cell", "fedray.cell": cell, "fedray.status": "running", MLFLOW_PARENT_RUN_ID: parent}
-    made = client.create_run(tracker.experiment, run["start"], tags, run["name"]).info.run_id
+    tags = run.tags | {"fedray.kind": "cell", "fedray.cell": cell, "fedray.status": str(Status.RUNNING)}
+    tags |= {MLFLOW_PARENT_RUN_ID: parent}
+    made = client.create_run(tracker.experiment, run.start, tags, run.name).info.run_id
     try:
-        params = [Param(key, value) for key, value in run["params"].items()]
-        for some in _batches(params, PARAMS):
+        for some in _batches([Param(key, value) for key, value in run.params.items()], PARAMS):
             client.log_batch(made, params=some)
-        metrics = [
-            Metric(key, float(value), int(stamp), int(step))
-            for key, points in run["metrics"].items()
-            for value, stamp, step in points
-        ]
+        metrics = [Metric(key, *point) for key, points in run.metrics.items() for point in points]
         for some in _batches(metrics, BATCH):
             client.log_batch(made, metrics=some)
-        prefix = f"runs/{cell}/artifacts/"
         with tempfile.TemporaryDirectory() as scratch:
-            for name in archive.namelist():
-                if name.startswith(prefix) and not name.endswith("/"):
-                    path = Path(scratch) / name.removeprefix(prefix)
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(archive.read(name))
+            archive.unpack(cell, Path(scratch))
             client.log_artifacts(made, scratch)
-        client.log_batch(made, tags=[RunTag("fedray.status", final)])
-        client.set_terminated(made, run["status"], run.get("end"))
+        client.log_batch(made, tags=[RunTag("fedray.status", run.status)])
+        client.set_terminated(made, "FINISHED" if run.status.is_success else "FAILED", run.end)
     except BaseException:
         client.delete_run(made)
         raise

@@ -1,4 +1,4 @@
-"""Which runs belong to a sweep alone."""
+"""The runs that belong to one sweep only."""
 
 from mlflow.exceptions import MlflowException
 
@@ -7,14 +7,14 @@ from fedray.tracking.store import cells_of, open_store, runs_of, sweeps_in
 
 
 def deletable(name: str) -> tuple[list[str], int]:
-    """What `fedray rm` deletes.
+    """Return the runs that `fedray rm` deletes.
 
     Args:
         name: a sweep's name, or the id of one run.
 
     Returns:
-        Ids of the runs: the sweep's own and all of its cells', superseded ones too, without those of the cells that
-        another sweep lists. How many of these cells have been run.
+        Ids of the runs (the sweep's own and those of its cells, superseded ones included, without the cells that
+        another sweep lists), and how many of the shared cells have been run.
 
     Raises:
         UserError: there is no such sweep or run.

@@ -1,5 +1,5 @@
-"""Where MLflow's store is, and whether it can be used: found out at once, without MLflow, which takes two seconds to
-import and tries for minutes."""
+"""The address of MLflow's store and checks that it can be used, without MLflow, which takes two seconds to import and
+retries for minutes."""
 
 import math
 import os
@@ -13,20 +13,20 @@ from pathlib import Path
 from fedray.common.errors import UserError, redacted, truncated_repr
 
 PATIENCE = 5.0
-"""Seconds to wait for a server's port to answer."""
+"""Timeout in seconds for a server's port to answer."""
 OUTAGE = 300.0
-"""Seconds that the end of a run or sweep waits for an unreachable store; $FEDRAY_STORE_PATIENCE sets others."""
+"""Seconds that the end of a run or sweep waits for an unreachable store, unless $FEDRAY_STORE_PATIENCE is set."""
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
 FORMS = "sqlite:///FILE, http://HOST:PORT or a database's address is required"
 
 
 def local_file(uri: str) -> Path | None:
-    """The file of a SQLite address, None for any other address."""
+    """Return the file of a SQLite address, None for any other address."""
     return Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
 
 
 def refuse_unusable(uri: str) -> None:
-    """Raise UserError where the address is none, its file is no SQLite database or nobody answers there."""
+    """Raise UserError if the address is invalid, its file is not a SQLite database, or no server answers there."""
     path = local_file(uri)
     if path is not None:
         return _refuse_file(path)
@@ -66,7 +66,7 @@ def _refuse_file(path: Path) -> None:
 
 
 def store_uri() -> str:
-    """The store's address: MLFLOW_TRACKING_URI, else a SQLite file in the working directory.
+    """Return the store's address: MLFLOW_TRACKING_URI, else a SQLite file in the working directory.
 
     Returns:
         The address; files are absolute, since Tune changes the working directory.
@@ -90,7 +90,7 @@ def _here() -> Path:
 
 
 def patience() -> float:
-    """Seconds to wait at the end for a store that cannot be reached. Raises UserError where it is not a number."""
+    """Return the seconds to wait at the end for a store that cannot be reached. Raises UserError if not a number."""
     text = os.environ.get("FEDRAY_STORE_PATIENCE", str(OUTAGE))
     try:
         seconds = float(text)
@@ -102,11 +102,11 @@ def patience() -> float:
 
 
 def refuse_unwritable_store() -> None:
-    """Refuse, before anything is computed, a store that could not be written at the end.
+    """Refuse a store that could not be written at the end, before anything is computed.
 
     Raises:
-        UserError: FEDRAY_STORE_PATIENCE is not a number, the address cannot be used, nothing answers there, or a SQLite
-            file's directory or the file itself cannot be written.
+        UserError: FEDRAY_STORE_PATIENCE is not a number, the address cannot be used, no server answers there, or a
+            SQLite file's directory or the file itself cannot be written.
     """
     patience()
     uri = store_uri()
@@ -126,6 +126,6 @@ def refuse_unwritable_store() -> None:
 
 
 def is_there() -> bool:
-    """Whether there is a store to look into: a SQLite file that is missing or empty is none yet."""
+    """Return True if there is a store to query; a missing or empty SQLite file does not count."""
     local = local_file(store_uri())
     return local is None or (local.exists() and local.stat().st_size > 0)

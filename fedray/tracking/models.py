@@ -1,4 +1,4 @@
-"""A trained model in MLflow, as a graph and its numbers: nothing in it is unpickled when somebody loads it."""
+"""A trained model in MLflow, as a graph and its numbers, so that loading it unpickles nothing."""
 
 import tempfile
 from importlib.metadata import version
@@ -11,16 +11,16 @@ from fedray.common.errors import UserError, one_line
 from fedray.tracking.store import open_store, refusals
 
 NAME = "model"
-"""What MLflow calls it."""
+"""Name of the model in MLflow."""
 
 
 def log_model(run: str, model: nn.Module, example: np.ndarray) -> str:
     """Log a model as MLflow's PyTorch flavour does with `torch.export`: `models:/ID`, listed under its run.
 
     Args:
-        run: the id of its run, which stays as it is.
+        run: id of its run, which stays unchanged.
         model: in evaluation mode, on the CPU.
-        example: at least two inputs as the model takes them, `(n, ...)`; any other number may be given later.
+        example: at least two inputs as the model takes them, `(n, ...)`; their number may differ later.
 
     Returns:
         The address with which `mlflow.pytorch.load_model` and `mlflow.pyfunc.load_model` load it.

@@ -11,7 +11,7 @@ from fedray.common.errors import UserError, redacted
 log = logging.getLogger("fedray")
 T = TypeVar("T")
 FIRST, LONGEST = 1.0, 30.0
-"""Seconds between attempts while the store is away: doubled from the first to the longest."""
+"""Seconds between attempts while the store is away, doubled from the first to the last value."""
 
 
 class Undelivered(UserError):
@@ -19,12 +19,12 @@ class Undelivered(UserError):
 
 
 class Outbox:
-    """A queue of writes. Sending never waits: what cannot be written now is tried again at a later call.
+    """A queue of writes. Sending never waits: a write that fails now is retried at a later call.
 
-    A write may be tried again after it has arrived (its answer was lost), so it has to be one that can be repeated.
+    A write may be retried after it has arrived (if its answer was lost), so repeating it must be harmless.
 
     Args:
-        away: whether an exception says that the store cannot be reached; any other one is raised.
+        away: returns True for an exception that means the store cannot be reached; others are raised.
         clock: seconds, monotonic.
         sleep: waits for so many seconds.
     """
@@ -45,12 +45,12 @@ class Outbox:
         return len(self._waiting)
 
     def send(self, write: Callable[[], object]) -> None:
-        """Write now, or when all earlier writes have arrived."""
+        """Write now, or once all earlier writes have arrived."""
         self._waiting.append(write)
         self.flush()
 
     def flush(self) -> None:
-        """Write what is waiting, unless the store is away and the next attempt is not due yet."""
+        """Write the queue, unless the store is away and the next attempt is not due yet."""
         while self._waiting and self._clock() >= self._next:
             try:
                 self._waiting[0]()
@@ -70,10 +70,10 @@ class Outbox:
             self._pause = 0.0
 
     def ask(self, read: Callable[[], T], patience: float) -> T:
-        """The answer to a question, once all earlier writes have arrived.
+        """Return the answer to a query, once all earlier writes have arrived.
 
         Args:
-            read: asks the store; may be tried again.
+            read: queries the store; may be retried.
             patience: seconds that the store may be unreachable.
 
         Raises:
@@ -85,7 +85,7 @@ class Outbox:
         return answer[0]
 
     def drain(self, patience: float) -> None:
-        """Wait until everything is written. Raises Undelivered when the store has been away for `patience` seconds."""
+        """Wait until everything is written. Raises Undelivered if the store has been away for `patience` seconds."""
         since = self._clock()
         left = len(self._waiting)
         self.flush()

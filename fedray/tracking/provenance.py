@@ -1,4 +1,4 @@
-"""What a run was made with, for its tags: versions, processor, GPUs, of the machine that drives it."""
+"""The environment of a run, for its tags: versions, processor and GPUs of the driver's machine."""
 
 import platform
 import subprocess
@@ -15,7 +15,7 @@ PACKAGES = ("torch", "torchvision", "numpy", "ray", "mlflow")
 
 @cache
 def environment_tags() -> dict[str, str]:
-    """`environment.KEY` -> value. `cpu` and `gpu` as the kernel names them, each kind once; no GPU, no tag."""
+    """Return `environment.KEY` -> value. `cpu` and `gpu` are named as by the kernel, each kind once; no GPU, no tag."""
     found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     found |= {name: version(name) for name in PACKAGES}
     for key, label, files in (
@@ -28,14 +28,14 @@ def environment_tags() -> dict[str, str]:
 
 
 def _values(label: str, files: Iterable[Path]) -> list[str]:
-    """What follows `label` on the lines that begin with it; files that are not there (no Linux) hold none."""
+    """Return the text after `label` on lines that begin with it; missing files (other systems than Linux) have none."""
     lines = [line for path in files if path.exists() for line in path.read_text(encoding="utf-8").splitlines()]
     return [line.removeprefix(label).lstrip(" \t:").strip() for line in lines if line.startswith(label)]
 
 
 @cache
 def git_tags() -> dict[str, str]:
-    """The commit of fedray's own checkout, `+changes` where it has uncommitted ones; empty outside of a checkout."""
+    """Return the commit of fedray's checkout, with `+changes` if it has uncommitted ones; empty outside a checkout."""
     root = Path(__file__).parents[2]
     try:
         head, changes = (

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-LAST = 10
-"""How many evaluated rounds `last10_*` averages."""
+from fedray.runs.last_rounds import LAST, last_values, mean
+from fedray.runs.status import Status
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What MLflow knows of a cell: `fedray.status`, what stopped it where it was stopped early, its last metrics."""
+    """A cell in MLflow: its status, the rule that stopped it early if one did, its last metrics."""
 
-    status: str
+    status: Status
     stopper: str
     metrics: Mapping[str, float] = field(default_factory=dict)
 
@@ -48,22 +48,20 @@ def final_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
         history: of each evaluated round, name -> value.
 
     Returns:
-        `final_*` (last evaluated round), `last10_*` (mean of the last 10 evaluated rounds), and `best_*` of accuracies.
-        `evaluations` says how many rounds had values; with fewer than 10 `last10_*` is the mean of those. Where
-        samples are held out, `best_round` is that of the best validation accuracy, and `best_*` is each accuracy in the
-        best such round that has it: the test set selects nothing. Without them `best_round` is that of the best test
-        accuracy, and each `best_*` is its own largest value.
+        `final_*` (the last round), `last10_*` (mean over `last_rounds`), and `best_*` of accuracies. If samples are
+        held out, `best_round` is that of the best validation accuracy, and `best_*` is each accuracy in the best such
+        round that has it: the test set selects nothing. Without them `best_round` is that of the best test accuracy,
+        and each `best_*` is its own largest value.
     """
     if not history:
         return {}
     validated = "validation_accuracy" in history[-1]
     selects = "validation_accuracy" if validated else "test_accuracy"
-    result = {"evaluations": float(len(history))}
+    result: dict[str, float] = {}
     for name in [key for key in history[-1] if key not in ("round", "lr", "megabytes_sent")]:
-        values = [row[name] for row in history if name in row]
-        result[f"final_{name}"] = values[-1]
-        result[f"last{LAST}_{name}"] = sum(values[-LAST:]) / len(values[-LAST:])
+        result[f"final_{name}"] = history[-1][name]
+        result[f"{LAST}{name}"] = mean(last_values(history, name).values())
         if name.endswith("_accuracy"):
             having = [row for row in history if name in row]
-            result[f"best_{name}"] = max(having, key=itemgetter(selects))[name] if validated else max(values)
+            result[f"best_{name}"] = max(having, key=itemgetter(selects if validated else name))[name]
     return result | {"best_round": max(history, key=itemgetter(selects))["round"]}

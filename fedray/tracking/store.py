@@ -1,4 +1,4 @@
-"""MLflow's store, and what it knows."""
+"""MLflow's store and queries to it."""
 
 import contextlib
 import fcntl
@@ -16,30 +16,29 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 
 from fedray.common.errors import UserError, one_line, redacted
+from fedray.runs.status import Status
 from fedray.tracking.location import is_there, local_file, refuse_unusable, store_uri
 from fedray.tracking.records import Outcome
 
 EXPERIMENT = "fedray"
 UI = "http://127.0.0.1:5000"
-"""Where `fedray ui` listens unless it is told otherwise."""
+"""Default address of `fedray ui`."""
 TRAINING = "?workflowType=machine_learning"
-"""Of the two ways in which MLflow shows an experiment, the one for training; the other is for language models."""
+"""Query of MLflow's view of an experiment for training; the other view is for language models."""
 SUMMARY = "summary/"
-"""Stands before metrics that a run has once, so that MLflow's pages show them as a section of their own."""
+"""Prefix of metrics that a run has once, so that MLflow's pages show them in a section of their own."""
 IS_CELL = "tags.`fedray.kind` = 'cell'"
-RANK = ("finished", "diverged", "stopped", "pruned", "failed", "interrupted", "running")
-"""Where a cell has several runs, the one whose status comes first counts."""
 
 
 class StoreNotFound(UserError):
-    """There is no store, or no experiment in it, yet."""
+    """The store, or its experiment, does not exist yet."""
 
 
 def open_store(create: bool = False) -> tuple[MlflowClient, str]:
     """Open the store.
 
     Args:
-        create: make the store and the experiment where they are missing.
+        create: create the store and the experiment if they are missing.
 
     Returns:
         The client and the id of the experiment.
@@ -50,7 +49,7 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
     """
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # the address can hold a password
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # the outbox repeats, and does not block meanwhile
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # the outbox retries without blocking
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     for noisy in ("alembic", "mlflow"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -78,10 +77,10 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
 
 
 def _make(store: Path, experiment: str) -> None:
-    """Make a SQLite store with the experiment in a file beside it, which takes the store's name once it is whole.
+    """Create a SQLite store with the experiment in a file next to it, which is renamed once it is complete.
 
-    MLflow makes the tables one by one, and cannot go on with some of them: a process that is killed meanwhile would
-    leave a store that nobody can open.
+    MLflow creates the tables one by one and cannot resume: a process that is killed meanwhile would leave a store that
+    cannot be opened.
     """
     new = store.with_name(f"{store.name}.new")
     for left in (new, new.with_name(f"{new.name}-journal")):
@@ -91,16 +90,16 @@ def _make(store: Path, experiment: str) -> None:
 
 
 def _artifacts(store: Path | None) -> str | None:
-    """Where the artefacts of a SQLite store go; None for a server, which knows."""
+    """Return the address of the artefacts of a SQLite store; None for a server, which decides itself."""
     return None if store is None else (store.resolve().parent / "mlartifacts").as_uri()
 
 
 def address(run: str = "", server: str = "") -> str:
-    """Where MLflow's UI shows a run, or all of them, in its "model training" mode.
+    """Return the address of a run, or of all runs, in the training view of MLflow's UI.
 
     Args:
         run: its id; empty: the experiment's runs.
-        server: of the UI; empty: MLFLOW_TRACKING_URI where that is one, else the address of `fedray ui`.
+        server: address of the UI; empty: MLFLOW_TRACKING_URI if that is a server, else the address of `fedray ui`.
     """
     uri = store_uri()
     server = server or (redacted(uri).rstrip("/") if uri.startswith(("http://", "https://")) else UI)
@@ -110,7 +109,7 @@ def address(run: str = "", server: str = "") -> str:
 
 @contextlib.contextmanager
 def _one_at_a_time(store: Path | None) -> Iterator[None]:
-    """Two processes that make the tables of one SQLite store leave it broken: the directory is locked meanwhile."""
+    """Lock the directory of a SQLite store; two processes that create its tables at once would leave it broken."""
     if store is None:
         yield
         return
@@ -123,7 +122,7 @@ def _one_at_a_time(store: Path | None) -> Iterator[None]:
 
 
 def search(client: MlflowClient, experiment: str, filter: str) -> Iterator[Run]:
-    """All runs that match MLflow's filter string, newest first."""
+    """Yield all runs that match MLflow's filter string, newest first."""
     token = None
     while True:
         page = client.search_runs(
@@ -136,7 +135,7 @@ def search(client: MlflowClient, experiment: str, filter: str) -> Iterator[Run]:
 
 
 def sweeps_in(client: MlflowClient, experiment: str) -> dict[str, Run]:
-    """Name -> the sweep's own run; of several of a name the newest, which `Tracker.open_sweep` goes on with."""
+    """Return name -> the sweep's own run; the newest if there are several, as `Tracker.open_sweep` takes it."""
     found: dict[str, Run] = {}
     for run in search(client, experiment, "tags.`fedray.kind` = 'sweep'"):
         found.setdefault(run.data.tags["fedray.sweep"], run)
@@ -144,7 +143,7 @@ def sweeps_in(client: MlflowClient, experiment: str) -> dict[str, Run]:
 
 
 def cells_of(client: MlflowClient, sweep: Run) -> list[dict[str, Any]]:
-    """What a sweep's own run lists: `hash`, `label`, `config` and more of each cell, in the sweep's order."""
+    """Return the cells that a sweep's own run lists (`hash`, `label`, `config` and more), in the sweep's order."""
     with tempfile.TemporaryDirectory() as folder:
         path = client.download_artifacts(sweep.info.run_id, "cells.json", folder)
         cells: list[dict[str, Any]] = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
@@ -152,51 +151,50 @@ def cells_of(client: MlflowClient, sweep: Run) -> list[dict[str, Any]]:
 
 
 def runs_of(client: MlflowClient, experiment: str, cells: Iterable[str]) -> Iterator[Run]:
-    """All runs of these cells, superseded ones too: a query for each, whatever else the store holds."""
+    """Yield all runs of these cells, superseded ones included, with one query for each."""
     for cell in cells:
         yield from search(client, experiment, f"tags.`fedray.cell` = '{cell}'")
 
 
 def best_runs(client: MlflowClient, experiment: str, cells: Iterable[str]) -> dict[str, Run]:
-    """Cell hash -> the run that counts, across sweeps: the status first in RANK, the newest of those."""
+    """Map each cell hash to the run that counts, across sweeps: the best status, and of those the newest."""
     best: dict[str, Run] = {}
     for run in runs_of(client, experiment, cells):
         cell = run.data.tags["fedray.cell"]
         if run.data.tags.get("fedray.status") == "superseded":
             continue
-        if cell not in best or RANK.index(status(run)) < RANK.index(status(best[cell])):
+        if cell not in best or read_status(run).rank < read_status(best[cell]).rank:
             best[cell] = run
     return best
 
 
 def delete_runs(runs: Iterable[str]) -> None:
-    """Delete runs by id, as MLflow's UI does: they are no longer found, and `mlflow gc` frees their space."""
+    """Delete runs by id, as MLflow's UI does: they disappear from queries, and `mlflow gc` frees their space."""
     client, _ = open_store()
     for run in runs:
         client.delete_run(run)
 
 
 def metrics(run: Run) -> dict[str, float]:
-    """A run's latest metrics under the names that tables use, without the prefix of those that it has once."""
+    """Return a run's latest metrics under the names that tables use, without the prefix of summaries."""
     return {name.removeprefix(SUMMARY): value for name, value in run.data.metrics.items()}
 
 
-def status(run: Run) -> str:
-    """A cell's `fedray.status`."""
-    found = run.data.tags.get("fedray.status", "running")
-    return found if found in RANK else "running"
+def read_status(run: Run) -> Status:
+    """Return the status that a run's tag holds."""
+    return Status.parse(run.data.tags.get("fedray.status"))
 
 
 def outcomes_in(client: MlflowClient, experiment: str, cells: Iterable[str]) -> dict[str, Outcome]:
-    """Cell hash -> outcome, of those of the cells that have one."""
+    """Return cell hash -> outcome of the cells that have one."""
     return {
-        cell: Outcome(status(run), run.data.tags.get("fedray.stopper", ""), metrics(run))
+        cell: Outcome(read_status(run), run.data.tags.get("fedray.stopper", ""), metrics(run))
         for cell, run in best_runs(client, experiment, cells).items()
     }
 
 
 def outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
-    """As `outcomes_in`, before anything is written; empty where there is no store yet. Raises UserError."""
+    """Return `outcomes_in` before anything is written; empty if there is no store yet. Raises UserError."""
     try:
         client, experiment = open_store()
     except StoreNotFound:
@@ -208,26 +206,25 @@ def outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether another attempt may succeed, at a store that has accepted this process before.
+    """Return True if another attempt may succeed, at a store that has accepted this process before.
 
-    It may if the store cannot be reached, is overloaded or locked, or if what stands before it (a proxy, a login
-    service) answers 401, 403 or 404 for a while. If MLflow itself says that a run or an experiment is gone, that stays
-    true.
+    That is so if the store cannot be reached, is overloaded or locked, or if a proxy or login service in front of it
+    answers 401, 403 or 404 for a while. If MLflow itself says that a run or an experiment is gone, that is final.
 
     Args:
-        error: what the attempt raised.
+        error: exception of the attempt.
     """
     if isinstance(error, MlflowException):
         if error.error_code == ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
             return False
         status = error.get_http_status_code()
         return bool(status >= 500 or status in (401, 403, 404, 429))
-    return isinstance(error, OSError)  # of requests, which MLflow leaves as they are for artefacts
+    return isinstance(error, OSError)  # the requests library's errors, which MLflow passes on for artefacts
 
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """What the store refuses for good becomes a UserError; what `is_transient` is raised as it is."""
+    """Turn final refusals of the store into a UserError; transient errors are raised unchanged."""
     try:
         yield
     except MlflowException as error:

@@ -1,9 +1,7 @@
-"""The only writer to MLflow: one parent run per sweep, one child per cell, always with a final status.
+"""The only writer to MLflow: one parent run per sweep, one child run per cell, always with a final status.
 
 A cell's runs are found again by the tag `fedray.cell` (its hash), in whatever sweep they were made. `fedray.status` is
-the truth about a run: running, finished, diverged, stopped (early, by the file's `stop`), pruned (early, by a
-scheduler), failed or interrupted; MLflow's own status is FINISHED for finished, stopped and pruned, FAILED for the
-others.
+the truth about a run (`Status`); MLflow's own status is FINISHED if the run ended as intended, else FAILED.
 
 A store that is unreachable for a while costs nothing: writes queue up in order and are repeated until they arrive.
 Repeating one is harmless, and so is a second driver (with another storage) that logs the same cell at the same time:
@@ -27,27 +25,27 @@ from mlflow.entities import Dataset, DatasetInput, Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 
 from fedray.common.errors import redacted
+from fedray.runs.ending import Ending
+from fedray.runs.status import Status
 from fedray.tracking.location import patience
 from fedray.tracking.outbox import Outbox
 from fedray.tracking.provenance import environment_tags, git_tags
 from fedray.tracking.records import CellRun, Outcome, final_metrics
-from fedray.tracking.store import RANK, SUMMARY, is_transient, open_store, outcomes_in, refusals, runs_of, search
+from fedray.tracking.store import SUMMARY, is_transient, open_store, outcomes_in, refusals, runs_of, search
 
 T = TypeVar("T")
 DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-"""libyaml's where PyYAML was built with it: a configuration takes a tenth of the time."""
+"""libyaml's dumper if PyYAML was built with it, which takes a tenth of the time."""
 
 ONCE = ("seconds_per_round", "seconds_per_round_with_evaluation", "megabytes_down", "megabytes_up", "diverged_round")
-"""What is logged once, at the end, as it is."""
-ENDED = ("finished", "stopped", "pruned")
-"""Statuses of cells that ended as they were meant to."""
+"""Metrics that are logged once, at the end."""
 BATCH = 990
 """Metrics sent in one request; MLflow takes 1000 metrics and tags."""
 
 
 @dataclass(frozen=True)
 class _Opening:
-    """What a cell's run says from its start."""
+    """The contents of a cell's run from its start."""
 
     cell: str
     label: str
@@ -60,8 +58,8 @@ class _Opening:
 class Tracker:
     """Writes one sweep, or one run, from the driver.
 
-    What is written of cells does not wait for a store that is unreachable; `flush`, called now and then, tries again,
-    and `close` waits until all has arrived.
+    Writes about cells do not wait for a store that is unreachable; `flush`, called now and then, retries them, and
+    `close` waits until all have arrived.
 
     Raises:
         Undelivered: in `close`, some writes never arrived.
@@ -77,7 +75,7 @@ class Tracker:
         self._outbox.send(lambda: _refusable(write))
 
     def outcomes(self, cells: Iterable[str]) -> dict[str, Outcome]:
-        """Cell hash -> outcome of the cells that have one, once all that was sent has arrived."""
+        """Return cell hash -> outcome of the cells that have one, once all sent writes have arrived."""
         wanted = list(cells)
         return self._outbox.ask(
             lambda: _refusable(lambda: outcomes_in(self.client, self.experiment, wanted)), self._patience
@@ -91,7 +89,7 @@ class Tracker:
                 self.client.set_terminated(run.info.run_id, "FAILED")
 
     def open_sweep(self, name: str, description: str, cells: Sequence[Mapping[str, Any]]) -> str:
-        """The sweep's parent run, made or found again; `cells` (hash, label, configuration) become its artefact."""
+        """Create or find the sweep's run with `cells` (hash, label, configuration) as artefact, and return its id."""
         tags = {
             "fedray.kind": "sweep",
             "fedray.sweep": name,
@@ -111,18 +109,18 @@ class Tracker:
         return run_id
 
     def list_cells(self, run_id: str, cells: Sequence[Mapping[str, Any]]) -> None:
-        """Write which cells a sweep has, in place of what was written before."""
+        """Replace the list of cells of a sweep."""
         self._outbox.send(lambda: self.client.log_dict(run_id, {"cells": list(cells)}, "cells.json"))
 
-    def close_sweep(self, run_id: str, counts: Mapping[str, int]) -> None:
-        """Final status of the parent: FINISHED when every cell has an outcome, else FAILED."""
+    def close_sweep(self, run_id: str, counts: Mapping[Status, int]) -> None:
+        """Set the final status of the parent: FINISHED if every cell has an outcome, else FAILED."""
         now = _now()
-        whole = not any(counts.get(status) for status in ("failed", "interrupted", "missing"))
+        whole = not any(counts.get(status) for status in (Status.FAILED, Status.INTERRUPTED, Status.MISSING))
 
         def write() -> None:
             # Of equal steps MLflow shows the latest by the clock, which may jump: each call of a sweep has a step.
             step = len(self.client.get_metric_history(run_id, "cells_missing"))
-            metrics = [Metric(f"cells_{k}", counts.get(k, 0), now, step) for k in (*RANK, "missing")]
+            metrics = [Metric(f"cells_{status}", counts.get(status, 0), now, step) for status in Status]
             self.client.log_batch(run_id, metrics)
             self.client.set_terminated(run_id, "FINISHED" if whole else "FAILED")
 
@@ -140,17 +138,17 @@ class Tracker:
         known: bool = True,
         files: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
-        """The cell's run, made or (with `again`) found by its hash. Without `again` the store has to be there.
+        """Create the cell's run or, with `again`, find it by its hash. Without `again` the store must be reachable.
 
         Args:
-            run: is filled.
+            run: filled in.
             cell: the hash.
             label: a readable name.
             config: resolved; becomes parameters and `config.yaml`.
-            tags: what runs are grouped by.
+            tags: for grouping runs.
             parent: id of the sweep's run.
-            again: go on with the cell's run where there is one.
-            known: the store had one when it was looked up. Else one is made at once, without looking first.
+            again: continue the cell's run if there is one.
+            known: the store had a run at the last look; else one is created without looking first.
             files: artefacts of the cell: file name -> content.
         """
         opening = _Opening(cell, label, config, tags, parent, files)
@@ -163,7 +161,7 @@ class Tracker:
         found = self._counting(opening.cell) if known or run.id else []
         if not found:
             self._make(run, opening)
-            found = self._counting(opening.cell)  # a driver with another storage may have made one at the same moment
+            found = self._counting(opening.cell)  # another driver may have created one as well
             if found[0].info.run_id == run.id:
                 return
             self.client.delete_run(run.id)
@@ -177,7 +175,7 @@ class Tracker:
         run.logged = max((metric.step for metric in logged), default=0)
 
     def _counting(self, cell: str) -> list[Run]:
-        """The runs of a cell that are not superseded, the oldest first: every driver takes the same one."""
+        """Return the runs of a cell that are not superseded, the oldest first: every driver takes the same one."""
         counting = f"tags.`fedray.cell` = '{cell}' AND tags.`fedray.status` != 'superseded'"
         found = search(self.client, self.experiment, counting)
         return sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))
@@ -206,7 +204,7 @@ class Tracker:
         whole = {
             "fedray.kind": "cell",
             "fedray.cell": opening.cell,
-            "fedray.status": "running",
+            "fedray.status": str(Status.RUNNING),
             MLFLOW_SOURCE_NAME: f"fedray sweep {tags['fedray.sweep']}" if "fedray.sweep" in tags else "fedray run",
             MLFLOW_SOURCE_TYPE: "LOCAL",
             **tags,
@@ -217,7 +215,7 @@ class Tracker:
         return whole | ({MLFLOW_PARENT_RUN_ID: opening.parent} if opening.parent is not None else {})
 
     def log_rows(self, run: CellRun, rows: Sequence[Mapping[str, float]]) -> None:
-        """Evaluated rounds as metrics with step = round; those that are there already are left out."""
+        """Log evaluated rounds as metrics with step = round; rounds that the store has are left out."""
         run.history += rows
 
         def write() -> None:
@@ -230,30 +228,31 @@ class Tracker:
     def close_cell(
         self,
         run: CellRun,
-        status: str,
-        summary: Mapping[str, Any],
-        message: str = "",
+        ending: Ending,
+        summary: Mapping[str, Any] = MappingProxyType({}),
         written: Callable[[], None] = lambda: None,
         rows: Sequence[Mapping[str, float]] = (),
     ) -> None:
-        """Final metrics, `fedray.status` and MLflow's status of a cell.
+        """Log the final metrics, `fedray.status` and MLflow's status of a cell.
 
         Args:
             run: the cell's run.
-            status: how it ended.
-            summary: of the run, as the engine gives it. What it has under `tables` (name -> column -> values) becomes
-                artefacts, `NAME.csv`.
-            message: why it ended so.
-            written: called once the store has it all.
+            ending: how it ended.
+            summary: of the run, as the engine gives it. Its `tables` (name -> column -> values) become artefacts,
+                `NAME.csv`.
+            written: called once the store has everything.
             rows: evaluated rounds that came with the end, as `log_rows` takes them; they share its requests.
         """
         run.history += rows
-        metrics = final_metrics(run.history) if status in ENDED else {}
+        metrics = final_metrics(run.history) if ending.status.is_success else {}
         metrics |= {name: summary[name] for name in ONCE if name in summary}
+        if ending.diverged_round is not None:
+            metrics["diverged_round"] = ending.diverged_round
         profile: Mapping[str, Any] = summary.get("profile", {})
         metrics |= profile.get("metrics", {})
-        tags = {"fedray.status": status, "fedray.message": redacted(message)[:5000]}
-        tags |= {f"fedray.{key}": summary[key] for key in ("theta_sha256", "state_sha256", "stopper") if key in summary}
+        tags = {"fedray.status": str(ending.status), "fedray.message": redacted(ending.message)[:5000]}
+        tags |= {f"fedray.{key}": summary[key] for key in ("theta_sha256", "state_sha256") if key in summary}
+        tags |= {"fedray.stopper": ending.stopper} if ending.stopper else {}
         # A cell that was stopped early and goes on later is closed twice: the later round is the one that is shown.
         step = int(run.history[-1]["round"]) if run.history else 0
         milliseconds = round(1000 * ((run.ended or time.monotonic()) - run.began))
@@ -269,17 +268,17 @@ class Tracker:
                 self.client.log_dict(run.id, {"rounds": profile["rounds"]}, "profile.json")
             for name, table in summary.get("tables", {}).items():
                 self.client.log_text(run.id, _csv(table), f"{name}.csv")
-            if "traceback" in summary:
-                self.client.log_text(run.id, redacted(summary["traceback"]), "traceback.txt")
+            if ending.traceback:
+                self.client.log_text(run.id, redacted(ending.traceback), "traceback.txt")
             # The store may have been made, or reached, long after the cell was started: MLflow shows how long it took.
             end = run.start + milliseconds if run.new else None
-            self.client.set_terminated(run.id, "FINISHED" if status in ENDED else "FAILED", end)
+            self.client.set_terminated(run.id, "FINISHED" if ending.status.is_success else "FAILED", end)
             written()
 
         self._send(write)
 
     def flush(self) -> None:
-        """Try again what could not be written, if it is time to."""
+        """Retry failed writes, if it is time to."""
         self._outbox.flush()
 
     def close(self) -> None:
@@ -288,14 +287,14 @@ class Tracker:
 
 
 def _new(run: CellRun, rows: Sequence[Mapping[str, float]]) -> Iterator[list[Metric]]:
-    """The metrics of each row that the store does not have."""
+    """Yield the metrics of each row that the store lacks."""
     for row in rows:
         if (step := int(row["round"])) > run.logged:
             yield [Metric(name, value, run.start + step, step) for name, value in row.items() if name != "round"]
 
 
 def _batches(rows: Iterable[list[Metric]]) -> list[list[Metric]]:
-    """What fits into one request each; a row is written whole or not at all."""
+    """Return batches of rows that fit into one request each; a row is never split."""
     batches: list[list[Metric]] = []
     for row in rows:
         if not batches or len(batches[-1]) + len(row) > BATCH:
@@ -310,14 +309,14 @@ def _refusable(write: Callable[[], T]) -> T:
 
 
 def _dataset(options: Mapping[str, Any]) -> Dataset:
-    """What MLflow's column `Dataset` shows: the name, and a digest and the text of the options."""
+    """Return the entry of MLflow's column `Dataset`: the name, a digest and the text of the options."""
     text = json.dumps(options, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return Dataset(name=str(options["name"]), digest=digest, source_type="fedray", source=text)
 
 
 def _csv(table: Mapping[str, Sequence[float]]) -> str:
-    """Columns as CSV; whole numbers without a point."""
+    """Return columns as CSV; whole numbers have no decimal point."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(table)
@@ -326,7 +325,7 @@ def _csv(table: Mapping[str, Sequence[float]]) -> str:
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested configuration -> dotted names and strings; long values by digest (MLflow bounds a parameter's length)."""
+    """Flatten a configuration to dotted names and strings; long values become digests (MLflow limits their length)."""
     result: dict[str, str] = {}
     for key, value in nested.items():
         if isinstance(value, Mapping):

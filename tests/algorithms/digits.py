@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from fedray.algorithms import algorithm as method
-from fedray.config import RunConfig
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.state import State
+from tests import small
 
 SIZES = (20, 35, 50, 65, 75, 85)
 TRAINING = {
@@ -63,20 +63,16 @@ def problem(
     """The problem of one algorithm; `training` overrides TRAINING. per_round: default 3, or everyone who is needed."""
     if per_round is None:
         per_round = len(sizes) if method(algorithm).needs_everyone else 3
-    config = RunConfig.parse(
-        {
-            "seed": seed,
-            "data": "digits",
-            "partition": "natural",
-            "clients": {"total": len(sizes), "per_round": per_round, **(clients or {})},
-            "model": model or {"name": "mlp", "hidden": [16]},
-            "algorithm": algorithm,
-            "training": {**TRAINING, **training},
-            "evaluation": {"every": 100},
-            "runtime": {"backend": "inline"},
-        }
+    return small.problem(
+        algorithm,
+        {"total": len(sizes), "per_round": per_round, **(clients or {})},
+        model or 16,
+        "natural",
+        arrays=data(sizes),
+        seed=seed,
+        training={**TRAINING, **training},
+        evaluation={"every": 100, "last": 1},
     )
-    return Problem.build(config, data(sizes))
 
 
 def states(algorithm: str | Mapping[str, Any], **options: Any) -> Iterator[State]:
@@ -84,7 +80,7 @@ def states(algorithm: str | Mapping[str, Any], **options: Any) -> Iterator[State
     simulation = Simulation(problem(algorithm, **options), InlineBackend())
     while not simulation.done:
         simulation.step()
-        yield simulation.state()
+        yield simulation.state
 
 
 @cache

@@ -103,7 +103,7 @@ def problem(case: Case) -> Problem:
             "model": case.model or {"name": "tests.algorithms.quadratic:Quadratic", "start": list(case.start)},
             "algorithm": dict(case.algorithm),
             "training": {**TRAINING, "rounds": len(case.rounds), **case.training},
-            "evaluation": {"every": 100},
+            "evaluation": {"every": 100, "last": 1},
             "runtime": {"backend": "inline"},
         }
     )
@@ -113,7 +113,7 @@ def problem(case: Case) -> Problem:
 def check(case: Case, tolerance: float = 1e-6) -> None:
     """Run the case's rounds in the engine and compare every number it lists."""
     simulation = Simulation(problem(case), InlineBackend())
-    state = simulation.state()
+    state = simulation.state
     simulation.restore(
         replace(
             state,
@@ -127,7 +127,7 @@ def check(case: Case, tolerance: float = 1e-6) -> None:
     for t, expected in enumerate(case.rounds):
         simulation.step()
         for name, value in expected.items():
-            found = look_up(simulation.state(), name)
+            found = look_up(simulation.state, name)
             assert torch.allclose(found, _vector(value), rtol=tolerance, atol=tolerance), (
                 f"round {t}: {name} is {found.tolist()}, the derivation says {list(value)}"
             )

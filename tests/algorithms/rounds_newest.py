@@ -1,5 +1,5 @@
 """Hand-derived rounds of FedGloSS, FedSWA, FedMoSWA, FedWMSAM, FedNSAM and Scaffnew; samples are moved so that
-norms are 5.
+norms are 5. FedExP and FedDisco: FedAvg on the two quadratics, u0 = (-1.5, 2), u1 = (2.5, -0.25).
 """
 
 from math import sqrt
@@ -122,7 +122,7 @@ def fednsam() -> Case:
 @derived
 def fednsam_of_the_momentum() -> Case:
     """γ = ½, ρ = 5, m = (6, -8), s = (3, -4), e = -5 (0.6, -0.8) takes it to 0: g = (2, -2) and (-6, 5), U = (1,
-    -0.75); m = (3, -4) + U; with the code's memory m = 1.5 U.
+    -0.75); m = (3, -4) + U.
     """
     return Case(
         {"name": "fednsam", "gamma": 0.5, "rho": 5.0, "perturbation": "momentum"},
@@ -134,11 +134,15 @@ def fednsam_of_the_momentum() -> Case:
 
 @derived
 def fednsam_of_one_round() -> Case:
-    """As `fednsam_of_the_momentum`."""
+    """γ = ½, ρ = 5. First round, m = 0: g = (2, -2) and (-6, 5), U = (1, -0.75) = m = x. Second: e = -5 (0.8, -0.6)
+    takes s = 1.5 x to (-2.5, 1.875), g = (-0.5, -0.125) and (-11, 6.875), U = (2.875, -1.6875); m = 1.5 U, x + m.
+    """
     return Case(
         {"name": "fednsam", "gamma": 0.5, "rho": 5.0, "perturbation": "momentum", "memory": "last"},
-        [{"theta": (1.5, -1.125), "server.m": (1.5, -1.125)}],
-        server={"m": (6, -8)},
+        [
+            {"theta": (1, -0.75), "server.m": (1, -0.75)},
+            {"theta": (5.3125, -3.28125), "server.m": (4.3125, -2.53125)},
+        ],
         **NESTEROV,
     )
 
@@ -183,3 +187,27 @@ def scaffnew_of_fixed_steps() -> Case:
             },
         ],
     )
+
+
+@derived
+def fedexp() -> Case:
+    """U = (0.5, 0.875), ||U||² = 1.015625; the mean of ||u||² is (6.25 + 6.3125)/2 = 6.28125. With ε = 0.484375 the
+    factor is 6.28125/(2 · 1.5) = 2.09375, x = 2.09375 U.
+    """
+    return Case({"name": "fedexp", "epsilon": 0.484375}, [{"theta": (1.046875, 1.83203125)}])
+
+
+@derived
+def fedexp_over_the_cohort() -> Case:
+    """As `fedexp`, M = 2: with ε = 0.2421875 the same."""
+    return Case(
+        {"name": "fedexp", "epsilon": 0.2421875, "epsilon_scale": "cohort"}, [{"theta": (1.046875, 1.83203125)}]
+    )
+
+
+@derived
+def feddisco() -> Case:
+    """Both clients hold label 0 alone, of two classes: d = ½ + ½ in l1. p = (1/3, 2/3); with a = 1/6, b = ½
+    p - a d + b = (2/3, 1), π = (2/5, 3/5): x = (2 u0 + 3 u1)/5 = (0.9, 0.65).
+    """
+    return Case({"name": "feddisco", "a": 1 / 6, "b": 0.5, "metric": "l1"}, [{"theta": (0.9, 0.65)}])

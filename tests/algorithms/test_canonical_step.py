@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedray.engine.local_training import batches
+from fedray.engine.local_training import draw_batches
 from fedray.sections import Training
 from tests.algorithms.quadratic import Case, check
 
@@ -177,19 +177,19 @@ def test_last_batch_is_a_mean_of_what_is_left() -> None:
 def test_batches(options: dict[str, Any], sizes: list[int]) -> None:
     """Ten samples: every epoch is a permutation, cut in order; `steps` knows the number beforehand."""
     training = Training(**options)
-    drawn = list(batches(training, 10, seed=1, round=2, client=3))
+    drawn = list(draw_batches(training, 10, seed=1, round=2, client=3))
     assert [len(batch) for batch in drawn] == sizes
     assert training.steps(10) == len(sizes)
     epoch = np.concatenate(drawn)[:10] if sum(sizes) >= 10 else np.concatenate(drawn)
     assert len(set(epoch)) == len(epoch)
-    again = np.concatenate(list(batches(training, 10, seed=1, round=2, client=3)))
+    again = np.concatenate(list(draw_batches(training, 10, seed=1, round=2, client=3)))
     assert np.array_equal(np.concatenate(drawn), again)
 
 
 def test_order_depends_on_seed_round_and_client_only() -> None:
     training = Training(batch_size="full", local_epochs=2)
-    first, second = (tuple(batch) for batch in batches(training, 20, 0, 0, 0))
-    others = [tuple(next(batches(training, 20, *key))) for key in ((1, 0, 0), (0, 1, 0), (0, 0, 1))]
+    first, second = (tuple(batch) for batch in draw_batches(training, 20, 0, 0, 0))
+    others = [tuple(next(draw_batches(training, 20, *key))) for key in ((1, 0, 0), (0, 1, 0), (0, 0, 1))]
     assert len({first, second, *others}) == 5
     ordered = Training(batch_size=3, local_epochs=1, shuffle=False)
-    assert np.array_equal(np.concatenate(list(batches(ordered, 20, 0, 0, 0))), np.arange(20))
+    assert np.array_equal(np.concatenate(list(draw_batches(ordered, 20, 0, 0, 0))), np.arange(20))

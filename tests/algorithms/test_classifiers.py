@@ -1,4 +1,4 @@
-"""Methods about the classifier: the simplex, Φ, what they reduce to, what never moves, what never leaves the client."""
+"""Methods about the classifier: the simplex, Φ, what never moves or leaves the client, what their models answer."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedray.algorithms import algorithm
-from fedray.algorithms.base import Algorithm, Client, Uploads
+from fedray.algorithms.base import Client, Uploads
 from fedray.algorithms.fedgela import FedGELA, simplex_etf
 from fedray.algorithms.heads import FedRep, FedRod
 from fedray.algorithms.linear_head import Q, Unbiased, phi
@@ -20,14 +20,14 @@ from fedray.common.errors import Diverged
 from fedray.common.vectors import Vectors
 from fedray.datasets.arrays import Digits
 from fedray.engine.backend import InlineBackend
-from fedray.engine.local_training import train_client
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
+from fedray.engine.state import State
 from fedray.engine.worker import Worker
-from tests.algorithms.clients import arguments
-from tests.algorithms.digits import final, problem, states
+from fedray.models.network import Layout
+from tests.algorithms.digits import data, final, problem, states
 from tests.algorithms.test_parts_and_taps import client
 from tests.algorithms.test_reductions import close
 
@@ -68,14 +68,14 @@ def test_a_simplex(classes: int, width: int) -> None:
 @pytest.mark.parametrize("name", ["fedgela", "fedge"])
 def test_the_classifier_is_the_simplex_from_first_to_last(name: str) -> None:
     """√E_W times the simplex and no bias, another one for another seed; nothing moves it, weight decay included."""
-    first = problem({"name": name, "scale_w": 25.0}).network("cpu").initial
+    first = problem({"name": name, "scale_w": 25.0}).build_network("cpu").initial
     weight = first[HEAD][:160].view(10, 16) / 5
     assert torch.allclose(weight @ weight.T, GRAM, rtol=0, atol=1e-6)
     assert not first[HEAD][160:].any()
     last = final({"name": name, "scale_w": 25.0}).theta
     assert torch.equal(last[HEAD], first[HEAD])
     assert not torch.equal(last[: HEAD.start], first[: HEAD.start])
-    other = problem({"name": name, "scale_w": 25.0}, seed=1).network("cpu").initial
+    other = problem({"name": name, "scale_w": 25.0}, seed=1).build_network("cpu").initial
     assert not torch.allclose(other[HEAD], first[HEAD], atol=1e-2)
 
 
@@ -114,93 +114,18 @@ def test_phi_averages_to_one_where_all_clients_together_are_balanced() -> None:
     assert torch.allclose(average, torch.tensor([11, 13, 12]) / 12, atol=1e-6)
 
 
-class NoBias(Unbiased):
-    """FedAvg whose head has no bias."""
-
-    name = "no_bias"
-
-
-class Alternating(Algorithm):
-    """FedAvg whose clients take the head's gradient for the first epochs, then the body's for one."""
-
-    name = "alternating"
-
-    def direction(self, c: Client) -> Tensor:
-        return c.grad(c.theta, part="body" if c.epoch == c.epochs - 1 else "head")
-
-
-class SharedHead(FedRep):
-    """FedRep whose head is averaged like the body."""
-
-    name = "shared_head"
-    shares = "all"
-    keeps = "none"
-
-
-PLAIN = {"momentum": 0, "weight_decay": 0}
-REDUCTIONS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
-    "fedrs_alpha1": ({"name": "fedrs", "alpha": 1}, {"name": "tests.algorithms.test_classifiers:NoBias"}, {}),
-    "fedrs_soft_alpha1": (
-        {"name": "fedrs", "alpha": 1, "soft": True},
-        {"name": "tests.algorithms.test_classifiers:NoBias"},
-        {},
-    ),
-    "fedlc_tau0": ({"name": "fedlc", "tau": 0}, {"name": "fedavg"}, {}),
-    "fedrep_shared_head": (
-        {"name": "tests.algorithms.test_classifiers:SharedHead"},
-        {"name": "tests.algorithms.test_classifiers:Alternating"},
-        {**PLAIN, "local_epochs": 3},
-    ),
-    "fedrep_without_head_epochs": ({"name": "fedrep", "body_epochs": 2}, {"name": "fedbabu"}, {}),
-}
-
-
-@pytest.mark.parametrize("name", REDUCTIONS)
-def test_reduction(name: str) -> None:
-    """Bit for bit."""
-    left, right, options = REDUCTIONS[name]
-    assert torch.equal(final(left, **options).theta, final(right, **options).theta)
-
-
 @pytest.mark.parametrize(
     ("name", "same"),
     [
         ("fedlc", "fedavg"),
         ("fedrod", "fedavg"),
         ("fedgela", "fedge"),
-        ("fedavg-la", "tests.algorithms.test_classifiers:NoBias"),
+        ("fedavg-la", "tests.algorithms.test_reductions:NoBias"),
     ],
 )
 def test_equal_counts(name: str, same: str) -> None:
     """Where every client has as much of each class, margins and priors cancel in the softmax and Φ is 1."""
     assert close(on_balanced(name), on_balanced(same), 1e-5)
-
-
-FEW = (8, 9, 10, 11, 12, 13)
-GELA = {"name": "fedgela", "scale_w": 9.0}
-
-
-@pytest.mark.parametrize(
-    ("left", "right"),
-    [
-        ({"name": "fedrs"}, {"name": "tests.algorithms.test_classifiers:NoBias"}),
-        ({"name": "fedrs", "soft": True}, {"name": "fedrs"}),
-        ({"name": "fedlc"}, {"name": "fedavg"}),
-        ({"name": "fedrod"}, {"name": "fedavg"}),
-        ({**GELA, "name": "fedge"}, GELA),
-        ({**GELA, "scale_w": 16.0}, GELA),
-        ({**GELA, "phi": "exp"}, GELA),
-        ({**GELA, "phi": "sqrt"}, GELA),
-        ({**GELA, "softmax": "present"}, GELA),
-        ({"name": "fedavg-la"}, {"name": "tests.algorithms.test_classifiers:NoBias"}),
-        ({"name": "fedrep"}, {"name": "fedbabu"}),
-        ({"name": "fedbabu"}, {"name": "fedavg"}),
-        ({"name": "tests.algorithms.test_classifiers:NoBias"}, {"name": "fedavg"}),
-    ],
-)
-def test_a_method_switched_on_differs(left: Mapping[str, Any], right: Mapping[str, Any]) -> None:
-    """On clients that lack classes: without this a reduction could hold because an option is never read."""
-    assert not close(final(left, sizes=FEW).theta, final(right, sizes=FEW).theta, 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +156,7 @@ def test_rows_of_absent_classes(method: Mapping[str, Any], still: bool) -> None:
 @pytest.mark.parametrize("name", ["fedbabu", "fedrep"])
 def test_the_global_head_never_moves(name: str) -> None:
     """From the initialisation to the end, and FedRep's own heads do."""
-    first = problem(name).network("cpu").initial
+    first = problem(name).build_network("cpu").initial
     for state in states(name):
         assert torch.equal(state.theta[HEAD], first[HEAD])
         assert not torch.equal(state.theta[: HEAD.start], first[: HEAD.start])
@@ -302,57 +227,143 @@ class Leaking(PoisonedRep):
     keeps: ClassVar[Any] = "head"
 
 
-POISONED = [("PoisonedRep", "fedrep"), ("PoisonedRod", "fedrod"), ("PoisonedGELA", "fedgela")]
-COHORTS = {"rounds": 3, "clients": {"cohorts": [[0, 2, 4], [1, 3, 5], [0, 1, 4]]}}
-
-
-@pytest.mark.parametrize(("kind", "same"), POISONED)
-def test_what_is_personal_never_leaves(kind: str, same: str) -> None:
-    """A client's own part is a thousand after round 1: the global model is the one without it, bit for bit."""
-    spoilt, whole = final(f"tests.algorithms.test_classifiers:{kind}", **COHORTS), final(same, **COHORTS)
-    assert torch.equal(spoilt.theta, whole.theta)
-    assert len(spoilt.clients) == (0 if same == "fedgela" else 6)
-    for i, kept in spoilt.clients.items():
-        for name, vector in kept.items():
-            assert bool((vector == POISON).all()) if i == 2 else torch.equal(vector, whole.clients[i][name])
-
-
-def test_a_leak_would_be_seen() -> None:
-    """The same with the head among what is sent."""
-    leaked = final("tests.algorithms.test_classifiers:Leaking", **COHORTS).theta
-    assert bool((leaked[HEAD].abs() > POISON / 10).all())
-
-
 @pytest.mark.parametrize("kind", ["PoisonedRep", "PoisonedRod", "PoisonedGELA", "Leaking"])
 def test_a_personal_part_that_is_no_number_stays_out_of_every_upload(kind: str) -> None:
     """0 x NaN would be NaN: what is personal is cut off, not masked."""
     built = problem(f"tests.algorithms.test_classifiers:{kind}")
     method = built.config.algorithm.model_copy(update={"poison": torch.nan})
     worker = Worker(built)
-    c, uploads = train_client(
-        *arguments(
-            worker,
-            Broadcast(0, 0.1, worker.network.initial, torch.zeros(0), Vectors(), 1),
-            ClientTask(2, 1.0, Vectors()),
-            algorithm=method,
-        )
+    c, uploads = replace(worker.trainer, algorithm=method).train(
+        Broadcast(round=0, lr=0.1, theta=worker.network.initial, buffers=torch.zeros(0), message=Vectors(), cohort=1),
+        ClientTask(2, 1.0, Vectors()),
     )
     assert kind == "PoisonedGELA" or all(vector.isnan().all() for vector in c.state.values())
     assert bool(c.state) == (kind != "PoisonedGELA")
     assert all(bool(sent.vector.isfinite().all()) for sent in uploads.values()) == (kind != "Leaking")
 
 
-@pytest.mark.parametrize("name", ["fedrep", "fedrod"])
+@pytest.mark.parametrize("name", ["fedrep", "fedrod", "local-only", "fedproto"])
 def test_a_client_with_a_spoilt_part_harms_nobody_else_and_is_named(name: str) -> None:
     """NaN between rounds 1 and 2: rounds without the client are those of the run without NaN; with it, it is named."""
     cohorts = {"rounds": 9, "clients": {"cohorts": [[0, 2], [1, 3], [0, 2], *[[0]] * 6]}}
     running = Simulation(problem(name, **cohorts), InlineBackend())
     running.step()
-    state = running.state()
+    state = running.state
     spoilt = Vectors({part: torch.full_like(v, torch.nan) for part, v in state.clients[2].items()})
     running.restore(replace(state, clients=state.clients | {2: spoilt}))
     running.step()
     *_, whole = islice(states(name, **cohorts), 2)
-    assert torch.equal(running.state().theta, whole.theta)
+    found = running.state
+    for left, right in ((found.server, whole.server), *((found.clients[i], whole.clients[i]) for i in (0, 1, 3))):
+        assert all(torch.equal(vector, right[part]) for part, vector in left.items())
+    assert torch.equal(found.theta, whole.theta)
     with pytest.raises(Diverged, match="diverged in round 3, client 2"):
         running.step()
+    assert running.state.sha256() == found.sha256()
+
+
+BODY_END = 64 * 16 + 16
+"""Where the head's entries of theta begin in the digits problem."""
+
+
+def evaluated(name: Any, **training: Any) -> tuple[Problem, State, dict[str, float]]:
+    """A run in which nothing is drawn after the initialisation, and its last row with personal accuracies."""
+    built = problem(name, shuffle=False, batch_size="full", rounds=2, **training)
+    settings = built.config.resolved()
+    settings["evaluation"] |= {"personal": {"epochs": 0, "split": "share"}}
+    built = Problem.build(built.config.parse(settings), data())
+    result = run(built, InlineBackend())
+    return built, result.state, result.history[-1]
+
+
+def by_hand(name: Any, logits: Any, trained: bool) -> None:
+    """personal_accuracy against the mean over clients of what `logits(features, W, b, counts, kept)` gets right.
+
+    trained: of the model after a round's training from the state, else of the global model with the client's own part.
+    """
+    built, state, row = evaluated(name)
+    worker, config = Worker(built), built.config
+    tests = built.tests
+    assert tests is not None
+    accuracies = []
+    for i in range(6):
+        kept = state.clients.get(i, Vectors())
+        theta = state.theta
+        if trained:
+            there = Broadcast(
+                round=1,
+                lr=config.training.lr * config.training.lr_decay,
+                theta=theta,
+                buffers=state.buffers,
+                message=Vectors(),
+                cohort=6,
+            )
+            c, _ = worker.trainer.train(there, ClientTask(i, 1 / 6, kept))
+            theta, kept = c.theta, c.state
+        elif "own" in kept:
+            theta = torch.cat([theta[:BODY_END], kept["own"]])
+        x, y = worker.test_samples.batch(tests[i])
+        one, _, weight, bias = worker.network.layout.views(theta).values()
+        h = torch.relu(x.flatten(1) @ one.T + worker.network.layout.views(theta)["1.bias"])
+        n = torch.bincount(torch.from_numpy(built.data.y_train[built.shards[i]]), minlength=10).float()
+        accuracies.append(float((logits(h, weight, bias, n, kept).argmax(1) == y).float().mean()))
+    assert row["personal_accuracy"] == pytest.approx(100 * float(np.mean(accuracies)), abs=1e-3)
+    assert len(set(accuracies)) > 1
+
+
+def test_personal_accuracy_of_fedgela() -> None:
+    """Φ_k W h/||h||, the body trained for a round on the client."""
+    by_hand(
+        {"name": "fedgela", "scale_w": 9.0},
+        lambda h, w, b, n, kept: (10 * n / n.sum()) * (h / h.norm(dim=1, keepdim=True) @ w.T),
+        trained=True,
+    )
+
+
+def test_personal_accuracy_of_fedgela_over_present_classes() -> None:
+    by_hand(
+        {"name": "fedgela", "scale_w": 9.0, "softmax": "present"},
+        lambda h, w, b, n, kept: torch.where(
+            n > 0, (10 * n / n.sum()) * (h / h.norm(dim=1, keepdim=True) @ w.T), -torch.inf
+        ),
+        trained=True,
+    )
+
+
+def test_personal_accuracy_of_la() -> None:
+    by_hand("fedavg-la", lambda h, w, b, n, kept: (10 * n / n.sum()) * (h @ w.T), trained=True)
+
+
+def test_personal_accuracy_of_fedrod() -> None:
+    """Both heads."""
+    by_hand(
+        "fedrod", lambda h, w, b, n, kept: h @ w.T + b + h @ kept["head"][:, :16].T + kept["head"][:, 16], trained=True
+    )
+
+
+def test_personal_accuracy_of_fedrep() -> None:
+    """The client's own head on the present body, without fine-tuning (0 epochs)."""
+    by_hand("fedrep", lambda h, w, b, n, kept: h @ w.T + b, trained=False)
+
+
+def test_the_generic_model_of_fedgela_is_unscaled() -> None:
+    """W h/||h||: accuracy and loss."""
+    built, state, row = evaluated({"name": "fedgela", "scale_w": 9.0})
+    worker = Worker(built)
+    x, y = worker.test_samples.batch(np.arange(len(worker.test_samples)))
+    views = worker.network.layout.views(state.theta)
+    h = torch.relu(x.flatten(1) @ views["1.weight"].T + views["1.bias"])
+    z = h / h.norm(dim=1, keepdim=True) @ views["3.weight"].T
+    accuracy = 100 * float((z.argmax(1) == y).float().mean())
+    assert row["generic_accuracy"] == row["test_accuracy"] == pytest.approx(accuracy)
+    assert row["test_loss"] == pytest.approx(float(nn.functional.cross_entropy(z, y)), rel=1e-4)
+
+
+def test_a_head_without_a_bias_of_its_own() -> None:
+    """Nothing to put to 0: the weight is found, the initial model stays."""
+    layout = Layout(("body", "head"), ((3, 2), (2, 3)), frozenset({"head"}))
+    theta = torch.arange(12.0)
+    method = Unbiased()
+    assert method.weight(layout) == "head"
+    assert torch.equal(method.initial(theta, layout), theta)
+    assert Simulation(problem("fedrs"), InlineBackend()).state.theta[-10:].tolist() == [0] * 10

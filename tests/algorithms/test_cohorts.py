@@ -7,64 +7,56 @@ import pytest
 import torch
 
 from fedray.common.errors import Diverged
-from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.exact_sum import NotSummable
 from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.problem import Problem
-from fedray.engine.sampling import cohort_weights
+from fedray.engine.sampling import weigh_cohort
 from fedray.engine.simulation import Simulation
 from fedray.partitions.shards import Shards
+from tests import small
 from tests.algorithms.digits import data, final, problem
 
 
 def simulation(sizes: tuple[int, ...] = (1,) * 40, per_round: int | float = 8, **clients: Any) -> Simulation:
     """A run whose cohorts are looked at; client i has sizes[i] samples."""
-    config = {
-        "data": "digits",
-        "partition": "natural",
-        "model": {"name": "mlp", "hidden": []},
-        "algorithm": "fedavg",
-        "clients": {"total": len(sizes), "per_round": per_round, **clients},
-        "runtime": {"backend": "inline"},
-    }
-    whole = data()
+    config = small.config(clients={"total": len(sizes), "per_round": per_round, **clients}, partition="natural")
     shards = Shards.from_owner(np.repeat(np.arange(len(sizes)), sizes), len(sizes))
-    return Simulation(Problem(RunConfig.parse(config), whole, shards), InlineBackend())
+    return Simulation(Problem(config, data(), shards), InlineBackend())
 
 
 def test_fixed_cohorts() -> None:
     """Exactly M different clients, ascending; every round another draw; everyone gets their turn; repeatable."""
     running = simulation()
-    drawn = [running.cohort(t) for t in range(60)]
+    drawn = [running.draw_cohort(t) for t in range(60)]
     assert all(len(c) == 8 and len(set(c)) == 8 and list(c) == sorted(c) for c in drawn)
     assert len({tuple(c) for c in drawn}) == 60
     assert set(np.concatenate(drawn)) == set(range(40))
-    assert all(np.array_equal(c, simulation().cohort(t)) for t, c in enumerate(drawn[:5]))
-    counts = np.bincount(np.concatenate([running.cohort(t) for t in range(500)]), minlength=40)
+    assert all(np.array_equal(c, simulation().draw_cohort(t)) for t, c in enumerate(drawn[:5]))
+    counts = np.bincount(np.concatenate([running.draw_cohort(t) for t in range(500)]), minlength=40)
     assert abs(counts - 100).max() < 5 * np.sqrt(500 * 0.2 * 0.8)  # binomial(500, 8/40)
 
 
 @pytest.mark.parametrize(("per_round", "size"), [(0.2, 8), (0.01, 1), (1.0, 40), (40, 40), (0.3, 12)])
 def test_a_fraction_is_a_number_of_clients(per_round: float, size: int) -> None:
     """max(floor(fraction x 40), 1)."""
-    assert len(simulation(per_round=per_round).cohort(0)) == size
+    assert len(simulation(per_round=per_round).draw_cohort(0)) == size
 
 
 def test_bernoulli_cohorts() -> None:
     """M varies: binomial(40, 0.2) has mean 8 and variance 6.4; each client is equally likely; none is empty."""
     running = simulation(sampling="bernoulli")
-    sizes = np.array([len(running.cohort(t)) for t in range(600)])
+    sizes = np.array([len(running.draw_cohort(t)) for t in range(600)])
     assert abs(sizes.mean() - 8) < 5 * np.sqrt(6.4 / 600)
     assert 5 < sizes.var() < 8
     few = simulation((1,) * 5, 0.05, sampling="bernoulli")
-    rare = [few.cohort(t) for t in range(200)]
+    rare = [few.draw_cohort(t) for t in range(200)]
     assert min(len(c) for c in rare) == 1  # (0.95)^5 = 77 % of the draws are empty and repeated
     assert set(np.concatenate(rare)) == set(range(5))
     # Two or more are (1 - 0.95^5 - 5 · 0.05 · 0.95^4) / (1 - 0.95^5) = 10 % of the others: 20, deviation 4.2.
     assert abs(sum(len(c) > 1 for c in rare) - 20) < 5 * 4.2
     tenth = simulation(per_round=4, sampling="bernoulli")  # a number of clients: probability 4/40
-    assert abs(np.mean([len(tenth.cohort(t)) for t in range(600)]) - 4) < 5 * np.sqrt(3.6 / 600)
+    assert abs(np.mean([len(tenth.draw_cohort(t)) for t in range(600)]) - 4) < 5 * np.sqrt(3.6 / 600)
 
 
 def test_listed_cohorts_are_followed() -> None:
@@ -73,13 +65,13 @@ def test_listed_cohorts_are_followed() -> None:
     running = Simulation(chosen, InlineBackend())
     seen: set[int] = set()
     for t, expected in enumerate(cohorts):
-        assert list(running.cohort(t)) == sorted(expected)
+        assert list(running.draw_cohort(t)) == sorted(expected)
         running.step()
         seen |= set(expected)
-        assert set(running.state().clients) == seen
-        assert all(running.state().active[i] == t + 1 for i in expected)
+        assert set(running.state.clients) == seen
+        assert all(running.state.active[i] == t + 1 for i in expected)
     assert torch.equal(
-        running.state().theta, final("scaffold", rounds=3, clients={"cohorts": [[1, 3], [0], [2, 4, 5]]}).theta
+        running.state.theta, final("scaffold", rounds=3, clients={"cohorts": [[1, 3], [0], [2, 4, 5]]}).theta
     )
 
 
@@ -87,20 +79,20 @@ def test_empty_clients_take_no_part() -> None:
     """Clients 0 and 2 have nothing: they are never drawn, and a round of them alone is drawn again."""
     sizes = (0, 3, 0, 4, 5)
     running = simulation(sizes, 2)
-    drawn = [running.cohort(t) for t in range(50)]
+    drawn = [running.draw_cohort(t) for t in range(50)]
     assert set(np.concatenate(drawn)) == {1, 3, 4}
     assert min(len(c) for c in drawn) == 1
-    assert list(simulation(sizes, 2, cohorts=[[2, 3]] * 100).cohort(0)) == [3]
+    assert list(simulation(sizes, 2, cohorts=[[2, 3]] * 100).draw_cohort(0)) == [3]
     with pytest.raises(Diverged, match="empty"):
-        simulation(sizes, 2, cohorts=[[0, 2]] * 100).cohort(0)
+        simulation(sizes, 2, cohorts=[[0, 2]] * 100).draw_cohort(0)
 
 
 def test_weights() -> None:
     """Uniform 1/M; by samples n_i / Σ_cohort n_j."""
     cohort = np.array([1, 3])
     dealt, uniform = problem("fedavg"), problem("fedavg", aggregation="uniform")
-    assert cohort_weights(uniform.config, uniform.shards.sizes, cohort) == {1: 0.5, 3: 0.5}
-    assert cohort_weights(dealt.config, dealt.shards.sizes, cohort) == {1: 35 / 100, 3: 65 / 100}
+    for given, expected in ((uniform, {1: 0.5, 3: 0.5}), (dealt, {1: 35 / 100, 3: 65 / 100})):
+        assert weigh_cohort(given.config, given.shards.sizes, cohort, pytest.fail) == expected  # no labels are counted
 
 
 class Failing(InlineBackend):
@@ -124,17 +116,17 @@ def test_a_round_that_fails_changes_nothing(error: Exception | None) -> None:
     running = Simulation(problem("fedtoga"), Failing(error))
     running.step()
     running.step()
-    before = running.state().sha256()
+    before = running.state.sha256()
     with pytest.raises(RuntimeError if error else Diverged) as raised:
         running.step()
     if not error:
         assert (raised.value.round, raised.value.client) == (3, 4)
-    assert running.state().sha256() == before
+    assert running.state.sha256() == before
     again = Simulation(problem("fedtoga"), InlineBackend())
-    again.restore(running.state())
+    again.restore(running.state)
     while not again.done:
         again.step()
-    assert again.state().sha256() == final("fedtoga").sha256()
+    assert again.state.sha256() == final("fedtoga").sha256()
 
 
 def test_divergence_is_found_in_its_round() -> None:

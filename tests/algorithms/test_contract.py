@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedray.algorithms.base import Algorithm, Client, PerClient, Received, Server, Uploads, Vectors
 from fedray.engine.backend import InlineBackend
 from fedray.engine.simulation import Simulation
-from fedray.models import model_spec
+from fedray.models import make_model_spec
 from fedray.models.network import Network
 from tests.algorithms.digits import final, problem, states
 
@@ -88,7 +88,7 @@ def test_batches_before_the_first_step_change_nothing() -> None:
     for running in runs:
         while not running.done:
             running.step()
-    left, right = (running.state() for running in runs)
+    left, right = (running.state for running in runs)
     assert torch.equal(left.theta, right.theta)
     assert torch.equal(left.buffers, right.buffers)
     assert left.history[-1]["train_loss"] == right.history[-1]["train_loss"]
@@ -202,38 +202,26 @@ def test_first_activity_and_a_reply_for_each_client() -> None:
     assert told == {0: [2020.0] * 2, 1: [1035.0] * 2, 2: [1050.0] * 2, 4: [2075.0] * 2}
 
 
-class HeadShared(Algorithm):
-    """The head is averaged, the body stays."""
-
-    shares, keeps, personal, generic = "head", "body", "kept", False
-
-
-class NormKept(Algorithm):
-    """Normalisation layers stay, everything else is averaged."""
-
-    shares, keeps, personal, generic = "not_norm", "norm", "kept", False
-
-
 class NormShared(Algorithm):
-    """The other way round."""
+    """FedBN the other way round: normalisation layers are averaged, everything else stays."""
 
     shares, keeps, personal, generic = "norm", "not_norm", "kept", False
 
 
-@pytest.mark.parametrize("name", ["HeadShared", "NormKept", "NormShared"])
+@pytest.mark.parametrize("name", ["fedper", "lg-fedavg", "fedbn", "tests.algorithms.test_contract:NormShared"])
 def test_one_round_divides_a_client_between_server_and_client(name: str) -> None:
     """One client, one round, model Normalised: what it keeps is its own model's part, the server has the rest."""
     options: dict[str, Any] = {**NORMALISED, "rounds": 1, "clients": {"cohorts": [[3]]}}
-    whole, found = final("fedavg", **options), final(f"tests.algorithms.test_contract:{name}", **options)
-    network = problem(f"tests.algorithms.test_contract:{name}", **NORMALISED).network("cpu")
-    method = problem(f"tests.algorithms.test_contract:{name}", **NORMALISED).config.algorithm
+    whole, found = final("fedavg", **options), final(name, **options)
+    built = problem(name, **NORMALISED)
+    network, method = built.build_network("cpu"), built.config.algorithm
     own, shared = network.index(method.keeps), network.index(method.shares)
     assert sorted([*own.tolist(), *shared.tolist()]) == list(range(network.layout.size))
     alone = final("local-only", **options).clients[3]
     assert torch.equal(found.clients[3].own, alone.own[own])
     assert torch.equal(found.theta[own], network.initial[own])
     assert torch.equal(found.theta[shared], whole.theta[shared])
-    if name == "NormShared":  # BatchNorm is of the body and of "norm"
+    if method.keeps in ("head", "not_norm"):  # BatchNorm is of the body and of "norm"
         assert torch.equal(found.buffers, whole.buffers)
         assert "own_buffers" not in found.clients[3]
     else:
@@ -253,7 +241,7 @@ def test_norms_of_resnets(norm: str) -> None:
     assert sum(layer.endswith("downsample.1") for layer in layers) == 3
     assert all(layer.endswith(("bn1", "bn2", "downsample.1")) for layer in layers)
     kept = int(network.layout.part("norm").sum()) if norm == "batch" else 0  # scale, shift; mean, variance
-    assert len(network.buffer_index("norm")) == len(network.buffers) == kept
+    assert len(network.find_buffers("norm")) == len(network.buffers) == kept
 
 
 @pytest.mark.parametrize(("name", "layers"), [("efficientnet_b0", 49), ("sl_vit", 20)])
@@ -263,8 +251,8 @@ def test_norms_of_the_other_models(name: str, layers: int) -> None:
     found = {name.rpartition(".")[0] for name in network.layout.norms}
     assert found == {path for path, module in network.module.named_modules() if type(module).__name__ in NORM_TYPES}
     assert len(found) == layers
-    assert len(network.buffer_index("norm")) == len(network.buffers)
+    assert len(network.find_buffers("norm")) == len(network.buffers)
 
 
 def built(name: str, **options: Any) -> Network:
-    return Network(model_spec({"name": name, **options}).build((3, 32, 32), 10))
+    return Network(make_model_spec({"name": name, **options}).build((3, 32, 32), 10))

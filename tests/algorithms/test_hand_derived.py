@@ -3,36 +3,16 @@
 `quadratic.py` has the two clients and the notation, the modules `rounds_*` the cases.
 """
 
+from importlib import import_module
+from pathlib import Path
+
 import pytest
 
 from fedray.algorithms import ALGORITHMS
-from tests.algorithms import (
-    rounds_classifiers,
-    rounds_fedsol,
-    rounds_first,
-    rounds_kept,
-    rounds_newest,
-    rounds_outputs,
-    rounds_personal,
-    rounds_server,
-    rounds_settings,
-    rounds_sharpness,
-)
 from tests.algorithms.quadratic import CASES, check
 
-MODULES = [
-    rounds_classifiers,
-    rounds_fedsol,
-    rounds_kept,
-    rounds_first,
-    rounds_newest,
-    rounds_outputs,
-    rounds_personal,
-    rounds_server,
-    rounds_settings,
-    rounds_sharpness,
-]
-"""Importing one registers its cases."""
+for module in Path(__file__).parent.glob("rounds_*.py"):
+    import_module(f"tests.algorithms.{module.stem}")  # registers its cases
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

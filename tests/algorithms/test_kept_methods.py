@@ -1,27 +1,33 @@
-"""FedPer, LG-FedAvg, FedBN, Ditto, APFL, pFedMe, FedALA: what they have in common with others; what stays with clients.
+"""FedPer, FedBN, Ditto, APFL, FedALA, FedAS, FedPAC: what they have in common with others; what stays with clients.
 
 With BatchNorm and partial participation on; bit for bit where the arithmetic is the same.
 """
 
 import logging
+from math import floor, log, log2
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
+from fedray.algorithms import fedpac
+from fedray.algorithms.base import Client, Received, Server
+from fedray.algorithms.fedas import FedAS, apart
+from fedray.algorithms.fedpac import FedPAC, mixtures, on_simplex
+from fedray.client import LocalClient
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
-from fedray.engine.local_training import personal_client
 from fedray.engine.loop import run
 from fedray.engine.messages import ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
-from fedray.models.network import Network
-from tests.algorithms.clients import arguments
-from tests.algorithms.digits import data, final, problem
+from fedray.models.network import Layout, Network
+from tests.algorithms.digits import SIZES, TRAINING, data, final, problem, states
 
 BATCHED: dict[str, Any] = {"model": "tests.algorithms.test_contract:Normalised", "batch_size": 18}
 """BatchNorm; no last batch of one."""
@@ -46,20 +52,38 @@ def test_the_shared_model_is_fedavgs(options: dict[str, Any], training: dict[str
     assert left.history[-1]["train_loss"] == right.history[-1]["train_loss"]
 
 
+def test_without_shuffling_passes_of_their_own_are_in_order_too() -> None:
+    """Three epochs of v on the shared model's batches, or before them: the same batches in the same order."""
+    kept = [
+        final({"name": "ditto", "personal_epochs": apart}, shuffle=False, local_epochs=3).clients for apart in (None, 3)
+    ]
+    assert kept[0].keys() == kept[1].keys()
+    assert all(torch.equal(kept[0][i].v, kept[1][i].v) for i in kept[0])
+
+
 @pytest.mark.parametrize("options", [{"name": "ditto"}, {"name": "apfl"}, {"name": "apfl", "mix": "logits"}])
 def test_under_dropout_too(options: dict[str, Any]) -> None:
     partly = {"model": "tests.algorithms.test_parts_kept:Partly", "batch_size": 18}
     assert torch.equal(final(options, **partly).theta, final("fedavg", **partly).theta)
 
 
-@pytest.mark.parametrize("options", [{"name": "ditto", "lam": 0}, {"name": "apfl", "alpha": 1.0}])
+@pytest.mark.parametrize(
+    ("options", "model", "statistics"),
+    [
+        ({"name": "ditto", "lam": 0}, "v", "second_buffers"),
+        ({"name": "apfl", "alpha": 1.0}, "v", "second_buffers"),
+        ({"name": "fedproto", "lam": 0}, "own", "own_buffers"),
+    ],
+)
 @pytest.mark.parametrize("training", [{}, BATCHED])
-def test_alone_they_are_local_only(options: dict[str, Any], training: dict[str, Any]) -> None:
+def test_alone_they_are_local_only(
+    options: dict[str, Any], model: str, statistics: str, training: dict[str, Any]
+) -> None:
     left, right = final(options, **training).clients, final("local-only", **training).clients
     assert left.keys() == right.keys()
     for i, kept in left.items():
-        assert torch.equal(kept.v, right[i].own)
-        assert not training or torch.equal(kept.second_buffers, right[i].own_buffers)
+        assert torch.equal(kept[model], right[i].own)
+        assert not training or torch.equal(kept[statistics], right[i].own_buffers)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +109,7 @@ def test_apfl_without_a_model_of_its_own(mix: str) -> None:
     """a = 0: v stays x⁰ but for weight decay, and the personal model is x."""
     options = {"alpha": 0.0, "mix": mix}
     state = final({"name": "apfl", **options}, weight_decay=0)
-    start = problem("apfl").network("cpu").initial
+    start = problem("apfl").build_network("cpu").initial
     assert all(torch.equal(kept.v, start) for kept in state.clients.values())
     assert personal("apfl", options) == personal("fedavg", {})
 
@@ -115,88 +139,21 @@ def personal(name: str, options: dict[str, Any], epochs: int = 0) -> list[float]
     return [row["personal_accuracy"], row["generic_accuracy"]]
 
 
-def test_ditto_held_fast_is_fedprox() -> None:
-    """In the first round v starts at x, so it is FedProx's local model with μ = λ."""
-    once: dict[str, Any] = {"rounds": 1, "clients": {"cohorts": [[3]]}}
-    left, right = final({"name": "ditto", "lam": 0.5}, **once), final({"name": "fedprox", "mu": 0.5}, **once)
-    assert torch.allclose(left.clients[3].v, right.theta, rtol=0, atol=1e-6)
-
-
-PLAIN: dict[str, Any] = {
-    "weight_decay": 0,
-    "momentum": 0,
-    "clip_norm": None,
-    "lr_decay": 1.0,
-    "batch_size": "full",
-    "local_epochs": None,
-}
-
-
-def test_pfedme_of_one_step_is_fedprox() -> None:
-    """R = 1, η λ = 1: y = θ after K steps of length a on the whole shard, which is FedProx's local training, μ = λ."""
-    left = final({"name": "pfedme", "lam": 4.0, "inner_steps": 3, "inner_lr": 0.05}, **PLAIN, lr=0.25, local_steps=1)
-    right = final({"name": "fedprox", "mu": 4.0}, **PLAIN, lr=0.05, local_steps=3)
-    assert torch.allclose(left.theta, right.theta, rtol=0, atol=1e-5)
-
-
-def test_pfedme_of_one_inner_step_is_fedavg() -> None:
-    """R = K = 1: x moves by η λ a g(x)."""
-    left = final({"name": "pfedme", "lam": 4.0, "inner_steps": 1, "inner_lr": 0.1}, **PLAIN, lr=0.125, local_steps=1)
-    right = final("fedavg", **PLAIN, lr=0.05, local_steps=1)
-    assert torch.allclose(left.theta, right.theta, rtol=0, atol=1e-6)
-
-
-def test_pfedme_stays_where_its_server_does() -> None:
-    """What clients keep depends on neither the server's step nor each other in the first round."""
-    small, large = (final("pfedme", rounds=1, server_lr=lr, lr=0.02).clients for lr in (1e-6, 1.0))
-    assert all(torch.equal(kept.personal, large[i].personal) for i, kept in small.items())
-
-
-def test_fedala_first_is_fedavg() -> None:
-    """Nobody has a local model before the first round."""
-    assert torch.equal(final("fedala", rounds=1).theta, final("fedavg", rounds=1).theta)
-
-
-def test_fedala_that_takes_nothing_of_x_is_local_only() -> None:
-    """W = 0 everywhere, after a first round of everybody: each goes on from its own model, while x is averaged."""
-    method = {"name": "fedala", "layers": 9, "weight_lr": 0.0}
-    options: dict[str, Any] = {"per_round": 6, "rounds": 3}
-    running = Simulation(problem(method, **options), InlineBackend())
-    running.step()
-    for kept in running.state().clients.values():
-        kept.w = torch.zeros_like(kept.old)
-    while not running.done:
-        running.step()
-    alone = final("local-only", **options).clients
-    for i, kept in running.state().clients.items():
-        assert torch.allclose(kept.old, alone[i].own, rtol=0, atol=1e-6)
-
-
 def test_the_personal_model_of_fedala_is_the_mix_before_training() -> None:
     """a = 0 leaves W at ¼: o + ¼ (x - o) in the head, x below; x before a client's first activity."""
     built = problem({"name": "fedala", "weight_lr": 0.0}, clients={"cohorts": [[1, 4]] * 4})
     running, worker = Simulation(built, InlineBackend()), Worker(built)
     while not running.done:
         running.step()
-    x, kept = running.state().theta, running.state().clients[4]
-    told = running._broadcast(running._server(4, 1))
+    x, kept = running.state.theta, running.state.clients[4]
+    told = running._make_broadcast(running._make_server(4, 1))
     task = ClientTask(4, 1.0, Vectors(old=kept.old, w=torch.full((170,), 0.25)))
-    found = personal_client(*arguments(worker, told, task), 0).theta
+    found = worker.trainer.personalise(told, task, 0).theta
     assert torch.equal(found[:-170], x[:-170])
     assert torch.allclose(found[-170:], kept.old[-170:] + 0.25 * (x - kept.old)[-170:], rtol=0, atol=1e-6)
     assert (found - x).abs().max() > 1e-3
-    newcomer = personal_client(*arguments(worker, told, ClientTask(0, 1.0, Vectors())), 0).theta
+    newcomer = worker.trainer.personalise(told, ClientTask(0, 1.0, Vectors()), 0).theta
     assert torch.equal(newcomer, x)
-
-
-def test_fedala_learns_weights_in_the_top_alone() -> None:
-    """Of the MLP's 64 x 16 + 16 + 16 x 10 + 10 parameters the last 170 have an entry of W, in [0, 1], some below 1."""
-    clients = final("fedala").clients
-    learnt = [kept.w for kept in clients.values() if "w" in kept]
-    assert len(learnt) > 2
-    for w in learnt:
-        assert w.shape == (170,)
-        assert (w.min() >= 0) & (w.max() <= 1) & (w.min() < 1)
 
 
 class Blocks(nn.Module):
@@ -221,35 +178,6 @@ def test_fedala_counts_layers(layers: int, count: int) -> None:
     assert positions.tolist() == list(range(35 - count, 35))
 
 
-@pytest.mark.parametrize(("name", "part"), [("fedper", "body"), ("lg-fedavg", "head"), ("fedbn", "not_norm")])
-def test_the_shared_part_of_the_first_round_is_fedavgs(name: str, part: str) -> None:
-    left, right = final(name, **BATCHED, rounds=1), final("fedavg", **BATCHED, rounds=1)
-    network = problem(name, **BATCHED).network("cpu")
-    shared = network.layout.part(part) > 0
-    assert torch.equal(left.theta[shared], right.theta[shared])
-    assert torch.equal(left.theta[~shared], network.initial[~shared])
-    assert not torch.equal(right.theta[~shared], network.initial[~shared])
-
-
-@pytest.mark.parametrize("name", ["fedper", "lg-fedavg", "fedbn"])
-def test_one_client_alone_is_fedavg(name: str) -> None:
-    """Up to rounding: what is kept is y_K, what is averaged x + (y_K - x)."""
-    options: dict[str, Any] = {**BATCHED, "clients": {"cohorts": [[4]] * 4}}
-    left, right = final(name, **options), final("fedavg", **options)
-    network = problem(name, **BATCHED).network("cpu")
-    own = network.index(problem(name, **BATCHED).config.algorithm.keeps)
-    whole = left.theta.index_copy(0, own, left.clients[4].own)
-    assert torch.allclose(whole, right.theta, rtol=0, atol=1e-5)
-
-
-def test_fedper_and_lg_fedavg_divide_the_model() -> None:
-    layout = problem("fedper").network("cpu").layout
-    sizes = [int(layout.part(part).sum()) for part in ("head", "body")]
-    for name, size in zip(("fedper", "lg-fedavg"), sizes, strict=True):
-        assert all(len(state.own) == size for state in final(name).clients.values())
-    assert sum(sizes) == layout.size
-
-
 def test_fedbn_without_normalisation_is_fedavg_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "fedray"):
         left = run(problem("fedbn"), InlineBackend())
@@ -269,3 +197,161 @@ def test_fine_tuning_of_fedper() -> None:
     assert personal("fedper", {}, 5) == personal("fedper", {}, 0)
     assert personal("fedper", {"adapts": "all"}, 5) != personal("fedper", {}, 0)
     assert torch.equal(final({"name": "fedper", "adapts": "head"}).theta, final("fedper").theta)
+
+
+ANYWAY = "tests.algorithms.test_kept_methods:WeighsBySamples"
+
+
+class WeighsBySamples(FedAS):
+    """F_i = n_i."""
+
+    def information(self, c: Client) -> float:
+        return float(c.samples)
+
+
+def test_without_alignment_and_by_samples_it_is_fedper() -> None:
+    left, right = final({"name": ANYWAY, "align_lr": 0}), final("fedper", aggregation="samples")
+    assert torch.allclose(left.theta, right.theta, rtol=0, atol=1e-6)
+    for i, kept in left.clients.items():
+        assert torch.allclose(kept.own, right.clients[i].own, rtol=0, atol=1e-6)
+
+
+class GrowsEachRound(FedAS):
+    """F_i = n_i 2^(e t): as large or small as one likes, and always in the same proportion."""
+
+    e: int = Field(0)
+
+    def information(self, c: Client) -> float:
+        return c.samples * 2.0 ** (self.e * round(log(c.lr / c.first_lr, TRAINING["lr_decay"])))
+
+
+@pytest.mark.parametrize("e", [-14, 14])
+def test_information_of_any_size(e: int) -> None:
+    """In the fourth round 2^-42 n_i, of which exact sums keep nothing, or 2^42 n_i, which they refuse."""
+    grows = {"name": "tests.algorithms.test_kept_methods:GrowsEachRound", "align_lr": 0, "e": e}
+    left, right = final(grows), final({"name": ANYWAY, "align_lr": 0})
+    assert torch.allclose(left.theta, right.theta, rtol=0, atol=1e-6)
+    weighed = sum(SIZES[int(i)] for i in Simulation(problem("fedas"), InlineBackend()).draw_cohort(3)) / 3
+    assert float(left.server.scale) == 2.0 ** (floor(log2(weighed)) + 3 * e)
+
+
+def test_the_scale_stays_where_there_is_no_information() -> None:
+    server = Server(torch.zeros(2), Vectors(scale=torch.tensor(4.0)), Layout(("a",), ((2,),)), 6, 3)
+    zero = torch.zeros(())
+    FedAS().aggregate(server, Received(Vectors(weighted=torch.zeros(2), information=zero, update=torch.zeros(2))))
+    assert server.state.scale == 4
+    assert torch.equal(server.theta, torch.zeros(2))
+
+
+def test_one_client_weighs_1() -> None:
+    """Whatever its information is."""
+    options: dict[str, Any] = {"clients": {"cohorts": [[4]] * 4}}
+    left, right = final({"name": "fedas", "align_lr": 0}, **options), final("fedper", **options)
+    assert torch.allclose(left.theta, right.theta, rtol=0, atol=1e-5)
+
+
+def client(method: str = "fedas") -> tuple[LocalClient, FedAS]:
+    """Client 4 at the start of its second round, in which it was with the others in the first."""
+    built = problem(method, clients={"cohorts": [[1, 4], [4, 5], [0, 1], [0, 1]]})
+    running = Simulation(built, InlineBackend())
+    running.step()
+    state, worker = running.state, Worker(built)
+    c = worker.trainer.start(running._make_broadcast(running._make_server(1, 2)), ClientTask(4, 0.5, state.clients[4]))
+    return c, built.config.algorithm
+
+
+def test_alignment_brings_the_features_nearer() -> None:
+    """To the class means of the client's last body; the head stays."""
+    c, method = client()
+    output, y = c.shard(method.last(c))
+    means = torch.stack([output.features[y == label].mean(0) for label in range(10)])
+    before = c.theta
+    x, labels = c.population.samples.batch(c.indices)
+
+    def distance(theta: torch.Tensor) -> float:
+        c.network.load(theta)
+        return float(apart(x, labels, means)(c.network).detach())
+
+    method.begin(c)
+    assert distance(c.theta) < distance(before)
+    head = c.layout.head > 0
+    assert torch.equal(c.theta[head], before[head])
+
+
+def test_the_personal_model_is_the_last_one() -> None:
+    """Head and body as training left them, though the server's body has moved on."""
+    *_, state = states("fedas")
+    built = problem("fedas")
+    running, worker = Simulation(built, InlineBackend()), Worker(built)
+    running.restore(state)
+    for i, kept in state.clients.items():
+        c = worker.trainer.personalise(running._make_broadcast(running._make_server(4, 1)), ClientTask(i, 1.0, kept), 0)
+        assert torch.equal(c.theta, torch.cat([kept.body, kept.own]))
+        assert not torch.equal(c.theta[: len(kept.body)], state.theta[: len(kept.body)])
+
+
+ALONE: dict[str, Any] = {"lr_decay": 1.0, "local_epochs": 3}
+
+
+def test_without_alignment_and_collaboration_it_is_fedrep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """λ = 0, a_i = e_i, and one rate for both parts."""
+    monkeypatch.setattr(fedpac, "mixtures", lambda h, v: torch.eye(len(v)))
+    *_, left = states({"name": "fedpac", "lam": 0, "head_lr": 0.1}, **ALONE)
+    right = final({"name": "fedrep", "body_epochs": 2}, **ALONE)
+    assert torch.equal(left.theta, right.theta)
+    assert all(torch.equal(kept.own, right.clients[i].own) for i, kept in left.clients.items())
+
+
+def test_one_client_keeps_its_head() -> None:
+    options: dict[str, Any] = {**ALONE, "clients": {"cohorts": [[4]] * 4}}
+    left = final({"name": "fedpac", "head_lr": 0.1, "lam": 0}, **options)
+    right = final({"name": "fedrep", "body_epochs": 2}, **options)
+    assert torch.equal(left.theta, right.theta)
+    assert torch.equal(left.clients[4].own, right.clients[4].own)
+
+
+def test_absent_clients_keep_their_head() -> None:
+    first, second = states("fedpac", rounds=2, clients={"cohorts": [[0, 1, 2], [1, 3, 4]]})
+    assert torch.equal(first.clients[0].own, second.clients[0].own)
+    assert not torch.equal(first.clients[1].own, second.clients[1].own)
+
+
+def test_a_class_that_the_cohort_lacks_keeps_its_mean() -> None:
+    """Class 0: half a share of features (3, 4), all there is: (6, 8). Class 1 was known before, class 2 never was."""
+    old = Vectors(prototypes=torch.tensor([[9.0, 9.0], [5.0, 7.0], [0.0, 0.0]]), known=torch.tensor([0.0, 1.0, 0.0]))
+    server = Server(torch.zeros(1), old, Layout(("a",), ((1,),)), 6, 3)
+    sums = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]])
+    got = Vectors(update=torch.zeros(1), prototypes=sums, parts=torch.tensor([0.5, 0.0, 0.0]))
+    FedPAC().aggregate(server, Received(got))
+    assert server.state.prototypes.tolist() == [[6, 8], [5, 7], [0, 0]]
+    assert server.state.known.tolist() == [1, 1, 0]
+
+
+def test_equal_clients_share_equally() -> None:
+    h = torch.ones(4, 3, 2)
+    assert torch.allclose(mixtures(h, torch.full((4,), 0.5)), torch.full((4, 4), 0.25))
+    assert torch.allclose(mixtures(h, torch.zeros(4)), torch.full((4, 4), 0.25))
+
+
+def test_distant_clients_stay_alone() -> None:
+    """Weights go as 1/V_j where features agree, and to e_i as they part."""
+    h = torch.zeros(3, 2, 2)
+    assert torch.allclose(mixtures(h, torch.tensor([1.0, 2.0, 2.0]))[0], torch.tensor([0.5, 0.25, 0.25]))
+    h[2] = 1e4
+    assert torch.allclose(
+        mixtures(h, torch.ones(3)), torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_mixture_is_the_minimum(seed: int) -> None:
+    """Karush-Kuhn-Tucker: (Q a)_j equals a^T Q a where a_j > 0, and is no smaller elsewhere."""
+    rng = np.random.default_rng(seed)
+    factors = rng.normal(size=(20, 8))
+    q = factors @ factors.T + np.diag(rng.random(20))
+    a = on_simplex(q)
+    assert a.sum() == pytest.approx(1)
+    assert a.min() >= 0
+    assert (a == 0).any()
+    assert (q @ a - a @ q @ a)[a > 0] == pytest.approx(0, abs=1e-8)
+    assert (q @ a - a @ q @ a).min() > -1e-8

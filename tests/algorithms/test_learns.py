@@ -7,12 +7,11 @@ import pytest
 from torch import Tensor, nn
 
 from fedray.algorithms import ALGORITHMS, algorithm
-from fedray.config import RunConfig
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
-from fedray.engine.problem import Problem
+from tests import small
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedsam": {"rho": 0.05},
@@ -63,26 +62,17 @@ def last_row(name: str, partition: str = "dirichlet", epochs: int | None = None)
     parts = {"dirichlet": {"name": "dirichlet", "alpha": 0.3}, "pxcy": {"name": "pxcy", "classes": 2}}
     options = {"name": name, **OPTIONS.get(name, {})}
     method = options["name"]
-    config = RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": parts[partition],
-            "clients": {"total": 10, "per_round": 10 if ALGORITHMS[method].needs_everyone else 5},
-            "model": MODELS.get(name, {"name": "mlp", "hidden": [32]}),
-            "algorithm": options,
-            "training": {
-                "rounds": 12,
-                "local_epochs": 2,
-                "batch_size": 20,
-                "lr": 0.1,
-                "weight_decay": 1e-3,
-                **TRAINING.get(name, {}),
-            },
-            "evaluation": {"every": 12, "personal": None if epochs is None else {"epochs": epochs}},
-            "runtime": {"backend": "inline"},
-        }
+    training = {"rounds": 12, "local_epochs": 2, "batch_size": 20, "lr": 0.1, "weight_decay": 1e-3}
+    built = small.problem(
+        options,
+        (10, 10 if ALGORITHMS[method].needs_everyone else 5),
+        MODELS.get(name, 32),
+        parts[partition],
+        arrays=digits(),
+        training={**training, **TRAINING.get(name, {})},
+        evaluation={"every": 12, "last": 1, "personal": None if epochs is None else {"epochs": epochs}},
     )
-    return run(Problem.build(config, digits()), InlineBackend()).history[-1]
+    return run(built, InlineBackend()).history[-1]
 
 
 def accuracy(name: str) -> float:

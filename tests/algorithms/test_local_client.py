@@ -1,5 +1,6 @@
 """What a method sees of a client: gradients, losses, running statistics; and what it cannot change."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,23 @@ from fedray.client import LocalClient, Population
 from fedray.common.errors import UserError
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.backend import InlineBackend
-from fedray.engine.local_training import train_client
+from fedray.engine.local_training import LocalTrainer
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.models.network import Network
+from fedray.partitions.shards import Shards
 from fedray.sections import Training
-from tests.algorithms.clients import arguments, before_its_step
+from tests.algorithms.clients import before_its_step
 from tests.algorithms.digits import problem as small
 
 
 def client_of(module: nn.Module, x: np.ndarray, y: np.ndarray) -> LocalClient:
     """A client on its first batch, which is its whole shard."""
     data = Dataset("test", x, y, x, y, int(y.max()) + 1)
-    population = Population(Samples(x, y, data, "cpu"), data.num_classes, 0, 1, len(x))
+    population = Population(
+        samples=Samples(x, y, data, "cpu"), classes=data.num_classes, seed=0, clients=1, total_samples=len(x)
+    )
     c = before_its_step(Network(module), population, np.arange(len(x)))
     c.start_step(0, torch.from_numpy(x), torch.from_numpy(y))
     return c
@@ -82,13 +86,17 @@ def trained(algorithm: Algorithm, **training: Any) -> tuple[LocalClient, dict[st
     torch.manual_seed(0)
     network = Network(Normalised())
     start = network.buffers.clone()
-    c, uploads = train_client(
-        algorithm,
-        network,
-        Population(Samples(x, y, Dataset("test", x, y, x, y, 2), "cpu"), 2, 0, 1, 4),
-        np.arange(4),
-        Training(batch_size="full", **training),
-        Broadcast(0, 0.1, network.theta.clone(), start, Vectors(), 1),
+    trainer = LocalTrainer(
+        algorithm=algorithm,
+        training=Training(batch_size="full", **training),
+        network=network,
+        population=Population(
+            samples=Samples(x, y, Dataset("test", x, y, x, y, 2), "cpu"), classes=2, seed=0, clients=1, total_samples=4
+        ),
+        shards=Shards.from_lists([np.arange(4)]),
+    )
+    c, uploads = trainer.train(
+        Broadcast(round=0, lr=0.1, theta=network.theta.clone(), buffers=start, message=Vectors(), cohort=1),
         ClientTask(0, 0.25, Vectors()),
     )
     return c, uploads, network
@@ -121,8 +129,10 @@ class Peculiar(nn.Module):
 def test_a_client_does_not_depend_on_who_trained_before() -> None:
     """In one process or two: the same uploads, whatever the module counts; and testing twice gives the same loss."""
     built = small("fedavg", model={"name": "tests.algorithms.test_local_client:Peculiar"})
-    network = built.network("cpu")
-    broadcast = Broadcast(0, 0.1, network.theta.clone(), network.buffers.clone(), Vectors(), 2)
+    network = built.build_network("cpu")
+    broadcast = Broadcast(
+        round=0, lr=0.1, theta=network.theta.clone(), buffers=network.buffers.clone(), message=Vectors(), cohort=2
+    )
     tasks = [ClientTask(0, 0.5, Vectors()), ClientTask(1, 0.5, Vectors())]
     together = Worker(built).train(broadcast, tasks).sums
     apart = [Worker(built).train(broadcast, [task]).sums for task in tasks]
@@ -149,9 +159,9 @@ def test_a_method_modifies_nothing_it_was_given(name: str) -> None:
     theta = worker.network.theta.clone()
     simulation = Simulation(built, InlineBackend())
     simulation.step()
-    before = simulation.state()
+    before = simulation.state
     server = Server(before.theta, before.server, worker.network.layout, 6, 3, 1, 0.1)
-    client = next(iter(simulation.cohort(0)))
+    client = next(iter(simulation.draw_cohort(0)))
     state = before.clients.get(int(client), Vectors())
     message = algorithm.message(server)
     given = {
@@ -160,13 +170,9 @@ def test_a_method_modifies_nothing_it_was_given(name: str) -> None:
         **{f"message.{k}": v for k, v in message.items()},
     }
     copies = {key: v.clone() for key, v in given.items()}
-    c, _ = train_client(
-        *arguments(
-            worker,
-            Broadcast(1, 0.1, theta, before.buffers, message, 3),
-            ClientTask(int(client), 0.5, state),
-            algorithm=algorithm,
-        )
+    c, _ = replace(worker.trainer, algorithm=algorithm).train(
+        Broadcast(round=1, lr=0.1, theta=theta, buffers=before.buffers, message=message, cohort=3),
+        ClientTask(int(client), 0.5, state),
     )
     assert all(torch.equal(v, copies[key]) for key, v in given.items())
     assert not torch.equal(c.theta, theta)

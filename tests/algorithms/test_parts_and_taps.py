@@ -9,7 +9,7 @@ from fedray.algorithms import algorithm
 from fedray.algorithms.base import Part
 from fedray.client import LocalClient
 from fedray.engine.worker import Worker
-from fedray.models import model_spec
+from fedray.models import make_model_spec
 from fedray.models.network import Network
 from tests.algorithms.clients import before_its_step
 from tests.algorithms.digits import problem
@@ -68,7 +68,7 @@ TAPS = {"mlp": [200], "lenet": [64, 64, 384, 192], "mcmahan_cnn": [32, 64, 512],
 @pytest.mark.parametrize("name", TAPS)
 def test_taps(name: str) -> None:
     """The channels' means before each activation (a ResNet: stem and four stages), which is where FedRCL looks."""
-    spec = model_spec({"name": name})
+    spec = make_model_spec({"name": name})
     module = spec.build((3, 32, 32), 10)
     taps = Network(module, taps=spec.taps)(IMAGES).taps
     assert [tap.shape for tap in taps] == [(3, width) for width in TAPS[name]]
@@ -81,7 +81,7 @@ def test_taps(name: str) -> None:
 
 def test_a_resnets_taps_are_those_before_the_activation() -> None:
     """The stem's ReLU works in place and each block calls its own twice: the mean of the last input all the same."""
-    spec = model_spec("resnet18")
+    spec = make_model_spec("resnet18")
     module = spec.build((3, 32, 32), 10)
     taps = Network(module, taps=spec.taps)(IMAGES).taps
     x = module.bn1(module.conv1(IMAGES))
@@ -95,7 +95,7 @@ def test_a_resnets_taps_are_those_before_the_activation() -> None:
 
 
 def test_taps_cost_nothing_where_nobody_reads_them() -> None:
-    assert problem("fedavg").network("cpu")(torch.zeros(2, 1, 8, 8)).taps == ()
+    assert problem("fedavg").build_network("cpu")(torch.zeros(2, 1, 8, 8)).taps == ()
 
 
 class Projected(nn.Module):

@@ -16,14 +16,12 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
-from fedray.engine.local_training import start_client
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.partitions.shards import Shards
-from tests.algorithms.clients import arguments
 from tests.algorithms.digits import data, problem
 
 
@@ -62,20 +60,20 @@ def simulation(algorithm: str, per_round: int) -> Simulation:
 def test_frozen_and_own_parts_through_a_resume(algorithm: str, per_round: int, tmp_path: Path) -> None:
     """The same state and history as without; nothing frozen has moved on the server or a client; client 2 has none."""
     running = simulation(algorithm, per_round)
-    start, frozen = running.state().theta, running.layout.trainable == 0
+    start, frozen = running.state.theta, running.layout.trainable == 0
     assert frozen.sum() == 64 * 12 + 12
     running.step()
     running.step()
-    Checkpoints(tmp_path).save(running.state())
+    Checkpoints(tmp_path).save(running.state)
     resumed, state = simulation(algorithm, per_round), Checkpoints(tmp_path).load()
     assert state is not None
     resumed.restore(state)
     for each in (running, resumed):
         while not each.done:
             each.step()
-    final = running.state()
-    assert resumed.state().sha256() == final.sha256()
-    assert resumed.state().history == final.history
+    final = running.state
+    assert resumed.state.sha256() == final.sha256()
+    assert resumed.state.history == final.history
     assert "personal_accuracy" in final.history[-1]
     assert torch.equal(final.theta[frozen], start[frozen])
     assert 2 not in final.clients
@@ -91,7 +89,7 @@ def test_frozen_and_own_parts_through_a_resume(algorithm: str, per_round: int, t
     if keeps == "all" and per_round > 1:
         statistics = [tuple(kept["own_buffers"].tolist()) for kept in final.clients.values()]
         assert len(set(statistics)) == len(statistics)
-        assert torch.equal(final.buffers, running.problem.network("cpu").buffers)
+        assert torch.equal(final.buffers, running.problem.build_network("cpu").buffers)
 
 
 @pytest.mark.parametrize("algorithm", ["fedproto", "fedrep", "fedavg"])
@@ -99,14 +97,21 @@ def test_a_client_starts_with_what_it_kept(algorithm: str) -> None:
     """Its own part where it has kept one, what was sent elsewhere; before its first activity, the initial model's."""
     running = simulation(algorithm, 1)
     built, keeps = running.problem, running.problem.config.algorithm.keeps
-    network = built.network("cpu")
+    network = built.build_network("cpu")
     worker = Worker(built)
-    sent = Broadcast(0, 0.1, torch.full_like(network.theta, 2.0), torch.full_like(network.buffers, 2.0), Vectors(), 1)
+    sent = Broadcast(
+        round=0,
+        lr=0.1,
+        theta=torch.full_like(network.theta, 2.0),
+        buffers=torch.full_like(network.buffers, 2.0),
+        message=Vectors(),
+        cohort=1,
+    )
     own = running.layout.part(keeps)
-    statistics = torch.full((len(network.buffer_index(keeps)),), 3.0)
+    statistics = torch.full((len(network.find_buffers(keeps)),), 3.0)
     kept = Vectors(own=torch.full((int(own.sum()),), 3.0), own_buffers=statistics)
     for state, value in ((kept, torch.tensor(3.0)), (Vectors(), network.initial)):
-        c = start_client(*arguments(worker, sent, ClientTask(0, 1.0, state)))
+        c = worker.trainer.start(sent, ClientTask(0, 1.0, state))
         assert torch.equal(c.theta, torch.where(own > 0, value, 2.0))
         assert (worker.network.buffers == (3.0 if state and keeps == "all" else 2.0)).all()
 
@@ -125,10 +130,10 @@ def test_running_statistics_go_where_the_parameters_of_their_layer_go() -> None:
     """FedRep keeps a head with BatchNorm: 24 of the 48 statistics with it; the server's own of the head never move."""
     model = {"name": "tests.algorithms.test_parts_kept:Partly", "statistics": True}
     running = Simulation(problem("fedrep", model=model, batch_size=18), InlineBackend())
-    start = running.state().buffers
+    start = running.state.buffers
     running.step()
-    state = running.state()
-    head = running.problem.network("cpu").buffer_index("head")
+    state = running.state
+    head = running.problem.build_network("cpu").find_buffers("head")
     assert head.tolist() == list(range(24, 48))
     assert torch.equal(state.buffers[24:], start[24:])
     assert (state.buffers[:24] != start[:24]).all()
@@ -148,12 +153,12 @@ def test_running_statistics_go_where_the_parameters_of_their_layer_go() -> None:
 def test_perturbing_nothing_is_refused(perturb: str, model: Any, refused: bool) -> None:
     built = problem({"name": "fedsol", "perturb": perturb}, model=model)
     if not refused:
-        built.network("cpu")
+        built.build_network("cpu")
         return
     with pytest.raises(
         UserError, match=r"algorithm\.perturb: found 'body'; the model has no parameters there to train"
     ):
-        built.network("cpu")
+        built.build_network("cpu")
 
 
 def test_a_batch_of_one_under_batchnorm_names_the_batch_size() -> None:

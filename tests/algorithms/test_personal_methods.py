@@ -1,4 +1,4 @@
-"""Local-only, FedProto, PerFedAvg, kNN-Per, FedGen: what they have in common with others, what stays where it is."""
+"""Local-only, FedProto, PerFedAvg, kNN-Per, FedGen: what stays where it is, and what personal models answer."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,65 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from fedray.algorithms import algorithm
-from fedray.common.errors import Diverged, UserError
+from fedray.algorithms.fedproto import FedProto
+from fedray.algorithms.personal import KNNPer, squared_distances
+from fedray.client import LocalClient
 from fedray.common.vectors import Vectors
-from fedray.config import RunConfig
-from fedray.datasets.arrays import Digits
 from fedray.engine.backend import InlineBackend
-from fedray.engine.local_training import personal_client
-from fedray.engine.loop import run
-from fedray.engine.messages import ClientTask
-from fedray.engine.problem import Problem
+from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
-from tests.algorithms.clients import arguments
+from fedray.models.network import Output
+from fedray.sections import Training
 from tests.algorithms.digits import SIZES, final, problem, states
 
 FEDGEN = {"name": "fedgen", "hidden": 12, "noise": 4, "steps": 3}
-
-
-@pytest.mark.parametrize(
-    ("options", "training"),
-    [
-        ({"name": "perfedavg", "inner_lr": 0}, {}),
-        ({"name": "perfedavg", "inner_lr": 0, "hessian_free": True}, {}),
-        ({"name": "knnper", "lam": 1.0}, {}),
-        ({**FEDGEN, "alpha": 0, "beta": 0}, {}),
-        ({**FEDGEN, "epochs": 0}, {}),
-        (FEDGEN, {"rounds": 1}),
-    ],
-)
-def test_fedavg_bit_for_bit(options: dict[str, Any], training: dict[str, Any]) -> None:
-    assert torch.equal(final(options, **training).theta, final("fedavg", **training).theta)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"name": "perfedavg"}, {"name": "perfedavg", "hessian_free": True}, {**FEDGEN, "alpha": 0}, {**FEDGEN, "beta": 0}],
-)
-def test_otherwise_not_fedavg(options: dict[str, Any]) -> None:
-    assert (final(options).theta - final("fedavg").theta).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("options", "training"), [({"name": "fedproto", "lam": 0}, {}), ({"name": "fedproto"}, {"rounds": 1})]
-)
-def test_fedproto_is_local_only(options: dict[str, Any], training: dict[str, Any]) -> None:
-    """λ = 0, or the first round, in which there are no prototypes; from the second on its clients differ."""
-    left, right = final(options, **training), final("local-only", **training)
-    assert left.clients.keys() == right.clients.keys()
-    assert all(torch.equal(kept["own"], right.clients[i]["own"]) for i, kept in left.clients.items())
-    second = final({"name": "fedproto"}, rounds=2), final("local-only", rounds=2)
-    assert any((kept["own"] - second[1].clients[i]["own"]).abs().max() > 1e-3 for i, kept in second[0].clients.items())
-
-
-def test_local_only_is_fedavg_of_one_client() -> None:
-    """A federation of client 2 alone ends where client 2 does among six that do not meet."""
-    cohorts = [[1, 2], [2], [0, 2]]
-    alone = final("fedavg", rounds=3, clients={"cohorts": [[2]] * 3}, lr_decay=1.0, shuffle=False)
-    among = final("local-only", rounds=3, clients={"cohorts": cohorts}, lr_decay=1.0, shuffle=False)
-    assert torch.allclose(among.clients[2]["own"], alone.theta, rtol=0, atol=1e-6)
-    assert among.clients.keys() == {0, 1, 2}
 
 
 class Normalised(nn.Module):
@@ -80,8 +34,8 @@ class Normalised(nn.Module):
         return self.top(self.norm(self.body(x.flatten(1))).relu())
 
 
-def test_running_statistics_are_a_clients_own() -> None:
-    """They follow client 2's samples alone, over its rounds; the server's stay as the model was made: 0 and 1."""
+def test_model_and_running_statistics_are_a_clients_own() -> None:
+    """A federation of client 2 alone ends where client 2 does among others; the server's statistics stay 0 and 1."""
     options = {
         "model": "tests.algorithms.test_personal_methods:Normalised",
         "lr_decay": 1.0,
@@ -90,7 +44,9 @@ def test_running_statistics_are_a_clients_own() -> None:
     }
     alone = final("fedavg", rounds=2, clients={"cohorts": [[2]] * 2}, **options)
     among = final("local-only", rounds=3, clients={"cohorts": [[1, 2], [1], [0, 2]]}, **options)
+    assert torch.allclose(among.clients[2]["own"], alone.theta, rtol=0, atol=1e-5)
     assert torch.allclose(among.clients[2]["own_buffers"], alone.buffers, rtol=0, atol=1e-5)
+    assert among.clients.keys() == {0, 1, 2}
     assert among.buffers.tolist() == 8 * [0] + 8 * [1]
     for name in ("fedproto", "perfedavg", "fedgen"):
         state = final({**FEDGEN, "alpha": 1, "beta": 1} if name == "fedgen" else name, rounds=2, **options)
@@ -114,61 +70,6 @@ def test_a_class_that_the_cohort_lacks_keeps_its_prototype() -> None:
     assert not alone.server.prototypes[alone.server.known == 0].any()
 
 
-def with_own(built: Problem, client: int, change: Any) -> Simulation:
-    """A run after two rounds of everyone, in which one client's own parameters are then changed."""
-    running = Simulation(built, InlineBackend())
-    running.step()
-    running.step()
-    state = running.state()
-    changed = Vectors(state.clients[client], own=change(state.clients[client]["own"]))
-    running.restore(replace(state, clients=state.clients | {client: changed}))
-    return running
-
-
-@pytest.mark.parametrize("name", ["local-only", "fedproto"])
-def test_what_is_a_clients_own_stays_there(name: str) -> None:
-    """Client 3's own model is another one: theta, and (Local-only) everyone else, are the same bit for bit."""
-    built = problem(name, per_round=6, rounds=3)
-    plain, changed = with_own(built, 3, lambda own: own), with_own(built, 3, lambda own: own + 0.1)
-    plain.step()
-    changed.step()
-    left, right = plain.state(), changed.state()
-    assert torch.equal(left.theta, right.theta)
-    assert not torch.equal(left.clients[3]["own"], right.clients[3]["own"])
-    assert all(torch.equal(left.clients[i]["own"], right.clients[i]["own"]) for i in (0, 1, 2, 4, 5))
-    if name == "local-only":
-        assert not left.server
-
-
-@pytest.mark.parametrize("name", ["local-only", "fedproto"])
-def test_a_poisoned_client_reaches_nobody(name: str) -> None:
-    """NaN in client 3: a round without it is as ever, a round with it is refused, and the state stays finite."""
-    built = problem(name, rounds=4, clients={"cohorts": [[0, 3], [1, 3], [0, 1], [1, 3]]})
-    running = with_own(built, 3, lambda own: own * float("nan"))
-    running.step()
-    before = running.state()
-    with pytest.raises(Diverged, match="in round 4, client 3"):
-        running.step()
-    after = running.state()
-    assert after.sha256() == before.sha256()
-    kept = [after.theta, *after.server.values(), after.clients[0]["own"], after.clients[1]["own"]]
-    assert all(torch.isfinite(vector).all() for vector in kept)
-
-
-class TwoLayerHead(nn.Module):
-    """A head that is more than a linear layer."""
-
-    head = "top"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Linear(64, 8)
-        self.top = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 10))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.top(self.body(x.flatten(1)))
-
-
 class NoBias(nn.Module):
     """A linear head without a bias."""
 
@@ -180,41 +81,12 @@ class NoBias(nn.Module):
         return self.top(self.body(x.flatten(1)).relu())
 
 
-def test_models_that_cannot_serve() -> None:
-    bare = {"name": "mlp", "hidden": []}
-    for name in ("fedproto", "knnper"):
-        with pytest.raises(UserError, match=f"all of it head; {name} needs a feature layer"):
-            problem(name, model=bare)
-    with pytest.raises(UserError, match=r"top\.0\.bias.*fedgen needs one linear layer"):
-        problem("fedgen", model="tests.algorithms.test_personal_methods:TwoLayerHead").network("cpu")
-
-
 @pytest.mark.parametrize("model", ["tests.algorithms.test_personal_methods:NoBias", {"name": "mlp", "hidden": []}])
 def test_fedgen_with_a_head_without_bias_or_body(model: Any) -> None:
     """A missing bias is 0; where everything is head the generated features are inputs."""
     state = final({**FEDGEN, "alpha": 1, "beta": 1}, model=model, rounds=2)
     assert state.server.generator.shape == (12 * (4 + 10) + 12 + 24 + (8 if "NoBias" in model else 64) * 13,)
     assert torch.isfinite(state.theta).all()
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        (
-            {"name": "perfedavg", "inner_lr": -0.1},
-            "algorithm.inner_lr: found -0.1; input should be greater than or equal",
-        ),
-        ({"name": "perfedavg", "inner_lr": float("nan")}, "algorithm.inner_lr: found nan"),
-        ({"name": "knnper", "k": 0}, "algorithm.k: found 0"),
-        ({"name": "knnper", "capacity": 0}, "algorithm.capacity: found 0"),
-        ({"name": "fedproto", "prototypes": "last"}, "input should be 'trained' or 'running'"),
-        ({"name": "fedgen", "batch": 1}, "algorithm.batch: found 1"),
-    ],
-)
-def test_options_that_cannot_be(section: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as raised:
-        algorithm(section)
-    assert message in str(raised.value)
 
 
 def test_fedgen_learns_on_the_server_alone() -> None:
@@ -226,55 +98,154 @@ def test_fedgen_learns_on_the_server_alone() -> None:
     assert not torch.equal(first.server["mean"], second.server["mean"])
 
 
-LEARNING = {
-    "fedavg": {},
-    "local-only": {},
-    "fedproto": {},
-    "perfedavg": {"inner_lr": 0.02},
-    "knnper": {},
-    "fedgen": {"alpha": 1, "beta": 1, "steps": 10, "hidden": 64},
-}
-
-
-@pytest.mark.parametrize("name", LEARNING)
-def test_personal_models_learn(name: str) -> None:
-    """PA and GA on digits after eight rounds: ten clients, Dirichlet(0.3), five a round; shown by `pytest -s`.
-
-    Chance is 10. A client's own samples are of few classes, so that what it learns alone is good there and poor on all
-    ten; what is learned together is good on both.
-    """
-    config = RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": {"name": "dirichlet", "alpha": 0.3},
-            "clients": {"total": 10, "per_round": 5},
-            "model": {"name": "mlp", "hidden": [32]},
-            "algorithm": {"name": name, **LEARNING[name]},
-            "training": {"rounds": 8, "local_epochs": 2, "batch_size": 20, "lr": 0.1, "weight_decay": 1e-3},
-            "evaluation": {"every": 8, "personal": {"epochs": 1}},
-            "runtime": {"backend": "inline"},
-        }
-    )
-    last = run(Problem.build(config, Digits().load()), InlineBackend()).history[-1]
-    pa, ga = last["personal_accuracy"], last["generic_accuracy"]
-    print(f"{name}: PA {pa:.2f} +- {last['personal_std']:.2f}, worst tenth {last['personal_worst10']:.2f}; GA {ga:.2f}")
-    assert pa > 85
-    assert ga > 80 if config.algorithm.generic else 30 < ga < 70
-
-
 def test_fedreps_newcomers_are_tested_with_the_average_head() -> None:
     """It is the mean of what the last cohort kept; a client that took part has its own, one that never did the mean."""
     built = problem({"name": "fedrep", "newcomer": "average"}, clients={"cohorts": [[0, 1], [1, 3], [0, 3], [1, 3]]})
     running, worker = Simulation(built, InlineBackend()), Worker(built)
     while not running.done:
         running.step()
-    state = running.state()
+    state = running.state
     n = {i: SIZES[i] / (SIZES[1] + SIZES[3]) for i in (1, 3)}
     average = sum((share * state.clients[i].own for i, share in n.items()), torch.zeros(()))
     head = running.layout.head > 0
     for i, expected in ((0, state.clients[0].own), (2, average)):
-        c = personal_client(
-            *arguments(worker, running._personal_broadcast(1), ClientTask(i, 1.0, state.clients.get(i, Vectors()))), 0
+        c = worker.trainer.personalise(
+            running._make_personal_broadcast(1), ClientTask(i, 1.0, state.clients.get(i, Vectors())), 0
         )
         assert torch.allclose(c.theta[head], expected, rtol=0, atol=1e-6)
         assert torch.equal(c.theta[~head], state.theta[~head])
+
+
+def test_every_draw_is_another_batch_of_the_shard() -> None:
+    """Without repetition, of the size of the step's batch; the same again in a second run of that step."""
+    c = trained_client("fedavg")
+    c.start_step(3, *c.population.samples.batch(c.indices[:16]))
+    first, second = c.draw()[0], c.draw()[0]
+    assert first.shape == second.shape == c.x.shape
+    assert not torch.equal(first, second)
+    assert len(torch.unique(first.flatten(1), dim=0)) == 16
+    own = {tuple(x.tolist()) for x in c.population.samples.batch(c.indices)[0].flatten(1)}
+    assert {tuple(x.tolist()) for x in torch.cat([first, second]).flatten(1)} <= own
+    c.start_step(3, c.x, c.y)
+    assert torch.equal(c.draw()[0], first)
+    c.start_step(4, c.x, c.y)
+    assert not torch.equal(c.draw()[0], first)
+
+
+def trained_client(options: Any, client: int = 2, epochs: int = 0) -> LocalClient:
+    """A client's personal model after a whole run; the network holds it."""
+    built, state = problem(options), final(options)
+    worker = Worker(built)
+    running = Simulation(built, InlineBackend())
+    running.restore(state)
+    c = worker.trainer.personalise(
+        replace(running._make_broadcast(running._make_server(3, 1)), theta=state.theta),
+        ClientTask(client, 1.0, state.clients.get(client, Vectors())),
+        epochs,
+    )
+    worker.network.load(c.theta)
+    return c
+
+
+def answers(c: LocalClient, method: Any, x: Tensor) -> Tensor:
+    c.x = x
+    with torch.no_grad():
+        return method.personal_logits(c)
+
+
+def test_knnper_answers() -> None:
+    """λ = 0: the model's own probabilities; λ = 1, k = 1: a training sample gets its label, surely; else in between."""
+    c = trained_client({"name": "knnper"})
+    x, y = c.population.samples.batch(c.indices)
+    model = answers(c, KNNPer(lam=0), x)
+    assert torch.allclose(model, c.network(x).logits.log_softmax(1), atol=1e-5)
+    sure = answers(c, KNNPer(lam=1, k=1), x).exp()
+    assert torch.equal(sure.argmax(1), y)
+    assert torch.equal(sure.max(1).values, torch.ones(len(y)))
+    assert torch.allclose(
+        answers(c, KNNPer(), x).exp(), 0.5 * model.exp() + 0.5 * answers(c, KNNPer(lam=1), x).exp(), atol=1e-6
+    )
+
+
+def test_squared_distances() -> None:
+    """Far from the origin too, where |a|² + |b|² - 2ab alone would be off by 1e2; of a point to itself about 0."""
+    g = torch.Generator().manual_seed(0)
+    a, b = torch.randn(30, 7, generator=g), torch.randn(40, 7, generator=g)
+    direct = (a[:, None] - b).square().sum(2)
+    assert torch.allclose(squared_distances(a, b), direct, rtol=1e-5, atol=1e-5)
+    assert torch.allclose(squared_distances(a + 1e4, b + 1e4), direct, rtol=1e-2, atol=1e-2)
+    assert squared_distances(b, b).diagonal().max() < 1e-5
+    assert squared_distances(b, b).min() >= 0
+
+
+def test_knnper_far_from_everything() -> None:
+    """Where every kernel underflows the nearest still count: no 0/0."""
+    c = trained_client({"name": "knnper"})
+    c.local.features = c.local.features + 1e4
+    p = answers(c, KNNPer(lam=1, scale=1e-3), c.population.samples.batch(c.indices)[0]).exp()
+    assert torch.allclose(p.sum(1), torch.ones(len(p)))
+
+
+def test_knnper_remembers_no_more_than_its_capacity() -> None:
+    """7 of the shard's 50 samples with their labels, not simply the first."""
+    c = trained_client({"name": "knnper", "capacity": 7})
+    output, labels = c.shard(c.theta)
+    nearest = torch.cdist(c.local.features, output.features, compute_mode="donot_use_mm_for_euclid_dist").min(1)
+    assert nearest.values.max() < 1e-5
+    assert len(set(nearest.indices.tolist())) == 7
+    assert max(nearest.indices) > 7
+    assert torch.equal(c.local.labels, labels[nearest.indices])
+
+
+class Asked:
+    """What FedProto's answer reads of a client: features (0, 1), a classifier that says 2."""
+
+    theta = torch.zeros(0)
+
+    def predict(self, theta: Tensor) -> Output:
+        return Output(torch.tensor([[0.0, 0.0, 5.0]]), torch.tensor([[0.0, 1.0]]))
+
+    def __init__(self, counts: list[float], known: list[float]) -> None:
+        self.counts = torch.tensor(counts)
+        self.message = Vectors(prototypes=torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 4.0]]), known=torch.tensor(known))
+
+
+def test_fedproto_answers() -> None:
+    """Features (0, 1), at squared distances 1, 10, 9 of the prototypes (0, 0), (3, 0), (0, 4); the classifier says 2.
+
+    Without class 0 the nearest is 2; with 0 and 1 alone known or held it is among these; with none, the classifier's.
+    """
+
+    def scores(counts: list[float], known: list[float], **options: Any) -> list[float]:
+        return FedProto(**options).personal_logits(Asked(counts, known)).flatten().tolist()  # type: ignore
+
+    assert scores([5, 5, 5], [1, 1, 1]) == pytest.approx([-1, -10, -9])
+    assert scores([0, 5, 5], [1, 1, 1]) == pytest.approx([-110, -10, -9])
+    assert scores([0, 5, 5], [1, 1, 0]) == pytest.approx([-110, -10, -110])
+    assert scores([0, 0, 5], [1, 1, 0]) == [0, 0, 5]
+    assert scores([5, 5, 5], [1, 1, 1], answer="classifier") == [0, 0, 5]
+
+
+def test_perfedavg_is_tested_after_plain_steps_of_the_inner_length() -> None:
+    """As FedAvg's fine-tuning at η = a without momentum, weight decay and clipping; a = 0 adapts nothing."""
+    built = problem("perfedavg")
+    state, worker, training = final("perfedavg"), Worker(built), built.config.training
+    plain = training.model_copy(update={"momentum": 0.0, "weight_decay": 0.0, "clip_norm": None})
+
+    def tuned(options: Any, training: Training, lr: float) -> Tensor:
+        return (
+            replace(worker.trainer, algorithm=algorithm(options), training=training)
+            .personalise(
+                Broadcast(
+                    round=3, lr=lr, theta=state.theta, buffers=worker.network.buffers, message=Vectors(), cohort=1
+                ),
+                ClientTask(1, 1.0, Vectors()),
+                2,
+            )
+            .theta
+        )
+
+    assert torch.equal(tuned("perfedavg", training, 0.05), tuned("fedavg", plain, 0.05))
+    assert torch.equal(tuned({"name": "perfedavg", "inner_lr": 0.3}, training, 0.05), tuned("fedavg", plain, 0.3))
+    assert torch.equal(tuned({"name": "perfedavg", "inner_lr": 0}, training, 0.05), state.theta)
+    assert not torch.allclose(tuned("fedavg", training, 0.05), tuned("fedavg", plain, 0.05), atol=1e-3)

@@ -17,13 +17,12 @@ from fedray.algorithms.scaffold import Scaffold
 from fedray.client import Population
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.backend import InlineBackend
-from fedray.engine.exact_sum import Accumulator, total
-from fedray.engine.local_training import start_client, train_client
+from fedray.engine.exact_sum import Accumulator, add_up
 from fedray.engine.messages import ClientTask
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.models.network import Layout, Network
-from tests.algorithms.clients import arguments, before_its_step
+from tests.algorithms.clients import before_its_step
 from tests.algorithms.digits import final, problem
 from tests.algorithms.test_contract import NORMALISED
 
@@ -147,7 +146,13 @@ def test_scaffold_weighs_large_shards_by_samples() -> None:
     method, sums = Scaffold(variates="samples"), Accumulator()
     network = Network(nn.Linear(4, 3))
     x, y = np.zeros((1, 4), np.float32), np.zeros(1, np.int64)
-    population = Population(Samples(x, y, Dataset("test", x, y, x, y, 3), "cpu"), 3, 0, 10, 1_000_003)
+    population = Population(
+        samples=Samples(x, y, Dataset("test", x, y, x, y, 3), "cpu"),
+        classes=3,
+        seed=0,
+        clients=10,
+        total_samples=1_000_003,
+    )
     zero = torch.zeros_like(network.theta)
     for samples, change in ((10**6, 1000.0), (3, 10.0)):
         c = before_its_step(network, population, np.zeros(samples, np.int64))
@@ -156,7 +161,7 @@ def test_scaffold_weighs_large_shards_by_samples() -> None:
             assert isinstance(upload, Sum)
             sums.add(name, upload.vector, upload.weight, terms=10)
     server = Server(network.theta, Vectors(c=zero), network.layout, clients=1, cohort=10)
-    method.aggregate(server, Received(Vectors(total([sums.sums]), update=zero)))
+    method.aggregate(server, Received(Vectors(add_up([sums.sums]), update=zero)))
     assert torch.allclose(server.state.c, zero + 10 * (1e9 + 30) / 1_000_003, rtol=1e-4)
 
 
@@ -165,17 +170,17 @@ def test_moons_references_have_the_running_statistics_of_their_models() -> None:
     built = problem({"name": "moon", "mu": 2.0}, **NORMALISED, clients={"cohorts": [[4, 5], [1, 5], [4, 5], [0, 1]]})
     method, worker = built.config.algorithm, Worker(built)
     running = Simulation(built, InlineBackend())
-    sent = running._broadcast(running._server(0, 2))
+    sent = running._make_broadcast(running._make_server(0, 2))
     running.step()
     running.step()
-    state = running.state()
+    state = running.state
     kept = state.clients[4]
-    train_client(*arguments(worker, sent, ClientTask(4, 0.5, Vectors())))
+    worker.trainer.train(sent, ClientTask(4, 0.5, Vectors()))
     assert torch.equal(kept.second_buffers, worker.network.buffers)
-    c = start_client(*arguments(worker, running._broadcast(running._server(2, 2)), ClientTask(4, 0.5, kept)))
+    c = worker.trainer.start(running._make_broadcast(running._make_server(2, 2)), ClientTask(4, 0.5, kept))
     c.start_step(0, *c.population.samples.batch(c.indices[:18]))
     c.grad(c.theta)
-    apart = built.network("cpu")
+    apart = built.build_network("cpu")
 
     def features(theta: Tensor, statistics: Tensor) -> Tensor:
         apart.load(theta)
@@ -197,7 +202,7 @@ def test_distillation_follows_the_received_running_statistics(name: str) -> None
     built = problem(name, **NORMALISED)
     worker = Worker(built)
     running = Simulation(built, InlineBackend())
-    c = start_client(*arguments(worker, running._broadcast(running._server(0, 3)), ClientTask(4, 0.5, Vectors())))
+    c = worker.trainer.start(running._make_broadcast(running._make_server(0, 3)), ClientTask(4, 0.5, Vectors()))
     c.start_step(0, *c.population.samples.batch(c.indices[:18]))
     output = Output(random(18, 10), random(18, 12))
     before = float(built.config.algorithm.term(c)(output))  # type: ignore[attr-defined]

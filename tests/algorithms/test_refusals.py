@@ -3,12 +3,14 @@
 from typing import Any
 
 import pytest
+from pydantic.fields import FieldInfo
 from torch import Tensor, nn
 
 from fedray.algorithms import ALGORITHMS, algorithm
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from tests.algorithms.digits import problem
+from tests.algorithms.digits import final, problem
+from tests.algorithms.test_reductions import parse
 
 
 class Headless(nn.Module):
@@ -28,31 +30,60 @@ class Tokens(Headless):
     takes_tokens = True
 
 
+class TwoLayerHead(nn.Module):
+    """A head that is more than one linear layer."""
+
+    head = "top"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.top = nn.Linear(64, 16), nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(self.body(x.flatten(1)))
+
+
+HERE = "tests.algorithms.test_refusals"
 BARE = {"name": "mlp", "hidden": []}
+PROJECTED = {"name": "tests.algorithms.test_parts_and_taps:Projected", "own": True}
+HEADS = "top.0.weight, top.1.bias, top.1.weight"
 
 
 @pytest.mark.parametrize(
     ("method", "model", "message"),
     [
-        ("moon", BARE, "model.name: found mlp, all of it head; moon needs a feature layer"),
+        *[
+            (name, BARE, f"model.name: found mlp, all of it head; {name} needs a feature layer")
+            for name in ("moon", "fedgela", "fedge", "fedrod", "fedbabu", "fedrep", "fedproto", "knnper")
+        ],
         ({"name": "fedsol", "proximal": "moon"}, BARE, "moon needs a feature layer"),
-        (
-            "moon",
-            "tests.algorithms.test_refusals:Headless",
-            "model.name: every parameter belongs to the head; moon needs a feature",
-        ),
-        ("fedrcl", "tests.algorithms.test_refusals:Headless", "which names no taps; fedrcl reads inner layers"),
+        *[
+            (name, f"{HERE}:Headless", f"model.name: every parameter belongs to the head; {name} needs a feature layer")
+            for name in ("moon", "fedgela", "fedrod", "fedbabu", "fedrep")
+        ],
+        *[
+            (name, f"{HERE}:TwoLayerHead", f"{HEADS}; {name} needs one linear layer")
+            for name in ("fedgela", "fedge", "fedrod", "fedrs", "fedavg-la", "fedgen")
+        ],
+        *[(name, PROJECTED, f"features() of its own; {name} needs the input") for name in ("fedgela", "fedrod")],
+        ("fedgela", {"name": "mlp", "hidden": [9]}, "9 features for 10 classes; fedgela's simplex needs"),
+        ("fedrcl", f"{HERE}:Headless", "which names no taps; fedrcl reads inner layers"),
         ("fedrcl", BARE, "model.name: found mlp, which names no taps"),
         ("fedrcl", "char_lstm", "model.name: found char_lstm, which names no taps"),
         ("fedrobust", "char_lstm", "model.name: found char_lstm, whose inputs are tokens"),
-        ("fedrobust", "tests.algorithms.test_refusals:Tokens", "whose inputs are tokens; fedrobust needs real numbers"),
+        ("fedrobust", f"{HERE}:Tokens", "whose inputs are tokens; fedrobust needs real numbers"),
     ],
 )
 def test_a_model_that_cannot_serve_is_refused(method: Any, model: Any, message: str) -> None:
     with pytest.raises(UserError) as raised:
-        problem(method, model=model).network("cpu")
+        problem(method, model=model).build_network("cpu")
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["fedlc", "fedbabu", "fedrep"])
+def test_any_head_will_do(name: str) -> None:
+    assert final(name, model=f"{HERE}:TwoLayerHead", rounds=1).theta.isfinite().all()
 
 
 def test_a_model_of_ones_own_may_serve() -> None:
@@ -66,18 +97,53 @@ def test_a_model_of_ones_own_may_serve() -> None:
     assert RunConfig.parse(config).algorithm.name == "moon"
 
 
+def outside(field: FieldInfo) -> list[float]:
+    """Numbers a bounded field must refuse: beyond each bound, on each open one, and what is no number."""
+    bad = [float("nan"), float("inf"), float("-inf")]
+    past = 1 if field.annotation is int else 0.5
+    for bound in field.metadata:
+        for name, step in (("ge", -past), ("gt", 0), ("le", past), ("lt", 0)):
+            if hasattr(bound, name):
+                bad.append(getattr(bound, name) + step)
+    return bad
+
+
+NUMBERS = [
+    (name, option)
+    for name, kind in sorted(ALGORITHMS.items())
+    for option, field in kind.model_fields.items()
+    if field.annotation in (int, float)
+]
+
+
+@pytest.mark.parametrize(("name", "option"), NUMBERS)
+def test_numbers(name: str, option: str) -> None:
+    """Every number has at least one bound, and every bound is kept."""
+    bad = outside(ALGORITHMS[name].model_fields[option])
+    assert len(bad) > 3
+    for value in bad:
+        with pytest.raises(UserError, match=rf"^algorithm\.{option}: found ") as raised:
+            algorithm({"name": name, option: value})
+        assert "\n" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("section", "message"),
     [
+        ({"name": "fedporx"}, "algorithm.name: unknown name 'fedporx'; did you mean 'fedprox'"),
+        ({"name": "fedprox", "mo": 1.0}, "algorithm: unknown name 'mo'; did you mean 'mu'"),
+        ({"name": "fedprox", "mu": "much"}, "algorithm.mu: found 'much'; input should be a valid number"),
+        ({"name": "fedprox", "mu": -1}, "algorithm.mu: found -1; input should be greater than or equal to 0"),
         ({"name": "fedntd", "tau": 0}, "algorithm.tau: found 0; input should be greater than 0"),
-        ({"name": "moon", "tau": -1}, "algorithm.tau: found -1; input should be greater than 0"),
         ({"name": "fedtoga", "beta": 1.5}, "algorithm.beta: found 1.5; input should be less than or equal to 1"),
         (
-            {"name": "fedtoga", "delta_scale": "step"},
-            "algorithm.delta_scale: found 'step'; input should be 'mean_step'",
+            {"name": "fedtoga", "perturbation": "local"},
+            "algorithm.perturbation: found 'local'; input should be 'fusion', 'global' or 'neighbour'",
         ),
-        ({"name": "fedsol", "perturb": "tail"}, "algorithm.perturb: found 'tail'; input should be 'all', 'body'"),
-        ({"name": "fedsol", "strategy": "A7"}, "algorithm.strategy: found 'A7'; input should be 'A0', 'A1'"),
+        ({"mu": 1.0}, "expected a name or a mapping with `name`"),
+        ({"name": "fedray.algorithms:Missing"}, "algorithm.name: 'fedray.algorithms:Missing' cannot be imported"),
+        ({"name": "fedray.engine.problem:Problem"}, "is not a subclass of fedray.algorithms.base.Algorithm"),
+        ({"name": "fedray.algorithms.fedavg:FedProx", "mu": -0.25}, "algorithm.mu: found -0.25"),
         ({"name": "fedsol", "proximal": "fedavg"}, "algorithm.proximal.name: unknown name 'fedavg'; did you mean"),
         ({"name": "fedsol", "proximal": {"name": "kl", "tau": 0}}, "algorithm.proximal.tau: found 0; input should"),
         ({"name": "fedsol", "proximal": {"name": "fednova", "mu": 1}}, "algorithm.proximal.mu: found 1"),
@@ -87,40 +153,36 @@ def test_a_model_of_ones_own_may_serve() -> None:
             {"name": "projection", "proximal": "moon"},
             "algorithm.proximal.name: unknown name 'moon'; valid: fedprox, kl",
         ),
-        ({"name": "fedrobust", "affine": "pixel"}, "algorithm.affine: found 'pixel'; input should be 'channel'"),
+        ({"name": "fedwmsam", "alpha": 1, "rho": 0.1}, "algorithm.alpha: found 1 with rho above 0"),
     ],
 )
 def test_refused_options(section: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as raised:
         algorithm(section)
     assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 LABELS = {
-    "fedtoga": {},
-    "fedtoga-sam+dr": {"dual_correction": False, "sam_correction": False},
-    "fedtoga-sam+dr+dual": {"sam_correction": False},
-    "fedsol": {},
-    "fedsol-all": {"perturb": "all"},
-    "fedsol-body": {"perturb": "body"},
-    "fedsol-a3": {"strategy": "A3"},
-    "fedsol+feddyn": {"proximal": "feddyn"},
-    "fedsol+moon": {"proximal": {"name": "moon", "mu": 0.1}},
-    "fedavg+kl-base": {},
-    "fedavg+kl-projection": {},
-    "fedavg+l2-projection": {"proximal": "fedprox"},
+    "fedtoga": "fedtoga",
+    "fedtoga-sam+dr": "fedtoga dual_correction=false sam_correction=false",
+    "fedtoga-sam+dr+dual": "fedtoga sam_correction=false",
+    "fedsol": "fedsol",
+    "fedsol-all": "fedsol perturb=all",
+    "fedsol-body": "fedsol perturb=body",
+    "fedsol-a3": "fedsol strategy=A3",
+    "fedsol+feddyn": "fedsol proximal=feddyn",
+    "fedsol+moon": "fedsol proximal={name:moon,mu:0.1}",
+    "fedavg+kl-base": "fedavg-kl",
+    "fedavg+kl-projection": "projection",
+    "fedavg+l2-projection": "projection proximal=fedprox",
 }
 """The published tables' names."""
 
 
 @pytest.mark.parametrize("label", LABELS)
 def test_labels(label: str) -> None:
-    name = {
-        "fedavg+kl-base": "fedavg-kl",
-        "fedavg+kl-projection": "projection",
-        "fedavg+l2-projection": "projection",
-    }.get(label, label[:6] if label.startswith("fedsol") else "fedtoga")
-    assert algorithm({"name": name, **LABELS[label]}).label() == label
+    assert algorithm(parse(LABELS[label])).label() == label
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
@@ -138,3 +200,9 @@ def test_a_combination_perturbs_everything() -> None:
     combined = algorithm({"name": "fedsol", "proximal": {"name": "feddyn", "alpha": 0.25}})
     assert algorithm(combined.options()).options() == combined.options()
     assert combined.options()["proximal"]["alpha"] == 0.25
+
+
+def test_an_algorithm_of_ones_own_keeps_its_options() -> None:
+    """`package.module:Class` goes by that name."""
+    own = {"name": "fedray.algorithms.fedavg:FedProx", "mu": 0.25}
+    assert algorithm(own).options() == own

@@ -10,18 +10,15 @@ from fedray.algorithms.scaffnew import Scaffnew
 from fedray.common.errors import UserError
 from fedray.common.rng import torch_draws
 from fedray.engine.backend import InlineBackend
-from fedray.engine.local_training import personal_client
 from fedray.engine.loop import run
 from fedray.engine.messages import ClientTask
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.models.network import Layout
-from tests.algorithms.clients import arguments
 from tests.algorithms.digits import final, problem
 from tests.algorithms.quadratic import Case
 from tests.algorithms.quadratic import problem as quadratic
 
-EQUAL: dict[str, Any] = {"per_round": 6, "aggregation": "uniform", "momentum": 0, "clip_norm": None, "weight_decay": 0}
 SERVER = Server(torch.zeros(0), Vectors(), Layout((), ()), 6)
 
 
@@ -34,21 +31,6 @@ def drawn(p: float, rounds: int) -> list[int]:
         assert steps is not None
         found.append(steps)
     return found
-
-
-def test_fixed_steps_are_scaffold() -> None:
-    """Where all clients make equally many."""
-    steps: dict[str, Any] = {"local_epochs": None, "local_steps": 5}
-    left = final({"name": "scaffnew", "steps": "fixed"}, **EQUAL, **steps).theta
-    assert torch.allclose(left, final("scaffold", **EQUAL, **steps).theta, rtol=0, atol=1e-5)
-    assert (left - final("fedavg", **EQUAL, **steps).theta).abs().max() > 1e-3
-
-
-def test_one_step_is_fedavg() -> None:
-    """p = 1: the variates cancel in x's step, and h_i is g_i less the mean gradient."""
-    left = final({"name": "scaffnew", "p": 1.0}, **EQUAL, batch_size="full").theta
-    right = final("fedavg", **EQUAL, batch_size="full", local_epochs=None, local_steps=1).theta
-    assert torch.allclose(left, right, rtol=0, atol=1e-6)
 
 
 def test_steps_are_geometric() -> None:
@@ -72,9 +54,9 @@ def test_fine_tuning_makes_its_epochs_whatever_is_drawn() -> None:
     for method in ({"name": "scaffnew", "p": 0.2}, {"name": "fedavg"}):
         built = problem(method, per_round=6)
         running, worker = Simulation(built, InlineBackend()), Worker(built)
-        sent = running._broadcast(running._server(0, 6))
+        sent = running._make_broadcast(running._make_server(0, 6))
         assert sent.steps == (drawn(0.2, 1)[0] if method["name"] == "scaffnew" else None) != 10
-        found.append(personal_client(*arguments(worker, sent, ClientTask(3, 1.0, Vectors())), 2))
+        found.append(worker.trainer.personalise(sent, ClientTask(3, 1.0, Vectors()), 2))
     assert [c.steps for c in found] == [10, 10]
     assert torch.equal(found[0].theta, found[1].theta)
 

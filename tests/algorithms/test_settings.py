@@ -7,33 +7,22 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms import ALGORITHMS
-from fedray.algorithms.feddisco import Disco
-from fedray.algorithms.fedexp import Extrapolation
+from fedray.algorithms.base import Algorithm, Cohort, Received, Server, Vectors
+from fedray.algorithms.feddisco import FedDisco
+from fedray.algorithms.fedexp import FedExP
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
-from fedray.engine.exact_sum import total
+from fedray.engine.exact_sum import add_up
 from fedray.engine.loop import run
 from fedray.engine.simulation import Simulation
 from fedray.engine.state import theta_sha256
+from fedray.models.network import Layout
 from tests.algorithms.digits import final, problem
-
-
-@pytest.mark.parametrize(
-    ("options", "training"),
-    [
-        ({"name": "fedexp", "epsilon": 1e9}, {}),  # the lower bound
-        ({"name": "fedexp"}, {"clients": {"cohorts": [[0], [3], [2], [5]]}}),  # ratio ½ for a cohort of one
-        ({"name": "feddisco", "a": 0.0, "b": 0.0}, {}),  # by samples
-        ({"name": "feddisco", "a": 0.0, "b": 0.3}, {"sizes": (32, 32, 32, 32)}),
-    ],
-)
-def test_fedavg_bit_for_bit(options: dict[str, Any], training: dict[str, Any]) -> None:
-    assert torch.equal(final(options, **training).theta, final("fedavg", **training).theta)
-
 
 APART: dict[str, Any] = {"sizes": (2,) * 6, "per_round": 6}
 """Clients of two digits each, whose updates hardly overlap, so that the step grows."""
@@ -41,7 +30,8 @@ APART: dict[str, Any] = {"sizes": (2,) * 6, "per_round": 6}
 
 @pytest.mark.parametrize("base", ["fedavg", "scaffold", "feddyn", "fedavgm", "fedsam", "fedbabu", "ditto"])
 @pytest.mark.parametrize(
-    "setting", [{"server_step": "fedexp", "fedexp": {"epsilon": 1e-4}}, {"aggregation": "disco", "disco": {"a": 0.3}}]
+    "setting",
+    [{"server_step": "fedexp", "fedexp": {"epsilon": 1e-4}}, {"aggregation": "feddisco", "feddisco": {"a": 0.3}}],
 )
 def test_they_combine_with_methods_that_average(base: str, setting: dict[str, Any]) -> None:
     """They change the numbers; and for FedAvg the setting is the method."""
@@ -50,13 +40,8 @@ def test_they_combine_with_methods_that_average(base: str, setting: dict[str, An
     assert (found - final(base, **options).theta).abs().max() > 1e-4
     if base == "fedavg":
         name = "fedexp" if "server_step" in setting else "feddisco"
-        own = {"name": name, **(setting.get("fedexp") or setting.get("disco"))}
+        own = {"name": name, **(setting.get("fedexp") or setting.get("feddisco"))}
         assert torch.equal(found, final(own, **options).theta)
-
-
-def test_large_b_is_the_uniform_mean() -> None:
-    left = final({"name": "feddisco", "b": 1e9}).theta
-    assert torch.allclose(left, final("fedavg", aggregation="uniform").theta, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("metric", ["l1", "l2", "cosine", "kl"])
@@ -72,31 +57,38 @@ def test_weights(metric: Any) -> None:
     if metric == "kl":
         d = list(np.array(d) / sum(d))
     raw = np.maximum(0, np.array([4, 6, 3]) / 13 - 0.2 * np.array(d) + 0.1)
-    found = Disco(a=0.2, metric=metric).weights(counts)
+    found = FedDisco(a=0.2, metric=metric).weights(Cohort(counts.sum(1), lambda: counts))
     assert np.allclose(found, raw / raw.sum(), atol=1e-12)
     assert found.argmax() == 1
 
 
 def test_no_positive_weight_is_by_samples() -> None:
     """D-85."""
-    assert np.allclose(Disco(a=9, b=0).weights(np.array([[4, 0], [0, 2]])), [4 / 6, 2 / 6])
+    counts = np.array([[4, 0], [0, 2]])
+    assert np.allclose(FedDisco(a=9, b=0).weights(Cohort(counts.sum(1), lambda: counts)), [4 / 6, 2 / 6])
+
+
+def factor(square: float, update: Tensor, decay: float = 1.0, cohort: int = 2, **options: Any) -> float:
+    """FedExP's factor for Σ π_i ||u_i||² = square; the learning rate has fallen from 1 to `decay`."""
+    server = Server(update, Vectors(), Layout((), ()), 9, cohort, lr=decay, first_lr=1.0)
+    got = Received(Vectors(squared_norm=torch.tensor(square), shared_update=update))
+    return FedExP(**options).server_step(server, got)
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 8])
 def test_orthogonal_updates_of_equal_length(m: int) -> None:
     """||U||² = ||u||²/M: the factor is max(1, M/2); with equal updates ½, so 1."""
     u = torch.eye(m, 9) * 3
-    extrapolation = Extrapolation(epsilon=0)
-    assert extrapolation.factor(torch.tensor(9.0), u.mean(0), 1.0, m) == pytest.approx(max(1, m / 2))
-    assert extrapolation.factor(torch.tensor(9.0), u[0], 1.0, m) == 1
-    assert extrapolation.factor(torch.tensor(0.0), 0 * u[0], 1.0, m) == 1
+    assert factor(9.0, u.mean(0), epsilon=0) == pytest.approx(max(1, m / 2))
+    assert factor(9.0, u[0], epsilon=0) == 1
+    assert factor(0.0, 0 * u[0], epsilon=0) == 1
 
 
 def test_epsilon_follows_the_learning_rate() -> None:
     """||u||² = 8, ||U||² = 1: 8/(2 (1 + ε decay²)), ε = 4, decay ½; with M = 3 8/(2 (1 + 3))."""
     one = torch.ones(1)
-    assert Extrapolation(epsilon=4).factor(8 * one, one, 0.5, 3) == 2
-    assert Extrapolation(epsilon=4, epsilon_scale="cohort").factor(8 * one, one, 0.5, 3) == 1
+    assert factor(8.0, one, 0.5, 3, epsilon=4) == 2
+    assert factor(8.0, one, 0.5, 3, epsilon=4, epsilon_scale="cohort") == 1
 
 
 def test_the_mean_of_the_last_two_iterates_is_tested() -> None:
@@ -107,17 +99,17 @@ def test_the_mean_of_the_last_two_iterates_is_tested() -> None:
         given = problem("fedavg")
         config = RunConfig.parse(base | {"evaluation": {"every": 1}})
         simulation = Simulation(type(given)(config, given.data, given.shards), InlineBackend())
-        thetas = [simulation.state().theta]
+        thetas = [simulation.state.theta]
         while not simulation.done:
             simulation.step()
-            thetas.append(simulation.state().theta)
-        rows[test] = simulation.state().history
+            thetas.append(simulation.state.theta)
+        rows[test] = simulation.state.history
         if test == "average":
-            sums = simulation.backend.evaluate((thetas[-1] + thetas[-2]) / 2, simulation.state().buffers)
-            assert simulation.state().history[-1]["test_loss"] == float(total(sums)["loss"])
-            assert simulation.state().server.keys() == {"before"}
-            assert torch.equal(simulation.state().server["before"], thetas[-2])
-            personal = simulation._personal_broadcast(3).theta
+            sums = simulation.backend.evaluate((thetas[-1] + thetas[-2]) / 2, simulation.state.buffers)
+            assert simulation.state.history[-1]["test_loss"] == float(add_up(sums)["loss"])
+            assert simulation.state.server.keys() == {"previous_theta"}
+            assert torch.equal(simulation.state.server["previous_theta"], thetas[-2])
+            personal = simulation._make_personal_broadcast(3).theta
             assert torch.equal(personal, (thetas[-1] + thetas[-2]) / 2), "personal models begin at what is tested"
     assert rows["average"][0]["test_loss"] == rows["last"][0]["test_loss"]
     assert all(a["test_loss"] != b["test_loss"] for a, b in zip(rows["average"][1:], rows["last"][1:], strict=True))
@@ -129,7 +121,7 @@ def test_what_is_saved_is_what_was_tested(tmp_path: Path) -> None:
     """The mean of the last two iterates; `theta_sha256` is that of the last one, which training goes on from."""
     built, last = problem({"name": "fedexp", "epsilon": 1e-4}), final({"name": "fedexp", "epsilon": 1e-4})
     result = run(built, InlineBackend())
-    assert torch.equal(result.theta, (last.theta + last.server["before"]) / 2)
+    assert torch.equal(result.theta, (last.theta + last.server["previous_theta"]) / 2)
     assert result.summary()["theta_sha256"] == theta_sha256(last.theta) != theta_sha256(result.theta)
     saved = load_file(result.save(tmp_path / "model.safetensors"))
     assert torch.equal(torch.cat([saved[name].flatten() for name in result.layout.names]), result.theta)
@@ -148,22 +140,60 @@ def test_without_an_average_there_is_no_step(name: str) -> None:
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        ({"disco": {"a": 0.1}}, "training.disco: has options, but training.aggregation is samples"),
+        ({"feddisco": {"a": 0.1}}, "training.feddisco: has options, but training.aggregation is samples"),
         ({"fedexp": {"epsilon": 0.1}}, "training.fedexp: has options, but training.server_step is average"),
+        ({"aggregation": "disco"}, "training.aggregation: found disco; the word is feddisco"),
+        ({"aggregation": "feddisco", "disco": {"a": 0.1}}, "training.disco: the key is training.feddisco"),
     ],
 )
-def test_options_of_a_setting_that_is_off_are_refused(training: dict[str, Any], message: str) -> None:
+def test_what_a_setting_refuses(training: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         problem("fedavg", **training)
 
 
-def test_identity() -> None:
-    """A configuration that asks for neither has the identity that it had before."""
-    plain = problem("fedavg").config.identity("d")["training"]
-    assert not {"disco", "fedexp", "server_step"} & plain.keys()
-    asked = problem("fedavg", server_step="fedexp", fedexp={"epsilon": 0.1}).config.identity("d")["training"]
-    assert asked["server_step"] == "fedexp"
-    assert asked["fedexp"]["epsilon"] == 0.1
+@pytest.mark.parametrize(
+    ("method", "training", "message"),
+    [
+        (
+            "feddisco",
+            {"aggregation": "feddisco"},
+            "training.aggregation: found feddisco; feddisco has weights of its own",
+        ),
+        (
+            "fedexp",
+            {"server_step": "fedexp"},
+            "training.server_step: found fedexp; fedexp has a server step of its own",
+        ),
+        (
+            {"name": "fedexp", "test": "last"},
+            {"server_step": "fedexp"},
+            "training.server_step: found fedexp; fedexp has a server step of its own",
+        ),
+    ],
+)
+def test_two_rules_for_the_same_are_refused(method: Any, training: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        problem(method, **training)
+
+
+class Negative(Algorithm):
+    """Weights that sum to 1, one of them negative."""
+
+    def weights(self, cohort: Cohort) -> np.ndarray:
+        return np.array([-1.0, 1.0, 1.0])
+
+
+class Unfit(Algorithm):
+    """As many weights as there are classes, instead of clients."""
+
+    def weights(self, cohort: Cohort) -> np.ndarray:
+        return cohort.count_labels().sum(0) / cohort.samples.sum()
+
+
+@pytest.mark.parametrize("kind", ["Negative", "Unfit"])
+def test_weights_that_are_none_are_refused(kind: str) -> None:
+    with pytest.raises(UserError, match=r"weights gives .*; 3 numbers of at least 0 that sum to 1 are required"):
+        final(f"tests.algorithms.test_settings:{kind}", per_round=3)
 
 
 def test_disco_of_all_clients_run() -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fedray.runs.ending import Ending
+from fedray.runs.status import Status
 from fedray.tracking.records import CellRun
 from fedray.tracking.tracker import Tracker
 
@@ -46,4 +48,4 @@ def write(
         store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent)
         store.log_rows(run, rows)
         if status != "running":
-            store.close_cell(run, status, {}, "why" if status != "finished" else "")
+            store.close_cell(run, Ending(Status(status), "why" if status != "finished" else ""))

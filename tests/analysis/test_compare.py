@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from analysis.compare import Difference, Improvement, compared, improvements, report
-from analysis.reading.collect import collect
-from analysis.statistics.intervals import proportion
-from analysis.statistics.ranks import critical
-from analysis.statistics.significance import seeds_needed
+from fedray.analysis.comparison import Difference, Improvement, compared, improvements, report
+from fedray.analysis.data.collect import collect
+from fedray.analysis.statistics.intervals import proportion
+from fedray.analysis.statistics.ranks import critical
+from fedray.analysis.statistics.significance import seeds_needed
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write

@@ -8,10 +8,13 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from analysis.drawing.curves import zoom_from
-from analysis.drawing.style import MARKS, WIDE, WIDTH, is_logarithmic, sparse, styles
-from analysis.figures import bars, classes, curves, main, methods, partitions, sensitivity, varied
-from analysis.reading.collect import collect
+from fedray.analysis.commands.figures import main
+from fedray.analysis.data.collect import collect
+from fedray.analysis.plots.bars import bars, methods
+from fedray.analysis.plots.classes import classes, partitions
+from fedray.analysis.plots.curves import curves, zoom_from
+from fedray.analysis.plots.sensitivity import sensitivity, varied
+from fedray.analysis.plots.style import MARKS, WIDE, WIDTH, is_logarithmic, sparse, styles
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.axes import note, ticks
@@ -200,10 +203,16 @@ def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
     )
 
 
-@pytest.mark.parametrize(("rounds", "start"), [(8, None), (9, 7), (15, 11), (30, 21), (40, 31), (100, 81)])
+@pytest.mark.parametrize(("rounds", "start"), [(8, None), (9, 7), (15, 13), (30, 25), (40, 33), (100, 81)])
 def test_where_a_zoom_begins(rounds: int, start: int | None) -> None:
-    """None for fewer than nine evaluated rounds; the last third of up to 30, then ten, then a fifth."""
+    """None for fewer than nine evaluated rounds; else the last fifth of the rounds, three at least."""
     assert zoom_from(list(range(1, rounds + 1))) == start
+
+
+def test_a_zoom_shows_all_rounds_that_tables_average() -> None:
+    """By default 10, 20, ..., 90 and 91 to 100 are evaluated: the last fifth begins with 81."""
+    assert zoom_from([*range(10, 90, 10), *range(90, 101)]) == 90
+    assert zoom_from(list(range(10, 101, 10))) == 80, "three at least"
 
 
 def test_other_data_are_another_figure(store: Tracker) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from analysis.hessian import Landscape, filter_normalised, surface, top_eigenvalues
+from fedray.analysis.hessian import Landscape, filter_normalised, surface, top_eigenvalues
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.models.network import Network

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.tabling.formats import latex
-from analysis.tabling.result_table import Entry, Printed, ResultTable
+from fedray.analysis.tables.formats import latex
+from fedray.analysis.tables.result_table import Entry, Printed, ResultTable
 
 DOCUMENT = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}

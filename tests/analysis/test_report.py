@@ -13,22 +13,25 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from analysis.output import environment
-from analysis.reading.collect import collect
-from analysis.report import _partitions, main, page
+from fedray.analysis.commands.report import main
+from fedray.analysis.data.collect import collect
+from fedray.analysis.output import environment
+from fedray.analysis.report import _partitions, page
 from fedray.common.errors import UserError
+from fedray.runs.ending import Ending
+from fedray.runs.status import Status
 from fedray.tracking.records import CellRun
 from fedray.tracking.store import open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.browser import opened, pictured
-from tests.analysis.drawing.test_clients import write as write_clients
+from tests.analysis.plots.test_clients import write as write_clients
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
 
 
 def some_runs(store: Tracker) -> None:
     """Two settings; of one seed a picture of its partition; one diverged run, one that has not begun."""
     cells = [cell(a, alpha, seed) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL) for seed in (0, 1)]
-    outcomes = {one["hash"]: ("finished", history(60 + k, 70 + k)) for k, one in enumerate(cells[:6])}
+    outcomes = {one["hash"]: ("finished", history(*[0] * 8, 60 + k, 70 + k)) for k, one in enumerate(cells[:6])}
     write(store, cells, outcomes | {cells[6]["hash"]: ("diverged", history(9))}, "<b>sweep")
 
 
@@ -43,7 +46,7 @@ def with_picture(store: Tracker) -> None:
     files = {"partition.png": drawn.getvalue()}
     store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent, files=files)
     store.log_rows(run, history(50, 60))
-    store.close_cell(run, "finished", {"seconds_per_round": 0.25, "theta_sha256": "ab" * 32})
+    store.close_cell(run, Ending(Status.FINISHED), {"seconds_per_round": 0.25, "theta_sha256": "ab" * 32})
 
 
 def test_what_is_missing_comes_first_by_name_and_text_is_escaped(store: Tracker) -> None:
@@ -55,7 +58,8 @@ def test_what_is_missing_comes_first_by_name_and_text_is_escaped(store: Tracker)
     missing = text[text.index('id="missing"') : text.index('<h2 id="results">')]
     assert re.findall(r"<li>(\w+: \S+)", missing) == ["diverged: fedsam-0.1-0.1-0:", "missing: fedsam-0.1-0.1-1"]
     assert ": why (" in missing
-    # seeds 0 and 1 of fedavg at α = 0.5: means of (60, 70) and (61, 71), so 65.5 ± 0.71; the last rounds: 70.5
+    # seeds 0 and 1 of fedavg at α = 0.5, last fifth of 10 rounds: means of (60, 70) and (61, 71), so 65.5 ± 0.71;
+    # the last rounds: 70.5
     assert "<u>65.50 ± 0.71</u>" in text
     assert "<u>70.50 ± 0.71</u>" in text
     assert "- (1 diverged, 1 missing)" in text
@@ -153,7 +157,7 @@ def test_cells_have_their_accuracy_and_a_link_where_the_store_has_an_address(
     assert cells[0][3] == sweep.cells["run_id"][0]
     assert not [link for link in plain.links if "runs" in link]
     _, experiment = open_store()
-    monkeypatch.setattr("analysis.report.store_uri", lambda: "http://me:secret@store:5000")
+    monkeypatch.setattr("fedray.analysis.report.store_uri", lambda: "http://me:secret@store:5000")
     monkeypatch.setattr("fedray.tracking.store.store_uri", lambda: "http://me:secret@store:5000")
     monkeypatch.setattr("fedray.tracking.store.open_store", lambda: (None, experiment))
     text = page(sweep, ["last10_test_accuracy"])
@@ -261,6 +265,6 @@ def test_the_picture_of_a_partition_is_that_of_the_smallest_seed(store: Tracker)
     for one in cells:
         run, files = CellRun(), {"partition.png": f"seed {one['config']['seed']}".encode()}
         store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent, files=files)
-        store.close_cell(run, "finished", {})
+        store.close_cell(run, Ending(Status.FINISHED))
     ((_, uri),) = _partitions(collect("two"))
     assert base64.b64decode(uri.partition(",")[2]) == b"seed 2"

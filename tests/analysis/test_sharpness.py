@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 
 import fedray
-from analysis.sharpness import Trained, main
+from fedray.analysis.commands.sharpness import main
+from fedray.analysis.sharpness import Trained
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.sweep.storage import storage
+from fedray.runs.ending import Ending
+from fedray.runs.status import Status
+from fedray.sweep.plan.storage import get_storage
 from fedray.tracking.records import CellRun
 from fedray.tracking.tracker import Tracker
+from tests import small
 
-RUN: dict[str, Any] = {
-    "data": "digits",
-    "partition": "iid",
-    "model": {"name": "mlp", "hidden": []},
-    "algorithm": "fedavg",
-    "training": {"rounds": 2, "local_epochs": 1},
-    "clients": {"total": 5, "per_round": 2},
-    "evaluation": {"every": 1},
-    "runtime": {"backend": "inline"},
-}
+RUN = small.sections(
+    clients=(5, 2),
+    model={"name": "mlp", "hidden": []},
+    training={"rounds": 2, "local_epochs": 1},
+    evaluation={"every": 1},
+)
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def _storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def logged(store: Tracker, resolved: Mapping[str, Any], cell: str = "abc") -> str:
     run = CellRun()
     store.open_cell(run, cell, "a run", resolved, {}, None, again=False)
-    store.close_cell(run, "finished", {})
+    store.close_cell(run, Ending(Status.FINISHED))
     return run.id
 
 
@@ -50,7 +50,7 @@ def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.Ca
     a linear model; a ReLU's kinks, which have no Hessian, would add to them).
     """
     config = RunConfig.parse(RUN)
-    fedray.simulate(config, checkpoints=storage() / "cells" / "abc")
+    fedray.simulate(config, checkpoints=get_storage() / "cells" / "abc")
     run = logged(store, config.resolved())
     main([run], "eigen", samples=300, points=3, reach=0.1)
     found = json.loads(Path(f"sharpness/{run}.json").read_text())
@@ -80,7 +80,7 @@ def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.Ca
 def test_the_model_that_was_tested_is_examined(store: Tracker) -> None:
     """FedExP tests the mean of its last two iterates, and its logged loss is of that model."""
     config = RunConfig.parse(RUN | {"algorithm": "fedexp"})
-    result = fedray.simulate(config, checkpoints=storage() / "cells" / "abc")
+    result = fedray.simulate(config, checkpoints=get_storage() / "cells" / "abc")
     found = Trained(logged(store, config.resolved()), 10)
     assert found.theta.equal(result.theta)
     assert not found.theta.equal(result.state.theta)
@@ -111,7 +111,7 @@ def test_refusals(store: Tracker) -> None:
 def test_a_folder_that_cannot_be_made_is_found_out_first(store: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the eigenvalues, which take minutes."""
     config = RunConfig.parse(RUN)
-    fedray.simulate(config, checkpoints=storage() / "cells" / "abc")
+    fedray.simulate(config, checkpoints=get_storage() / "cells" / "abc")
     monkeypatch.setattr(Trained, "eigen", lambda trained: pytest.fail("eigenvalues were computed"))
     Path("file").touch()
     with pytest.raises(UserError, match="--out: file cannot be written: File exists"):
@@ -121,8 +121,8 @@ def test_a_folder_that_cannot_be_made_is_found_out_first(store: Tracker, monkeyp
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1, 2]", b"not JSON", b'{"sha256": 1, "manifest": 2}', b"\xff\x00"])
 def test_a_checkpoint_that_is_not_whole_is_one_line(store: Tracker, damage: bytes) -> None:
     config = RunConfig.parse(RUN)
-    fedray.simulate(config, checkpoints=storage() / "cells" / "abc")
-    for manifest in (storage() / "cells" / "abc").glob("checkpoint-*.json"):
+    fedray.simulate(config, checkpoints=get_storage() / "cells" / "abc")
+    for manifest in (get_storage() / "cells" / "abc").glob("checkpoint-*.json"):
         manifest.write_bytes(damage)
     run = logged(store, config.resolved())
     with pytest.raises(UserError, match=r"^--run: none of its checkpoints in .* is whole \(rounds 2\)"):
@@ -134,7 +134,7 @@ def test_a_checkpoint_that_is_not_whole_is_one_line(store: Tracker, damage: byte
 def test_another_model_or_data_is_noticed(store: Tracker) -> None:
     """The checkpoint's own record says which test loss it had; here the test set's labels read another way."""
     config = RunConfig.parse(RUN | {"data": {"name": "digits", "mean": [0.5], "std": [1.0]}})
-    fedray.simulate(RUN, checkpoints=storage() / "cells" / "abc")
+    fedray.simulate(RUN, checkpoints=get_storage() / "cells" / "abc")
     with pytest.raises(UserError, match="other data, or another version of the model"):
         main([logged(store, config.resolved())])
     assert not Path("sharpness").exists()

@@ -9,7 +9,9 @@ from analysis.toy import main, paths
 
 
 def test_ends_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The server is at 0, the local minimum at 1, curvatures h = (1, 0.1). FedAvg: 1 - w1 = 0.99^4000 = 0, 1 - w2 =
+    """Appendix H's equilibria: FedProx turns from the direction of the local minimum, FedSOL keeps it (D-123).
+
+    The server is at 0, the local minimum at 1, curvatures h = (1, 0.1). FedAvg: 1 - w1 = 0.99^4000 = 0, 1 - w2 =
     0.999^4000 = 0.01828. FedProx ends where h (w - 1) + μ w = 0, so at h / (h + μ) = (0.9091, 0.5) for μ = 0.1.
     FedSOL's gradient is 0 where w + ρ u = 1 with u from 0 to w: on the line through both, ρ short of the minimum:
     1 - 0.3536 for ρ = 0.5. The flat direction contracts by 0.999 per step (0.998 with μ), so 4000 steps leave at most
@@ -26,4 +28,4 @@ def test_ends_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     main(out=tmp_path)
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv", ".pdf", ".png", ".txt"]
     assert len((tmp_path / "fedsol-figure12.csv").read_text().splitlines()) == 1 + 3 * 4001
-    assert "our choice" in capsys.readouterr().out
+    assert "are our choice" in capsys.readouterr().out

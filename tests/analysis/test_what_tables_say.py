@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from analysis.figures import bars, main
-from analysis.reading.collect import collect
-from analysis.tables import build
-from analysis.tabling.formats import comma_separated, latex, markdown
+from fedray.analysis.commands.figures import main
+from fedray.analysis.data.collect import collect
+from fedray.analysis.plots.bars import bars
+from fedray.analysis.tables.build import build
+from fedray.analysis.tables.formats import comma_separated, latex, markdown
 from fedray.common.errors import UserError
+from fedray.runs.ending import Ending
+from fedray.runs.status import Status
 from fedray.tracking.records import CellRun
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
@@ -84,22 +87,33 @@ def test_rounds_that_are_tested_rarely_are_said(store: Tracker) -> None:
     assert "evaluated every 3 rounds, so the target may have been met earlier" in notes
 
 
-def test_a_mean_of_few_personal_evaluations_says_so(store: Tracker) -> None:
-    """20 rounds, all evaluated, personal models in rounds 10 and 20."""
-    rows = [row | {"personal_accuracy": 50.0} for row in history(*range(20))]
+def test_titles_say_which_rounds_are_averaged(store: Tracker) -> None:
+    """Of 20 rounds 17 to 20; personal models are tested in round 20 alone. Generic accuracy may be known in either."""
+    rows = [row | {"personal_accuracy": 50.0, "generic_accuracy": 50.0} for row in history(*range(20))]
     one = cell(FEDAVG, 0.5, 0)
-    one["config"] |= {"training": {"rounds": 20}, "evaluation": {"personal": {"every": 10}}}
+    one["config"] |= {"training": {"rounds": 20}, "evaluation": {"every": 10, "last": 10, "personal": {"every": 10}}}
     write(store, [one], {one["hash"]: ("finished", rows)})
-    few = "1 runs have fewer than 10 evaluated rounds (as few as 2): the mean of those"
-    assert few in build(collect("sweep"), "last10_personal_accuracy").notes
-    assert few not in build(collect("sweep"), "last10_test_accuracy").notes
+    titles = {name: build(collect("sweep"), f"last10_{name}").title for name in rows[0] if name != "round"}
+    assert titles["test_accuracy"] == "sweep: test accuracy in %, mean of rounds 17 to 20"
+    assert titles["personal_accuracy"] == "sweep: personal accuracy in %, round 20"
+    assert titles["generic_accuracy"] == "sweep: generic accuracy in %, mean of the tests in rounds 17 to 20"
+    (entry,) = build(collect("sweep")).entries.values()
+    assert entry.mean == (16 + 17 + 18 + 19) / 4
+
+
+def test_the_title_of_runs_of_different_lengths_is_true_for_all(store: Tracker) -> None:
+    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
+    for one, rounds in zip(cells, (50, 100), strict=True):
+        one["config"] |= {"training": {"rounds": rounds}, "evaluation": {"every": 10, "last": 10}}
+    write(store, cells, {one["hash"]: ("finished", history(1)) for one in cells})
+    assert build(collect("sweep")).title == "sweep: test accuracy in %, mean of the last 10 rounds"
 
 
 def test_a_message_of_several_lines_stays_a_comment(store: Tracker) -> None:
     one = cell(FEDAVG, 0.5, 0)
     parent, run = store.open_sweep("sweep", "", [one]), CellRun()
     store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent)
-    store.close_cell(run, "failed", {}, "first\n\\input{more}")
+    store.close_cell(run, Ending(Status.FAILED, "first\n\\input{more}"))
     lines = latex(build(collect("sweep"))).splitlines()
     assert next(line for line in lines if "more" in line).startswith("% failed: ")
 

@@ -48,7 +48,7 @@ CASES: dict[str, Case] = {
     ),
     "backend": Case(
         ["run", "run.yaml", "--backend", "dask"],
-        "run.yaml: runtime.backend: found 'dask'; input should be 'inline' or 'ray'",
+        "--backend: runtime.backend: found 'dask'; input should be 'inline' or 'ray'",
         run("").prepare,
     ),
     "address": Case(
@@ -178,89 +178,71 @@ CASES: dict[str, Case] = {
     ),
     # Tables and figures
     "no store": Case(
-        ["x"],
+        ["tables", "x"],
         "MLFLOW_TRACKING_URI: there is no store at {here}/mlflow.db; run a sweep first, or name its store",
-        module="analysis.tables",
     ),
-    "no sweep": Case([], "Missing argument 'name'.", stored, module="analysis.tables"),
-    "sweep": Case(
-        ["swep"], "sweep: unknown name 'swep'; did you mean 'sweep'? valid: sweep", stored, module="analysis.tables"
-    ),
+    "no sweep": Case(["tables"], "Missing argument 'name'.", stored),
+    "sweep": Case(["tables", "swep"], "sweep: unknown name 'swep'; did you mean 'sweep'? valid: sweep", stored),
     "format": Case(
-        ["sweep", "--format", "html"],
+        ["tables", "sweep", "--format", "html"],
         "--format: unknown name 'html'; valid: clients, csv, latex, markdown, seeds",
         stored,
-        module="analysis.tables",
     ),
     "metric": Case(
-        ["sweep", "--metric", "acuracy"],
+        ["tables", "sweep", "--metric", "acuracy"],
         "--metric: unknown name 'acuracy'; did you mean 'test_accuracy'?…",
         stored,
-        module="analysis.tables",
     ),
     "target": Case(
-        ["sweep", "--metric", "rounds_to:many"],
+        ["tables", "sweep", "--metric", "rounds_to:many"],
         "--metric: unknown name 'rounds_to:many'; did you mean 'rounds_to:fedsam'? "
         "valid: rounds_to:fedavg, rounds_to:fedsam",
         stored,
-        module="analysis.tables",
     ),
     "target above 100": Case(
-        ["sweep", "--metric", "rounds_to:101"],
+        ["tables", "sweep", "--metric", "rounds_to:101"],
         "--metric: found 'rounds_to:101'; rounds_to:PERCENT with a test accuracy up to 100 is required, or "
         "rounds_to:METHOD",
         stored,
-        module="analysis.tables",
     ),
     "rows": Case(
-        ["sweep", "--rows", "algoritm"],
+        ["tables", "sweep", "--rows", "algoritm"],
         "--rows/--cols: unknown name 'algoritm'; did you mean 'algorithm'?…",
         stored,
-        module="analysis.tables",
     ),
-    "columns": Case(
-        ["sweep", "--cols", "x.y"], "--rows/--cols: unknown name 'x.y';…", stored, module="analysis.tables"
-    ),
+    "columns": Case(["tables", "sweep", "--cols", "x.y"], "--rows/--cols: unknown name 'x.y';…", stored),
     "reference": Case(
-        ["sweep", "--to", "fedavgg"],
+        ["tables", "sweep", "--to", "fedavgg"],
         "--to: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, fedsam",
         stored,
-        module="analysis.tables",
     ),
     "paper": Case(
-        ["sweep", "--paper", "fedsole/table2"],
+        ["tables", "sweep", "--paper", "fedsole/table2"],
         "published paper: unknown name 'fedsole'; did you mean 'fedsol'? valid: fedgela, fedsam, fedsol, fedtoga",
         stored,
-        module="analysis.tables",
     ),
     "paper's table": Case(
-        ["sweep", "--paper", "fedsol/table99"],
+        ["tables", "sweep", "--paper", "fedsol/table99"],
         "published table of fedsol: unknown name 'table99'; did you mean 'table9'? valid: table1, table10, "
         "table2, table3, table4, table5, table9",
         stored,
-        module="analysis.tables",
     ),
     "figures of what": Case(
-        ["swep"], "sweep: unknown name 'swep'; did you mean 'sweep'? valid: sweep", stored, module="analysis.figures"
+        ["figures", "swep"], "sweep: unknown name 'swep'; did you mean 'sweep'? valid: sweep", stored
     ),
     "kind": Case(
-        ["sweep", "--kind", "pie"],
+        ["figures", "sweep", "--kind", "pie"],
         "--kind: unknown name 'pie'; valid: bars, classes, confusion, curves, fairness, methods, partition, search, "
         "sensitivity",
         stored,
-        module="analysis.figures",
     ),
     "curves by what": Case(
-        ["sweep", "--kind", "curves", "--x", "nosuch"],
-        "--x: unknown name 'nosuch'; valid:…",
-        stored,
-        module="analysis.figures",
+        ["figures", "sweep", "--kind", "curves", "--x", "nosuch"], "--x: unknown name 'nosuch'; valid:…", stored
     ),
     "compare with": Case(
-        ["sweep", "--to", "fedavgg"],
+        ["compare", "sweep", "--to", "fedavgg"],
         "--to: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, fedsam",
         stored,
-        module="analysis.compare",
     ),
-    "compare nothing": Case(["sweep"], "Missing option '--to'.", stored, module="analysis.compare"),
+    "compare nothing": Case(["compare", "sweep"], "Missing option '--to'.", stored),
 }

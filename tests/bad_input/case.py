@@ -36,7 +36,6 @@ class Case:
     line: str
     prepare: Callable[[Path], object] = lambda here: None
     environment: Mapping[str, str] = field(default_factory=dict)
-    module: str = "fedray"
 
 
 def run(line: str, *changes: str, prepare: Callable[[Path], object] = lambda here: None, **environment: str) -> Case:

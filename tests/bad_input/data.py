@@ -226,14 +226,14 @@ CASES: dict[str, Case] = {
         "data=tissuemnist",
         prepare=put("data/tissuemnist.npz", "hello"),
     ),
-    "preset": run("run.yaml: data.preset of digits: unknown name 'fedsoll'; valid: plain", "data.preset=fedsoll"),
-    "channels": run("run.yaml: data.channels: found 2; input should be 1 or 3", "data.channels=2"),
+    "preset": run("--set: data.preset of digits: unknown name 'fedsoll'; valid: plain", "data.preset=fedsoll"),
+    "channels": run("--set: data.channels: found 2; input should be 1 or 3", "data.channels=2"),
     "transform": run(
-        "run.yaml: data.augment: unknown name 'flop'; did you mean 'flip'? valid: crop, cutout, flip, rotate",
+        "--set: data.augment: unknown name 'flop'; did you mean 'flip'? valid: crop, cutout, flip, rotate",
         "data.augment=[flop]",
     ),
     "transform no list": run(
-        "run.yaml: data.augment: found 'flip'; a list of transforms is required, of: crop, cutout, flip, rotate",
+        "--set: data.augment: found 'flip'; a list of transforms is required, of: crop, cutout, flip, rotate",
         "data.augment=flip",
     ),
     "means": run("data.mean: found 2 means and 1 stds; the images have 1 channels", "data.mean=[0.1, 0.2]"),

@@ -3,142 +3,136 @@
 from tests.bad_input.case import Case, put, run
 
 CASES: dict[str, Case] = {
-    "unknown section": run(
-        "run.yaml: configuration: unknown name 'trainig'; did you mean 'training'?…", "trainig.lr=1"
-    ),
-    "unknown key": run("run.yaml: training: unknown name 'learning_rate';…", "training.learning_rate=1"),
+    "unknown section": run("--set: configuration: unknown name 'trainig'; did you mean 'training'?…", "trainig.lr=1"),
+    "unknown key": run("--set: training: unknown name 'learning_rate';…", "training.learning_rate=1"),
     "unknown key, near": run(
-        "run.yaml: training: unknown name 'lr_decy'; did you mean 'lr_decay'?…", "training.lr_decy=1"
+        "--set: training: unknown name 'lr_decy'; did you mean 'lr_decay'?…", "training.lr_decy=1"
     ),
     "unknown algorithm": run(
-        "run.yaml: algorithm.name: unknown name 'fed_sam'; did you mean 'fedsam'?…", "algorithm=fed_sam"
+        "--set: algorithm.name: unknown name 'fed_sam'; did you mean 'fedsam'?…", "algorithm=fed_sam"
     ),
     "unknown option": run(
-        "run.yaml: algorithm: unknown name 'roh'; did you mean 'rho'? valid: perturb, rho", "algorithm.roh=1"
+        "--set: algorithm: unknown name 'roh'; did you mean 'rho'? valid: perturb, rho", "algorithm.roh=1"
     ),
-    "unknown model": run("run.yaml: model.name: unknown name 'lenet5'; did you mean 'lenet'?…", "model=lenet5"),
-    "unknown data": run("run.yaml: data.name: unknown name 'cifar'; did you mean 'cifar10'?…", "data=cifar"),
+    "unknown model": run("--set: model.name: unknown name 'lenet5'; did you mean 'lenet'?…", "model=lenet5"),
+    "unknown data": run("--set: data.name: unknown name 'cifar'; did you mean 'cifar10'?…", "data=cifar"),
     "unknown partition": run(
-        "run.yaml: partition.name: unknown name 'dirichelt'; did you mean 'dirichlet'?…", "partition=dirichelt"
+        "--set: partition.name: unknown name 'dirichelt'; did you mean 'dirichlet'?…", "partition=dirichelt"
     ),
     "wrong type": run(
-        "run.yaml: training.lr: found 'fast'; input should be a valid number, unable to parse string as a number",
+        "--set: training.lr: found 'fast'; input should be a valid number, unable to parse string as a number",
         "training.lr=fast",
     ),
     "negative rho": run(
-        "run.yaml: algorithm.rho: found -1; input should be greater than or equal to 0", "algorithm.rho=-1"
+        "--set: algorithm.rho: found -1; input should be greater than or equal to 0", "algorithm.rho=-1"
     ),
-    "alpha 0": run("run.yaml: partition.alpha: found 0; input should be greater than 0", "partition.alpha=0"),
-    "alpha missing": run("run.yaml: partition.alpha is required", "partition={name: dirichlet}"),
-    "alpha infinite": run(
-        "run.yaml: partition.alpha: found inf; input should be a finite number", "partition.alpha=.inf"
-    ),
-    "nan lr": run("run.yaml: training.lr: found nan; input should be a finite number", "training.lr=.nan"),
-    "infinite lr": run("run.yaml: training.lr: found inf; input should be a finite number", "training.lr=1e999"),
+    "alpha 0": run("--set: partition.alpha: found 0; input should be greater than 0", "partition.alpha=0"),
+    "alpha missing": run("--set: partition.alpha is required", "partition={name: dirichlet}"),
+    "alpha infinite": run("--set: partition.alpha: found inf; input should be a finite number", "partition.alpha=.inf"),
+    "nan lr": run("--set: training.lr: found nan; input should be a finite number", "training.lr=.nan"),
+    "infinite lr": run("--set: training.lr: found inf; input should be a finite number", "training.lr=1e999"),
     "lr as a list": run(
-        "run.yaml: training.lr: found [0.1, 0.2]; input should be a valid number", "training.lr=[0.1, 0.2]"
+        "--set: training.lr: found [0.1, 0.2]; input should be a valid number", "training.lr=[0.1, 0.2]"
     ),
-    "lr as a mapping": run(
-        "run.yaml: training.lr: found {'a': 1}; input should be a valid number", "training.lr={a: 1}"
-    ),
-    "lr beyond float32": run("run.yaml: training.lr: found 1e+308; the number is too large", "training.lr=1e308"),
+    "lr as a mapping": run("--set: training.lr: found {'a': 1}; input should be a valid number", "training.lr={a: 1}"),
+    "lr beyond float32": run("--set: training.lr: found 1e+308; the number is too large", "training.lr=1e308"),
     "threads beyond an int": run(
-        "run.yaml: runtime.threads: found 2147483648; input should be less than or equal to 1024",
+        "--set: runtime.threads: found 2147483648; input should be less than or equal to 1024",
         "runtime.threads=2147483648",
     ),
     "less of a CPU than Ray counts": run(
-        "run.yaml: runtime.cpus_per_actor: found 1e-05; Ray counts in units of 0.0001", "runtime.cpus_per_actor=1e-5"
+        "--set: runtime.cpus_per_actor: found 1e-05; Ray counts in units of 0.0001", "runtime.cpus_per_actor=1e-5"
     ),
     "less of a GPU than Ray counts": run(
-        "run.yaml: runtime.gpus_per_actor: found 9e-05; Ray counts in units of 0.0001", "runtime.gpus_per_actor=9e-5"
+        "--set: runtime.gpus_per_actor: found 9e-05; Ray counts in units of 0.0001", "runtime.gpus_per_actor=9e-5"
     ),
-    "rounds of 400 digits": run("run.yaml: training.rounds: found 1000…", f"training.rounds={10**400}"),
+    "rounds of 400 digits": run("--set: training.rounds: found 1000…", f"training.rounds={10**400}"),
     "rounds of a typo": run(
-        "run.yaml: training.rounds: found 100000000; input should be less than or equal to 10000000",
+        "--set: training.rounds: found 100000000; input should be less than or equal to 10000000",
         "training.rounds=100000000",
     ),
-    "steps of 30 digits": run("run.yaml: training.local_steps: found 1000…", f"training.local_steps={10**30}"),
+    "steps of 30 digits": run("--set: training.local_steps: found 1000…", f"training.local_steps={10**30}"),
     "synthetic data of 10^12 samples": run(
-        "run.yaml: data.train: train, test and shape ask for 3.07e+15 values; at most 4e+09 are allowed",
+        "--set: data.train: train, test and shape ask for 3.07e+15 values; at most 4e+09 are allowed",
         f"data={{name: synthetic, train: {10**12}}}",
     ),
     "synthetic data of 10^9 classes": run(
-        "run.yaml: data.classes: found 1000000000; input should be less than or equal to 100000",
+        "--set: data.classes: found 1000000000; input should be less than or equal to 100000",
         f"data={{name: synthetic, classes: {10**9}}}",
     ),
     "text of 10^12 samples": run(
-        "run.yaml: data.train: train, test and shape ask for 8e+13 values; at most 4e+09 are allowed",
+        "--set: data.train: train, test and shape ask for 8e+13 values; at most 4e+09 are allowed",
         f"data={{name: synthetic_text, train: {10**12}}}",
     ),
-    "std 0": run("run.yaml: data.std.0: found 0; input should be greater than 0", "data={name: digits, std: [0]}"),
-    "std -1": run("run.yaml: data.std.0: found -1; input should be greater than 0", "data={name: digits, std: [-1]}"),
+    "std 0": run("--set: data.std.0: found 0; input should be greater than 0", "data={name: digits, std: [0]}"),
+    "std -1": run("--set: data.std.0: found -1; input should be greater than 0", "data={name: digits, std: [-1]}"),
     "octal": run("--set seed: line 1: 010 is octal in YAML; write 10, or quote it if it is a string", "seed=010"),
     "base 60": run(
         "--set seed: line 1: 1:30 is the number 90 in YAML; write 90, or quote it if it is a string", "seed=1:30"
     ),
-    "lr is true": run("run.yaml: training.lr: found True; expected a number, got a boolean", "training.lr=true"),
-    "lr empty": run("run.yaml: training.lr: found None; input should be a valid number", "training.lr="),
-    "keys of a number": run("run.yaml: training.lr: found {'x': 1}; input should be a valid number", "training.lr.x=1"),
-    "more than all": run("run.yaml: clients.per_round: found 11; clients.total is only 10", "clients.per_round=11"),
+    "lr is true": run("--set: training.lr: found True; expected a number, got a boolean", "training.lr=true"),
+    "lr empty": run("--set: training.lr: found None; input should be a valid number", "training.lr="),
+    "keys of a number": run("--set: training.lr: found {'x': 1}; input should be a valid number", "training.lr.x=1"),
+    "more than all": run("--set: clients.per_round: found 11; clients.total is only 10", "clients.per_round=11"),
     "fraction above 1": run(
-        "run.yaml: clients.per_round: found 1.5; a fraction is at most 1.0, a number of clients is written "
+        "--set: clients.per_round: found 1.5; a fraction is at most 1.0, a number of clients is written "
         "without a point",
         "clients.per_round=1.5",
     ),
-    "no clients": run("run.yaml: clients.total: found 0; input should be greater than 0", "clients.total=0"),
+    "no clients": run("--set: clients.total: found 0; input should be greater than 0", "clients.total=0"),
     "half a client": run(
-        "run.yaml: clients.total: found 2.5; input should be a valid integer, got a number with a fractional part",
+        "--set: clients.total: found 2.5; input should be a valid integer, got a number with a fractional part",
         "clients.total=2.5",
     ),
-    "true clients": run("run.yaml: clients.total: found True; expected a number, got a boolean", "clients.total=yes"),
+    "true clients": run("--set: clients.total: found True; expected a number, got a boolean", "clients.total=yes"),
     "too many clients": run(
-        "run.yaml: clients.total: found 1000000000000; input should be less than or equal to 10000000",
+        "--set: clients.total: found 1000000000000; input should be less than or equal to 10000000",
         "clients.total=1000000000000",
     ),
     "empty cohort": run(
-        "run.yaml: clients.cohorts: round 1 lists []; different ids in 0..9 are required, at least one",
+        "--set: clients.cohorts: round 1 lists []; different ids in 0..9 are required, at least one",
         "clients.cohorts=[[0], []]",
     ),
     "client twice": run(
-        "run.yaml: clients.cohorts: round 1 lists [1, 1]; different ids in 0..9 are required, at least one",
+        "--set: clients.cohorts: round 1 lists [1, 1]; different ids in 0..9 are required, at least one",
         "clients.cohorts=[[0], [1, 1]]",
     ),
     "client unknown": run(
-        "run.yaml: clients.cohorts: round 1 lists [10]; different ids in 0..9 are required, at least one",
+        "--set: clients.cohorts: round 1 lists [10]; different ids in 0..9 are required, at least one",
         "clients.cohorts=[[0], [10]]",
     ),
     "client is true": run(
-        "run.yaml: clients.cohorts: found [[True], [1]]; expected a number, got a boolean",
+        "--set: clients.cohorts: found [[True], [1]]; expected a number, got a boolean",
         "clients.cohorts=[[true], [1]]",
     ),
-    "too few cohorts": run("run.yaml: clients.cohorts: lists 1 rounds, training.rounds is 2", "clients.cohorts=[[0]]"),
+    "too few cohorts": run("--set: clients.cohorts: lists 1 rounds, training.rounds is 2", "clients.cohorts=[[0]]"),
     "batch 0": run(
-        "run.yaml: training.batch_size: found 0; input should be greater than 0 or 'full'", "training.batch_size=0"
+        "--set: training.batch_size: found 0; input should be greater than 0 or 'full'", "training.batch_size=0"
     ),
     "epochs and steps": run(
-        "run.yaml: training.local_steps: give either local_steps or local_epochs, not both", "training.local_steps=3"
+        "--set: training.local_steps: give either local_steps or local_epochs, not both", "training.local_steps=3"
     ),
-    "momentum 1": run("run.yaml: training.momentum: found 1; input should be less than 1", "training.momentum=1"),
-    "no rounds": run("run.yaml: training.rounds: found 0; input should be greater than 0", "training.rounds=0"),
+    "momentum 1": run("--set: training.momentum: found 1; input should be less than 1", "training.momentum=1"),
+    "no rounds": run("--set: training.rounds: found 0; input should be greater than 0", "training.rounds=0"),
     "aggregation": run(
-        "run.yaml: training.aggregation: found 'mean'; input should be 'uniform', 'samples', 'batches' or 'disco'",
+        "--set: training.aggregation: found 'mean'; input should be 'uniform', 'samples', 'batches' or 'feddisco'",
         "training.aggregation=mean",
     ),
-    "section is a number": run("run.yaml: training: expected a mapping, got 5", "training=5"),
+    "section is a number": run("--set: training: expected a mapping, got 5", "training=5"),
     "section is a list": run(
-        "run.yaml: algorithm: expected a name or a mapping with `name`, got ['fedavg'];…", "algorithm=[fedavg]"
+        "--set: algorithm: expected a name or a mapping with `name`, got ['fedavg'];…", "algorithm=[fedavg]"
     ),
     "component without name": run(
-        "run.yaml: algorithm: expected a name or a mapping with `name`, got {'rho': 1};…", "algorithm={rho: 1}"
+        "--set: algorithm: expected a name or a mapping with `name`, got {'rho': 1};…", "algorithm={rho: 1}"
     ),
-    "seed negative": run("run.yaml: seed: found -1; input should be greater than or equal to 0", "seed=-1"),
-    "seed huge": run("run.yaml: seed: found <int>; the number is too large", "seed=0x" + "f" * 9000),
+    "seed negative": run("--set: seed: found -1; input should be greater than or equal to 0", "seed=-1"),
+    "seed huge": run("--set: seed: found <int>; the number is too large", "seed=0x" + "f" * 9000),
     "seed a date": run(
-        "run.yaml: seed: found datetime.date(2001, 1, 1); input should be a valid integer", "seed=2001-01-01"
+        "--set: seed: found datetime.date(2001, 1, 1); input should be a valid integer", "seed=2001-01-01"
     ),
-    "seed a list": run("run.yaml: seed: found [0, 1]; input should be a valid integer", "seed=[0, 1]"),
+    "seed a list": run("--set: seed: found [0, 1]; input should be a valid integer", "seed=[0, 1]"),
     "seed in Greek": run(
-        "run.yaml: seed: found 'ένα'; input should be a valid integer, unable to parse string as an integer", "seed=ένα"
+        "--set: seed: found 'ένα'; input should be a valid integer, unable to parse string as an integer", "seed=ένα"
     ),
     "seed of 5000 digits": run(
         "--set seed: is not YAML: ValueError: Exceeds the limit (4300 digits) for integer string conversion: "
@@ -146,63 +140,59 @@ CASES: dict[str, Case] = {
         "seed=" + "9" * 5000,
     ),
     "unknown key without end": run(
-        "run.yaml: configuration: unknown name "
+        "--set: configuration: unknown name "
         "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...;…",
         "x" * 9000 + "=1",
     ),
     "probes": run(
-        "run.yaml: evaluation.probes: unknown name 'drfit'; did you mean 'drift'? valid: adaptation, angles, "
+        "--set: evaluation.probes: unknown name 'drfit'; did you mean 'drift'? valid: adaptation, angles, "
         "classes, drift, forgetting, lambda, proximal, step",
         "evaluation.probes=[drfit]",
     ),
-    "evaluation never": run(
-        "run.yaml: evaluation.every: found 0; input should be greater than 0", "evaluation.every=0"
-    ),
-    "backend": run(
-        "run.yaml: runtime.backend: found 'dask'; input should be 'inline' or 'ray'", "runtime.backend=dask"
-    ),
+    "evaluation never": run("--set: evaluation.every: found 0; input should be greater than 0", "evaluation.every=0"),
+    "backend": run("--set: runtime.backend: found 'dask'; input should be 'inline' or 'ray'", "runtime.backend=dask"),
     "1.5 GPUs": run(
-        "run.yaml: runtime.gpus_per_actor: found 1.5; auto, a fraction below 1 or whole GPUs",
+        "--set: runtime.gpus_per_actor: found 1.5; auto, a fraction below 1 or whole GPUs",
         "runtime.gpus_per_actor=1.5",
     ),
     "GPUs of a CPU": run(
-        "run.yaml: runtime.gpus_per_actor: found auto with device cpu, which takes no memory of a GPU",
+        "--set: runtime.gpus_per_actor: found auto with device cpu, which takes no memory of a GPU",
         "runtime.gpus_per_actor=auto",
         "runtime.device=cpu",
         "runtime.backend=ray",
     ),
     "GPUs without actors": run(
-        "run.yaml: runtime.gpus_per_actor: found auto; with backend inline there are no actors",
+        "--set: runtime.gpus_per_actor: found auto; with backend inline there are no actors",
         "runtime.gpus_per_actor=auto",
         "runtime.backend=inline",
     ),
     "some GPUs": run(
-        "run.yaml: runtime.gpus_per_actor: found 'some'; input should be a valid number, unable to parse string as a "
+        "--set: runtime.gpus_per_actor: found 'some'; input should be a valid number, unable to parse string as a "
         "number or 'auto'",
         "runtime.gpus_per_actor=some",
     ),
     "less than no GPUs": run(
-        "run.yaml: runtime.gpus_per_actor: found -1; input should be greater than or equal to 0 or 'auto'",
+        "--set: runtime.gpus_per_actor: found -1; input should be greater than or equal to 0 or 'auto'",
         "runtime.gpus_per_actor=-1",
     ),
     "a size in words": run(
-        "run.yaml: training.batch_size: found 'all'; input should be a valid integer, unable to parse string as an "
+        "--set: training.batch_size: found 'all'; input should be a valid integer, unable to parse string as an "
         "integer or 'full'",
         "training.batch_size=all",
     ),
     "a CPU graph": run(
-        "run.yaml: runtime.cuda_graph: found true on a CPU, which has no CUDA graphs", "runtime.cuda_graph=true"
+        "--set: runtime.cuda_graph: found true on a CPU, which has no CUDA graphs", "runtime.cuda_graph=true"
     ),
     "no CPU": run(
-        "run.yaml: runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU", "runtime.cpus_per_actor=0"
+        "--set: runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU", "runtime.cpus_per_actor=0"
     ),
     "no CUDA": run(
         "runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu", "runtime.device=cuda"
     ),
-    "no actors": run("run.yaml: runtime.actors: found 0; input should be greater than 0 or 'auto'", "runtime.actors=0"),
-    "no threads": run("run.yaml: runtime.threads: found -1; input should be greater than 0", "runtime.threads=-1"),
-    "hidden 0": run("run.yaml: model.hidden.0: found 0; input should be greater than 0", "model.hidden=[0]"),
-    "hidden no list": run("run.yaml: model.hidden: expected a list, got 8", "model.hidden=8"),
+    "no actors": run("--set: runtime.actors: found 0; input should be greater than 0 or 'auto'", "runtime.actors=0"),
+    "no threads": run("--set: runtime.threads: found -1; input should be greater than 0", "runtime.threads=-1"),
+    "hidden 0": run("--set: model.hidden.0: found 0; input should be greater than 0", "model.hidden=[0]"),
+    "hidden no list": run("--set: model.hidden: expected a list, got 8", "model.hidden=8"),
     "hidden enormous": run("model: mlp cannot be built: RuntimeError: [enforce fail…", "model.hidden=[10000000000000]"),
     "empty clients": run(
         "partition.min_size: dirichlet left a client with 0 samples in each of 100 draws, 1 are required; lower "
@@ -225,34 +215,34 @@ CASES: dict[str, Case] = {
         "data=mnist",
     ),
     "plug-in module": run(
-        "run.yaml: algorithm.name: 'nowhere:Thing' cannot be imported: No module named…", "algorithm=nowhere:Thing"
+        "--set: algorithm.name: 'nowhere:Thing' cannot be imported: No module named…", "algorithm=nowhere:Thing"
     ),
     "plug-in class": run(
-        "run.yaml: algorithm.name: 'json:Thing' cannot be imported: module 'json' has no attribute 'Thing'",
+        "--set: algorithm.name: 'json:Thing' cannot be imported: module 'json' has no attribute 'Thing'",
         "algorithm=json:Thing",
     ),
     "plug-in kind": run(
-        "run.yaml: algorithm.name: json:JSONDecoder is not a subclass of fedray.algorithms.base.Algorithm",
+        "--set: algorithm.name: json:JSONDecoder is not a subclass of fedray.algorithms.base.Algorithm",
         "algorithm=json:JSONDecoder",
     ),
     "plug-in model": run(
-        "run.yaml: model.name: json:JSONDecoder is not a subclass of torch.nn.Module", "model=json:JSONDecoder"
+        "--set: model.name: json:JSONDecoder is not a subclass of torch.nn.Module", "model=json:JSONDecoder"
     ),
     "plug-in without module": run(
-        "run.yaml: algorithm.name: ':Thing' cannot be imported: ValueError: Empty module name", "algorithm=:Thing"
+        "--set: algorithm.name: ':Thing' cannot be imported: ValueError: Empty module name", "algorithm=:Thing"
     ),
     "plug-in relative": run(
-        "run.yaml: model.name: '..here:Thing' cannot be imported: TypeError: the 'package' argument is required to "
+        "--set: model.name: '..here:Thing' cannot be imported: TypeError: the 'package' argument is required to "
         "perform a relative import for '..here'",
         "model=..here:Thing",
     ),
     "plug-in that raises": run(
-        "run.yaml: algorithm.name: 'broken_plugin:X' cannot be imported: ZeroDivisionError: division by zero",
+        "--set: algorithm.name: 'broken_plugin:X' cannot be imported: ZeroDivisionError: division by zero",
         "algorithm=broken_plugin:X",
         prepare=put("broken_plugin.py", "1 / 0\n"),
     ),
     "plug-in no Python": run(
-        "run.yaml: algorithm.name: 'wrong_plugin:X' cannot be imported: SyntaxError: invalid syntax "
+        "--set: algorithm.name: 'wrong_plugin:X' cannot be imported: SyntaxError: invalid syntax "
         "(wrong_plugin.py, line 1)",
         "algorithm=wrong_plugin:X",
         prepare=put("wrong_plugin.py", "def\n"),
@@ -269,5 +259,5 @@ CASES: dict[str, Case] = {
     ),
     "--set an alias": run("--set training.lr: line 1: is not YAML: found undefined alias 'x'", "training.lr=*x"),
     "section of a number": run("seed.x: seed holds 0, which has no keys", "seed.x=1"),
-    "empty key": run("run.yaml: training: unknown name '';…", "training..lr=1"),
+    "empty key": run("--set: training: unknown name '';…", "training..lr=1"),
 }

@@ -4,7 +4,7 @@ import os
 
 import yaml
 
-from fedray.sweep.file.shipped import folder
+from fedray.sweep.file.shipped import get_sweeps_folder
 from tests.bad_input.case import BASE, LAUGHS, RUN, Case, put, sweep, text
 
 LR = {"training.lr": {"loguniform": [0.01, 1]}}
@@ -19,8 +19,8 @@ CASES: dict[str, Case] = {
     "a run, its name too long for a file": Case(["run", LONG], f"{LONG}: File name too long"),
     "one run's configuration": Case(
         ["sweep", "example"],
-        f"{folder()}/example.yaml: is the configuration of one run, which `fedray run` takes; a sweep has name "
-        "and base",
+        f"{get_sweeps_folder()}/example.yaml: is the configuration of one run, which `fedray run` takes; a sweep has "
+        "name and base",
     ),
     "a folder": Case(["sweep", "."], ".: cannot be read: Is a directory"),
     "sweep absent": Case(["sweep", "absent.yaml"], "absent.yaml: cannot be read: No such file or directory"),
@@ -283,8 +283,13 @@ CASES: dict[str, Case] = {
         "model.name: found mlp, all of it head; moon needs a feature layer",
         grid={"algorithm": ["fedavg", "moon"], "model.hidden": [[]]},
     ),
-    "name": sweep("name: found 'a b'; string should match pattern '^\\w[\\w./-]*$'", name="a b"),
-    "name of a parent": sweep("name: found '../x'; string should match pattern '^\\w[\\w./-]*$'", name="../x"),
+    "name": sweep("name: found 'a b'; string should match pattern '^\\w[\\w.-]*(/\\w[\\w.-]*)*$'", name="a b"),
+    "name with a parent in it": sweep(
+        "name: found 'x/../y'; string should match pattern '^\\w[\\w.-]*(/\\w[\\w.-]*)*$'", name="x/../y"
+    ),
+    "name of a parent": sweep(
+        "name: found '../x'; string should match pattern '^\\w[\\w.-]*(/\\w[\\w.-]*)*$'", name="../x"
+    ),
     "long name": sweep(
         "name: found 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...; string "
         "should have at most 120 characters",

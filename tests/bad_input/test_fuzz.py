@@ -22,7 +22,9 @@ from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig
 from fedray.datasets import data_source
 from fedray.datasets.image_folders import CIFAR_CLASSES
-from fedray.sweep.grid import Sweep, changed
+from fedray.sweep.file.dotted import with_key
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.draws import iter_points
 from tests.bad_input.case import BASE, npz
 from tests.datasets import files
 
@@ -110,7 +112,7 @@ def test_any_mapping(value: dict[str, Any]) -> None:
 def test_a_right_configuration_with_some_values_changed(changes: list[tuple[str, Any]]) -> None:
     value: Any = WHOLE
     for key, new in changes:
-        value = refused(lambda value=value, key=key, new=new: changed(value, key, new)) or value
+        value = refused(lambda value=value, key=key, new=new: with_key(value, key, new)) or value
     read(value)
 
 
@@ -143,7 +145,7 @@ def test_a_right_sweep_with_some_text_changed(
 
 def points(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """As far as they can be made."""
-    rest = sweep.points()
+    rest = iter_points(sweep)
     while (point := refused(lambda: next(rest, None))) is not None:
         yield point
 

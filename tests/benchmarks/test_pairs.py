@@ -5,11 +5,11 @@ import signal
 import sys
 import time
 
-from tests.benchmarks import pairs as p
+from benchmarks import pairs as p
 
 PEER = """
 import os, subprocess, sys
-from tests.benchmarks.systems.protocol import lines, serve
+from benchmarks.systems.protocol import lines, serve
 out = lines()
 child = subprocess.Popen(["sleep", "1000"])
 rounds = 0

@@ -30,11 +30,12 @@ def call(*arguments: str) -> str:
 
 
 def test_show_writes_the_picture_and_the_numbers(root: Path) -> None:
-    """1,437 training samples; sharding with one shard: every client has one class, so distances are 0 or 1.
+    """1,437 training samples; one shard each, cut by class: every client has one class, so distances are 0 or 1.
 
     20 clients, 2 per class: 20 · 18 / 2 = 180 of 190 pairs are of different classes, 180/190 = 0.947.
     """
-    out = call("show", "digits", "--partition", "sharding", "--shards", "1", "--clients", "20", "--out", "a.png")
+    one_class = ("--partition", "sharding", "--shards", "1", "--set", "partition.sizes=by_class")
+    out = call("show", "digits", *one_class, "--clients", "20", "--out", "a.png")
     assert (root / "a.png").read_bytes().startswith(b"\x89PNG")
     assert "1437 samples, 20 clients (0 empty), 1.00 of 10 classes per client" in out
     assert "total-variation distance 0.947" in out

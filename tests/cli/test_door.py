@@ -1,5 +1,6 @@
 """The door is fast: what needs no PyTorch does not import it, and nothing imports what it does not use."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -71,11 +72,11 @@ def test_lists_and_refusals_import_pytorch_at_most(tmp_path: Path, arguments: li
 
 PLAN = """
 import sys
-from fedray.sweep.grid import Sweep
-from fedray.sweep.run import planned, refuse_unwritable
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.driver.run import plan_and_print, refuse_unwritable
 from pathlib import Path
 refuse_unwritable()
-made = planned(Sweep.load(Path(sys.argv[1])), "grid.yaml")
+made = plan_and_print(Sweep.load(Path(sys.argv[1])), "grid.yaml")
 assert len(made.to_run) == 2
 import fedray.cluster.connection, fedray.sweep.trials.session
 print(*sys.modules)
@@ -95,3 +96,12 @@ def test_ray_starts_before_tune_and_mlflow_are_imported(tmp_path: Path) -> None:
     *_, modules = out.stdout.splitlines()
     assert set(modules.split()) & {"mlflow", "ray.tune", "matplotlib", "ray"} == {"ray"}
     assert [path.name for path in tmp_path.iterdir() if path.name != ".fedray"] == ["grid.yaml"], "nothing is written"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_does_not_know_greek_letters(encoding: str) -> None:
+    """As batch systems have it: what cannot be shown is a question mark, where it was a UnicodeEncodeError."""
+    code = "from fedray.common.entry import entry; entry(lambda: print('rho \\u03c1'))"
+    environment = os.environ | {"PYTHONIOENCODING": encoding, "LC_ALL": "POSIX"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "rho ?\n", "")

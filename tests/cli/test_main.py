@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from fedray.cli import main as cli
-from fedray.sweep.storage import sweep_lock
+from fedray.sweep.plan.storage import lock_sweep
 from tests.bad_input.case import BASE, RUN
 
 
@@ -46,6 +46,8 @@ def test_dry_run_and_what_does_not_fit(
     assert re.search(r"[0-9a-f]{16} +to run +fedsam ρ=0.2 dirichlet\(0.5\) s1", out)
     assert "4 trials ask for 1 actor(s) of 1 CPU each: fits" in out
     assert not (folder / "mlflow.db").exists(), "a dry run writes nothing"
+    assert "\nlast10_test_accuracy: round 2\n" in out
+    assert "last10_personal_accuracy" not in out
     sweep["base"] = BASE | {"runtime": {"actors": 100_000}}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     code, _, err = call(monkeypatch, capsys, "sweep", "sweep.yaml", "--dry-run")
@@ -53,15 +55,29 @@ def test_dry_run_and_what_does_not_fit(
     assert "runtime.actors: 100000 actors of 1 CPU and 0 GPU each are asked for" in err
 
 
+def test_dry_run_says_which_rounds_are_averaged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fifth of 20 rounds is 17 to 20, of 60 the last ten. Personal models are tested in rounds 50 and 60."""
+    base = BASE | {"evaluation": {"personal": {}}}
+    sweep = {"name": "x", "base": base, "grid": {"training.rounds": [20, 60], "seed": [0, 1]}}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    _, out, _ = call(monkeypatch, capsys, "sweep", "sweep.yaml", "--dry-run")
+    assert (
+        "last10_test_accuracy: mean of rounds 17 to 20 in 2 of 4 cells, mean of rounds 51 to 60 in 2 of 4 cells\n"
+        "last10_personal_accuracy: round 20 in 2 of 4 cells, round 60 in 2 of 4 cells\n"
+    ) in out
+
+
 def test_the_same_sweep_twice_at_once_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x/y", "base": BASE}))
-    with sweep_lock("x/y"):
+    with lock_sweep("x/y"):
         code, _, err = call(monkeypatch, capsys, "sweep", "sweep.yaml")
     assert code == 2
     assert "x/y: another process is running this sweep (it holds " in err
-    with sweep_lock("x/y"):
+    with lock_sweep("x/y"):
         pass  # free again
 
 

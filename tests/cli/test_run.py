@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 import fedray
 from fedray.cli import main as cli
 from fedray.datasets.dataset import Samples
-from fedray.sweep.storage import claims_file
+from fedray.sweep.plan.storage import get_cell_locks_file
 from fedray.tracking.store import open_store, search
 from tests.bad_input.case import BASE, RUN
 
@@ -151,7 +151,7 @@ def test_a_cell_that_another_process_runs_is_left_alone(
     call(monkeypatch, capsys, "run", "run.yaml", "--backend", "inline")
     (cell,) = folder.glob(".fedray/cells/*")
     before = {path: path.stat().st_mtime_ns for path in cell.iterdir()}
-    child = held_elsewhere(claims_file(), int(cell.name, 16) % 2**62)
+    child = held_elsewhere(get_cell_locks_file(), int(cell.name, 16) % 2**62)
     try:
         code, _, err = call(monkeypatch, capsys, "run", "run.yaml", *options)
     finally:
@@ -169,7 +169,7 @@ def test_a_cell_that_another_process_runs_is_left_alone(
 def test_storage_that_cannot_be_written_is_found_out_before_training(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fedray.api.simulate", lambda *_, **__: pytest.fail("it was trained"))
+    monkeypatch.setattr("fedray.api.run_problem", lambda *_, **__: pytest.fail("it was trained"))
     (folder / ".fedray").touch()
     code, _, err = call(monkeypatch, capsys, "run", "run.yaml")
     assert (code, err) == (
@@ -190,11 +190,31 @@ def test_one_cell_of_a_sweep(folder: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert (code, err) == (2, "fedray: --cell: run.yaml is one run, not a sweep\n")
 
 
+def test_every_place_shows_the_same_number(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 10 rounds the last fifth is 9 and 10."""
+    asked = ("run", "run.yaml", "--set", "training.rounds=10")
+    code, out, err = call(monkeypatch, capsys, *asked)
+    assert code == 0, err
+    (run,) = counting()
+    client, _ = open_store()
+    curve = {one.step: one.value for one in client.get_metric_history(run.info.run_id, "test_accuracy")}
+    number = (curve[9] + curve[10]) / 2
+    assert run.data.metrics["summary/last10_test_accuracy"] == number
+    assert f": test accuracy {number:.2f} %, mean of rounds 9 to 10\n" in out
+    _, out, _ = call(monkeypatch, capsys, *asked, "--json")
+    assert json.loads(out)["last10_test_accuracy"] == number
+    assert f"test accuracy {number:.2f} %, mean of rounds 9 to 10>" in repr(fedray.load(run.info.run_id))
+
+
 def test_the_result_in_python(folder: Path) -> None:
     """`simulate` of a file; the result prints short, gives a frame and a model whose accuracy is the one measured."""
     result = fedray.simulate("run.yaml", checkpoints="ck", progress=False)
     last = result.history[-1]
-    assert repr(result) == (f"<Result of fedsam on digits: 2 of 2 rounds, test accuracy {last['test_accuracy']:.2f} %>")
+    assert repr(result) == (
+        f"<Result of fedsam on digits: 2 of 2 rounds, test accuracy {last['test_accuracy']:.2f} %, round 2>"
+    )
     assert list(result.to_frame().index) == [1, 2]
     data = result.problem.data
     inputs = (torch.from_numpy(data.x_test).float() / 255 - 0.3054) / 0.3763  # the digits' mean and deviation

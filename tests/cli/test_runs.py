@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from fedray.cli import main as cli
-from fedray.cli.runs import OUTCOMES
-from fedray.sweep.storage import Claims, claims_file, lock_file, storage, sweep_lock
-from fedray.tracking.store import RANK, search
+from fedray.cli.runs import LISTED_ORDER
+from fedray.runs.status import Status
+from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_storage, get_sweep_lock_file, lock_sweep
+from fedray.tracking.store import search
 from fedray.tracking.tracker import Tracker
 from tests.analysis.conftest import store
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
@@ -33,7 +34,7 @@ def test_status_counts_and_says_why(
     cells = [cell(FEDAVG, 0.1, 0), cell(FEDAVG, 0.1, 1), cell(SMALL, 0.1, 0)]
     outcomes = {cells[0]["hash"]: ("finished", history(50)), cells[1]["hash"]: ("failed", history())}
     write(store, cells, outcomes)
-    traceback = storage() / "cells" / cells[1]["hash"] / "traceback.txt"
+    traceback = get_storage() / "cells" / cells[1]["hash"] / "traceback.txt"
     traceback.parent.mkdir(parents=True)
     traceback.write_text("Traceback")
     code, out = call(monkeypatch, capsys, "status", "sweep")
@@ -49,7 +50,7 @@ def test_status_counts_and_says_why(
 
 
 def test_status_knows_every_outcome() -> None:
-    assert {*OUTCOMES, "finished"} == {*RANK, "missing"}
+    assert {*LISTED_ORDER, Status.FINISHED} == set(Status)
 
 
 def test_rm_leaves_what_another_sweep_shares(
@@ -90,7 +91,7 @@ def hashed(seed: int) -> dict[str, Any]:
 
 def stored(*hashes: str) -> list[Path]:
     """Folders of cells, 1,000 bytes each."""
-    folders = [storage() / "cells" / name for name in hashes]
+    folders = [get_storage() / "cells" / name for name in hashes]
     for folder in folders:
         folder.mkdir(parents=True)
         (folder / "client-0-1.safetensors").write_bytes(bytes(1000))
@@ -122,7 +123,7 @@ def test_clean_lists_and_with_yes_removes_what_is_done(
     statuses = ("finished", "diverged", "failed")
     write(store, cells, {one["hash"]: (is_, history(50)) for one, is_ in zip(cells, statuses, strict=True)})
     finished, diverged, failed, unknown = stored(*(one["hash"] for one in cells), "feedbeef00000000")
-    left = storage() / "tune" / "left"
+    left = get_storage() / "tune" / "left"
     left.mkdir(parents=True)
     (left / "lock").touch()
     code, out = call(monkeypatch, capsys, "clean")
@@ -174,11 +175,11 @@ def test_clean_never_touches_what_runs(
     write(store, [one], {one["hash"]: ("finished", history(50))})
     write(store, [two], {two["hash"]: ("finished", history(50))}, name="other")
     mine, others = stored(one["hash"], two["hash"])
-    with sweep_lock("sweep"), Claims(claims_file()):
+    with lock_sweep("sweep"), CellLocks(get_cell_locks_file()):
         pass  # makes the files
     holders = [
-        held_elsewhere(lock_file("sweep")),
-        held_elsewhere(claims_file(), int(two["hash"], 16) % 2**62),
+        held_elsewhere(get_sweep_lock_file("sweep")),
+        held_elsewhere(get_cell_locks_file(), int(two["hash"], 16) % 2**62),
     ]
     try:
         code, out = call(monkeypatch, capsys, "clean", "--yes")

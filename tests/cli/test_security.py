@@ -24,7 +24,8 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
-from analysis.tabling.published import _algorithm
+from fedray.analysis.data.cell_config import CellConfig
+from fedray.analysis.tables.matching import match_published
 from fedray.cli import main as cli
 from fedray.common import plugins
 from fedray.common.errors import UserError, redacted
@@ -185,10 +186,10 @@ def test_absolute_names_end_up_inside(here: Path) -> None:
 def test_a_name_in_the_store_is_not_imported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "stranger.py").write_text(f"open({str(here / 'owned')!r}, 'w').close()\nclass X: pass\n")
     monkeypatch.syspath_prepend(here)
-    import pandas as pd
-
-    cell = pd.Series({"algorithm.name": "stranger:X", "algorithm.rho": 0.1})
-    assert _algorithm(cell) == "stranger:X"
+    cell = CellConfig({"algorithm": {"name": "stranger:X", "rho": 0.1}})
+    assert match_published("fedtoga/table1", "test_accuracy", {("row", "column"): [cell]})[0] == {}
+    with pytest.raises(UserError, match="imports no class that a store names"):
+        cell.parse("--metric relative_flops")
     assert not (here / "owned").exists()
     with pytest.raises(UserError, match="is not a subclass of fedray"):  # by a configuration it is
         RunConfig.parse(RUN | {"algorithm": "stranger:X"})
@@ -349,7 +350,7 @@ def test_ray_is_not_told_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray writes a runtime environment into its logs: none is given, and no dashboard is started."""
     import ray
 
-    from fedray.cluster.connection import cluster
+    from fedray.cluster.connection import use_cluster
 
     asked: list[dict[str, Any]] = []
     init: Callable[..., None] = lambda *_, **options: asked.append(options)  # noqa: E731
@@ -359,7 +360,7 @@ def test_ray_is_not_told_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("fedray.cluster.connection._refuse_unreachable", lambda address: None)
     for address in (None, "ray://127.0.0.1:10001"):
-        with cluster(address):
+        with use_cluster(address):
             pass
     assert [options.get("runtime_env") for options in asked] == [None, None]
     assert asked[0]["include_dashboard"] is False

@@ -12,7 +12,7 @@ import ray
 
 from fedray.api import _is_enough
 from fedray.cluster import connection
-from fedray.cluster.connection import PRELOAD, cluster, cpus_here
+from fedray.cluster.connection import PRELOAD, count_cpus, use_cluster
 from fedray.common.errors import UserError
 from fedray.sections import Runtime
 
@@ -38,13 +38,13 @@ def init(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> lis
 
 def test_a_local_ray_asks_for_a_token_and_a_cluster_does_as_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = init(monkeypatch)
-    with cluster():
+    with use_cluster():
         pass
     assert "RAY_AUTH_MODE" not in os.environ, "a cluster that is joined later may have no tokens"
-    with socket.create_server(("127.0.0.1", 0)) as server, cluster(f"127.0.0.1:{server.getsockname()[1]}"):
+    with socket.create_server(("127.0.0.1", 0)) as server, use_cluster(f"127.0.0.1:{server.getsockname()[1]}"):
         pass
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with cluster():
+    with use_cluster():
         pass
     assert seen == ["token", None, "disabled"]
 
@@ -61,7 +61,7 @@ def test_a_ray_that_does_not_start_is_one_line(error: Exception, monkeypatch: py
     init(monkeypatch, error)
     with (
         pytest.raises(UserError, match=f"^Ray does not start on this machine: {type(error).__name__}: ") as caught,
-        cluster(),
+        use_cluster(),
     ):
         pass
     assert "\n" not in str(caught.value)
@@ -72,12 +72,12 @@ def test_the_address_file_of_a_cluster_that_has_ended(monkeypatch: pytest.Monkey
     Ray is started whatever the file says."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    monkeypatch.setattr(connection, "get_ray_address_from_environment", lambda *_: f"127.0.0.1:{port}")
+    monkeypatch.setattr(connection, "find_running_address", lambda: f"127.0.0.1:{port}")
     seen = init(monkeypatch)
-    with pytest.raises(UserError, match=rf"^--address: cannot connect to 127.0.0.1:{port}: "), cluster("auto"):
+    with pytest.raises(UserError, match=rf"^--address: cannot connect to 127.0.0.1:{port}: "), use_cluster("auto"):
         pass
     assert seen == []
-    with cluster():
+    with use_cluster():
         pass
     assert seen == ["token"]
 
@@ -94,13 +94,13 @@ def test_what_a_client_of_ray_is_given_can_be_sent_as_json(monkeypatch: pytest.M
 def test_processes_of_a_local_ray_are_told_what_to_import(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str | None] = []
     monkeypatch.setattr(ray, "init", lambda *_, **__: told.append(os.environ.get(PRELOAD)))
-    with cluster(preload=["one", "two"]):
+    with use_cluster(preload=["one", "two"]):
         pass
     assert told == ["one,two"]
     assert PRELOAD not in os.environ
 
 
-@pytest.mark.parametrize(("mine", "expected"), [({0}, 1), (range(10_000), cpus_here())])
+@pytest.mark.parametrize(("mine", "expected"), [({0}, 1), (range(10_000), count_cpus())])
 def test_a_local_ray_counts_the_cpus_that_this_process_may_use(
     mine: Any, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,9 +108,9 @@ def test_a_local_ray_counts_the_cpus_that_this_process_may_use(
     given: dict[str, Any] = {}
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: mine)
     monkeypatch.setattr(ray, "init", lambda *_, **options: given.update(options))
-    with cluster():
+    with use_cluster():
         pass
-    assert (given["num_cpus"], cpus_here()) == (expected, expected)
+    assert (given["num_cpus"], count_cpus()) == (expected, expected)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     assert [_is_enough(Runtime(cpus_per_actor=wanted)) for wanted in (1, 2)] == [True, len(mine) > 1]
 
@@ -126,7 +126,7 @@ def test_ray_does_not_wait_for_its_monitor(monkeypatch: pytest.MonkeyPatch) -> N
         began.append(time.perf_counter())
 
     monkeypatch.setattr(ray, "shutdown", ended)
-    with cluster():
+    with use_cluster():
         node = ray._private.worker._global_node
         (monitor,) = node.all_processes["monitor"]
         assert monitor.process.poll() is None

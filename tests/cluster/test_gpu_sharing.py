@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import ray
 
-from fedray.cluster.gpu_sharing import STEPS, Packing, fraction, one_client, shortened
-from fedray.cluster.resources import capacity
+from fedray.cluster.gpu_sharing import STEPS, Packing, compute_fraction, measure_one_client, shorten
+from fedray.cluster.resources import count_capacity
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
@@ -17,18 +17,17 @@ from fedray.engine.device import Peak
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.sections import Runtime
+from tests import small
+from tests.conftest import start_ray
 
 GIB = 2**30
-RUN: dict[str, Any] = {
-    "data": "digits",
-    "partition": {"name": "dirichlet", "alpha": 0.3},
-    "model": {"name": "mlp", "hidden": [8]},
-    "algorithm": "fedavg",
-    "clients": {"total": 6, "per_round": 2},
-    "runtime": {"gpus_per_actor": "auto"},
-    "training": {"rounds": 50, "batch_size": 20},
-    "evaluation": {"personal": {}},
-}
+RUN = small.sections(
+    clients=(6, 2),
+    partition=0.3,
+    runtime={"gpus_per_actor": "auto"},
+    training={"rounds": 50, "batch_size": 20},
+    evaluation={"personal": {}},
+)
 
 
 @pytest.mark.parametrize(
@@ -42,30 +41,22 @@ RUN: dict[str, Any] = {
 )  # it ran, so one fits
 def test_as_many_as_fit(used: float, total: int, expected: float, actors: int) -> None:
     measured = Peak(int(used * GIB), total * GIB)
-    assert fraction(measured) == expected
-    assert capacity(Runtime(gpus_per_actor=expected, cpus_per_actor=0.001), {"CPU": 8, "GPU": 1}) >= actors
+    assert compute_fraction(measured) == expected
+    assert count_capacity(Runtime(gpus_per_actor=expected, cpus_per_actor=0.001), {"CPU": 8, "GPU": 1}) >= actors
     assert actors * expected <= 1
 
 
 @pytest.fixture(scope="module", params=[1, 0], ids=["a GPU", "no GPU"])
 def gpus(request: pytest.FixtureRequest) -> Iterator[int]:
-    ray.init(
-        "local",
-        num_cpus=2,
-        num_gpus=request.param,
-        include_dashboard=False,
-        log_to_driver=False,
-        _node_ip_address="127.0.0.1",
-        logging_level="ERROR",
-    )
+    start_ray(num_cpus=2, num_gpus=request.param)
     yield request.param
     ray.shutdown()
 
 
-def by_model(config: dict[str, Any], data: Dataset) -> Peak:
+def by_model(config: bytes, data: Dataset) -> Peak:
     """A stand-in that only works with a GPU for itself: a third of one for a hidden layer of 8, else a half."""
     assert ray.get_gpu_ids() == [0]
-    return Peak(3 * GIB if config["model"]["hidden"] == [8] else 4 * GIB, 10 * GIB)
+    return Peak(3 * GIB if RunConfig.unpack(config).model.options()["hidden"] == [8] else 4 * GIB, 10 * GIB)
 
 
 def test_each_kind_of_run_is_measured_once_and_alone(gpus: int, caplog: pytest.LogCaptureFixture) -> None:
@@ -109,7 +100,7 @@ def test_a_batch_that_is_a_whole_shard_is_measured_for_each_way_to_deal_samples_
 ) -> None:
     """Its memory grows with the largest shard."""
     seen = []
-    monkeypatch.setattr(Packing, "_measured", lambda self, run, data: seen.append(run) or Peak(3 * GIB, 10 * GIB))
+    monkeypatch.setattr(Packing, "_measure_alone", lambda self, run, data: seen.append(run) or Peak(3 * GIB, 10 * GIB))
     packing: Packing = Packing()
     nothing: Any = None
     for changed in ({}, change):
@@ -123,17 +114,17 @@ def test_what_stops_the_measured_client_is_said_in_one_line(gpus: int) -> None:
     run = RunConfig.parse(RUN)
     if gpus:
         with pytest.raises(UserError, match=r"^runtime\.device: no CUDA device is visible to PyTorch here"):
-            Packing(one_client).resolve_auto_gpus(run, run.data.load())
+            Packing(measure_one_client).resolve_auto_gpus(run, run.data.load())
 
 
 @pytest.mark.parametrize("change", [{}, {"algorithm": "scaffnew", "clients": {"total": 6, "per_round": 6}}])
 def test_the_measured_round_is_the_longest_clients_first_steps(change: dict[str, Any]) -> None:
     """The same round, on a CPU; of a method that needs everyone in each round, too."""
     problem = Problem.build(RunConfig.parse(RUN | {"runtime": {}} | change))
-    short = shortened(problem)
+    short = shorten(problem)
     assert short.config.clients.cohorts == ((int(problem.shards.sizes.argmax()),),)
     assert short.config.training.steps(10**6) == STEPS
     simulation = Simulation(short, InlineBackend())
     simulation.step()
     assert simulation.done
-    assert len(simulation.state().history) == 1, "testing is measured too"
+    assert len(simulation.state.history) == 1, "testing is measured too"

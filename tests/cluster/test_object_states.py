@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,82 +9,52 @@ import pytest
 import ray
 import torch
 
-from fedray.cluster.object_states import SLACK, ObjectState, deal, longest_first
+from fedray.cluster.object_states import SLACK, ObjectState, assign_longest_first, assign_to_actors
 from fedray.cluster.ray_backend import RayBackend
 from fedray.common.vectors import Vectors
-from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.disk.client_files import Version
-from fedray.engine.loop import rounds, run
+from fedray.engine.loop import make_rounds, run
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
-from fedray.engine.state import loaded
+from fedray.engine.state import load_state
 from fedray.sections import Runtime
+from tests import small
 
 ROUNDS = 5
 METHODS = ("scaffold", "fedrep", "local-only")
 
 
 def problem(algorithm: str, personal: bool = True) -> Problem:
-    config = RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": {"name": "dirichlet", "alpha": 0.5},
-            "model": {"name": "mlp", "hidden": [12]},
-            "clients": {"total": 10, "per_round": 4},
-            "algorithm": algorithm,
-            "runtime": {"device": "cpu"},
-            "training": {"rounds": ROUNDS, "local_epochs": 1, "batch_size": 32},
-            "evaluation": {"every": 2, "personal": {"epochs": 1, "every": 2} if personal else None},
-        }
+    return small.problem(
+        algorithm,
+        (10, 4),
+        12,
+        0.5,
+        training={"rounds": ROUNDS, "local_epochs": 1, "batch_size": 32},
+        evaluation={"every": 2, "personal": {"epochs": 1, "every": 2} if personal else None},
     )
-    return Problem.build(config)
 
 
-@pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
-    ray.init(
-        "local",
-        num_cpus=8,
-        include_dashboard=False,
-        log_to_driver=False,
-        _node_ip_address="127.0.0.1",
-        logging_level="ERROR",
-    )
-    yield
-    ray.shutdown()
-
-
-@pytest.fixture(scope="module")
-def backends(local_ray: None) -> Iterator[dict[int, RayBackend]]:
-    """Every state stays in the object store, however small."""
-    made = {n: RayBackend(Runtime(actors=n, cpus_per_actor=1)) for n in (1, 2, 3)}
-    for backend in made.values():
+@pytest.fixture(scope="module", autouse=True)
+def _every_state_stays(backends: dict[int, RayBackend]) -> None:
+    """In the object store, however small."""
+    for backend in backends.values():
         backend.stays_from = 1
-    yield made
-    for backend in made.values():
-        backend.close()
-
-
-def outcome(simulation: Simulation) -> tuple[str, str, list[dict[str, float]]]:
-    while not simulation.done:
-        simulation.step()
-    summary = simulation.result().summary()
-    return summary["theta_sha256"], summary["state_sha256"], simulation.state().history
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_numbers_where_states_stay(method: str, backends: dict[int, RayBackend], tmp_path: Path) -> None:
     """Inline, with 1, 2, 3 actors, and from a checkpoint that the actors wrote, on other numbers of actors."""
     built = problem(method)
-    expected = outcome(Simulation(built, InlineBackend()))
+    expected = small.outcome(Simulation(built, InlineBackend()))
     for actors, backend in backends.items():
         running = Simulation(built, backend)
-        assert outcome(running) == expected
-        assert running.state().clients
-        assert all(isinstance(kept, ObjectState) for kept in running.state().clients.values()), actors
-    half = rounds(Simulation(built, backends[2]), Checkpoints(tmp_path), every=2)
+        assert small.outcome(running) == expected
+        assert running.state.clients
+        assert all(isinstance(kept, ObjectState) for kept in running.state.clients.values()), actors
+    half = make_rounds(Simulation(built, backends[2]), Checkpoints(tmp_path), every=2)
     assert [next(half).round for _ in range(4)] == [0, 1, 2, 3]
     half.close()
     for backend in (InlineBackend(), backends[3]):
@@ -94,7 +63,7 @@ def test_the_same_numbers_where_states_stay(method: str, backends: dict[int, Ray
         assert found is not None
         assert found.round == 3
         resumed.restore(found)
-        assert outcome(resumed) == expected
+        assert small.outcome(resumed) == expected
 
 
 def pids(backend: RayBackend) -> list[int]:
@@ -111,7 +80,7 @@ def test_states_survive_the_actors_that_computed_them(local_ray: None) -> None:
             running.step()
         for pid in pids(backend):
             os.kill(pid, signal.SIGKILL)
-        assert outcome(running) == outcome(Simulation(built, InlineBackend()))
+        assert small.outcome(running) == small.outcome(Simulation(built, InlineBackend()))
     finally:
         backend.close()
 
@@ -120,14 +89,14 @@ def test_the_hashes_are_computed_where_the_states_lie(backends: dict[int, RayBac
     """`result()` asks the actors; the driver then knows the hashes without a state."""
     running = Simulation(problem("scaffold"), backends[2])
     running.step()
-    kept = running.state().clients
+    kept = running.state.clients
     assert all(isinstance(s, ObjectState) and s.sha256 is None for s in kept.values())
-    running.result()
+    running.make_result()
     hashes = {i: s.sha256 for i, s in kept.items() if isinstance(s, ObjectState)}
     assert None not in hashes.values()
     plain = Simulation(problem("scaffold"), InlineBackend())
     plain.step()
-    assert plain.state().sha256() == running.state().sha256()
+    assert plain.state.sha256() == running.state.sha256()
 
 
 def test_a_full_disk_is_the_same_error_from_an_actor(backends: dict[int, RayBackend], tmp_path: Path) -> None:
@@ -137,7 +106,7 @@ def test_a_full_disk_is_the_same_error_from_an_actor(backends: dict[int, RayBack
     with pytest.raises(OSError, match="Not a directory"):
         backends[2].write_states(
             str(tmp_path / "file"),
-            [Version(i, 1, s) for i, s in running.state().clients.items()],
+            [Version(i, 1, s) for i, s in running.state.clients.items()],
         )
 
 
@@ -160,9 +129,9 @@ def test_clients_stay_at_home_within_the_balance(parts: int) -> None:
     for _ in range(300):
         cohort = rng.choice(300, 10 * parts, replace=False)
         loads = [int(sizes[i]) for i in cohort]
-        shares = deal(loads, [homes.get(int(i)) for i in cohort], parts)
+        shares = assign_to_actors(loads, [homes.get(int(i)) for i in cohort], parts)
         assert sorted(k for share in shares for k in share) == list(range(len(cohort)))
-        best = max(sum(loads[k] for k in share) for share in longest_first(loads, parts))
+        best = max(sum(loads[k] for k in share) for share in assign_longest_first(loads, parts))
         assert max(sum(loads[k] for k in share) for share in shares) <= SLACK * best
         for part, share in enumerate(shares):
             for k in share:
@@ -174,10 +143,10 @@ def test_clients_stay_at_home_within_the_balance(parts: int) -> None:
 
 def test_without_homes_it_is_longest_first() -> None:
     loads = [5, 3, 9, 1, 1, 7]
-    assert deal(loads, [None] * 6, 3) == longest_first(loads, 3)
+    assert assign_to_actors(loads, [None] * 6, 3) == assign_longest_first(loads, 3)
 
 
 def test_loaded_gives_the_state_itself() -> None:
     state = Vectors(h=torch.ones(2))
-    assert loaded(state) is state
+    assert load_state(state) is state
     assert run(problem("fedavg", personal=False), InlineBackend()).state.clients == {}

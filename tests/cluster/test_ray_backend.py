@@ -2,7 +2,6 @@
 
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ from ray.exceptions import RayError
 
 from fedray.algorithms import ALGORITHMS, Algorithm
 from fedray.algorithms import algorithm as method
-from fedray.cluster.object_states import longest_first
+from fedray.cluster.object_states import assign_longest_first
 from fedray.cluster.ray_backend import RayBackend
-from fedray.cluster.resources import cluster_nodes, refuse_infeasible
+from fedray.cluster.resources import list_nodes, refuse_infeasible
 from fedray.common.errors import Diverged, UserError
 from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
@@ -22,64 +21,23 @@ from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.sections import Runtime
+from tests import small
 from tests.engine.test_guard import WRITES
 from tests.engine.test_guard import problem as writing
 from tests.evaluation.probed import everything
 
 
 def config(algorithm: object, rounds: int = 3, personal: bool = False, **training: object) -> RunConfig:
-    return RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": {"name": "dirichlet", "alpha": 0.5},
-            "model": {"name": "mlp", "hidden": [16]},
-            "clients": {"total": 12, "per_round": 12 if method(algorithm).needs_everyone else 5},
-            "algorithm": algorithm,
-            "runtime": {"device": "cpu"},
-            "training": {
-                "rounds": rounds,
-                "local_epochs": 1,
-                "batch_size": 32,
-                "weight_decay": 1e-3,
-                "lr_decay": 0.9,
-                "momentum": 0.5,
-                "aggregation": "samples",
-                **training,
-            },
-            "evaluation": {"every": 1, "personal": {"epochs": 1} if personal else None},
-        }
+    base = {"local_epochs": 1, "batch_size": 32, "weight_decay": 1e-3, "lr_decay": 0.9, "momentum": 0.5}
+    return small.config(
+        algorithm,
+        (12, 12 if method(algorithm).needs_everyone else 5),
+        16,
+        0.5,
+        runtime={"device": "cpu"},
+        training={"rounds": rounds, **base, "aggregation": "samples", **training},
+        evaluation={"every": 1, "personal": {"epochs": 1} if personal else None},
     )
-
-
-@pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
-    ray.init(
-        "local",
-        num_cpus=8,
-        num_gpus=1,
-        include_dashboard=False,
-        log_to_driver=False,
-        _node_ip_address="127.0.0.1",
-        logging_level="ERROR",
-    )
-    yield
-    ray.shutdown()
-
-
-@pytest.fixture(scope="module")
-def backends(local_ray: None) -> Iterator[dict[int, RayBackend]]:
-    """Long-lived actors, shared by all tests of this file: 1, 2 and 3 of them."""
-    made = {n: RayBackend(Runtime(actors=n, cpus_per_actor=1)) for n in (1, 2, 3)}
-    yield made
-    for backend in made.values():
-        backend.close()
-
-
-def hashes(simulation: Simulation) -> tuple[str, str, list[dict[str, float]]]:
-    while not simulation.done:
-        simulation.step()
-    result = simulation.result()
-    return result.summary()["theta_sha256"], result.summary()["state_sha256"], result.history
 
 
 @pytest.mark.parametrize("actors", [1, 2])
@@ -96,22 +54,22 @@ def test_same_numbers_inline_and_with_1_2_3_actors_and_resumed(
     name: str, backends: dict[int, RayBackend], tmp_path: Path
 ) -> None:
     problem = Problem.build(config(name, personal=ALGORITHMS[name].personal != "tuned" or not ALGORITHMS[name].generic))
-    expected = hashes(Simulation(problem, InlineBackend()))
+    expected = small.outcome(Simulation(problem, InlineBackend()))
     for backend in backends.values():
-        assert hashes(Simulation(problem, backend)) == expected
+        assert small.outcome(Simulation(problem, backend)) == expected
     first = Simulation(problem, InlineBackend())
     first.step()
-    Checkpoints(tmp_path).save(first.state())
+    Checkpoints(tmp_path).save(first.state)
     resumed = Simulation(problem, backends[2])
     state = Checkpoints(tmp_path).load()
     assert state is not None
     resumed.restore(state)
-    assert hashes(resumed) == expected
+    assert small.outcome(resumed) == expected
 
 
 def test_probes_give_the_same_inline_and_with_1_2_3_actors(backends: dict[int, RayBackend]) -> None:
     problem = everything()
-    expected = hashes(Simulation(problem, InlineBackend()))
+    expected = small.outcome(Simulation(problem, InlineBackend()))
     assert {
         "global_angle_means",
         "angle_means_existing",
@@ -123,7 +81,7 @@ def test_probes_give_the_same_inline_and_with_1_2_3_actors(backends: dict[int, R
         "train_accuracy",
     } <= expected[2][-1].keys()
     for backend in backends.values():
-        assert hashes(Simulation(problem, backend)) == expected
+        assert small.outcome(Simulation(problem, backend)) == expected
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedproto", "fedrod"])
@@ -131,10 +89,10 @@ def test_personal_models_give_the_same_inline_and_with_1_2_3_actors(name: str, b
     """Tuned, kept and trained ones: every metric, for each of the twelve clients that has test samples."""
     asked = {"every": 1, "personal": {"epochs": [0, 1] if name == "fedavg" else 1, "every": 1}}
     problem = Problem.build(RunConfig.parse(config(name, rounds=2).resolved() | {"evaluation": asked}))
-    expected = hashes(Simulation(problem, InlineBackend()))
+    expected = small.outcome(Simulation(problem, InlineBackend()))
     assert {"personal_accuracy", "personal_std", "personal_worst10", "generic_accuracy"} <= expected[2][-1].keys()
     for backend in backends.values():
-        assert hashes(Simulation(problem, backend)) == expected
+        assert small.outcome(Simulation(problem, backend)) == expected
 
 
 @pytest.mark.parametrize("source", ["clients", "pool"])
@@ -148,11 +106,11 @@ def test_held_out_samples_give_the_same_inline_and_with_1_2_3_actors(
         "evaluation": {"every": 1, "train": name == "fedavg", "personal": {"epochs": 1, "every": 2}},
     }
     problem = Problem.build(RunConfig.parse(config(name, rounds=2).resolved() | changes))
-    expected = hashes(Simulation(problem, InlineBackend()))
+    expected = small.outcome(Simulation(problem, InlineBackend()))
     assert {"validation_accuracy", "validation_loss"} <= expected[2][-1].keys()
     assert ("validation_personal_accuracy" in expected[2][-1]) == (source == "clients")
     for backend in backends.values():
-        assert hashes(Simulation(problem, backend)) == expected
+        assert small.outcome(Simulation(problem, backend)) == expected
 
 
 KINDS_OF_STATE = ("fedavg", "fedcm", "fedlesam", "moon", "fedrobust", "scaffold", "fedtoga", "fedgen")
@@ -173,13 +131,13 @@ def test_an_actor_killed_in_the_middle_of_a_round_changes_nothing(
     """
     marker = tmp_path / "marker"
     problem = Problem.build(config({"name": f"tests.plugins:dying_{name}", "marker": str(marker)}))
-    expected = hashes(Simulation(Problem.build(config(name)), InlineBackend()))
+    expected = small.outcome(Simulation(Problem.build(config(name)), InlineBackend()))
     simulation = Simulation(problem, backends[2])
     simulation.step()
     marker.touch()
     simulation.step()
     assert not marker.exists(), "nothing was killed"
-    assert hashes(simulation) == expected
+    assert small.outcome(simulation) == expected
 
 
 def test_an_actor_that_hangs_is_replaced_and_changes_nothing(
@@ -193,7 +151,7 @@ def test_an_actor_that_hangs_is_replaced_and_changes_nothing(
     marker.touch()
     simulation.step()
     assert "hangs; respawning it" in caplog.text
-    assert hashes(simulation) == hashes(Simulation(Problem.build(config("fedavg")), InlineBackend()))
+    assert small.outcome(simulation) == small.outcome(Simulation(Problem.build(config("fedavg")), InlineBackend()))
     stopped = int((tmp_path / "marker.pid").read_text())
     for _ in range(100):
         if not Path(f"/proc/{stopped}").exists():
@@ -227,8 +185,8 @@ def test_divergence_names_the_same_client_for_any_number_of_actors(backends: dic
     for backend in (InlineBackend(), *backends.values()):
         simulation = Simulation(problem, backend)
         with pytest.raises(Diverged) as caught:
-            hashes(simulation)
-        assert simulation.state().round == caught.value.round - 1, "the state is that of the round before"
+            small.outcome(simulation)
+        assert simulation.state.round == caught.value.round - 1, "the state is that of the round before"
         found.append(str(caught.value))
     assert len(set(found)) == 1
     assert "diverged in round 3, client" in found[0]
@@ -248,8 +206,8 @@ def test_four_actors_share_a_gpu_and_a_fifth_is_refused(local_ray: None) -> None
     assert there["state_sha256"] == here["state_sha256"]
     assert free == pytest.approx(0.0)
     with pytest.raises(UserError, match=r"runtime\.actors: 5 actors of 0.5 CPU and 0.25 GPU each are asked for, 4 fit"):
-        refuse_infeasible(Runtime(**(shared | {"actors": 5})), cluster_nodes())
-    assert len(cluster_nodes()) == 1
+        refuse_infeasible(Runtime(**(shared | {"actors": 5})), list_nodes())
+    assert len(list_nodes()) == 1
 
 
 def test_a_fraction_never_spans_two_gpus() -> None:
@@ -261,6 +219,6 @@ def test_a_fraction_never_spans_two_gpus() -> None:
 
 def test_longest_first_is_greedy_and_complete() -> None:
     """Loads 7 5 4 3 1 over two: 7 | 5, then 4 to the 5 (9), 3 to the 7 (10), 1 to the 9 (10)."""
-    assert longest_first([3, 7, 1, 5, 4], 2) == [[1, 0], [3, 4, 2]]
-    assert longest_first([], 3) == [[], [], []]
-    assert longest_first([1], 2) == [[0], []]
+    assert assign_longest_first([3, 7, 1, 5, 4], 2) == [[1, 0], [3, 4, 2]]
+    assert assign_longest_first([], 3) == [[], [], []]
+    assert assign_longest_first([1], 2) == [[0], []]

@@ -11,11 +11,12 @@ from ray.util.placement_group import placement_group
 
 from fedray.cluster.object_states import ObjectState
 from fedray.cluster.ray_backend import RayBackend
-from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.sections import Runtime
+from tests import small
+from tests.conftest import start_ray
 from tests.faults.test_nodes import SMALL, WATCHFUL
 from tests.sweep.running import REPOSITORY
 
@@ -24,51 +25,31 @@ pytestmark = pytest.mark.faults
 
 def problem(hidden: int, clients: int, per_round: int, rounds: int) -> Problem:
     """SCAFFOLD: each client keeps one vector of P = 75 x hidden + 10 numbers."""
-    config = RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": "iid",
-            "model": {"name": "mlp", "hidden": [hidden]},
-            "clients": {"total": clients, "per_round": per_round},
-            "algorithm": "scaffold",
-            "runtime": {"device": "cpu", "actors": 2},
-            "training": {"rounds": rounds, "local_steps": 1, "batch_size": 8},
-            "evaluation": {"every": 100},
-        }
+    return small.problem(
+        "scaffold",
+        (clients, per_round),
+        hidden,
+        runtime={"device": "cpu", "actors": 2},
+        training={"rounds": rounds, "local_steps": 1, "batch_size": 8},
+        evaluation={"every": 100, "last": 1},
     )
-    return Problem.build(config)
-
-
-def hashes(simulation: Simulation) -> tuple[str, str]:
-    while not simulation.done:
-        simulation.step()
-    summary = simulation.result().summary()
-    return summary["theta_sha256"], summary["state_sha256"]
 
 
 def test_more_state_than_the_object_store_holds_spills_to_disk() -> None:
     """40 clients of 4 x 75 x 30,000 = 9 MB are 360 MB in a store of 200 MB; everybody is drawn twice."""
     built = problem(hidden=30_000, clients=40, per_round=10, rounds=8)
-    ray.init(
-        "local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        object_store_memory=200_000_000,
-        _node_ip_address="127.0.0.1",
-    )
+    start_ray(num_cpus=2, object_store_memory=200_000_000)
     backend = RayBackend(Runtime(actors=2))
     try:
         running = Simulation(built, backend)
-        found = hashes(running)
-        kept = running.state().clients
+        found = small.outcome(running)
+        kept = running.state.clients
         assert all(isinstance(state, ObjectState) for state in kept.values())
         assert len(kept) * 9_000_000 > 200_000_000, "they fitted"
     finally:
         backend.close()
         ray.shutdown()
-    assert found == hashes(Simulation(built, InlineBackend()))
+    assert found == small.outcome(Simulation(built, InlineBackend()))
 
 
 @pytest.fixture
@@ -100,7 +81,7 @@ def test_states_stay_on_their_nodes_and_a_lost_node_is_said(nodes: tuple[Cluster
     try:
         running, crossed, homes = Simulation(built, backend), 0, []
         for _ in range(4):
-            before = list(running.state().clients.values())
+            before = list(running.state.clients.values())
             running.step()
             for state in before:
                 assert isinstance(state, ObjectState)
@@ -108,7 +89,7 @@ def test_states_stay_on_their_nodes_and_a_lost_node_is_said(nodes: tuple[Cluster
                 crossed += (len(found["node_ids"]) - 1) * found["object_size"]
             where = {
                 i: ray.experimental.get_object_locations([s.ref])[s.ref]["node_ids"]
-                for i, s in running.state().clients.items()
+                for i, s in running.state.clients.items()
                 if isinstance(s, ObjectState)
             }
             homes.append(where)

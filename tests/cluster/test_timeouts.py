@@ -27,7 +27,7 @@ def test_who_waits_for_a_neighbour_that_hangs_is_not_slow(monkeypatch: pytest.Mo
     now, hanging = [0.0], {1}
     backend = RayBackend(Runtime(actors=3))
     backend._timeouts = CallTimeouts()
-    backend._timeouts.measured("open", 1, 1.0)
+    backend._timeouts.note("open", 1, 1.0)
     backend._setup = ()  # type: ignore[assignment]
 
     def get(slot: int, timeout: float) -> int:
@@ -39,8 +39,8 @@ def test_who_waits_for_a_neighbour_that_hangs_is_not_slow(monkeypatch: pytest.Mo
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr("ray.get", get)
     monkeypatch.setattr("ray.kill", lambda actor: None)
-    monkeypatch.setattr(RayBackend, "_started", lambda self, slot, method, arguments: [slot])
+    monkeypatch.setattr(RayBackend, "_start_call", lambda self, slot, method, arguments: [slot])
     monkeypatch.setattr(RayBackend, "_spawn", lambda self, slot: hanging.remove(slot))
     assert backend._call("open", [()] * 3) == [0, 1, 2]
     assert now[0] == FLOOR
-    assert backend._timeouts.limit("open", 1, 0) == FLOOR
+    assert backend._timeouts.get_limit("open", 1, 0) == FLOOR

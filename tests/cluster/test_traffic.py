@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedray.cluster.object_states import longest_first
+from fedray.cluster.object_states import assign_longest_first
 from fedray.cluster.ray_backend import ClientActor, RayBackend
-from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.sections import Runtime
+from tests import small
 
 CLIENTS = 100
 
@@ -26,7 +26,7 @@ class Weighing(RayBackend):
         self._steps = [problem.config.training.steps(int(n)) for n in problem.shards.sizes]
         self._workers = [ClientActor() for _ in range(2)]
         for actor in self._workers:
-            actor.open(problem.config.resolved(), problem.data, problem.shards, None, None)
+            actor.open(problem.config.pack(), problem.data, problem.shards, None, None)
         self.received: list[int] = []
         self._homes, self._stay, self._apart = {}, False, False
 
@@ -38,7 +38,7 @@ class Weighing(RayBackend):
         self.received.append(sum(map(len, answers)))
         return [pickle.loads(answer) for answer in answers]  # noqa: S301
 
-    def _dealt(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Any:
+    def _make_calls(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Any:
         sent = vars(broadcast) | {
             "theta": broadcast.theta.numpy(),
             "buffers": broadcast.buffers.numpy(),
@@ -52,19 +52,12 @@ def received(algorithm: str, cohort: int) -> int:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(5 * CLIENTS, 64)).astype(np.float32), np.arange(5 * CLIENTS) % 10
     data = Dataset("random", x, y, x[:10], y[:10], 10, client_train=np.repeat(np.arange(CLIENTS), 5))
-    config = RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": "natural",
-            "clients": {"total": CLIENTS, "per_round": cohort},
-            "model": {"name": "mlp", "hidden": [20]},
-            "algorithm": algorithm,
-            "training": {"rounds": 2, "local_epochs": 1, "batch_size": 5},
-            "evaluation": {"every": 2},
-        }
+    training = {"rounds": 2, "local_epochs": 1, "batch_size": 5}
+    built = small.problem(
+        algorithm, (CLIENTS, cohort), 20, "natural", arrays=data, training=training, evaluation={"every": 2, "last": 1}
     )
     backend = Weighing(Runtime(actors=2))
-    Simulation(Problem.build(config, data), backend).step()
+    Simulation(built, backend).step()
     return backend.received[0]
 
 
@@ -91,7 +84,7 @@ def test_the_largest_share_keeps_to_grahams_bound(parts: int) -> None:
     sizes = rng.dirichlet(np.full(10, 0.1), 1000).max(1) * 500
     for _ in range(500):
         loads = [int(n) for n in 1 + rng.choice(sizes, rng.integers(10, 100))]
-        shares = longest_first(loads, parts)
+        shares = assign_longest_first(loads, parts)
         assert sorted(k for share in shares for k in share) == list(range(len(loads)))
         largest = max(sum(loads[k] for k in share) for share in shares)
         longest = sorted(loads, reverse=True)

@@ -88,12 +88,17 @@ def test_every_section_takes_a_class() -> None:
     run = RunConfig.parse(config())
     assert RunConfig.parse(run.resolved()) == run
     assert run.data.load().y_train.shape == (60,)
-    identity = run.identity("d")
-    digest = identity["algorithm"]["source"]
-    assert [identity[key]["source"] for key in ("data", "partition", "model", "algorithm")] == [digest] * 4
-    assert identity["evaluation"]["probe_sources"] == {f"{__name__}:Longest": {"source": digest}}
+    classes = ("Few", "Striped", "Linear", "Scaled", "Longest")
+    assert run.identity("d")["sources"].keys() == {f"{__name__}:{name}" for name in classes}
     result = fedray.simulate(run)
     assert result.history[-1]["longest"] == float(result.theta.abs().max())
+
+
+def test_the_source_of_a_class_enters_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunConfig.parse(config())
+    before = run.cell("d")
+    monkeypatch.setattr("inspect.getsource", lambda module: "another text")
+    assert run.cell("d") != before
 
 
 def test_a_class_or_an_instance_is_the_same_as_its_name() -> None:
@@ -103,6 +108,30 @@ def test_a_class_or_an_instance_is_the_same_as_its_name() -> None:
     )
     assert given.resolved() == named.resolved()
     assert given.cell("d") == named.cell("d")
+
+
+def test_a_class_travels_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that unpacks a run imports its classes; one that cannot says so in one line."""
+    run = RunConfig.parse(config())
+    packed = run.pack()
+    assert RunConfig.unpack(packed) == run
+
+    def fails(name: str) -> None:
+        raise ImportError("no such file here")
+
+    monkeypatch.setattr("importlib.import_module", fails)
+    with pytest.raises(UserError, match=r"^data\.name: '.*:Few' cannot be imported: no such file here$"):
+        RunConfig.unpack(packed)
+
+
+def test_arrays_do_not_travel_with_the_configuration() -> None:
+    """100 kB of images; actors get the data set apart from it."""
+    images, labels = np.zeros((100, 32, 32), np.uint8), np.zeros(100, np.int64)
+    run = RunConfig.parse(config(data={"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}))
+    packed = run.pack()
+    assert len(packed) < 10_000
+    assert run.data.load().x_train.shape == (100, 1, 32, 32)
+    assert RunConfig.unpack(packed).resolved() == run.resolved()
 
 
 def test_arrays_from_memory() -> None:

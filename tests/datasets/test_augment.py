@@ -218,7 +218,9 @@ def test_a_round_does_not_depend_on_who_is_trained_when() -> None:
         worker = Worker(Problem.build(config))
         theta = worker.network.theta.clone()
         tasks = [ClientTask(client, 0.25, Vectors()) for client in (3, 5, 7, 9)][::order]
-        return worker.train(Broadcast(0, 0.1, theta, torch.zeros(0), Vectors(), 4), tasks).sums
+        return worker.train(
+            Broadcast(round=0, lr=0.1, theta=theta, buffers=torch.zeros(0), message=Vectors(), cohort=4), tasks
+        ).sums
 
     chain = ["flip", {"crop": 1}, {"rotate": 5}, {"cutout": 2}]
     one, other, plain = sums(chain, 1), sums(chain, -1), sums([], 1)

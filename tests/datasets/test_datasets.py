@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedray.common.errors import UserError
-from fedray.datasets import DATASETS, data_source
+from fedray.datasets import DATASETS, data_source, words
 from fedray.datasets.augment import Crop, Cutout, Flip
 from fedray.datasets.image_folders import CIFAR_CLASSES
 from fedray.datasets.leaf import LETTERS
@@ -124,6 +124,51 @@ def test_shakespeare(root: Path) -> None:
     assert "".join(LETTERS[i] for i in data.x_train[0]) == text
     assert [LETTERS[i] for i in data.y_train] == ["W", "h"]
     assert data.tokens
+
+
+def role(text: str) -> tuple[list[str], list[str]]:
+    """LEAF's samples of a role's text: 80 characters and the next one, at every place."""
+    return [text[i : i + 80] for i in range(len(text) - 80)], list(text[80:])
+
+
+def test_shakespeare_by_words(root: Path) -> None:
+    """Of the text's 20 words the first and the last are left out, and 8 of the other 18 have ten before them.
+
+    "b" is the most frequent word and number 1, the others follow by the alphabet.
+    """
+    text = "Cut thee, B. b b b b -- Don't; b b b b zounds! b b b alack, remember mecut"
+    text = text + " " * (81 - len(text)) + "off"
+    train = role(text)
+    files.leaf(root, "shakespeare", {"train": {"HAMLET": train}, "test": {"HAMLET": role(text.upper()), "X": train}})
+    data = load("shakespeare", predict="word")
+    number = {"b": 1, "alack": 2, "don't": 3, "mecut": 4, "remember": 5, "thee": 6, "zounds": 7}
+    expected = [number["thee"], *[1] * 5, number["don't"], *[1] * 4, number["zounds"], *[1] * 3]
+    expected += [number["alack"], number["remember"], number["mecut"]]
+    assert (data.x_train.shape, data.num_classes, data.tokens) == ((8, 10), 256, True)
+    for i, (x, y) in enumerate(zip(data.x_train, data.y_train, strict=True)):
+        assert [*x, y] == expected[i : i + 11]
+    np.testing.assert_array_equal(data.x_test[:8], data.x_train)
+    assert data.client_test is not None
+    assert data.client_test.tolist() == [0] * 8 + [1] * 8
+    assert load("shakespeare").num_classes == 80
+
+
+def test_shakespeare_words_beyond_the_vocabulary_share_a_number(root: Path) -> None:
+    """300 different words, each twice: the first 255 of the alphabet have numbers; of the test text alone none has."""
+    names = [f"w{i:03d}" for i in range(300)]
+    files.leaf(
+        root,
+        "shakespeare",
+        {"train": {"A": role(" ".join(["x", *names, *names, "x"]))}, "test": {"A": role(" ".join(["unseen"] * 30))}},
+    )
+    data = load("shakespeare", predict="word")
+    assert data.x_train[0].tolist() == list(range(1, 11))
+    assert (data.y_train.max(), (data.y_train == 0).sum()) == (255, 2 * 45)
+    assert (data.x_test == 0).all()
+
+
+def test_passages_begin_anew_where_samples_do_not_continue() -> None:
+    assert words.passages(["abc", "bcd", "xyz"], ["d", "e", "!"]) == ["abcde", "xyz!"]
 
 
 def test_leaf_folders_may_be_leafs_own(root: Path) -> None:

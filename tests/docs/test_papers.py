@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedray.algorithms import algorithm
-from fedray.engine.cost import cost
+from fedray.engine.cost import measure_cost
 from tests.shipped.test_paper_sweeps import CELLS, NO_TABLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
@@ -38,7 +38,7 @@ COSTS = re.findall(r"^\| (\S+) \| (\d)x \| (\d)x \| (\d) \| (\d) \| (\d) \|$", P
 def test_costs_in_fedtogas_convention_are_the_measured_ones(row: tuple[str, ...]) -> None:
     """Storage is 1 + what a client keeps, communication what it sends, but for the variates of FedLESAM-S."""
     method, (storage, communication, down, up, kept) = row[0], map(int, row[1:])
-    found = cost(algorithm({"name": method.lower()}))
+    found = measure_cost(algorithm({"name": method.lower()}))
     assert [round(x, 1) for x in (found.down, found.up, found.client)] == [down, up, kept]
     assert storage == 1 + kept
     assert communication == up - (method == "FedLESAM-S")

@@ -80,7 +80,7 @@ def test_quickstart_keeps_its_promises(home: Path, quickstart: tuple[str, float]
 
 def test_the_table_in_the_readme_is_the_one_printed(home: Path, quickstart: tuple[str, float]) -> None:
     """Same rows and columns; the numbers may differ in the last digits on another kind of CPU."""
-    printed = execute(home, ".venv/bin/python -m analysis.tables quickstart")  # as `make quickstart` prints it
+    printed = execute(home, ".venv/bin/fedray tables quickstart")  # as `make quickstart` prints it
     shown = [line.strip() for line in README.splitlines() if line.startswith("    |")]
     assert shown, "the README shows the table"
     for ours, theirs in zip([line for line in printed.splitlines() if line.startswith("|")], shown, strict=True):
@@ -109,7 +109,7 @@ def test_make_runs_the_same_commands(home: Path) -> None:
         ["make", "-n", "quickstart"], cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout
     assert SWEEP in out
-    assert ".venv/bin/python -m analysis.tables quickstart" in out
+    assert ".venv/bin/fedray tables quickstart" in out
     assert [c for c in COMMANDS if c.startswith("make")] == ["make quickstart", "make test"]
 
 

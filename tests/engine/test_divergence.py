@@ -7,12 +7,12 @@ import pytest
 from numpy import ndarray
 
 from fedray.common.errors import Diverged
-from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
+from tests import small
 
 
 def problem(
@@ -20,33 +20,14 @@ def problem(
 ) -> Problem:
     """12 clients, 5 a round; NotANumber's directions are NaN from round 3 on where a client's samples are odd."""
     clients = {"total": 12, "per_round": 5} | ({} if cohorts is None else {"cohorts": [c.tolist() for c in cohorts]})
-    return Problem.build(
-        RunConfig.parse(
-            {
-                "data": "digits",
-                "partition": {"name": "dirichlet", "alpha": 0.5},
-                "model": {"name": "mlp", "hidden": [16]},
-                "clients": clients,
-                "algorithm": algorithm,
-                "training": {
-                    "rounds": 6,
-                    "local_epochs": 1,
-                    "batch_size": 32,
-                    "lr_decay": 0.9,
-                    "aggregation": "samples",
-                    **training,
-                },
-                "evaluation": {"every": 1},
-                "runtime": {"backend": "inline"},
-            }
-        )
-    )
+    base = {"rounds": 6, "local_epochs": 1, "batch_size": 32, "lr_decay": 0.9, "aggregation": "samples"}
+    return small.problem(algorithm, clients, 16, 0.5, training={**base, **training}, evaluation={"every": 1})
 
 
 def kept(whole: Problem) -> tuple[list[ndarray], list[int]]:
     """The cohorts without those who go wrong, and how many these are after each round."""
     simulation, sizes = Simulation(whole, InlineBackend()), whole.shards.sizes
-    drawn = [simulation.cohort(t) for t in range(6)]
+    drawn = [simulation.draw_cohort(t) for t in range(6)]
     cohorts = [cohort if t < 2 else cohort[sizes[cohort] % 2 == 0] for t, cohort in enumerate(drawn)]
     counts = [len(before) - len(after) for before, after in zip(drawn, cohorts, strict=True)]
     return cohorts, [sum(counts[: t + 1]) for t in range(6)]
@@ -69,7 +50,7 @@ def test_the_count_survives_a_checkpoint(tmp_path: Path) -> None:
     first = Simulation(dropping, InlineBackend())
     for _ in range(4):
         first.step()
-    Checkpoints(tmp_path).save(first.state())
+    Checkpoints(tmp_path).save(first.state)
     assert (
         run(dropping, InlineBackend(), Checkpoints(tmp_path).load()).history == run(dropping, InlineBackend()).history
     )
@@ -86,7 +67,7 @@ def test_a_state_that_goes_wrong_is_caught_in_its_round() -> None:
     """Its update is finite, so nothing else would show it before the client is drawn again."""
     simulation, seen = Simulation(problem("fedavg"), InlineBackend()), set[int]()
     for t in range(6):
-        cohort = set(simulation.cohort(t).tolist())
+        cohort = set(simulation.draw_cohort(t).tolist())
         if again := seen & cohort:
             break
         seen |= cohort

@@ -12,23 +12,19 @@ from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.sampling import draw_cohort
+from tests import small
 
 Key = tuple[int, str, int, int]
 
 
 def config(**changes: Any) -> RunConfig:
-    base = {
-        "seed": 7,
+    base: dict[str, Any] = {
         "data": {"name": "digits", "augment": ["flip"], "validation": {"fraction": 0.2}},
-        "partition": "iid",
         "clients": {"total": 3, "per_round": 2, "cohorts": [[0, 2], [1, 2]]},
-        "model": {"name": "mlp", "hidden": [4]},
-        "algorithm": "fedavg",
         "training": {"rounds": 2, "local_epochs": 1},
-        "evaluation": {"every": 2, "personal": {"epochs": 1}},
-        "runtime": {"backend": "inline"},
+        "evaluation": {"every": 2, "last": 1, "personal": {"epochs": 1}},
     }
-    return RunConfig.parse(base | changes)
+    return small.config(**{"model": 4, "seed": 7, **base, **changes})
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedray.datasets.dataset import as_tensor
-from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, finite, total
+from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, add_up, is_finite
 
 values = st.lists(st.floats(-1000, 1000, width=32), min_size=3, max_size=3)
 terms = st.lists(st.tuples(values, st.floats(0, 1)), min_size=1, max_size=12)
@@ -24,11 +24,11 @@ def test_grouping_and_order_do_not_matter(terms: list[tuple[list[float], float]]
             sums.add("u", torch.tensor(vector), weight, len(terms))
         return sums
 
-    whole = total([accumulate(terms).sums])["u"]
+    whole = add_up([accumulate(terms).sums])["u"]
     order = data.draw(st.permutations(terms))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(terms)), max_size=3)))
     groups = [order[a:b] for a, b in zip([0, *cuts], [*cuts, len(terms)], strict=True)]
-    merged = total([accumulate(group).sums for group in data.draw(st.permutations(groups))])
+    merged = add_up([accumulate(group).sums for group in data.draw(st.permutations(groups))])
     assert torch.equal(merged["u"], whole)
     exact = sum(np.array(vector, dtype=np.float64) * weight for vector, weight in terms)
     assert np.allclose(whole.numpy(), exact, rtol=2.0**-24, atol=len(terms) / SCALE)
@@ -44,7 +44,7 @@ def test_a_floating_point_sum_would_not_do() -> None:
         sums = Accumulator()
         for i in order:
             sums.add("u", small[i], 1.0, 3)
-        results.append(total([sums.sums])["u"])
+        results.append(add_up([sums.sums])["u"])
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[1], results[2])
     assert float(results[0]) == pytest.approx(1e-4, rel=1e-6)
@@ -56,7 +56,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_added(bad: float) -> None:
     sums.add("u", torch.tensor([1.0, 2.0]), 0.5, 2)
     with pytest.raises(NotSummable, match="u is"):
         sums.add("u", torch.tensor([1.0, bad]), 0.5, 2)
-    assert torch.equal(total([sums.sums])["u"], torch.tensor([0.5, 1.0]))
+    assert torch.equal(add_up([sums.sums])["u"], torch.tensor([0.5, 1.0]))
 
 
 @settings(max_examples=200, deadline=None)
@@ -84,7 +84,7 @@ def test_what_reaches_2_to_the_18_is_refused(entries: int) -> None:
     sums = Accumulator()
     for _ in range(2):
         sums.add("u", vector + 1, 0.5, 2)
-    assert torch.equal(total([sums.sums])["u"], vector + 1)
+    assert torch.equal(add_up([sums.sums])["u"], vector + 1)
 
 
 def test_uploads_are_left_alone() -> None:
@@ -95,14 +95,14 @@ def test_uploads_are_left_alone() -> None:
         first.add("u", vector, 0.5, 2)
         first.add("u", vector, 0.5, 2)
         assert torch.equal(vector, torch.tensor([1.0, -2.0], dtype=kind))
-        assert torch.equal(total([first.sums])["u"], torch.tensor([1.0, -2.0]))
+        assert torch.equal(add_up([first.sums])["u"], torch.tensor([1.0, -2.0]))
 
 
 def test_precision_below_float32() -> None:
     """An entry of 1e-6 is kept to 2^-45/1e-6 = 2.8e-8 of its value, half of float32's own 6e-8."""
     sums = Accumulator()
     sums.add("u", torch.tensor([1e-6]), 1.0, 1)
-    assert float(total([sums.sums])["u"]) == pytest.approx(1e-6, rel=6e-8)
+    assert float(add_up([sums.sums])["u"]) == pytest.approx(1e-6, rel=6e-8)
 
 
 def test_long_vectors_are_summed_like_short_ones() -> None:
@@ -111,7 +111,7 @@ def test_long_vectors_are_summed_like_short_ones() -> None:
     arrays = [rng.integers(-(2**50), 2**50, 2 * BLOCK + 3) for _ in range(3)]
     for array in arrays:
         array.setflags(write=False)
-    got = total([{"u": as_tensor(array)} for array in arrays] + [{"v": torch.zeros(1, dtype=torch.int64)}])
+    got = add_up([{"u": as_tensor(array)} for array in arrays] + [{"v": torch.zeros(1, dtype=torch.int64)}])
     assert np.array_equal(got["u"].numpy(), (sum(arrays) / SCALE).astype(np.float32))
     assert got["v"].shape == (1,)
 
@@ -119,10 +119,10 @@ def test_long_vectors_are_summed_like_short_ones() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_finite(bad: float) -> None:
     vector = torch.randn(1000)
-    assert finite(vector)
+    assert is_finite(vector)
     vector[777] = bad
-    assert not finite(vector)
-    assert finite(torch.zeros(0))
+    assert not is_finite(vector)
+    assert is_finite(torch.zeros(0))
 
 
 @settings(max_examples=200, deadline=None)

@@ -5,10 +5,10 @@ import torch
 
 from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Vectors
 from fedray.common.errors import UserError
-from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
+from tests import small
 
 HERE = "tests.engine.test_guard"
 
@@ -100,19 +100,13 @@ class AssignsMessage(Algorithm):
 
 
 def problem(kind: type[Algorithm]) -> Problem:
-    config = RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": "iid",
-            "model": {"name": "mlp", "hidden": [4]},
-            "algorithm": f"{HERE}:{kind.__name__}",
-            "clients": {"total": 4, "per_round": 4},
-            "evaluation": {"every": 1, "personal": {"epochs": 1}},
-            "training": {"rounds": 1, "local_steps": 3},
-            "runtime": {"device": "cpu"},
-        }
+    return small.problem(
+        f"{HERE}:{kind.__name__}",
+        (4, 4),
+        4,
+        evaluation={"every": 1, "personal": {"epochs": 1}},
+        training={"rounds": 1, "local_steps": 3},
     )
-    return Problem.build(config)
 
 
 WRITES = [

@@ -11,32 +11,22 @@ import torch
 
 import fedray
 from fedray.common.errors import UserError
-from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints, Writer
 from fedray.engine.disk.client_files import write_states
-from fedray.engine.loop import rounds, run
-from fedray.engine.problem import Problem
+from fedray.engine.loop import make_rounds, run
 from fedray.engine.simulation import Simulation
 from fedray.engine.state import State
+from tests import small
 
 ROUNDS = 7
 REPOSITORY = Path(__file__).parents[2]
 
 
 def simulation() -> Simulation:
-    config = RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": "iid",
-            "model": {"name": "mlp", "hidden": [8]},
-            "algorithm": "scaffold",
-            "clients": {"total": 6, "per_round": 2},
-            "evaluation": {"every": 2},
-            "training": {"rounds": ROUNDS, "local_epochs": 1},
-        }
+    return small.simulation(
+        "scaffold", (6, 2), evaluation={"every": 2, "last": 1}, training={"rounds": ROUNDS, "local_epochs": 1}
     )
-    return Simulation(Problem.build(config), InlineBackend())
 
 
 class Recorded(Checkpoints):
@@ -58,34 +48,34 @@ def test_saves_are_made_every_n_rounds_every_so_many_seconds_and_at_the_end(
     every: int, seconds: float, saved: list[int], tmp_path: Path
 ) -> None:
     store = Recorded(tmp_path)
-    states = [state.round for state in rounds(simulation(), store, every, seconds)]
+    states = [state.round for state in make_rounds(simulation(), store, every, seconds)]
     assert states == list(range(ROUNDS + 1))
     assert store.asked == saved
 
 
 def test_a_run_goes_on_from_its_checkpoint_and_ends_where_an_unbroken_one_does(tmp_path: Path) -> None:
-    whole = [state for state in rounds(simulation())][-1]
-    for state in rounds(simulation(), Checkpoints(tmp_path), every=3):
+    whole = [state for state in make_rounds(simulation())][-1]
+    for state in make_rounds(simulation(), Checkpoints(tmp_path), every=3):
         if state.round == 4:
             break  # as a process that is killed: round 4 is lost where nothing closes the generator
-    left = list(rounds(simulation(), Checkpoints(tmp_path), every=3))
+    left = list(make_rounds(simulation(), Checkpoints(tmp_path), every=3))
     assert left[0].round in (3, 4)
     assert left[-1].sha256() == whole.sha256()
     assert left[-1].history == whole.history
-    again = list(rounds(simulation(), Checkpoints(tmp_path), every=3))
+    again = list(make_rounds(simulation(), Checkpoints(tmp_path), every=3))
     assert [state.round for state in again] == [ROUNDS], "a finished run makes no round"
 
 
 def test_a_run_whose_only_checkpoint_is_damaged_begins_again(tmp_path: Path) -> None:
     """The states of its clients are zeros after round 3; that is found when one of them is drawn again."""
-    whole = [state for state in rounds(simulation())][-1]
-    states = rounds(simulation(), Checkpoints(tmp_path), every=100)
+    whole = [state for state in make_rounds(simulation())][-1]
+    states = make_rounds(simulation(), Checkpoints(tmp_path), every=100)
     assert [state.round for state in itertools.islice(states, 4)] == [0, 1, 2, 3]
     states.close()
     assert Checkpoints(tmp_path).rounds() == [3]
     for path in tmp_path.glob("client-*"):
         path.write_bytes(bytes(path.stat().st_size))
-    made = list(itertools.islice(rounds(simulation(), Checkpoints(tmp_path), every=100), 20))
+    made = list(itertools.islice(make_rounds(simulation(), Checkpoints(tmp_path), every=100), 20))
     assert 0 in [state.round for state in made[1:]]
     assert made[-1].sha256() == whole.sha256()
     assert made[-1].history == whole.history
@@ -95,7 +85,7 @@ def failing_in_round(simulation: Simulation, round: int, error: BaseException) -
     step = simulation.step
 
     def broken() -> None:
-        if simulation.state().round + 1 == round:
+        if simulation.state.round + 1 == round:
             raise error
         step()
 
@@ -106,7 +96,7 @@ def test_what_was_made_is_kept_at_ctrl_c(tmp_path: Path, monkeypatch: pytest.Mon
     running = simulation()
     monkeypatch.setattr(running, "step", failing_in_round(running, 5, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        list(rounds(running, Checkpoints(tmp_path), every=3))
+        list(make_rounds(running, Checkpoints(tmp_path), every=3))
     assert Checkpoints(tmp_path).rounds() == [3, 4]
 
 
@@ -118,20 +108,20 @@ def test_ctrl_c_in_a_test_of_the_model_leaves_no_round_without_its_row(
     evaluate = running.backend.evaluate
 
     def interrupted(*arguments: Any) -> Any:
-        if running.state().round == 4:
+        if running.state.round == 4:
             raise KeyboardInterrupt
         return evaluate(*arguments)
 
     monkeypatch.setattr(running.backend, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        list(rounds(running, Checkpoints(tmp_path), every=100))
+        list(make_rounds(running, Checkpoints(tmp_path), every=100))
     assert Checkpoints(tmp_path).rounds() == [3]
-    last = list(rounds(simulation(), Checkpoints(tmp_path)))[-1]
+    last = list(make_rounds(simulation(), Checkpoints(tmp_path)))[-1]
     assert [row["round"] for row in last.history] == [2, 4, 6, 7]
 
 
 def test_a_consumer_that_stops_keeps_what_was_made(tmp_path: Path) -> None:
-    states = rounds(simulation(), Checkpoints(tmp_path), every=3)
+    states = make_rounds(simulation(), Checkpoints(tmp_path), every=3)
     assert [state.round for state in itertools.islice(states, 3)] == [0, 1, 2]
     states.close()
     loaded = Checkpoints(tmp_path).load()
@@ -143,7 +133,7 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path, monkeyp
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    states = rounds(simulation(), Checkpoints(tmp_path), every=3)
+    states = make_rounds(simulation(), Checkpoints(tmp_path), every=3)
     for state in states:
         if state.round == 3:
             monkeypatch.setattr("os.fsync", full)
@@ -160,8 +150,8 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path, monkeyp
 def test_a_state_is_handed_out_without_a_copy() -> None:
     running = simulation()
     running.step()
-    assert running.state() is running.state()
-    before, clients = running.state(), dict(running.state().clients)
+    assert running.state is running.state
+    before, clients = running.state, dict(running.state.clients)
     assert replace(before, round=2).sha256() != before.sha256()
     running.step()
     assert before.clients == clients, "a round leaves the states before it as they were"
@@ -183,19 +173,10 @@ def test_a_run_leaves_the_number_of_threads_as_it_was() -> None:
 
 def test_the_last_rounds_are_all_evaluated() -> None:
     """7 rounds, every 3 and the last 2: 3 and 6 for the one, 6 and 7 for the other."""
-    config = {
-        "data": "digits",
-        "partition": "iid",
-        "clients": {"total": 4, "per_round": 1},
-        "model": {"name": "mlp", "hidden": []},
-        "algorithm": "fedavg",
-        "runtime": {"backend": "inline"},
-        "training": {"rounds": 7, "local_steps": 1},
-        "evaluation": {"every": 3, "last": 2},
-    }
-    assert [row["round"] for row in fedray.simulate(config).history] == [3, 6, 7]
-    config["evaluation"] = {"every": 3, "last": 9}
-    assert [row["round"] for row in fedray.simulate(config).history] == [1, 2, 3, 4, 5, 6, 7]
+    for last, evaluated in ((2, [3, 6, 7]), (9, [1, 2, 3, 4, 5, 6, 7])):
+        evaluation = {"every": 3, "last": last}
+        run = small.sections(clients=(4, 1), training={"rounds": 7, "local_steps": 1}, evaluation=evaluation)
+        assert [row["round"] for row in fedray.simulate(run).history] == evaluated
 
 
 def test_checkpoints_of_another_configuration_are_refused(tmp_path: Path) -> None:

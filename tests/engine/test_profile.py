@@ -8,17 +8,14 @@ from pathlib import Path
 
 import fedray
 from fedray.engine.profile import PARTS, Profile
+from tests import small
 
-RUN = {
-    "data": "digits",
-    "partition": "iid",
-    "model": {"name": "mlp", "hidden": [8]},
-    "algorithm": "fedavg",
-    "clients": {"total": 4, "per_round": 2},
-    "training": {"rounds": 3, "local_epochs": 1, "batch_size": 50},
-    "evaluation": {"every": 2},
-    "runtime": {"backend": "inline", "checkpoint_every": 2},
-}
+RUN = small.sections(
+    clients=(4, 2),
+    training={"rounds": 3, "local_epochs": 1, "batch_size": 50},
+    evaluation={"every": 2, "last": 1},
+    runtime={"backend": "inline", "checkpoint_every": 2},
+)
 
 
 def test_the_parts_are_the_whole(tmp_path: Path) -> None:

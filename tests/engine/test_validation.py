@@ -18,26 +18,20 @@ from fedray.engine.problem import Problem
 from fedray.engine.result import Result
 from fedray.engine.worker import Worker
 from fedray.tracking.records import final_metrics
+from tests import small
 
 
 def config(algorithm: Any = "fedavg", validation: Any = None, **evaluation: Any) -> RunConfig:
-    return RunConfig.parse(
-        {
-            "data": {"name": "digits", "validation": validation},
-            "partition": {"name": "dirichlet", "alpha": 0.5},
-            "clients": {"total": 8, "per_round": 4},
-            "model": {"name": "mlp", "hidden": [16]},
-            "algorithm": algorithm,
-            "training": {"rounds": 2, "local_epochs": 1, "batch_size": 20},
-            "evaluation": {"every": 1, **evaluation},
-            "runtime": {"backend": "inline"},
-        }
+    training = {"rounds": 2, "local_epochs": 1, "batch_size": 20}
+    held_out = {"name": "digits", "validation": validation}
+    return small.config(
+        algorithm, (8, 4), 16, 0.5, data=held_out, training=training, evaluation={"every": 1, **evaluation}
     )
 
 
 def answered(problem: Problem, result: Result, training_samples: np.ndarray) -> tuple[Tensor, Tensor]:
     """Logits of the trained model on these samples, and their labels."""
-    network = problem.network("cpu")
+    network = problem.build_network("cpu")
     network.load(result.theta)
     network.train(False)
     x, y = Samples(problem.data.x_train, problem.data.y_train, problem.data, "cpu").batch(training_samples)

@@ -10,17 +10,15 @@ from torch import Tensor, nn
 
 from fedray.algorithms import algorithm as method
 from fedray.common.vectors import Vectors
-from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
-from fedray.engine.local_training import train_client
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.evaluation import registry
-from tests.algorithms.clients import arguments
+from tests import small
 from tests.algorithms.digits import data
 
 EVERY_PROBE = ["angles", "classes", "drift", "forgetting", "lambda", "proximal", "step"]
@@ -63,28 +61,16 @@ def digits(
     """Six clients with digits of a Dirichlet split. per_round: default 3, or everyone who is needed."""
     if per_round is None:
         per_round = 6 if method(algorithm).needs_everyone else 3
-    config = RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": {"name": "dirichlet", "alpha": 0.3},
-            "clients": {"total": 6, "per_round": per_round},
-            "model": model,
-            "algorithm": algorithm,
-            "training": {
-                "rounds": 2,
-                "local_epochs": 2,
-                "batch_size": 16,
-                "lr": 0.1,
-                "momentum": 0.5,
-                "weight_decay": 1e-3,
-                "aggregation": "samples",
-                **training,
-            },
-            "evaluation": {"every": every, "probes": probes, "train": train},
-            "runtime": {"device": "cpu"},
-        }
+    base = {"rounds": 2, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "momentum": 0.5, "weight_decay": 1e-3}
+    return small.problem(
+        algorithm,
+        (6, per_round),
+        model,
+        0.3,
+        arrays=data(),
+        training={**base, "aggregation": "samples", **training},
+        evaluation={"every": every, "last": 1, "probes": probes, "train": train},
     )
-    return Problem.build(config, data())
 
 
 def arrays(
@@ -99,21 +85,17 @@ def arrays(
     **training: Any,
 ) -> Problem:
     """A problem of the test's own samples; one local step on the whole shard unless `training` says otherwise."""
-    config = RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": "natural",
-            "clients": {"total": max(owner) + 1, "per_round": 1.0},
-            "model": model,
-            "algorithm": algorithm,
-            "evaluation": {"probes": probes},
-            "runtime": {"backend": "inline"},
-            "training": {"rounds": 1, "local_steps": 1, "batch_size": "full", **training},
-        }
-    )
     x_test, y_test = test or (x, y)
     held = [np.array(x, dtype=np.float32), np.array(y), np.array(x_test, dtype=np.float32), np.array(y_test)]
-    return Problem.build(config, Dataset("own", *held, classes, client_train=np.array(owner)))
+    return small.problem(
+        algorithm,
+        (max(owner) + 1, 1.0),
+        model,
+        "natural",
+        arrays=Dataset("own", *held, classes, client_train=np.array(owner)),
+        evaluation={"probes": probes},
+        training={"rounds": 1, "local_steps": 1, "batch_size": "full", **training},
+    )
 
 
 def last_row(problem: Problem) -> dict[str, float]:
@@ -125,16 +107,18 @@ def trained(problem: Problem) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor]
     config, worker = problem.config, Worker(problem)
     network = worker.network
     x, buffers = network.theta.clone(), network.buffers.clone()
-    cohort, result = Simulation(problem, InlineBackend()).cohort(0), {}
+    cohort, result = Simulation(problem, InlineBackend()).draw_cohort(0), {}
     for i in map(int, cohort):
-        broadcast = Broadcast(0, config.training.lr, x, buffers, Vectors(), len(cohort))
-        c, _ = train_client(*arguments(worker, broadcast, ClientTask(i, 1.0, Vectors())))
+        broadcast = Broadcast(
+            round=0, lr=config.training.lr, theta=x, buffers=buffers, message=Vectors(), cohort=len(cohort)
+        )
+        c, _ = worker.trainer.train(broadcast, ClientTask(i, 1.0, Vectors()))
         result[i] = c.theta, network.buffers.clone()
     return result, x
 
 
 def percent_right(problem: Problem, theta: Tensor, buffers: Tensor, split: str) -> float:
-    network, held = problem.network("cpu"), problem.data
+    network, held = problem.build_network("cpu"), problem.data
     pixels, y = (held.x_test, held.y_test) if split == "test" else (held.x_train, held.y_train)
     network.load(theta)
     network.buffers.copy_(buffers)
@@ -145,7 +129,7 @@ def percent_right(problem: Problem, theta: Tensor, buffers: Tensor, split: str) 
 
 
 def with_probes(problem: Problem, probes: Sequence[str]) -> Problem:
-    evaluation = problem.config.evaluation.model_copy(update={"probes": registry.probes(probes)})
+    evaluation = problem.config.evaluation.model_copy(update={"probes": registry.make_probes(probes)})
     return Problem(problem.config.model_copy(update={"evaluation": evaluation}), problem.data, problem.shards)
 
 

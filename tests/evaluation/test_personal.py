@@ -6,26 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch import Tensor, nn
 
-from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
-from fedray.engine.problem import Problem
-from fedray.evaluation.personal import everyone, summary
-
-
-class Line(nn.Module):
-    """Logits W x of one input, W = 0 at first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line = nn.Linear(1, 2, bias=False)
-        nn.init.zeros_(self.line.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.line(x)
+from fedray.evaluation.personal import average_everyone, summarise
+from tests import small
 
 
 def few(algorithm: Any, personal: Mapping[str, Any], **evaluation: Any) -> dict[str, float]:
@@ -51,19 +37,16 @@ def few_rounds(
         2,
         client_train=owner,
     )
-    config = RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": "natural",
-            "clients": {"total": 3, "per_round": 3},
-            "model": "tests.evaluation.test_personal:Line",
-            "algorithm": algorithm,
-            "runtime": {"backend": "inline"},
-            "training": {"rounds": rounds, "local_epochs": 1, "batch_size": "full", "lr": 1.0},
-            "evaluation": {"every": 1, "personal": dict(personal)} | evaluation,
-        }
+    built = small.problem(
+        algorithm,
+        (3, 3),
+        {"name": "tests.evaluation.probed:Rows", "rows": [[0], [0]]},
+        "natural",
+        arrays=data,
+        training={"rounds": rounds, "local_epochs": 1, "batch_size": "full", "lr": 1.0},
+        evaluation={"every": 1, "personal": dict(personal)} | evaluation,
     )
-    return run(Problem.build(config, data), InlineBackend()).history
+    return run(built, InlineBackend()).history
 
 
 def test_disjoint_test_sets() -> None:
@@ -138,7 +121,7 @@ def test_summary() -> None:
     """Eleven clients with 0, 10, .. 100 %: mean 50, variance 1,000, the worst two (11 % rounded up) 5 on average."""
     marks = {i: {"own_1": 10.0 * i, "own_5": 100.0, "everyone": 2.0 * i, "everyone_loss": 1.0 + i} for i in range(11)}
     trained = {i: {**scores, "train_1": 10.0 * i} for i, scores in marks.items()}
-    found = summary(marks, (1, 5), 61.0)
+    found = summarise(marks, (1, 5), 61.0)
     assert found == pytest.approx(
         {
             "personal_accuracy_e1": 50,
@@ -157,8 +140,8 @@ def test_summary() -> None:
     )
     own = {"personal_accuracy": 50, "personal_std": sqrt(1000), "personal_worst10": 5}
     own |= {"personal_best": 100, "personal_worst": 0, "generic_accuracy": 10}
-    assert summary(marks, (1,), None) == pytest.approx(own)
+    assert summarise(marks, (1,), None) == pytest.approx(own)
     train = {"personal_train_accuracy": 50, "personal_train_std": sqrt(1000)}
     train |= {"personal_train_worst10": 5, "personal_train_best": 100, "personal_train_worst": 0}
-    assert summary(trained, (1,), None) == pytest.approx(own | train)
-    assert everyone(marks) == pytest.approx({"test_accuracy": 10, "test_loss": 6})
+    assert summarise(trained, (1,), None) == pytest.approx(own | train)
+    assert average_everyone(marks) == pytest.approx({"test_accuracy": 10, "test_loss": 6})

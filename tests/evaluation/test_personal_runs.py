@@ -13,18 +13,16 @@ from fedray.algorithms.base import Client
 from fedray.algorithms.fedavg import FedAvg, FedProx
 from fedray.common.errors import Diverged, UserError
 from fedray.common.vectors import Vectors
-from fedray.config import RunConfig
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
-from fedray.engine.local_training import personal_client
 from fedray.engine.loop import run
 from fedray.engine.messages import ClientTask, PersonalEval
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Result, Simulation
 from fedray.engine.state import State
 from fedray.engine.worker import Worker
-from tests.algorithms.clients import arguments
+from tests import small
 
 
 class Dropped(nn.Module):
@@ -68,28 +66,16 @@ def problem(
     **training: Any,
 ) -> Problem:
     """Six clients of the digits, three a round; momentum, weight decay and clipping on."""
-    config = RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": {"name": "dirichlet", "alpha": 0.5},
-            "clients": {"total": 6, "per_round": 3, **(clients or {})},
-            "model": model or {"name": "mlp", "hidden": [8]},
-            "algorithm": algorithm,
-            "runtime": {"backend": "inline"},
-            "training": {
-                "rounds": 2,
-                "local_epochs": 1,
-                "batch_size": 64,
-                "lr": 0.1,
-                "momentum": 0.5,
-                "weight_decay": 1e-2,
-                "clip_norm": 2.0,
-                **training,
-            },
-            "evaluation": {"every": 100, "personal": personal, **(evaluation or {})},
-        }
+    base = {"rounds": 2, "local_epochs": 1, "batch_size": 64, "lr": 0.1, "momentum": 0.5, "weight_decay": 1e-2}
+    return small.problem(
+        algorithm,
+        {"total": 6, "per_round": 3, **(clients or {})},
+        model or 8,
+        0.5,
+        arrays=digits(),
+        training={**base, "clip_norm": 2.0, **training},
+        evaluation={"every": 100, "last": 1, "personal": personal, **(evaluation or {})},
     )
-    return Problem.build(config, digits())
 
 
 def result(*arguments: Any, **options: Any) -> Result:
@@ -102,7 +88,7 @@ def another_round(state: State, client: int, algorithm: Any, epochs: int) -> Ten
     running = Simulation(built, InlineBackend())
     running.restore(dataclasses.replace(state, server=Vectors(), clients={}))
     running.step()
-    return running.state().theta
+    return running.state.theta
 
 
 @pytest.mark.parametrize(
@@ -123,15 +109,14 @@ def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs:
     running = Simulation(built, InlineBackend())
     running.step()
     running.step()
-    state, worker = running.state(), Worker(built)
+    state, worker = running.state, Worker(built)
     network = worker.network
     assert built.tests is not None
-    marks = running.tester.personal(PersonalEval((epochs,), own=True, everyone=False))
+    marks = running.tester.test_personal(PersonalEval((epochs,), own=True, everyone=False))
     for i in range(6):
-        c = personal_client(
-            *arguments(
-                worker, running._broadcast(running._server(1, 6)), ClientTask(i, 1 / 6, state.clients.get(i, Vectors()))
-            ),
+        c = worker.trainer.personalise(
+            running._make_broadcast(running._make_server(1, 6)),
+            ClientTask(i, 1 / 6, state.clients.get(i, Vectors())),
             epochs,
         )
         expected = state.theta if epochs == 0 else another_round(state, i, same_as, epochs)
@@ -149,8 +134,8 @@ def test_fine_tuning_counts_epochs_where_training_counts_steps() -> None:
     running, worker = Simulation(built, InlineBackend()), Worker(built)
     running.step()
     running.step()
-    state, sent = running.state(), running._broadcast(running._server(1, 6))
-    c = personal_client(*arguments(worker, sent, ClientTask(3, 1 / 6, Vectors())), 2)
+    state, sent = running.state, running._make_broadcast(running._make_server(1, 6))
+    c = worker.trainer.personalise(sent, ClientTask(3, 1 / 6, Vectors()), 2)
     assert torch.allclose(c.theta, another_round(state, 3, "fedavg", 2), rtol=0, atol=1e-7)
 
 
@@ -226,10 +211,10 @@ def test_clients_that_never_took_part_are_tested_too() -> None:
     start = result("fedavg", {"epochs": 0}, rounds=1, lr=1e-30).history[-1]
     running = Simulation(problem("local-only", {}), InlineBackend())
     running.step()
-    marks = running.tester.personal(PersonalEval((0,), own=True, everyone=True))
+    marks = running.tester.test_personal(PersonalEval((0,), own=True, everyone=True))
     assert sorted(marks) == list(range(6))
     for i in range(6):
-        untrained = i not in running.state().clients
+        untrained = i not in running.state.clients
         assert (marks[i]["everyone"] == pytest.approx(start["test_accuracy"])) == untrained
 
 

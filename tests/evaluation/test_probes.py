@@ -11,8 +11,8 @@ from fedray.common.errors import Diverged, UserError
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.sampling import draw_cohort
-from fedray.evaluation.angles import mean_angle, pairwise
-from fedray.evaluation.probes import drift_between
+from fedray.evaluation.angles import average_angle, measure_angles
+from fedray.evaluation.probes import measure_drift_between
 from tests.algorithms import quadratic, rounds_kept
 from tests.evaluation.probed import EVERY_PROBE, arrays, digits, last_row, percent_right, trained, with_probes
 
@@ -22,19 +22,19 @@ def test_angles_between_known_vectors() -> None:
 
     (1, 0) and (1, 1e-6) are 1e-6 radians apart, of which an arccos would keep four digits.
     """
-    angles = pairwise(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0], [0.0, 0.0]]))
-    assert mean_angle(angles, torch.ones(4, dtype=torch.bool)) == pytest.approx(120)
-    assert mean_angle(angles, torch.tensor([True, True, False, True])) == pytest.approx(90)
-    assert mean_angle(angles, torch.tensor([True, False, False, True])) is None
-    near = pairwise(torch.tensor([[1.0, 0.0], [1.0, 1e-6]], dtype=torch.float64))
+    angles = measure_angles(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0], [0.0, 0.0]]))
+    assert average_angle(angles, torch.ones(4, dtype=torch.bool)) == pytest.approx(120)
+    assert average_angle(angles, torch.tensor([True, True, False, True])) == pytest.approx(90)
+    assert average_angle(angles, torch.tensor([True, False, False, True])) is None
+    near = measure_angles(torch.tensor([[1.0, 0.0], [1.0, 1e-6]], dtype=torch.float64))
     assert float(near[0, 1]) == pytest.approx(math.degrees(1e-6), rel=1e-9)
 
 
 def test_angles_of_a_simplex() -> None:
     """C vectors e_c - 1/C have the inner products -1/C and squared lengths 1 - 1/C: the cosine -1/(C - 1)."""
     for classes in (2, 3, 10, 100):
-        angles = pairwise(torch.eye(classes) - 1 / classes)
-        assert mean_angle(angles, torch.ones(classes, dtype=torch.bool)) == pytest.approx(
+        angles = measure_angles(torch.eye(classes) - 1 / classes)
+        assert average_angle(angles, torch.ones(classes, dtype=torch.bool)) == pytest.approx(
             math.degrees(math.acos(-1 / (classes - 1))), rel=1e-6
         )
 
@@ -52,7 +52,7 @@ def test_angles_of_fedges_classifier() -> None:
 def test_adaptation_by_class_counts() -> None:
     """‖Φ W - W‖² = E_W Σ_c (C n_c/n - 1)², for every class vector has the squared length E_W = 4."""
     problem = digits({"name": "fedgela", "scale_w": 4.0}, {"name": "mlp", "hidden": [16]}, ["adaptation"])
-    counts = problem.shards.label_counts(problem.data.y_train, 10)
+    counts = problem.shards.count_labels(problem.data.y_train, 10)
     phi = 10 * counts / counts.sum(1, keepdims=True)
     cohort = draw_cohort(problem.config, problem.shards.sizes, problem.config.training.rounds - 1)
     expected = [math.sqrt(4 * ((phi[i] - 1) ** 2).sum()) for i in cohort]
@@ -156,9 +156,9 @@ def test_drift_between_is_that_over_all_pairs() -> None:
     total = sum(pi[i] * pi[j] for i, j in pairs)
     expected = math.sqrt(sum(pi[i] * pi[j] * float((u[i] - u[j]).square().sum()) for i, j in pairs) / total)
     lengths = {i: float(u[i].norm()) for i in pi}
-    found = drift_between(lengths, pi, sum(pi[i] * u[i] for i in pi))  # type: ignore[arg-type]
+    found = measure_drift_between(lengths, pi, sum(pi[i] * u[i] for i in pi))  # type: ignore[arg-type]
     assert found["drift_between"] == pytest.approx(expected)
-    assert drift_between({3: 1.0}, {3: 1.0}, u[0]) == {}
+    assert measure_drift_between({3: 1.0}, {3: 1.0}, u[0]) == {}
     assert "drift_between" not in last_row(digits("fedavg", probes=["drift"], per_round=1))
 
 
@@ -168,7 +168,7 @@ def test_drift_between_does_not_depend_on_who_answers_first() -> None:
     lengths = {0: 0.6**0.5, 1: 1e8, 2: 0.6**0.5}
     update = torch.tensor([0.99e8 / 3**0.5], dtype=torch.float64)
     values = {
-        drift_between({i: lengths[i] for i in order}, weights, update)["drift_between"]
+        measure_drift_between({i: lengths[i] for i in order}, weights, update)["drift_between"]
         for order in itertools.permutations(range(3))
     }
     assert len(values) == 1

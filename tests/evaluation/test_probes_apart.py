@@ -74,14 +74,14 @@ def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch
     rounds.clear()
     problem = digits("fedavg", probes=["classes"])
     run(problem, InlineBackend())
-    assert all(probe.tested_models == frozenset() for probe in registry.probes(["classes", "drift", "proximal"]))
+    assert all(probe.tested_models == frozenset() for probe in registry.make_probes(["classes", "drift", "proximal"]))
     for asked, names in (
         (["classes"], {"loss", "correct", "unbounded", "confusion"}),
         (["angles"], {"loss", "correct", "unbounded", "confusion", "angles"}),
     ):
         backend = InlineBackend()
         simulation = Simulation(digits("fedavg", probes=asked), backend)
-        state = simulation.state()
+        state = simulation.state
         assert backend.evaluate(state.theta, state.buffers)[0].keys() == names
         assert backend.evaluate(state.theta, state.buffers, "train")[0].keys() == {"loss", "correct", "unbounded"}
 

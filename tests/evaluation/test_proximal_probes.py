@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize, softmax
 
 from fedray.common.vectors import Vectors
-from fedray.engine.local_training import train_client
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.worker import Worker
-from fedray.evaluation.proximal import _directions, _twin, proximal, step_changes
-from tests.algorithms.clients import arguments
+from fedray.evaluation.proximal import _copy_client, _take_directions, measure_proximal, measure_step
+from fedray.partitions.shards import Shards
 from tests.evaluation.probed import arrays, digits, last_row, trained
 
 
@@ -70,12 +70,14 @@ def test_fedsols_step_hardly_moves_the_proximal_loss_where_its_first_order_part_
     problem = digits({"name": "fedsol", "rho": 1.0}, model, rounds=1, local_epochs=4)
     config, worker = problem.config, Worker(problem)
     network = worker.network
-    broadcast = Broadcast(0, 0.1, network.theta.clone(), network.buffers.clone(), Vectors(), 1)
-    c, _ = train_client(*arguments(worker, broadcast, ClientTask(0, 1.0, Vectors())))
+    broadcast = Broadcast(
+        round=0, lr=0.1, theta=network.theta.clone(), buffers=network.buffers.clone(), message=Vectors(), cohort=1
+    )
+    c, _ = worker.trainer.train(broadcast, ClientTask(0, 1.0, Vectors()))
     left = []
     for lr in (0.1, 0.01):
         c.lr = lr
-        found = step_changes(c, config.algorithm)
+        found = measure_step(c, config.algorithm)
         left.append(abs(found["proximal_change"] - found["proximal_change_linear"]))
         assert found["local_change"] < 0
     assert 50 < left[0] / left[1] < 200
@@ -101,7 +103,7 @@ def test_proximal_by_other_means(method: Any, tau: float) -> None:
     problem = digits(method, model, ["proximal"], rounds=1)
     name = problem.config.algorithm.name
     row, (models, x) = last_row(problem), trained(problem)
-    network, losses, cosines = problem.network("cpu"), [], []
+    network, losses, cosines = problem.build_network("cpu"), [], []
     layout, held = network.layout, problem.data
 
     def kl_at(theta: Tensor, pixels: Tensor) -> Tensor:
@@ -156,12 +158,14 @@ def test_every_batch_finds_the_running_statistics_that_training_left() -> None:
     network = worker.network
     network.module.dropout.p = 0.0
     received = network.buffers.clone()
-    broadcast = Broadcast(0, 0.1, network.theta.clone(), received, Vectors(), 1)
-    c, _ = train_client(*arguments(worker, broadcast, ClientTask(0, 1.0, Vectors()), indices=np.arange(6)))
+    broadcast = Broadcast(round=0, lr=0.1, theta=network.theta.clone(), buffers=received, message=Vectors(), cohort=1)
+    c, _ = replace(worker.trainer, shards=Shards.from_lists([np.arange(6)])).train(
+        broadcast, ClientTask(0, 1.0, Vectors())
+    )
     c.steps = 2
-    both = proximal(c, config.algorithm)
+    both = measure_proximal(c, config.algorithm)
     c.steps = 1
-    assert proximal(c, config.algorithm) == pytest.approx(both, rel=1e-6)
+    assert measure_proximal(c, config.algorithm) == pytest.approx(both, rel=1e-6)
 
 
 def test_no_other_batches_than_in_training() -> None:
@@ -196,16 +200,15 @@ def test_the_received_model_keeps_its_running_statistics_in_both_probes() -> Non
     problem = digits("fedavg", probes=["proximal", "step"])
     config, worker = problem.config, Worker(problem)
     network = worker.network
-    c, _ = train_client(
-        *arguments(
-            worker,
-            Broadcast(0, 0.1, network.theta.clone(), network.buffers.clone(), Vectors(), 1),
-            ClientTask(0, 1.0, Vectors()),
-        )
+    c, _ = worker.trainer.train(
+        Broadcast(
+            round=0, lr=0.1, theta=network.theta.clone(), buffers=network.buffers.clone(), message=Vectors(), cohort=1
+        ),
+        ClientTask(0, 1.0, Vectors()),
     )
-    left = [target for target, _, _ in _directions(_twin(c), config.algorithm, 3.0)]
+    left = [target for target, _, _ in _take_directions(_copy_client(c), config.algorithm, 3.0)]
     network.buffers.add_(1.0)
-    right = [target for target, _, _ in _directions(_twin(c), config.algorithm, 3.0)]
+    right = [target for target, _, _ in _take_directions(_copy_client(c), config.algorithm, 3.0)]
     assert len(left) > 1
     assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 

@@ -14,7 +14,7 @@ from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.sampling import draw_cohort
 from fedray.evaluation.probe import EvaluatedRound, Probe, TrainedClient
-from fedray.evaluation.registry import PROBES, metric_title, probes
+from fedray.evaluation.registry import PROBES, make_probes, title_metric
 from fedray.models.network import Output
 from tests.evaluation.probed import EVERY_PROBE, digits, last_row
 
@@ -75,16 +75,14 @@ def test_the_options_of_a_probe_are_its_fields_and_reach_the_round() -> None:
 def test_options_and_source_of_a_probe_enter_the_identity() -> None:
     """The plain spelling and one that repeats the defaults are the same cell."""
 
-    def entered(*asked: object) -> dict[str, object]:
-        return dict(digits("fedavg", probes=asked).config.identity("")["evaluation"])
+    def entered(*asked: object) -> dict[str, Any]:
+        return digits("fedavg", probes=asked).config.identity("")
 
-    source = {"source": source_digest("evaluation.probes", COUNTED)}
     plain = entered("drift", COUNTED)
-    assert plain["probes"] == ["drift", COUNTED]
-    assert plain["probe_sources"] == {COUNTED: {"times": 1, **source}}
+    assert plain["evaluation"]["probes"] == [{"name": "drift"}, {"name": COUNTED}]
+    assert plain["sources"][COUNTED] == source_digest("evaluation.probes", COUNTED)
     assert entered({"name": "drift"}, {"name": COUNTED, "times": 1}) == plain
-    assert entered("drift", {"name": COUNTED, "times": 4})["probe_sources"] == {COUNTED: {"times": 4, **source}}
-    assert "probe_sources" not in entered("drift")
+    assert entered({"name": COUNTED, "times": 4})["evaluation"]["probes"] == [{"name": COUNTED, "times": 4}]
 
 
 def test_a_probe_of_the_users_own_changes_no_number() -> None:
@@ -111,7 +109,7 @@ def test_a_probe_of_the_users_own_changes_no_number() -> None:
 )
 def test_what_is_no_probe_is_refused_in_one_line(names: list[object], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        probes(names)
+        make_probes(names)
     assert str(caught.value).startswith("evaluation.probes")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -122,10 +120,10 @@ def test_every_metric_of_a_probe_has_a_title() -> None:
     plain, row = last_row(digits("fedsol")), last_row(digits("fedsol", probes=EVERY_PROBE))
     scaled = last_row(digits("fedgela", {"name": "mlp", "hidden": [16]}, ["adaptation"]))
     measured = (row.keys() | scaled.keys()) - plain.keys()
-    assert len({metric_title(name) for name in measured}) == len(measured)
-    assert all(metric_title(name) != name for name in measured)
-    assert metric_title("accuracy_class_3") == "accuracy of the class (%) 3"
-    assert metric_title("test_accuracy") == "test_accuracy"
+    assert len({title_metric(name) for name in measured}) == len(measured)
+    assert all(title_metric(name) != name for name in measured)
+    assert title_metric("accuracy_class_3") == "accuracy of the class (%) 3"
+    assert title_metric("test_accuracy") == "test_accuracy"
     declared = {name for kind in PROBES.values() for name in kind.metrics}
     assert all(any(m.removesuffix("_std").startswith(d.rstrip("*")) for m in measured) for d in declared)
 

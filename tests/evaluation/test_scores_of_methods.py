@@ -27,10 +27,10 @@ def test_loss_and_accuracy_over_chunks(scale: float, samples: int) -> None:
     """180 chunks of 500 give the mean over all 90,000 (the largest test set); a mean above 1e5 is a diverged run."""
     built = many(samples)
     running = Simulation(built, InlineBackend())
-    state = running.state()
+    state = running.state
     state = replace(state, theta=scale * state.theta)
     running.restore(state)
-    network = built.network("cpu")
+    network = built.build_network("cpu")
     network.load(state.theta)
     x = (torch.from_numpy(built.data.x_test).float() / 255 - built.data.mean[0]) / built.data.std[0]
     with torch.no_grad():
@@ -50,12 +50,12 @@ def test_a_state_can_be_gone_back_to_twice() -> None:
     """Neither going on from a state nor going on after taking it changes it."""
     running = Simulation(problem("scaffold"), InlineBackend())
     running.step()
-    state = running.state()
+    state = running.state
     before = state.sha256()
     running.step()
-    after = running.state().sha256()
+    after = running.state.sha256()
     for _ in range(2):
         running.restore(state)
         running.step()
-        assert running.state().sha256() == after
+        assert running.state.sha256() == after
         assert state.sha256() == before

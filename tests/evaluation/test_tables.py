@@ -9,28 +9,20 @@ import pytest
 import torch
 
 from fedray.common.errors import UserError
-from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
-from fedray.engine.loop import rounds, run
+from fedray.engine.loop import make_rounds, run
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
 from fedray.engine.simulation import Simulation
-from fedray.evaluation.tables import clients, confusion
-
-BASE: dict[str, Any] = {
-    "data": "digits",
-    "partition": {"name": "dirichlet", "alpha": 0.3},
-    "model": {"name": "mlp", "hidden": [8]},
-    "algorithm": "fedavg",
-    "clients": {"total": 6, "per_round": 3},
-    "evaluation": {"every": 2, "personal": {"epochs": [0, 1], "every": 2, "train": True}},
-    "training": {"rounds": 4, "local_epochs": 1},
-}
+from fedray.evaluation.tables import tabulate_clients, tabulate_confusion
+from tests import small
 
 
 def problem(**sections: Any) -> Problem:
-    return Problem.build(RunConfig.parse(BASE | sections))
+    evaluation = {"every": 2, "last": 1, "personal": {"epochs": [0, 1], "every": 2, "train": True}}
+    base = {"partition": 0.3, "evaluation": evaluation, "training": {"rounds": 4, "local_epochs": 1}}
+    return small.problem(**{**base, **sections})
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +33,13 @@ def result() -> Result:
 def test_columns_of_clients() -> None:
     """Client 2 has no score; of epochs 0 and 1 the last counts; client 3's shard has 7 samples."""
     scores = {3: {"own_0": 1.0, "own_1": 40.0}, 1: {"own_0": 2.0, "own_1": 50.0}}
-    found = clients(scores, 1, np.array([0, 5, 9, 7]))
+    found = tabulate_clients(scores, 1, np.array([0, 5, 9, 7]))
     assert found == {"client": [1, 3], "samples": [5, 7], "accuracy": [50, 40]}
 
 
 def test_columns_of_a_confusion_matrix() -> None:
     """Two classes, three answers; sums in fixed point may be off by rounding."""
-    found = confusion(torch.tensor([[2.0, 1.0, 0.0], [0.0, 2.9999999, 1.0]]))
+    found = tabulate_confusion(torch.tensor([[2.0, 1.0, 0.0], [0.0, 2.9999999, 1.0]]))
     assert found == {"class": [0, 1], "predicted_0": [2, 0], "predicted_1": [1, 3], "predicted_2": [0, 1]}
 
 
@@ -56,6 +48,7 @@ def test_clients_are_those_of_the_metrics(result: Result) -> None:
     table, last = result.table("clients"), result.history[-1]
     assert list(table["client"]) == [i for i in range(6) if result.problem.shards.sizes[i]]
     assert list(table["samples"]) == [result.problem.shards.sizes[int(i)] for i in table["client"]]
+    assert [kind.kind for kind in table.dtypes] == ["i", "i", "f", "f"]
     assert table["accuracy"].mean() == pytest.approx(last["personal_accuracy"])
     assert table["accuracy"].std(ddof=0) == pytest.approx(last["personal_std"])
     assert table["accuracy"].min() == last["personal_worst"]
@@ -65,6 +58,7 @@ def test_clients_are_those_of_the_metrics(result: Result) -> None:
 def test_the_confusion_matrix_is_of_the_test_set(result: Result) -> None:
     """Rows sum to the samples of each class, the diagonal to the accuracy; it is what the model itself answers."""
     counts = result.table("confusion").set_index("class").to_numpy()
+    assert counts.dtype.kind == "i"
     y = result.problem.data.y_test
     assert counts.sum(axis=1).tolist() == np.bincount(y, minlength=10).tolist()
     assert 100 * np.trace(counts) / len(y) == pytest.approx(result.history[-1]["test_accuracy"])
@@ -77,10 +71,10 @@ def test_the_confusion_matrix_is_of_the_test_set(result: Result) -> None:
 
 
 def test_they_survive_a_checkpoint(result: Result, tmp_path: Path) -> None:
-    for state in rounds(Simulation(problem(), InlineBackend()), Checkpoints(tmp_path), every=1):
+    for state in make_rounds(Simulation(problem(), InlineBackend()), Checkpoints(tmp_path), every=1):
         if state.round == 3:
             break
-    *_, last = rounds(Simulation(problem(), InlineBackend()), Checkpoints(tmp_path), every=1)
+    *_, last = make_rounds(Simulation(problem(), InlineBackend()), Checkpoints(tmp_path), every=1)
     found = Checkpoints(tmp_path).load()
     assert found is not None
     assert found.tables == last.tables == result.state.tables
@@ -101,11 +95,11 @@ def test_the_split_as_a_file() -> None:
     dealt = problem(data={"name": "digits", "validation": {"fraction": 0.2, "from": "clients"}})
     assert dealt.tests is not None
     assert dealt.validation is not None
-    with np.load(io.BytesIO(dealt.split()), allow_pickle=False) as file:
+    with np.load(io.BytesIO(dealt.pack_split()), allow_pickle=False) as file:
         for name, shards in (("train", dealt.shards), ("test", dealt.tests), ("validation", dealt.validation)):
             indices, offsets = file[f"{name}_indices"], file[f"{name}_offsets"]
             assert len(offsets) == 7
             for i in range(6):
                 assert indices[offsets[i] : offsets[i + 1]].tolist() == shards[i].tolist()
-    plain = np.load(io.BytesIO(problem(evaluation={}).split()), allow_pickle=False)
+    plain = np.load(io.BytesIO(problem(evaluation={}).pack_split()), allow_pickle=False)
     assert set(plain.files) == {"train_indices", "train_offsets"}

@@ -40,6 +40,5 @@ def test_jumps_of_the_wall_clock_change_nothing(tmp_path: Path) -> None:
     logged_once(tmp_path, 12)
     for run in runs(tmp_path):
         assert 0 < run.data.metrics["summary/seconds_per_round"] < 60
-        assert run.data.metrics["summary/evaluations"] == 12
     stamps = {at // 86_400_000 for run in runs(tmp_path) for at in (run.info.start_time, run.info.end_time)}
     assert stamps - today, "the clock did not jump"

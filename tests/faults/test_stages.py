@@ -11,9 +11,11 @@ import pytest
 
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
-from fedray.sweep.grid import Sweep, drawn
-from fedray.sweep.plan import Plan, plan
-from fedray.sweep.stages import choose, final, tuning
+from fedray.runs.status import Status
+from fedray.sweep.driver.stages import choose, make_final_stage, make_tune_stage
+from fedray.sweep.file.dotted import apply_draw
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.plan import Plan, make_plan
 from fedray.tracking.records import Outcome, final_metrics
 from tests.sweep.running import SWEEP, done, fedray, state_hashes, write
 
@@ -31,10 +33,12 @@ TUNED: dict[str, Any] = {
 def inline(planned: Plan) -> tuple[Plan, dict[str, str]]:
     """The plan with the outcomes that one process gives its cells, and hash -> state_sha256."""
     with mock.patch("time.sleep"):
-        results = {cell.hash: run(planned.problems.problem(cell), InlineBackend()) for cell in planned.cells.values()}
-    known = {cell: Outcome("finished", "", final_metrics(result.history)) for cell, result in results.items()}
+        results = {
+            cell.hash: run(planned.problems.get_problem(cell), InlineBackend()) for cell in planned.cells.values()
+        }
+    known = {cell: Outcome(Status.FINISHED, "", final_metrics(result.history)) for cell, result in results.items()}
     hashes = {cell: result.summary()["state_sha256"] for cell, result in results.items()}
-    return Plan(planned.sweep, planned.cells, planned.problems, known), hashes
+    return Plan(planned.maker, planned.cells, known), hashes
 
 
 def killed_at(driver: "subprocess.Popen[str]", words: tuple[str, ...]) -> None:
@@ -64,7 +68,7 @@ def test_killed_in_either_stage_and_called_again(
     found = state_hashes(tmp_path)
     monkeypatch.chdir(tmp_path.parent)  # where there is no store
     asked, known, expected = Sweep.model_validate(document), dict[str, Outcome](), dict[str, str]()
-    stage = plan(tuning(asked))
+    stage = make_plan(make_tune_stage(asked))
     while True:  # of a search that learns each turn runs a generation
         stage, hashes = inline(stage)
         known |= stage.known
@@ -73,5 +77,5 @@ def test_killed_in_either_stage_and_called_again(
         if grown is stage:
             break
         stage = grown
-    second = plan(final(asked, [drawn(one.config, one.values) for one in choose(stage)]))
+    second = make_plan(make_final_stage(asked, [apply_draw(one.config, one.values) for one in choose(stage)]))
     assert found == expected | inline(second)[1]

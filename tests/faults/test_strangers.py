@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from fedray.cluster.connection import cluster
+from fedray.cluster.connection import use_cluster
 
 JOIN = "import ray, sys; ray.init(sys.argv[1], logging_level='ERROR'); print('joined')"
 
@@ -24,7 +24,7 @@ def joined(address: str, **environment: str) -> bool:
 def test_only_who_has_the_token_can_join_a_local_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its user can; with another home (no token file) or without authentication nobody can."""
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    with cluster():
+    with use_cluster():
         address = ray.get_runtime_context().gcs_address
         assert joined(address, RAY_AUTH_MODE="token")
         assert not joined(address, RAY_AUTH_MODE="token", HOME=str(tmp_path))

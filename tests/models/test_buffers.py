@@ -5,11 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import InlineBackend
-from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from tests import small
 
 
 class TinyBatchNorm(nn.Module):
@@ -47,17 +44,8 @@ def test_buffers_are_averaged_like_the_update(
     x = np.array([[0], [2], [6], [6], [8], [8]], dtype=np.float32)
     y = np.array([0, 1, 0, 1, 0, 1])
     data = Dataset("d", x, y, x, y, 2, client_train=np.array([0, 0, 1, 1, 1, 1]))
-    config = RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": "natural",
-            "clients": {"total": 2, "per_round": 2},
-            "model": "tests.models.test_buffers:TinyBatchNorm",
-            "algorithm": algorithm,
-            "runtime": {"backend": "inline"},
-            "training": {"rounds": 1, "local_steps": 1, "batch_size": "full", "aggregation": aggregation},
-        }
-    )
-    simulation = Simulation(Problem.build(config, data), InlineBackend())
+    training = {"rounds": 1, "local_steps": 1, "batch_size": "full", "aggregation": aggregation}
+    model = "tests.models.test_buffers:TinyBatchNorm"
+    simulation = small.simulation(algorithm, (2, 2), model, "natural", arrays=data, training=training)
     simulation.step()
-    torch.testing.assert_close(simulation.state().buffers, torch.tensor([mean, variance]))
+    torch.testing.assert_close(simulation.state.buffers, torch.tensor([mean, variance]))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
@@ -18,9 +18,10 @@ from fedray.engine import device
 from fedray.engine.backend import InlineBackend
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
-from fedray.engine.worker import Worker, _explained
+from fedray.engine.worker import Worker, _explain
 from fedray.models import cuda_graph as cuda
 from fedray.models.cuda_graph import MAX_RECORDINGS, WARM, Recorder
+from tests import small
 
 
 def stand_in(function: cuda.Function, inputs: Sequence[Tensor]) -> tuple[Callable[[], Any], Sequence[Tensor]]:
@@ -76,26 +77,11 @@ def test_each_shape_and_name_has_its_recording_and_there_are_so_many() -> None:
         assert torch.equal(recorder("square", lambda x: (x * x,), x)[0], x * x)
 
 
-DIGITS: dict[str, Any] = {
-    "data": "digits",
-    "partition": {"name": "dirichlet", "alpha": 0.5},
-    "clients": {"total": 6, "per_round": 3},
-    "training": {"rounds": 2, "local_epochs": 1, "batch_size": 40, "lr": 0.05},
-    "evaluation": {"every": 1},
-    "runtime": {"backend": "inline"},
-}
-
-
-class Normed(nn.Module):
-    """With BatchNorm, whose statistics follow the first forward pass of a step alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.layers(x)
-        return out
+DIGITS = small.sections(
+    partition=0.5,
+    training={"rounds": 2, "local_epochs": 1, "batch_size": 40, "lr": 0.05},
+    evaluation={"every": 1},
+)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +94,7 @@ class Normed(nn.Module):
         ("fedrep", {"name": "mlp", "hidden": [8]}),  # gradients of the body, and of the head
         ("fedsol", {"name": "mlp", "hidden": [8]}),  # a loss of its own, which is not recorded
         ("fedtoga", {"name": "mlp", "hidden": [1100]}),  # of more than 65,536 parameters, which views its theta
-        ("fedsam", {"name": f"{__name__}:Normed"}),  # running statistics
+        ("fedsam", {"name": "tests.algorithms.test_contract:Normalised"}),  # running statistics
         ("fedavg", {"name": "emnist_cnn"}),
     ],
 )  # dropout
@@ -121,7 +107,7 @@ def test_a_recorded_run_has_the_same_bits(algorithm: str, model: dict[str, Any])
         backend._worker.network.recorder = recorder
         while not simulation.done:
             simulation.step()
-        found.append(simulation.result())
+        found.append(simulation.make_result())
     assert found[0].state.sha256() == found[1].state.sha256()
     assert found[0].history == found[1].history
     assert recorder is not None
@@ -171,7 +157,7 @@ def test_an_operation_without_a_deterministic_kernel_is_named(kernels: None) -> 
     """One that torch has on CPUs too."""
     torch.use_deterministic_algorithms(True)
     expected = r"^runtime\.deterministic: put_ has no deterministic kernel; set it to false"
-    with pytest.raises(UserError, match=expected), _explained("client 3"):
+    with pytest.raises(UserError, match=expected), _explain("client 3"):
         torch.zeros(4).put_(torch.tensor([1]), torch.tensor([1.0]))
 
 
@@ -198,5 +184,5 @@ def test_a_cuda_graph_has_the_bits_of_the_eager_run(algorithm: str, kernels: Non
         simulation = Simulation(Problem.build(run), InlineBackend())
         while not simulation.done:
             simulation.step()
-        found.append(simulation.result().state.sha256())
+        found.append(simulation.make_result().state.sha256())
     assert found[0] == found[1]

@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from benchmarks import workloads
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
-from fedray.models import model_spec
+from fedray.models import make_model_spec
 from fedray.models.network import Network
+from tests import small
 from tests.algorithms.digits import data
-from tests.benchmarks import workloads
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "simple_cnn": (3, 32, 32),
@@ -27,23 +28,14 @@ SHAPES: dict[str, tuple[int, ...]] = {
 
 
 def config(**training: Any) -> RunConfig:
-    return RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": "natural",
-            "clients": {"total": 6, "per_round": 3},
-            "model": "simple_cnn",
-            "algorithm": "fedtoga",
-            "training": {"rounds": 2, "local_epochs": 1, "batch_size": 16, **training},
-            "runtime": {"backend": "inline"},
-        }
-    )
+    training = {"rounds": 2, "local_epochs": 1, "batch_size": 16, **training}
+    return small.config("fedtoga", model="simple_cnn", partition="natural", training=training)
 
 
 def gradient(name: str, **options: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and gradient of one batch, both float32."""
     torch.manual_seed(0)
-    network = Network(model_spec(name).build(SHAPES[name], 10), **options)
+    network = Network(make_model_spec(name).build(SHAPES[name], 10), **options)
     network.train(True)
     x, y = torch.randn(16, *SHAPES[name]), torch.arange(16) % 10
     torch.manual_seed(1)  # dropout
@@ -85,15 +77,13 @@ def test_a_run_in_bf16_keeps_float32_vectors_and_is_the_same_each_time() -> None
             simulation.step()
         return simulation
 
-    first, second = run().state(), run().state()
+    first, second = run().state, run().state
     assert first.sha256() == second.sha256()
     vectors = [first.theta, *first.server.values(), *(v for state in first.clients.values() for v in state.values())]
     assert {v.dtype for v in vectors} == {torch.float32}
 
 
-def test_who_asks_for_neither_is_the_cell_he_was() -> None:
-    """The keys came later than the first cells: their first values leave the identity as it was without them."""
-    assert {"precision", "channels_last"}.isdisjoint(config(channels_last=False).identity("x")["training"])
+def test_precision_and_layout_are_part_of_a_cells_identity() -> None:
     cells = [
         config(precision=precision, channels_last=last).cell("x")
         for precision in ("fp32", "bf16")
@@ -109,8 +99,8 @@ def test_who_asks_for_neither_is_the_cell_he_was() -> None:
         ("simple_cnn", {}, "bf16", True),  # measured to be faster on a CPU
         ("resnet18", {}, "fp32", False),
         ("resnet18", {}, "bf16", False),  # and not
-        ("tests.benchmarks.workloads:CNN", {}, "fp32", True),
-        ("tests.benchmarks.workloads:LeNet", {}, "fp32", False),
+        ("benchmarks.workloads:CNN", {}, "fp32", True),
+        ("benchmarks.workloads:LeNet", {}, "fp32", False),
         ("simple_cnn", {"gpus_per_actor": 1}, "fp32", False),
         ("resnet18", {"gpus_per_actor": 1}, "tf32", True),
     ],
@@ -129,7 +119,7 @@ def test_the_layout_that_nobody_asked_for(model: str, runtime: dict[str, Any], p
 def test_pooling_before_relu_has_the_same_bits() -> None:
     """LeNet as its authors write it, with half of the inputs so small that whole windows are negative, or tie at 0."""
     torch.manual_seed(0)
-    network, theirs = Network(model_spec("lenet").build((3, 32, 32), 10)), workloads.LeNet()
+    network, theirs = Network(make_model_spec("lenet").build((3, 32, 32), 10)), workloads.LeNet()
     with torch.no_grad():
         for own, other in zip(network.module.parameters(), theirs.parameters(), strict=True):
             other.copy_(own)

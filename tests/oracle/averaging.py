@@ -3,42 +3,27 @@
 import numpy as np
 
 from .tensors import Tensors, dot, times, zeros
-from .world import World
+from .world import Direction, World, averaging
 
 
 def fedavg(w: World) -> Tensors:
     """McMahan et al., AISTATS 2017."""
-    x = w.x0
-    for t in range(w.rounds):
-        u = {}
-        for c in w.participants(t, x):
-            for batch in c.batches:
-                c.step(w.grad(c.y, batch))
-            u[c.i] = c.u
-        x = x + w.server_lr * w.average(u)
-    return x
+    return averaging(w, w.plain)
 
 
 def fedprox(w: World, mu: float) -> Tensors:
     """Li et al., MLSys 2020: the gradient of mu/2 ||y - x||^2 beside the loss's."""
-    x = w.x0
-    for t in range(w.rounds):
-        u = {}
-        for c in w.participants(t, x):
-            for batch in c.batches:
-                c.step(w.grad(c.y, batch) + mu * (c.y - x), pull=mu)
-            u[c.i] = c.u
-        x = x + w.server_lr * w.average(u)
-    return x
+    return averaging(w, lambda c, batch: w.grad(c.y, batch) + mu * (c.y - c.start), pull=mu)
 
 
-def fednova(w: World, mu: float = 0.0, tau_of_steps: bool = False, twice: bool = False) -> Tensors:
+def fednova(w: World, mu: float = 0.0, tau: str = "effective", counting: str = "once") -> Tensors:
     """Wang et al., NeurIPS 2020: d_i = (x - y_K) / a_i; x <- x - tau_eff sum pi_i d_i, tau_eff = sum pi_i a_i.
 
     a_i is how far, in units of the lr, the client's own recursion moves when every gradient is 1 (and weight decay 0):
     the canonical step's v <- m v + (1 - eta mu a), a <- a + v. That is K for plain SGD, (K - m (1 - m^K) / (1 - m)) /
-    (1 - m) for momentum, a <- (1 - eta mu) a + 1 for the prox term: the definitions' three cases. tau_of_steps: tau_eff
-    is sum pi_i K_i (D-105). twice: r <- m r + 1, a <- a + r, and then a <- (1 - eta mu) a + 1 in the same step (D-105).
+    (1 - m) for momentum, a <- (1 - eta mu) a + 1 for the prox term: the definitions' three cases. tau `steps`: tau_eff
+    is sum pi_i K_i (D-105). counting `twice`: r <- m r + 1, a <- a + r, and then a <- (1 - eta mu) a + 1 in the same
+    step (D-105).
     """
     x = w.x0
     for t in range(w.rounds):
@@ -47,125 +32,102 @@ def fednova(w: World, mu: float = 0.0, tau_of_steps: bool = False, twice: bool =
             r, a_i = 0.0, 0.0
             for batch in c.batches:
                 c.step(w.grad(c.y, batch) + mu * (c.y - x))
-                r = w.momentum * r + (1.0 if twice else 1.0 - c.eta * mu * a_i)
+                r = w.momentum * r + (1.0 if counting == "twice" else 1.0 - c.eta * mu * a_i)
                 a_i = a_i + r
-                if twice:
+                if counting == "twice":
                     a_i = (1 - c.eta * mu) * a_i + 1
             d[c.i], a[c.i], steps[c.i] = (x - c.y) / a_i, a_i, c.K
         p = w.weights(list(d))
-        tau_eff = sum(p[i] * (steps if tau_of_steps else a)[i] for i in a)
+        tau_eff = sum(p[i] * (steps if tau == "steps" else a)[i] for i in a)
         x = x - w.server_lr * tau_eff * w.average(d)
     return x
 
 
 def fedavgm(w: World, beta: float) -> Tensors:
     """Hsu et al., 2019: heavy ball on the averaged update."""
-    x = w.x0
-    b = zeros(x)
+    x, b = w.x0, zeros(w.x0)
     for t in range(w.rounds):
-        u = {}
-        for c in w.participants(t, x):
-            for batch in c.batches:
-                c.step(w.grad(c.y, batch))
-            u[c.i] = c.u
-        b = beta * b + w.average(u)
+        b = beta * b + w.update(w.train(t, x, w.plain))
         x = x + w.server_lr * b
     return x
 
 
-def _adaptive(w: World, yogi: bool, eta_g: float, beta1: float, beta2: float, tau: float, v0: float) -> Tensors:
-    """Reddi et al., ICLR 2021, algorithm 2, no bias correction; the server lr scales U, eta_g the adaptive step."""
-    x = w.x0
-    m = zeros(x)
-    v = Tensors({name: np.full_like(value, v0) for name, value in x.items()})
+def _adaptive(w: World, yogi: bool, lr: float, beta1: float, beta2: float, tau: float, start: str) -> Tensors:
+    """Reddi et al., ICLR 2021, algorithm 2, no bias correction; the server lr scales U, `lr` the adaptive step.
+
+    v starts at tau^2 or at zero (D-52).
+    """
+    x, m = w.x0, zeros(w.x0)
+    v = Tensors({name: np.full_like(value, 0.0 if start == "zero" else tau**2) for name, value in x.items()})
     for t in range(w.rounds):
-        u = {}
-        for c in w.participants(t, x):
-            for batch in c.batches:
-                c.step(w.grad(c.y, batch))
-            u[c.i] = c.u
-        U = w.server_lr * w.average(u)
+        U = w.server_lr * w.update(w.train(t, x, w.plain))
         m = beta1 * m + (1 - beta1) * U
         if yogi:
             sign = Tensors({name: np.sign(v[name] - U[name] ** 2) for name in v})
             v = v - (1 - beta2) * times(times(U, U), sign)
         else:
             v = beta2 * v + (1 - beta2) * times(U, U)
-        x = x + eta_g * Tensors({name: m[name] / (np.sqrt(v[name]) + tau) for name in m})
+        x = x + lr * Tensors({name: m[name] / (np.sqrt(v[name]) + tau) for name in m})
     return x
 
 
-def fedadam(w: World, eta_g: float, beta1: float, beta2: float, tau: float, v0: float | None = None) -> Tensors:
-    """FedAdam. v starts at tau^2 where no v0 is given (D-52)."""
-    return _adaptive(w, False, eta_g, beta1, beta2, tau, tau**2 if v0 is None else v0)
+def fedadam(w: World, lr: float, beta1: float, beta2: float, tau: float, start: str = "tau_squared") -> Tensors:
+    return _adaptive(w, False, lr, beta1, beta2, tau, start)
 
 
-def fedyogi(w: World, eta_g: float, beta1: float, beta2: float, tau: float, v0: float | None = None) -> Tensors:
-    """FedYogi. v starts at tau^2 where no v0 is given (D-52)."""
-    return _adaptive(w, True, eta_g, beta1, beta2, tau, tau**2 if v0 is None else v0)
+def fedyogi(w: World, lr: float, beta1: float, beta2: float, tau: float, start: str = "tau_squared") -> Tensors:
+    return _adaptive(w, True, lr, beta1, beta2, tau, start)
 
 
 def fedacg(w: World, lam: float, beta: float) -> Tensors:
     """Kim et al., CVPR 2024: clients start at x~ = x + lam b and are held near it; b stays x^{t+1} - x^t."""
-    x = w.x0
-    b = zeros(x)
+    x, b = w.x0, zeros(w.x0)
     for t in range(w.rounds):
         ahead = x + lam * b
-        u = {}
-        for c in w.participants(t, ahead):
-            for batch in c.batches:
-                c.step(w.grad(c.y, batch) + beta * (c.y - ahead))
-            u[c.i] = c.u
-        D = w.server_lr * w.average(u)
-        previous, b = x, lam * b + D
-        x = ahead + D
-        assert dot(b - (x - previous), b - (x - previous)) < 1e-24
+        trained = w.train(t, ahead, lambda c, batch: w.grad(c.y, batch) + beta * (c.y - c.start))
+        D = w.server_lr * w.update(trained)
+        x, b = ahead + D, lam * b + D
+    return x
+
+
+def with_momentum(w: World, gradient: Direction, alpha: float) -> Tensors:
+    """q = alpha g + (1 - alpha) Delta; Delta = -sum pi_i u_i / (K_i eta_t), 0 in the first round."""
+    x, delta = w.x0, zeros(w.x0)
+
+    def direction(c, batch):  # type: ignore[no-untyped-def]
+        return alpha * gradient(c, batch) + (1 - alpha) * delta
+
+    for t in range(w.rounds):
+        trained = w.train(t, x, direction)
+        delta = -w.average({i: c.u / (c.counted * c.eta) for i, c in trained.items()})
+        x = x + w.server_lr * w.update(trained)
     return x
 
 
 def fedcm(w: World, alpha: float) -> Tensors:
-    """Xu et al., 2021: q = alpha g + (1 - alpha) Delta; Delta = -sum pi_i u_i / (K_i eta_t), 0 in the first round."""
-    x = w.x0
-    delta = zeros(x)
-    for t in range(w.rounds):
-        u, slope = {}, {}
-        for c in w.participants(t, x):
-            for batch in c.batches:
-                c.step(alpha * w.grad(c.y, batch) + (1 - alpha) * delta)
-            u[c.i], slope[c.i] = c.u, c.u / (c.counted * c.eta)
-        delta = -w.average(slope)
-        x = x + w.server_lr * w.average(u)
-    return x
+    """Xu et al., 2021."""
+    return with_momentum(w, w.plain, alpha)
 
 
 def mimelite(w: World, beta: float) -> Tensors:
     """Karimireddy et al., NeurIPS 2021: SGD with momentum, m frozen on the clients; m <- beta m + sum pi_i G_i(x)."""
-    x = w.x0
-    m = zeros(x)
+    x, m = w.x0, zeros(w.x0)
     for t in range(w.rounds):
-        u, G = {}, {}
-        for c in w.participants(t, x):
-            G[c.i] = w.grad(x, w.clients[c.i])
-            for batch in c.batches:
-                c.step(beta * m + w.grad(c.y, batch))
-            u[c.i] = c.u
-        x = x + w.server_lr * w.average(u)
-        m = beta * m + w.average(G)
+        frozen = beta * m
+        trained = w.train(t, x, lambda c, batch, frozen=frozen: frozen + w.grad(c.y, batch))
+        m = frozen + w.average({i: w.grad(x, w.clients[i]) for i in trained})
+        x = x + w.server_lr * w.update(trained)
     return x
 
 
-def fedexp(w: World, epsilon: float, per_client: bool = False) -> Tensors:
+def fedexp(w: World, epsilon: float, epsilon_scale: str = "one", test: str = "average") -> Tensors:
     """Jhunjhunwala et al., ICLR 2023: the step max(1, sum p_i |u_i|^2 / (2 (|U|^2 + eps_t))), eps_t = eps decay^2."""
     x = w.x0
     for t in range(w.rounds):
-        u = {}
-        for c in w.participants(t, x):
-            for batch in c.batches:
-                c.step(w.grad(c.y, batch))
-            u[c.i] = c.u
-        p, U = w.weights(list(u)), w.average(u)
-        eps = epsilon * w.lr_decay ** (2 * t) * (len(u) if per_client else 1)
-        ratio = sum(p[i] * dot(u[i], u[i]) for i in u) / (2 * (dot(U, U) + eps))
+        trained = w.train(t, x, w.plain)
+        p, U = w.weights(list(trained)), w.update(trained)
+        eps = epsilon * w.lr_decay ** (2 * t) * (len(trained) if epsilon_scale == "cohort" else 1)
+        ratio = sum(p[i] * dot(c.u, c.u) for i, c in trained.items()) / (2 * (dot(U, U) + eps))
         x = x + w.server_lr * max(1.0, ratio) * U
     return x
 
@@ -175,28 +137,23 @@ def feddisco(w: World, a: float, b: float, metric: str) -> Tensors:
     x = w.x0
     classes = 1 + max(int(y.max()) for _, y in w.clients)
     for t in range(w.rounds):
-        u, d = {}, {}
-        for c in w.participants(t, x):
-            y = w.clients[c.i][1]
-            share = [float((y == k).mean()) for k in range(classes)]
+        trained, d = w.train(t, x, w.plain), {}
+        for i in trained:
+            share = [float((w.clients[i][1] == k).mean()) for k in range(classes)]
             if metric == "l1":
-                d[c.i] = sum(abs(s - 1 / classes) for s in share)
+                d[i] = sum(abs(s - 1 / classes) for s in share)
             elif metric == "l2":
-                d[c.i] = sum((s - 1 / classes) ** 2 for s in share) ** 0.5
+                d[i] = sum((s - 1 / classes) ** 2 for s in share) ** 0.5
             elif metric == "cosine":
-                d[c.i] = 1 - 1 / ((sum(s * s for s in share) * classes) ** 0.5)
+                d[i] = 1 - 1 / ((sum(s * s for s in share) * classes) ** 0.5)
             else:
-                d[c.i] = sum(s * np.log(s * classes) for s in share if s > 0)
-            for batch in c.batches:
-                c.step(w.grad(c.y, batch))
-            u[c.i] = c.u
+                d[i] = sum(s * np.log(s * classes) for s in share if s > 0)
         if metric == "kl":
             d = {i: value / sum(d.values()) for i, value in d.items()}
-        everyone = sum(len(w.clients[i][1]) for i in u)
-        raw = {i: max(0.0, len(w.clients[i][1]) / everyone - a * d[i] + b) for i in u}
-        total = sum(raw.values())
+        everyone = sum(len(w.clients[i][1]) for i in trained)
+        raw = {i: max(0.0, len(w.clients[i][1]) / everyone - a * d[i] + b) for i in trained}
         step = zeros(x)
-        for i in u:
-            step = step + raw[i] / total * u[i]
+        for i, c in trained.items():
+            step = step + raw[i] / sum(raw.values()) * c.u
         x = x + w.server_lr * step
     return x

@@ -1,10 +1,7 @@
-"""What a case of the comparison is: a method's options beside the arguments of its oracle, and the settings."""
+"""What a case of the comparison is: a method's options and the settings."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-
-from .tensors import Tensors
 
 BASE: dict[str, Any] = {
     "local_epochs": 2,
@@ -44,15 +41,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """`options`: the algorithm section without its name; `arguments`: the oracle's; `setting`: of SETTINGS;
-    `equals`: the id of the case that gives the same by definition; `inert`: arguments without influence here;
+    """`options`: the algorithm section without its name, which are the oracle's arguments too; `setting`: of SETTINGS;
+    `equals`: the label of the method's case that gives the same by definition; `inert`: options without influence here;
     `model`: options of the MLP, which only NORMED has.
     """
 
     method: str
-    oracle: Callable[..., Tensors]
     options: dict[str, Any] = field(default_factory=dict)
-    arguments: dict[str, Any] = field(default_factory=dict)
     setting: str = "plain"
     training: dict[str, Any] = field(default_factory=dict)
     label: str = ""
@@ -64,33 +59,33 @@ class Case:
     def id(self) -> str:
         return "-".join(part for part in (self.method, self.label, self.setting) if part)
 
+    @property
+    def numbers(self) -> list[str]:
+        """The options with a number that is not 0, FedSOL's of its proximal loss too."""
+        options = {**self.options, **self.options.get("proximal", {})}
+        return [name for name, value in options.items() if isinstance(value, float) and value]
+
+    def scaled(self, name: str, factor: float) -> dict[str, Any]:
+        """The options with one number changed."""
+        proximal = self.options.get("proximal", {})
+        if name in proximal:
+            return {**self.options, "proximal": {**proximal, name: factor * proximal[name]}}
+        return {**self.options, name: factor * self.options[name]}
+
 
 def cases(
     method: str,
-    oracle: Callable[..., Tensors],
-    options: dict[str, Any] | None = None,
     label: str = "",
-    equals: str = "",
     settings: tuple[str, ...] = ("plain", "together", "softmax"),
     training: dict[str, Any] | None = None,
-    inert: tuple[str, ...] = (),
     model: dict[str, Any] | None = None,
-    **arguments: Any,
+    equals: str = "",
+    inert: tuple[str, ...] = (),
+    **options: Any,
 ) -> list[Case]:
-    """One case per setting; the options are the oracle's arguments where they have the same names."""
+    """One case per setting."""
     return [
-        Case(
-            method,
-            oracle,
-            arguments if options is None else options,
-            arguments,
-            setting,
-            training or {},
-            label,
-            equals and f"{equals}-{setting}",
-            inert,
-            model or {},
-        )
+        Case(method, options, setting, training or {}, label, equals and f"{equals}-{setting}", inert, model or {})
         for setting in settings
     ]
 

@@ -1,242 +1,253 @@
-"""What is compared: each method's options in a configuration beside the arguments of its oracle, and the settings."""
+"""What is compared: each method with its options, which are the arguments of its oracle too, and the settings."""
 
-from . import averaging, classifiers, corrections, losses, newest, sharpness
+from collections.abc import Callable
+from typing import Any
+
+from . import averaging, classifiers, corrections, fedsol, losses, newest, sharpness
 from .case import CODE, EVERYONE, MLP_ONLY, NORMED, PLAIN, PULL, SETTINGS, Case, cases
-from .cases_perturbed import PERTURBED
+from .tensors import Tensors
 
-VARIATES: dict[str, tuple[dict[str, str], dict[str, bool]]] = {
-    "variates by samples": ({"variates": "samples"}, {"by_samples": True}),
-    "first lr": ({"variate_lr": "first"}, {"first": True}),
+ORACLES: dict[str, Callable[..., Tensors]] = {
+    name.replace("_", "-"): getattr(module, name)
+    for module, names in (
+        (averaging, "fedavg fedprox fednova fedavgm fedadam fedyogi fedacg fedcm mimelite fedexp feddisco"),
+        (corrections, "scaffold scaffnew feddyn feddc"),
+        (losses, "fedntd fedavg_kl moon fedrcl"),
+        (classifiers, "fedgela fedge fedavg_la fedrs fedlc fedrod fedbabu fedrep"),
+        (
+            sharpness,
+            "fedsam mofedsam fedasam fedgamma fedspeed fedsmoo fedlesam fedlesam_s fedlesam_d fedtoga fedrobust",
+        ),
+        (newest, "fedgloss fedswa fedmoswa fedwmsam fednsam"),
+        (fedsol, "fedsol projection"),
+    )
+    for name in names.split()
 }
 
+ADAPTIVE = {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "tau": 0.02}
+TOGA = {"alpha": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8}
+VARIATES: dict[str, dict[str, str]] = {
+    "variates by samples": {"variates": "samples"},
+    "first lr": {"variate_lr": "first"},
+}
+FORMS: dict[str, dict[str, str]] = {
+    "scalars": {"shift": "scalars"},
+    "summed": {"norm": "summed"},
+    "as the code": {"shift": "scalars", "norm": "summed"},
+}
+"""FedLESAM's `shift` and `norm` as its code has them."""
+KL: dict[str, Any] = {"rho": 1.0, "perturb": "all", "settings": MLP_ONLY}
+RADII: dict[str, dict[str, str]] = {
+    "fixed": {"radius": "fixed"},
+    "dim0": {"radius": "adaptive"},
+    "layer": {"radius": "adaptive", "lambda_norm": "layer"},
+}
+STRATEGIES = {"A0": 1.0, "A2": 0.6, "A3": 0.6, "A4": 1.0, "A5": 1.0, "A6": 0.6}
+COMBINED: dict[str, dict[str, float]] = {
+    "fedprox": {"mu": 0.7},
+    "scaffold": {},
+    "feddyn": {"alpha": 0.3},
+    "moon": {"mu": 2.0, "tau": 0.1},
+    "fednova": {},
+}
+# A factor of L_p is lost when its gradient is normalised: nothing stays of FedProx's and MOON's mu, of FedDyn's alpha.
+
+
+def each(labels: dict[str, dict[str, Any]], method: str, **options: Any) -> list[Case]:
+    """The cases of several labels, each with options of its own."""
+    return [case for label, own in labels.items() for case in cases(method, label, **{**options, **own})]
+
+
+def values(method: str, option: str, *choices: str, **options: Any) -> list[Case]:
+    """The cases of several values of an option, which are the labels."""
+    return each({choice: {option: choice} for choice in choices}, method, **options)
+
+
 CASES: list[Case] = [
-    *cases("fedavg", averaging.fedavg, settings=tuple(name for name in SETTINGS if name != "clip as code")),
-    *cases("fedexp", averaging.fedexp, {"epsilon": 0.02}, epsilon=0.02),
-    *cases(
-        "fedexp",
-        averaging.fedexp,
-        {"epsilon": 0.02, "epsilon_scale": "cohort", "test": "last"},
-        label="cohort",
-        epsilon=0.02,
-        per_client=True,
-    ),
+    *cases("fedavg", settings=tuple(name for name in SETTINGS if name != "clip as code")),
+    *cases("fedexp", epsilon=0.02),
+    *cases("fedexp", "cohort", epsilon=0.02, epsilon_scale="cohort", test="last"),
+    *values("feddisco", "metric", "l2", "l1", "cosine", "kl", a=0.3, b=0.05),
+    *cases("fedprox", settings=PULL, mu=0.7),
+    *cases("scaffold"),
+    *cases("scaffold", "effective", settings=("together",), divisor="effective"),
+    *each(VARIATES, "scaffold", settings=CODE),
+    *cases("feddyn", settings=PULL, alpha=0.3),
+    *cases("feddyn", "scaled", settings=PULL, alpha=0.3, scaling="samples"),
+    *cases("fedcm", alpha=0.3),
+    *cases("fedavgm", beta=0.6),
+    *cases("fedadam", **ADAPTIVE),
+    *cases("fedadam", "from zero", settings=PLAIN, **ADAPTIVE, start="zero"),
+    *cases("fedyogi", **ADAPTIVE),
+    *cases("fedyogi", "from zero", settings=PLAIN, **ADAPTIVE, start="zero"),
+    *cases("fedacg", settings=PULL, lam=0.8, beta=0.3),
+    *cases("feddc", settings=PULL, alpha=0.3),
+    *cases("feddc", "scaled", alpha=0.3, scaling="samples"),
+    *cases("feddc", "first lr", settings=CODE, alpha=0.3, variate_lr="first"),
+    *cases("fednova"),
+    *cases("fednova", "prox", settings=PULL, mu=0.7),
+    *cases("fednova", "prox, tau of steps", settings=CODE, mu=0.7, tau="steps"),
+    *cases("fednova", "as the code", settings=("together",), mu=0.7, tau="steps", counting="twice"),
+    *cases("mimelite", beta=0.6),
     *[
         case
-        for metric in ("l2", "l1", "cosine", "kl")
-        for case in cases("feddisco", averaging.feddisco, label=metric, a=0.3, b=0.05, metric=metric)
-    ],
-    *cases("fedprox", averaging.fedprox, settings=PULL, mu=0.7),
-    *cases("scaffold", corrections.scaffold),
-    *cases("feddyn", corrections.feddyn, settings=PULL, alpha=0.3),
-    *cases(
-        "feddyn", corrections.feddyn_gradient_units, label="gradient units", equals="feddyn", settings=PULL, alpha=0.3
-    ),
-    *cases("fedcm", averaging.fedcm, alpha=0.3),
-    *cases("fedavgm", averaging.fedavgm, beta=0.6),
-    *[
-        case
-        for method, oracle in (("fedadam", averaging.fedadam), ("fedyogi", averaging.fedyogi))
-        for case in [
-            *cases(
-                method,
-                oracle,
-                {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "tau": 0.02},
-                eta_g=0.1,
-                beta1=0.8,
-                beta2=0.95,
-                tau=0.02,
-            ),
-            *cases(
-                method,
-                oracle,
-                {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "tau": 0.02, "start": "zero"},
-                label="from zero",
-                settings=PLAIN,
-                eta_g=0.1,
-                beta1=0.8,
-                beta2=0.95,
-                tau=0.02,
-                v0=0.0,
-            ),
-        ]
-    ],
-    *cases("fedacg", averaging.fedacg, settings=PULL, lam=0.8, beta=0.3),
-    *cases("feddyn", corrections.feddyn, label="scaled", settings=PULL, alpha=0.3, scaling="samples"),
-    *cases("feddc", corrections.feddc, settings=PULL, alpha=0.3),
-    *cases("feddc", corrections.feddc, label="scaled", alpha=0.3, scaling="samples"),
-    *cases("fednova", averaging.fednova),
-    *cases("fednova", averaging.fednova, label="prox", settings=PULL, mu=0.7),
-    *cases("mimelite", averaging.mimelite, beta=0.6),
-    *cases("scaffold", corrections.scaffold, label="effective", settings=("together",), divisor="effective"),
-    *[
-        case
-        for label, (options, arguments) in VARIATES.items()
-        for case in [
-            *cases("scaffold", corrections.scaffold, options, label=label, settings=CODE, **arguments),
-            *cases(
-                "fedgamma",
-                sharpness.fedgamma,
-                {"rho": 0.3, **options},
-                label=label,
-                settings=CODE,
-                rho=0.3,
-                **arguments,
-            ),
-            *cases(
-                "fedlesam-s",
-                sharpness.fedlesam_s,
-                {"rho": 0.3, **options},
-                label=label,
-                settings=CODE,
-                rho=0.3,
-                **arguments,
-            ),
-        ]
-    ],
-    *cases(
-        "feddc",
-        corrections.feddc,
-        {"alpha": 0.3, "variate_lr": "first"},
-        label="first lr",
-        settings=CODE,
-        alpha=0.3,
-        first=True,
-    ),
-    *[
-        case
-        for method, oracle, options, arguments in (
-            ("scaffold", corrections.scaffold, {}, {}),
-            ("feddc", corrections.feddc, {"alpha": 0.3}, {"alpha": 0.3}),
-            ("fedcm", averaging.fedcm, {"alpha": 0.3}, {"alpha": 0.3}),
-            ("mofedsam", sharpness.mofedsam, {"rho": 0.3, "beta": 0.3}, {"rho": 0.3, "beta": 0.3}),
-            (
-                "fedtoga",
-                sharpness.fedtoga,
-                {"alpha": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8},
-                {"lam": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8},
-            ),
-            ("fedwmsam", newest.fedwmsam, {"rho": 0.5, "alpha": 0.4}, {"rho": 0.5, "alpha": 0.4}),
+        for method, options in (
+            ("scaffold", {}),
+            ("feddc", {"alpha": 0.3}),
+            ("fedcm", {"alpha": 0.3}),
+            ("mofedsam", {"rho": 0.3, "beta": 0.3}),
+            ("fedtoga", TOGA),
+            ("fedwmsam", {"rho": 0.5, "alpha": 0.4}),
         )
-        for case in cases(
-            method,
-            oracle,
-            options,
-            label="nominal steps",
-            settings=PLAIN,
-            training={"nominal_steps": True},
-            **arguments,
-        )
+        for word in ("own", "client0")
+        for case in cases(method, f"nominal steps {word}", settings=PLAIN, training={"nominal_steps": word}, **options)
     ],
-    *cases(
-        "fednova",
-        averaging.fednova,
-        {"mu": 0.7, "tau": "steps"},
-        label="prox, tau of steps",
-        settings=CODE,
-        mu=0.7,
-        tau_of_steps=True,
-    ),
-    *cases(
-        "fednova",
-        averaging.fednova,
-        {"mu": 0.7, "tau": "steps", "counting": "twice"},
-        label="as the code",
-        settings=("together",),
-        mu=0.7,
-        tau_of_steps=True,
-        twice=True,
-    ),
-    *[
-        case
-        for q in ("x", "exp", "sqrt")
-        for case in cases(
-            "fedgela",
-            classifiers.fedgela,
-            {"scale_w": 4.0, "phi": q, "gamma": "shared"},
-            label=f"{q}, shared",
-            settings=MLP_ONLY,
-            scale_w=4.0,
-            form=q,
-            shared=True,
-        )
-    ],
-    *[
-        case
-        for method, form in (("fedge", "one"), ("fedgela", "x"))
-        for case in cases(
-            method,
-            classifiers.fedgela,
-            {"scale_w": 4.0, "feature_norm": "model"},
-            label="batch norm",
-            settings=MLP_ONLY,
-            scale_w=4.0,
-            form=form,
-            unit=False,
-            **NORMED,
-        )
-    ],
-    *cases(
-        "fedrep",
-        classifiers.fedrep,
-        {"body_epochs": 1, "newcomer": "average"},
-        label="average newcomers",
-        settings=MLP_ONLY,
-        body_epochs=1,
-        average=True,
-    ),
-    *cases("fedntd", losses.fedntd, beta=0.8, tau=2.0),
-    *cases("fedavg-kl", losses.fedavg_kl, weight=2.0, tau=2.0),
-    *cases("moon", losses.moon, settings=MLP_ONLY, mu=2.0, tau=0.4),
-    *cases(
-        "fedrcl",
-        losses.fedrcl,
-        {"contrast": 0.7, "relaxation": 1.3, "tau": 0.1, "threshold": 0.6},
-        settings=MLP_ONLY,
-        scl=0.7,
-        penalty=1.3,
-        tau=0.1,
-        threshold=0.6,
-    ),
-    *cases("fedrcl", losses.fedrcl, label="as published", settings=MLP_ONLY),
-    *cases("fedge", classifiers.fedgela, {"scale_w": 4.0}, settings=MLP_ONLY, scale_w=4.0, form="one"),
-    *[
-        case
-        for q in ("x", "exp", "sqrt")
-        for case in cases(
-            "fedgela", classifiers.fedgela, {"scale_w": 9.0, "phi": q}, label=q, settings=MLP_ONLY, scale_w=9.0, form=q
-        )
-    ],
-    *cases(
+    *cases("scaffnew", settings=EVERYONE, p=0.3),
+    *cases("scaffnew", "fixed", settings=EVERYONE, steps="fixed"),
+    # logits, features, inner layers
+    *cases("fedntd", beta=0.8, tau=2.0),
+    *cases("fedavg-kl", weight=2.0, tau=2.0),
+    *cases("moon", settings=MLP_ONLY, mu=2.0, tau=0.4),
+    *cases("fedrcl", settings=MLP_ONLY, contrast=0.7, relaxation=1.3, tau=0.1, threshold=0.6),
+    *cases("fedrcl", "as published", settings=MLP_ONLY),
+    # classifiers
+    *cases("fedge", settings=MLP_ONLY, scale_w=4.0),
+    *cases("fedge", "batch norm", settings=MLP_ONLY, scale_w=4.0, feature_norm="model", **NORMED),
+    *values("fedgela", "phi", "x", "exp", "sqrt", settings=MLP_ONLY, scale_w=9.0),
+    *each(
+        {f"{q}, shared": {"phi": q} for q in ("x", "exp", "sqrt")},
         "fedgela",
-        classifiers.fedgela,
-        {"scale_w": 9.0, "softmax": "present"},
-        label="present",
         settings=MLP_ONLY,
-        scale_w=9.0,
-        present_only=True,
+        scale_w=4.0,
+        gamma="shared",
+    ),
+    *cases("fedgela", "batch norm", settings=MLP_ONLY, scale_w=4.0, feature_norm="model", **NORMED),
+    *cases("fedgela", "present", settings=MLP_ONLY, scale_w=9.0, softmax="present"),
+    *values("fedavg-la", "phi", "x", "exp", "sqrt"),
+    *cases("fedrs", alpha=0.4),
+    *cases("fedrs", "soft", alpha=0.4, soft=True),
+    *cases("fedlc", tau=0.8),
+    *cases("fedrod", settings=MLP_ONLY),
+    *cases("fedbabu", settings=MLP_ONLY),
+    *cases("fedrep", settings=MLP_ONLY, body_epochs=1),
+    *cases("fedrep", "two of three", settings=MLP_ONLY, training={"local_epochs": 3}, body_epochs=2),
+    *cases("fedrep", "average newcomers", settings=MLP_ONLY, body_epochs=1, newcomer="average"),
+    # perturbations
+    *cases("fedsam", rho=0.3),
+    *values("fedsam", "perturb", "head", "body", settings=CODE, rho=0.3),
+    *cases("mofedsam", rho=0.3, beta=0.3),
+    *cases("fedasam", rho=0.5, eta_a=0.3),
+    *cases("fedasam", "all", rho=0.5, eta_a=0.3, scaled="all"),
+    *cases("fedgamma", rho=0.3),
+    *cases("fedgamma", "effective", settings=("together",), rho=0.3, divisor="effective"),
+    *each(VARIATES, "fedgamma", settings=CODE, rho=0.3),
+    *values("fedgamma", "perturb", "head", "body", settings=CODE, rho=0.3),
+    *cases("fedspeed", settings=PULL, alpha=0.2, rho=0.3),
+    *values("fedspeed", "perturb", "head", "body", settings=CODE, alpha=0.2, rho=0.3),
+    *cases("fedsmoo", settings=PULL, alpha=0.2, rho=0.3),
+    *cases("fedsmoo", "corrected", alpha=0.2, rho=0.3, perturbation_dual="corrected"),
+    *cases("fedlesam", rho=0.3),
+    *values("fedlesam", "estimate", "server", rho=0.3),
+    *each(FORMS, "fedlesam", settings=CODE, rho=0.3),
+    *cases("fedlesam-s", rho=0.3, correction=0.8),
+    *values("fedlesam-s", "estimate", "server", rho=0.3),
+    *cases("fedlesam-s", "effective", settings=("together",), rho=0.3, divisor="effective"),
+    *each(VARIATES | FORMS, "fedlesam-s", settings=CODE, rho=0.3),
+    *cases("fedlesam-d", settings=PULL, alpha=0.2, rho=0.3),
+    *values("fedlesam-d", "estimate", "server", alpha=0.2, rho=0.3),
+    *each(FORMS, "fedlesam-d", settings=CODE, alpha=0.2, rho=0.3),
+    *values("fedtoga", "perturbation", "fusion", "global", "neighbour", settings=PULL, **TOGA),
+    *each(
+        {
+            "gradient scale": {"delta_scale": "gradient"},
+            "dual over cohort": {"dual_divisor": "cohort"},
+            "no sam": {"sam": False, "inert": ("rho", "kappa")},
+            "no dynamic regularisation": {"dynamic_regularisation": False, "inert": ("alpha",)},
+            "no dual correction": {"dual_correction": False, "inert": ("beta",)},
+            "no sam correction": {"sam_correction": False, "inert": ("kappa",)},
+        },
+        "fedtoga",
+        settings=PULL,
+        **TOGA,
+    ),
+    *values("fedrobust", "affine", "full", "diagonal", "channel", ascent_lr=0.1, penalty=0.5),
+    *cases("fedgloss", settings=PULL, alpha=0.3, rho=0.4, rho_l=0.3),
+    *cases(
+        "fedgloss",
+        "warm-up, product",
+        settings=PLAIN,
+        alpha=0.3,
+        rho=0.4,
+        rho_l=0.3,
+        start_rho=0.1,
+        warmup=6,
+        dual_divisor="product",
+    ),
+    *cases("fedswa", rho=0.3, alpha=1.3),
+    *cases("fedmoswa", rho=0.3, alpha=1.3, gamma=0.4),
+    *each(
+        {
+            "": {},
+            "fixed": {"adaptive": False},
+            "plain momentum": {"variates": False},
+            "downhill": {"sign": "code"},
+            "scaled": {"target": "scaled"},
+        },
+        "fedwmsam",
+        settings=MLP_ONLY,
+        rho=0.5,
+        alpha=0.4,
+    ),
+    *cases("fednsam", gamma=0.6, rho=0.3),
+    *values("fednsam", "perturbation", "momentum", gamma=0.6, rho=0.3),
+    *values("fednsam", "memory", "last", gamma=0.6, rho=0.3),
+    *[
+        case
+        for target in ("head", "body", "all")
+        for radius, chosen in RADII.items()
+        for case in cases(
+            "fedsol",
+            f"{target}, {radius}",
+            **{**KL, "perturb": target, **chosen},
+            proximal={"name": "kl", "tau": 2.0},
+        )
+    ],
+    *cases("fedsol", **{**KL, "settings": ("softmax",)}, proximal={"name": "kl", "tau": 2.0}),
+    *[
+        case
+        for strategy, b in STRATEGIES.items()
+        for case in cases(
+            "fedsol",
+            strategy,
+            **KL,
+            equals="fedavg" if strategy == "A0" else "",
+            inert={"A0": ("rho", "tau", "weight"), "A5": ("rho", "weight")}.get(strategy, ()),
+            proximal={"name": "kl", "tau": 2.0, "weight": b},
+            strategy=strategy,
+        )
+    ],
+    *cases(
+        "fedsol",
+        "A3, head",
+        **{**KL, "perturb": "head"},
+        proximal={"name": "kl", "tau": 2.0, "weight": 0.6},
+        strategy="A3",
     ),
     *[
         case
-        for q in ("x", "exp", "sqrt")
-        for case in cases("fedavg-la", classifiers.fedavg_la, {"phi": q}, label=q, form=q)
+        for other, chosen in COMBINED.items()
+        for radius in ("dim0", "fixed")
+        for case in cases(
+            "fedsol",
+            f"with {other}, {radius}",
+            **KL,
+            **RADII[radius],
+            inert=("alpha", "mu"),
+            proximal={"name": other, **chosen},
+        )
     ],
-    *cases("fedrs", classifiers.fedrs, alpha=0.4),
-    *cases("fedrs", classifiers.fedrs, label="soft", alpha=0.4, soft=True),
-    *cases("fedlc", classifiers.fedlc, tau=0.8),
-    *cases("fedrod", classifiers.fedrod, settings=MLP_ONLY),
-    *cases("fedbabu", classifiers.fedbabu, settings=MLP_ONLY),
-    *cases("fedrep", classifiers.fedrep, settings=MLP_ONLY, body_epochs=1),
-    *cases("scaffnew", corrections.scaffnew, settings=EVERYONE, p=0.3),
-    *cases("scaffnew", corrections.scaffnew, {"steps": "fixed"}, label="fixed", settings=EVERYONE),
-    *cases(
-        "fedrep",
-        classifiers.fedrep,
-        label="two of three",
-        settings=MLP_ONLY,
-        training={"local_epochs": 3},
-        body_epochs=2,
-    ),
-    *PERTURBED,
+    *cases("projection", proximal={"name": "kl", "tau": 2.0}),
+    *cases("projection", "l2", proximal={"name": "fedprox", "mu": 0.3}, inert=("mu",)),
 ]
 
 NOT_COMPARED = {

@@ -4,12 +4,13 @@ Tensors that do not move are out of reach of gradient, weight decay and momentum
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from .nets import cross_entropy
 from .tensors import Tensors, restrict
-from .world import Local, World
+from .world import Batch, Local, World, averaging
 
 
 def class_counts(w: World, i: int) -> np.ndarray:
@@ -48,42 +49,43 @@ def shared_scales(w: World, i: int, form: str) -> np.ndarray:
 def fedgela(
     w: World,
     scale_w: float,
-    form: str = "x",
-    present_only: bool = False,
-    shared: bool = False,
-    unit: bool = True,
+    phi: str = "x",
+    softmax: str = "all",
+    gamma: str = "client",
+    feature_norm: str = "length",
 ) -> Tensors:
-    """Fan et al., NeurIPS 2023: z_c = Phi_c sqrt(E_W) <m_c, h/|h|>, m_c fixed; `form` one: FedGE.
+    """Fan et al., NeurIPS 2023: z_c = Phi_c sqrt(E_W) <m_c, h/|h|>, m_c fixed, x0's; `phi` one: FedGE.
 
-    not unit: z_c = Phi_c sqrt(E_W) <m_c, h>, as the code has it on a net that normalises h itself.
+    feature_norm `model`: z_c = Phi_c sqrt(E_W) <m_c, h>, as the code has it on a net that normalises h itself.
     """
-    x = w.x0
-    m = x["W2"] / np.linalg.norm(x["W2"], axis=1, keepdims=True)
+    m = w.x0["W2"] / np.linalg.norm(w.x0["W2"], axis=1, keepdims=True)
     classes = len(m)
     gram = np.where(np.eye(classes) == 1, 1.0, -1 / (classes - 1))
     assert np.abs(m @ m.T - gram).max() < 1e-6
-    assert np.abs(x["b2"]).max() == 0
-    for t in range(w.rounds):
-        u = {}
-        for c in w.participants(t, x):
-            counts = class_counts(w, c.i)
-            phi = np.ones(classes) if form == "one" else scales(counts, form)
-            phi = shared_scales(w, c.i, form) if shared else phi
-            for X, y in c.batches:
-                out = w.net.forward(c.y, X)
-                length = np.linalg.norm(out.h, axis=1, keepdims=True)
-                length[length == 0] = np.inf
-                direction = out.h / length if unit else out.h
-                z = phi * np.sqrt(scale_w) * (direction @ m.T)
-                if present_only:
-                    z[:, counts == 0] = -np.inf
-                by_direction = (cross_entropy(z, y)[1] * phi * np.sqrt(scale_w)) @ m
-                along = (by_direction * direction).sum(1, keepdims=True) * direction
-                dh = (by_direction - along) / length if unit else by_direction
-                c.step(w.net.backward(c.y, X, out, dh=dh)[0], moving=body(w))
-            u[c.i] = c.u
-        x = x + w.server_lr * w.average(u)
-    return x
+    assert np.abs(w.x0["b2"]).max() == 0
+
+    def direction(c: Local, batch: Batch) -> Tensors:
+        (X, y), counts = batch, class_counts(w, c.i)
+        own = np.ones(classes) if phi == "one" else scales(counts, phi)
+        factor = (shared_scales(w, c.i, phi) if gamma == "shared" else own) * np.sqrt(scale_w)
+        out = w.net.forward(c.y, X)
+        length = np.linalg.norm(out.h, axis=1, keepdims=True)
+        length[length == 0] = np.inf
+        along = out.h / length if feature_norm == "length" else out.h
+        z = factor * (along @ m.T)
+        if softmax == "present":
+            z[:, counts == 0] = -np.inf
+        dh = (cross_entropy(z, y) * factor) @ m
+        if feature_norm == "length":
+            dh = (dh - (dh * along).sum(1, keepdims=True) * along) / length
+        return w.net.backward(c.y, X, out, dh=dh)[0]
+
+    return averaging(w, direction, moving=body(w))
+
+
+def fedge(w: World, **options: Any) -> Tensors:
+    """FedGELA's classifier alone."""
+    return fedgela(w, phi="one", **options)
 
 
 Change = tuple[np.ndarray | float, np.ndarray | float]
@@ -91,23 +93,19 @@ Change = tuple[np.ndarray | float, np.ndarray | float]
 
 def _by_logits(w: World, moving: set[str] | None, change: Callable[[np.ndarray], Change]) -> Tensors:
     """Averaging where client i's loss is cross-entropy on a z - m; change: its class counts -> (a, m)."""
-    x = w.x0
-    for t in range(w.rounds):
-        u = {}
-        for c in w.participants(t, x):
-            factor, margin = change(class_counts(w, c.i))
-            for X, y in c.batches:
-                out = w.net.forward(c.y, X)
-                dz = factor * cross_entropy(factor * out.z - margin, y)[1]
-                c.step(w.net.backward(c.y, X, out, dz=dz)[0], moving=moving)
-            u[c.i] = c.u
-        x = x + w.server_lr * w.average(u)
-    return x
+
+    def direction(c: Local, batch: Batch) -> Tensors:
+        factor, margin = change(class_counts(w, c.i))
+        out = w.net.forward(c.y, batch[0])
+        dz = factor * cross_entropy(factor * out.z - margin, batch[1])
+        return w.net.backward(c.y, batch[0], out, dz=dz)[0]
+
+    return averaging(w, direction, moving=moving)
 
 
-def fedavg_la(w: World, form: str = "x") -> Tensors:
+def fedavg_la(w: World, phi: str = "x") -> Tensors:
     """FedGELA's LA alone: the rows of a learnt head times Phi_i."""
-    return _by_logits(w, unbiased(w), lambda counts: (scales(counts, form), 0.0))
+    return _by_logits(w, unbiased(w), lambda counts: (scales(counts, phi), 0.0))
 
 
 def fedrs(w: World, alpha: float, soft: bool = False) -> Tensors:
@@ -143,10 +141,10 @@ def fedrod_with_heads(w: World) -> tuple[Tensors, list[np.ndarray]]:
             for X, y in c.batches:
                 out = w.net.forward(c.y, X)
                 widened = np.hstack([out.h, np.ones((len(y), 1))])
-                by_own = cross_entropy(out.z + widened @ own.T, y)[1].T @ widened
+                by_own = cross_entropy(out.z + widened @ own.T, y).T @ widened
                 velocity = w.momentum * velocity + by_own
                 own = own - c.eta * velocity
-                c.step(w.net.backward(c.y, X, out, dz=cross_entropy(out.z + prior, y)[1])[0])
+                c.step(w.net.backward(c.y, X, out, dz=cross_entropy(out.z + prior, y))[0])
             u[c.i], heads[c.i] = c.u, own
         x = x + w.server_lr * w.average(u)
     return x, heads
@@ -159,21 +157,13 @@ def fedrod(w: World) -> Tensors:
 
 def fedbabu(w: World) -> Tensors:
     """Oh et al., ICLR 2022: the head stays as it is."""
-    x = w.x0
-    for t in range(w.rounds):
-        u = {}
-        for c in w.participants(t, x):
-            for batch in c.batches:
-                c.step(w.grad(c.y, batch), moving=body(w))
-            u[c.i] = c.u
-        x = x + w.server_lr * w.average(u)
-    return x
+    return averaging(w, w.plain, moving=body(w))
 
 
-def fedrep(w: World, body_epochs: int, average: bool = False) -> Tensors:
+def fedrep(w: World, body_epochs: int, newcomer: str = "initial") -> Tensors:
     """Collins et al., ICML 2021: own head first, then the shared body for the last epochs. x's head is never used.
 
-    average: a client's first head is the last cohort's average, as in the code (D-106).
+    newcomer `average`: a client's first head is the last cohort's average, as in the code (D-106).
     """
     x = w.x0
     heads: list[Tensors | None] = [None for _ in range(w.N)]
@@ -189,5 +179,5 @@ def fedrep(w: World, body_epochs: int, average: bool = False) -> Tensors:
             heads[i] = trained[i] = restrict(c.y, w.net.head)
             u[i] = restrict(c.u, body(w))
         x = x + w.server_lr * w.average(u)
-        newcomers = w.average(trained) if average else newcomers
+        newcomers = w.average(trained) if newcomer == "average" else newcomers
     return x

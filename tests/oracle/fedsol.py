@@ -1,10 +1,12 @@
 """FedSOL (Lee et al., CVPR 2024): section 2.24, its strategies, the projection, and its mix with other methods."""
 
+from typing import Any
+
 import numpy as np
 
 from .nets import contrastive, distillation
 from .tensors import Tensors, dot, mean, norm, restrict, times, total, zeros
-from .world import Batch, Local, World
+from .world import Batch, Local, World, averaging
 
 
 def adaptive_radius(y: Tensors, x: Tensors, radius: str) -> Tensors:
@@ -31,79 +33,65 @@ def grad_kl(w: World, y: Tensors, x: Tensors, tau: float, batch: Batch) -> Tenso
     """Gradient at y of the batch mean of KL(softmax(z_x/tau) || softmax(z_y/tau))."""
     X = batch[0]
     out = w.net.forward(y, X)
-    return w.net.backward(y, X, out, dz=distillation(w.net.forward(x, X).z, out.z, tau)[1])[0]
+    return w.net.backward(y, X, out, dz=distillation(w.net.forward(x, X).z, out.z, tau))[0]
 
 
-def fedsol(w: World, rho: float, tau: float, target: str, radius: str, strategy: str = "A1", b: float = 1.0) -> Tensors:
-    """The KL proximal loss; strategy A1 is FedSOL, the others are table 10's. b: their weight of L_p's gradient."""
-    x = w.x0
-    for t in range(w.rounds):
-        u = {}
-        for c in w.participants(t, x):
-            for batch in c.batches:
-                c.step(direction(w, c, x, batch, rho, tau, target, radius, strategy, b))
-            u[c.i] = c.u
-        x = x + w.server_lr * w.average(u)
-    return x
-
-
-def direction(
+def fedsol(
     w: World,
-    c: Local,
-    x: Tensors,
-    batch: Batch,
     rho: float,
-    tau: float,
-    target: str,
-    radius: str,
-    strategy: str,
-    b: float,
+    proximal: dict[str, Any],
+    perturb: str = "head",
+    radius: str = "adaptive",
+    lambda_norm: str = "dim0",
+    strategy: str = "A1",
 ) -> Tensors:
-    """Table 10's formula column (D-30)."""
-    y = c.y
-    g_l, g_p = w.grad(y, batch), grad_kl(w, y, x, tau, batch)
-    e_p = perturbation(w, y, x, g_p, rho, target, radius)
-    e_c = perturbation(w, y, x, g_p + g_l, rho, target, radius)
-    if strategy == "A0":
-        return g_l
-    if strategy == "A1":
-        return w.grad(y + e_p, batch)
-    if strategy == "A2":
-        return g_l + b * grad_kl(w, y + e_p, x, tau, batch)
-    if strategy == "A3":
-        return w.grad(y + e_p, batch) + b * grad_kl(w, y + e_p, x, tau, batch)
-    if strategy == "A4":
-        return w.grad(y + e_c, batch) + b * grad_kl(w, y + e_c, x, tau, batch)
-    if strategy == "A5":
-        return g_l + g_p
-    assert strategy == "A6"
-    return w.grad(y + e_p, batch) + b * g_p
+    """The KL proximal loss, or another method's (Table 4); strategy A1 is FedSOL, the others are table 10's (D-30)."""
+    form = "fixed" if radius == "fixed" else lambda_norm
+    if proximal["name"] != "kl":
+        return combined(w, rho, perturb, form, **{key: proximal[key] for key in proximal if key != "mu"})
+    tau, b = proximal["tau"], proximal.get("weight", 1.0)
+
+    def direction(c: Local, batch: Batch) -> Tensors:
+        x, y = c.start, c.y
+        g_l, g_p = w.grad(y, batch), grad_kl(w, y, x, tau, batch)
+        e_p = perturbation(w, y, x, g_p, rho, perturb, form)
+        e_c = perturbation(w, y, x, g_p + g_l, rho, perturb, form)
+        match strategy:
+            case "A0":
+                return g_l
+            case "A1":
+                return w.grad(y + e_p, batch)
+            case "A2":
+                return g_l + b * grad_kl(w, y + e_p, x, tau, batch)
+            case "A3":
+                return w.grad(y + e_p, batch) + b * grad_kl(w, y + e_p, x, tau, batch)
+            case "A4":
+                return w.grad(y + e_c, batch) + b * grad_kl(w, y + e_c, x, tau, batch)
+            case "A5":
+                return g_l + g_p
+        assert strategy == "A6"
+        return w.grad(y + e_p, batch) + b * g_p
+
+    return averaging(w, direction)
 
 
-def projection(w: World, tau: float | None) -> Tensors:
-    """Table 1: what of g_l conflicts with g_p is removed; g_p of the KL loss, or (tau None) of 1/2 ||y - x||^2."""
-    x = w.x0
-    for t in range(w.rounds):
-        u = {}
-        for c in w.participants(t, x):
-            for batch in c.batches:
-                g_l = w.grad(c.y, batch)
-                g_p = c.y - x if tau is None else grad_kl(w, c.y, x, tau, batch)
-                if dot(g_l, g_p) < 0:
-                    c.step(g_l - (dot(g_l, g_p) / dot(g_p, g_p)) * g_p)
-                else:
-                    c.step(g_l)
-            u[c.i] = c.u
-        x = x + w.server_lr * w.average(u)
-    return x
+def projection(w: World, proximal: dict[str, Any]) -> Tensors:
+    """Table 1: what of g_l conflicts with g_p is removed; g_p of the KL loss, or (`fedprox`) of 1/2 ||y - x||^2."""
+
+    def direction(c: Local, batch: Batch) -> Tensors:
+        g_l = w.grad(c.y, batch)
+        g_p = c.y - c.start if proximal["name"] == "fedprox" else grad_kl(w, c.y, c.start, proximal["tau"], batch)
+        return g_l - (dot(g_l, g_p) / dot(g_p, g_p)) * g_p if dot(g_l, g_p) < 0 else g_l
+
+    return averaging(w, direction)
 
 
-def fedsol_with(
-    w: World, base: str, rho: float, target: str, radius: str, alpha: float = 0.1, tau: float = 0.5
+def combined(
+    w: World, rho: float, target: str, radius: str, name: str, alpha: float = 0.1, tau: float = 0.5
 ) -> Tensors:
     """Table 4's combined column: g_p from another method's proximal term, q = g(y + e), its bookkeeping unchanged.
 
-    base fedprox, fednova: g_p = y - x. feddyn: g_p = -lambda_i + alpha (y - x). scaffold: g_p = c - c_i. moon: the
+    name fedprox, fednova: g_p = y - x. feddyn: g_p = -lambda_i + alpha (y - x). scaffold: g_p = c - c_i. moon: the
     contrastive gradient (temperature tau). Weights in front of them vanish when g_p is normalised.
     """
     x = w.x0
@@ -115,16 +103,16 @@ def fedsol_with(
         for c in w.participants(t, x):
             r, a[c.i] = 0.0, 0.0
             for batch in c.batches:
-                if base in ("fedprox", "fednova"):
+                if name in ("fedprox", "fednova"):
                     g_p = c.y - x
-                elif base == "feddyn":
+                elif name == "feddyn":
                     g_p = -dual[c.i] + alpha * (c.y - x)
-                elif base == "scaffold":
+                elif name == "scaffold":
                     g_p = c_server - c_client[c.i]
                 else:
                     X = batch[0]
                     out, before = w.net.forward(c.y, X), w.net.forward(previous[c.i], X)
-                    dh = contrastive(out.h, w.net.forward(x, X).h, before.h, tau)[1]
+                    dh = contrastive(out.h, w.net.forward(x, X).h, before.h, tau)
                     g_p = w.net.backward(c.y, X, out, dh=dh)[0]
                 e = perturbation(w, c.y, x, g_p, rho, target, radius)
                 c.step(w.grad(c.y + e, batch))
@@ -136,13 +124,13 @@ def fedsol_with(
             change.append(new - c_client[c.i])
             c_client[c.i], previous[c.i] = new, c.y
         c_server = c_server + total(change) / w.N
-        if base == "fednova":
+        if name == "fednova":
             p = w.weights(list(u))
             d = {i: u[i] / a[i] for i in u}
             x = x + w.server_lr * sum(p[i] * a[i] for i in u) * w.average(d)
         else:
             x = x + w.server_lr * w.average(u)
-        if base == "feddyn":
+        if name == "feddyn":
             h = h - (alpha / w.N) * total(list(u.values()))
             x = x - h / alpha
             assert norm(h - mean(dual)) < 1e-12

@@ -29,7 +29,7 @@ def _halves(w: World, kept: set[str]) -> Kept:
     return x, {"own": [Tensors({name: part[name] for name in part if name in kept}) for part in own]}
 
 
-def fedper(w: World) -> Kept:
+def fedper(w: World, adapts: str = "none") -> Kept:
     """Arivazhagan et al., 2019."""
     return _halves(w, w.net.head)
 
@@ -72,14 +72,14 @@ def mixed_logits(w: World, v: Tensors, y: Tensors, a: float, batch: Batch) -> tu
     """Gradients by v and by a of the cross-entropy of a z_v + (1 - a) z_y."""
     X, labels = batch
     own, shared = w.net.forward(v, X), w.net.forward(y, X)
-    dz = cross_entropy(a * own.z + (1 - a) * shared.z, labels)[1]
+    dz = cross_entropy(a * own.z + (1 - a) * shared.z, labels)
     return w.net.backward(v, X, own, dz=a * dz)[0], float((dz * (own.z - shared.z)).sum())
 
 
-def apfl(w: World, order: Order, alpha: float, adaptive: bool = False, logits: bool = False) -> Kept:
+def apfl(w: World, order: Order, alpha: float, adaptive: bool = False, mix: str = "parameters") -> Kept:
     """Deng et al., 2020, algorithm 1: the gradient by v of f(a v + (1 - a) w); adaptive: the step of a, clipped.
 
-    logits: the logits of both are mixed instead, as the authors' FedTorch does.
+    mix `logits`: the logits of both are mixed instead, as the authors' FedTorch does.
     """
     x, v, a = w.x0, [w.x0 for _ in range(w.N)], [alpha] * w.N
     for t in range(w.rounds):
@@ -87,7 +87,7 @@ def apfl(w: World, order: Order, alpha: float, adaptive: bool = False, logits: b
         for c in w.participants(t, x):
             own, a_i = Local(w, t, c.i, v[c.i]), a[c.i]
             for batch in c.batches:
-                if logits:
+                if mix == "logits":
                     by_v, slope = mixed_logits(w, own.y, c.y, a_i, batch)
                 else:
                     g = w.grad(a_i * own.y + (1 - a_i) * c.y, batch)
@@ -102,9 +102,15 @@ def apfl(w: World, order: Order, alpha: float, adaptive: bool = False, logits: b
 
 
 def pfedme(
-    w: World, order: Order, lam: float, inner_steps: int, inner_lr: float, inner_decay: float = 0.0, local: bool = False
+    w: World,
+    order: Order,
+    lam: float,
+    inner_steps: int,
+    inner_lr: float,
+    inner_decay: float = 0.0,
+    tested: str = "personal",
 ) -> Kept:
-    """T. Dinh et al., NeurIPS 2020, algorithm 1, warm start; local: what is kept is w_{i,R} instead of theta_i."""
+    """T. Dinh et al., NeurIPS 2020, algorithm 1, warm start. tested `local`: w_{i,R} is kept, not theta_i."""
     x, kept = w.x0, [w.x0 for _ in range(w.N)]
     for t in range(w.rounds):
         u = {}
@@ -114,7 +120,7 @@ def pfedme(
                 for _ in range(inner_steps):
                     theta = theta - inner_lr * (w.grad(theta, batch) + lam * (theta - c.y) + inner_decay * theta)
                 c.step(lam * (c.y - theta))
-            u[c.i], kept[c.i] = c.u, c.y if local else theta
+            u[c.i], kept[c.i] = c.u, c.y if tested == "local" else theta
         x = x + w.server_lr * w.average(u)
     return x, {"personal": kept}
 
@@ -190,7 +196,7 @@ def fedpac(w: World, order: Order, lam: float, head_lr: float) -> Kept:
                 if t > 0:
                     targets = np.array([P.get(int(label), own[int(label)]) for label in y])
                     dh = lam * 2 * (out.h - targets) / out.h.size
-                c.step(w.net.backward(c.y, X, out, dz=cross_entropy(out.z, y)[1], dh=dh)[0], moving=body(w))
+                c.step(w.net.backward(c.y, X, out, dz=cross_entropy(out.z, y), dh=dh)[0], moving=body(w))
             u[i], trained[i] = restrict(c.u, body(w)), restrict(c.y, w.net.head)
             for label, mean in class_means(w, c.y, i).items():
                 n = int((labels == label).sum())
@@ -206,8 +212,8 @@ def fedpac(w: World, order: Order, lam: float, head_lr: float) -> Kept:
     return x, {"own": [Tensors({name: head[name] for name in head if name in w.net.head}) for head in heads]}
 
 
-def fedas(w: World, order: Order, align_lr: float, align_batch: int, samples: bool = False) -> Kept:
-    """Yang et al., CVPR 2024, with a body of its own for each client to align; samples: F_i over single samples."""
+def fedas(w: World, order: Order, align_lr: float, align_batch: int, fisher: str = "batches") -> Kept:
+    """Yang et al., CVPR 2024, with a body to align per client; fisher `samples`: F_i over single samples."""
     x = w.x0
     heads = [restrict(x, w.net.head) for _ in range(w.N)]
     bodies: list[Tensors | None] = [None] * w.N
@@ -227,10 +233,10 @@ def fedas(w: World, order: Order, align_lr: float, align_batch: int, samples: bo
                 c.y = c.y - align_lr * restrict(w.net.backward(c.y, X[part], out, dh=dh)[0], body(w))
             for batch in c.batches:
                 c.step(w.grad(c.y, batch))
-            at, size = order(t, i, "fisher"), 1 if samples else min(w.batch_size, len(labels))
+            at, size = order(t, i, "fisher"), 1 if fisher == "samples" else min(w.batch_size, len(labels))
             parts = [at[start : start + size] for start in range(0, len(at), size)]
             squares = [norm(w.grad(c.y, (X[part], labels[part]))) ** 2 for part in parts]
-            F = float(np.mean(squares) if samples else np.sum(squares))
+            F = float(np.mean(squares) if fisher == "samples" else np.sum(squares))
             heads[i], bodies[i] = restrict(c.y, w.net.head), restrict(c.y, body(w))
             moved, information = moved + F * restrict(c.u, body(w)), information + F
         x = x + w.server_lr * (moved / information)

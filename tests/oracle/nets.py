@@ -2,7 +2,7 @@
 
 A net maps inputs X (n, d) to logits z (n, C); on the way it shows its features h (the input of the last layer) and its
 inner activations a (before the ReLU). `backward` takes the derivatives of a scalar with respect to z, h and a and
-returns those with respect to the parameters and to X. A loss returns its value and its derivative with respect to z,
+returns those with respect to the parameters and to X. A loss returns its derivative with respect to z,
 h or a. So any gradient of the papers is `net.backward(p, X, out, dz=..., dh=..., da=...)`.
 """
 
@@ -130,30 +130,26 @@ def softmax(z: np.ndarray) -> np.ndarray:
     return e / e.sum(1, keepdims=True)
 
 
-def cross_entropy(z: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
-    """Batch mean of -log softmax(z)_y; dz = (softmax(z) - onehot(y)) / n."""
-    n = len(y)
+def cross_entropy(z: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of the batch mean of -log softmax(z)_y: (softmax(z) - onehot(y)) / n."""
     p = softmax(z)
-    value = -np.log(p[np.arange(n), y]).mean()
-    p[np.arange(n), y] -= 1
-    return float(value), p / n
+    p[np.arange(len(y)), y] -= 1
+    return p / len(y)
 
 
-def distillation(teacher: np.ndarray, z: np.ndarray, tau: float) -> tuple[float, np.ndarray]:
-    """Batch mean of KL(softmax(teacher/tau) || softmax(z/tau)); dz = (q - p) / (tau n), p teacher, q student."""
-    p, q = softmax(teacher / tau), softmax(z / tau)
-    return float((p * np.log(p / q)).sum() / len(z)), (q - p) / (tau * len(z))
+def distillation(teacher: np.ndarray, z: np.ndarray, tau: float) -> np.ndarray:
+    """Of the batch mean of KL(softmax(teacher/tau) || softmax(z/tau)): (q - p) / (tau n), p teacher, q student."""
+    return (softmax(z / tau) - softmax(teacher / tau)) / (tau * len(z))
 
 
-def not_true_distillation(teacher: np.ndarray, z: np.ndarray, y: np.ndarray, tau: float) -> tuple[float, np.ndarray]:
+def not_true_distillation(teacher: np.ndarray, z: np.ndarray, y: np.ndarray, tau: float) -> np.ndarray:
     """tau^2 x distillation on the C-1 logits that are not the true class's, whose derivative is 0."""
     n, classes = z.shape
     others = np.array([[c for c in range(classes) if c != label] for label in y])
     rows = np.arange(n)[:, None]
-    value, d = distillation(teacher[rows, others], z[rows, others], tau)
     dz = np.zeros_like(z)
-    dz[rows, others] = tau**2 * d
-    return tau**2 * value, dz
+    dz[rows, others] = tau**2 * distillation(teacher[rows, others], z[rows, others], tau)
+    return dz
 
 
 def cosine(h: np.ndarray, r: np.ndarray) -> tuple[float, np.ndarray]:
@@ -168,30 +164,29 @@ def cosine(h: np.ndarray, r: np.ndarray) -> tuple[float, np.ndarray]:
     return s, r / (a * b) - s * h / a**2
 
 
-def contrastive(h: np.ndarray, h_global: np.ndarray, h_previous: np.ndarray, tau: float) -> tuple[float, np.ndarray]:
-    """MOON: batch mean of -log(e^{s_g/tau} / (e^{s_g/tau} + e^{s_p/tau})).
+def contrastive(h: np.ndarray, h_global: np.ndarray, h_previous: np.ndarray, tau: float) -> np.ndarray:
+    """MOON: of the batch mean of -log(e^{s_g/tau} / (e^{s_g/tau} + e^{s_p/tau})).
 
     With r = e^{s_p/tau} / (e^{s_g/tau} + e^{s_p/tau}): d/ds_g = -r/tau, d/ds_p = +r/tau.
     """
-    n, value, dh = len(h), 0.0, np.zeros_like(h)
-    for j in range(n):
+    dh = np.zeros_like(h)
+    for j in range(len(h)):
         s_g, d_g = cosine(h[j], h_global[j])
         s_p, d_p = cosine(h[j], h_previous[j])
         e_g, e_p = np.exp(s_g / tau), np.exp(s_p / tau)
-        value += -np.log(e_g / (e_g + e_p)) / n
-        dh[j] = e_p / (e_g + e_p) * (d_p - d_g) / tau / n
-    return float(value), dh
+        dh[j] = e_p / (e_g + e_p) * (d_p - d_g) / tau / len(h)
+    return dh
 
 
 def relaxed_contrastive(
-    f: np.ndarray, y: np.ndarray, tau: float, threshold: float, negatives: int, scl: float, penalty: float
-) -> tuple[float, np.ndarray]:
-    """FedRCL at one layer: batch mean over anchors j of scl L_scl + penalty L_pen, activations f (n, m).
+    f: np.ndarray, y: np.ndarray, tau: float, threshold: float, negatives: int, contrast: float, relaxation: float
+) -> np.ndarray:
+    """FedRCL at one layer: of the batch mean over anchors j of contrast L_scl + relaxation L_pen, activations f (n, m).
 
     L_scl: -log softmax of the least similar same-class sample (itself if alone) against the most similar other-class
     ones. L_pen: -log(e^{1/tau}/(e^{1/tau} + e^{s/tau})), s of that same-class sample if >= threshold, else -1.
     """
-    n, value, df = len(f), 0.0, np.zeros_like(f)
+    n, df = len(f), np.zeros_like(f)
 
     def push(j: int, i: int, slope: float) -> None:  # d(value) = slope d cos(f_j, f_i); a sample's own cosine is 1
         if i != j:
@@ -205,13 +200,9 @@ def relaxed_contrastive(
         strangers = sorted((i for i in range(n) if y[i] != y[j]), key=lambda i: -s[i])[:negatives]
         chosen = [positive, *strangers]
         e = np.exp([s[i] / tau for i in chosen])
-        share = e / e.sum()
-        value += scl * -np.log(share[0]) / n
-        for i, part in zip(chosen, share, strict=True):
-            push(j, i, scl * (part - (i == positive)) / tau / n)
-        close = bool(mates) and s[positive] >= threshold
-        e_self, e_mate = np.exp(1 / tau), np.exp((s[positive] if close else -1.0) / tau)
-        value += penalty * -np.log(e_self / (e_self + e_mate)) / n
-        if close:
-            push(j, positive, penalty * e_mate / (e_self + e_mate) / tau / n)
-    return float(value), df
+        for i, part in zip(chosen, e / e.sum(), strict=True):
+            push(j, i, contrast * (part - (i == positive)) / tau / n)
+        if mates and s[positive] >= threshold:
+            e_self, e_mate = np.exp(1 / tau), np.exp(s[positive] / tau)
+            push(j, positive, relaxation * e_mate / (e_self + e_mate) / tau / n)
+    return df

@@ -11,7 +11,7 @@ def fedgloss(
     rho_l: float,
     start_rho: float = 1e-3,
     warmup: int = 0,
-    product: bool = False,
+    dual_divisor: str = "clients",
 ) -> Tensors:
     """Caldarola et al., CVPR 2025, in the form of its duals s_i and sigma; alpha = 1/beta."""
     beta, x, s, sigma, ascent = 1 / alpha, w.x0, w.each(w.x0), zeros(w.x0), zeros(w.x0)
@@ -26,7 +26,7 @@ def fedgloss(
                 c.step(w.grad(c.y + e, batch) - s[c.i] + (c.y - ahead) / beta, pull=alpha)
             s[c.i] = s[c.i] - c.u / beta
             u[c.i] = c.u
-        sigma = sigma - total(list(u.values())) / (beta * w.N * (len(u) if product else 1))
+        sigma = sigma - total(list(u.values())) / (beta * w.N * (len(u) if dual_divisor == "product" else 1))
         U = w.average(u)
         x, ascent = x + w.server_lr * U - beta * sigma, -U
     return x
@@ -71,8 +71,8 @@ def fedwmsam(
     alpha: float,
     adaptive: bool = True,
     variates: bool = True,
-    downhill: bool = False,
-    scaled: bool = False,
+    sign: str = "uphill",
+    target: str = "plain",
 ) -> Tensors:
     """Li et al., NeurIPS 2025, as its code and poster have it, with the whole perturbation as one vector."""
     x, delta, c_server, own, a = w.x0, zeros(w.x0), zeros(w.x0), w.each(w.x0), alpha
@@ -82,8 +82,8 @@ def fedwmsam(
             correction = c_server - own[c.i] if variates else zeros(x)
             path = delta + a / (1 - a) * correction
             for k, batch in enumerate(c.batches):
-                e = rho * unit(x + k * (c.eta if scaled else 1) * path - c.y) if k else zeros(x)
-                g = w.grad(c.y - e if downhill else c.y + e, batch)
+                e = rho * unit(x + k * (c.eta if target == "scaled" else 1) * path - c.y) if k else zeros(x)
+                g = w.grad(c.y - e if sign == "code" else c.y + e, batch)
                 c.step(a * (g + correction) + (1 - a) * delta)
             new = own[c.i] - c_server - c.u / (c.counted * c.eta)
             change.append(new - own[c.i])
@@ -97,17 +97,19 @@ def fedwmsam(
     return x
 
 
-def fednsam(w: World, gamma: float, rho: float, along: bool = False, short: bool = False) -> Tensors:
-    """Liu et al., 2026. along: e = -rho unit(m); short: the code's m <- gamma U + U."""
+def fednsam(w: World, gamma: float, rho: float, perturbation: str = "gradient", memory: str = "all") -> Tensors:
+    """Liu et al., 2026. perturbation `momentum`: e = -rho unit(m); memory `last`: the code's
+    m <- gamma U + U, U in the first round.
+    """
     x, m = w.x0, zeros(w.x0)
     for t in range(w.rounds):
         u = {}
         for c in w.participants(t, x + gamma * m):
             for batch in c.batches:
-                e = -rho * unit(m) if along else rho * unit(w.grad(c.y, batch))
+                e = -rho * unit(m) if perturbation == "momentum" else rho * unit(w.grad(c.y, batch))
                 c.step(w.grad(c.y + e, batch))
             u[c.i] = c.u
         U = w.server_lr * w.average(u)
-        m = gamma * U + U if short else gamma * m + U
+        m = gamma * U + U if memory == "last" and t > 0 else gamma * m + U
         x = x + m
     return x

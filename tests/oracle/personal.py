@@ -28,36 +28,34 @@ def local_only(w: World) -> list[Tensors]:
 def perfedavg(
     w: World,
     draw: Draw,
-    a: float | None = None,
-    delta: float | None = None,
-    b: float | None = None,
-    decay: float = 0.0,
+    inner_lr: float | None = None,
+    outer_lr: float | None = None,
+    inner_weight_decay: float = 0.0,
+    hessian_free: bool = False,
+    delta: float = 0.0,
 ) -> Tensors:
-    """Fallah et al., NeurIPS 2020. a: inner lr, None for that of the round; delta: of the Hessian-free form.
-
-    b: outer lr, None for that of the round; decay: weight decay of the inner step.
-    """
+    """Fallah et al., NeurIPS 2020, first order or Hessian-free; None: the round's lr."""
     x = w.x0
     for t in range(w.rounds):
         u = {}
         for c in w.participants(t, x):
             X, y = w.clients[c.i]
-            length = c.eta if a is None else a
+            length = c.eta if inner_lr is None else inner_lr
             for k, batch in enumerate(c.batches):
                 inner, other = ((X[at], y[at]) for at in (draw(t, c.i, k, n, len(batch[1])) for n in (0, 1)))
-                v = w.grad(c.y - length * (w.grad(c.y, inner) + decay * c.y), batch)
+                v = w.grad(c.y - length * (w.grad(c.y, inner) + inner_weight_decay * c.y), batch)
                 q = v
-                if delta is not None:
+                if hessian_free:
                     difference = w.grad(c.y + delta * v, other) - w.grad(c.y - delta * v, other)
                     q = v - (length / (2 * delta)) * difference
-                c.step(q, eta=b)
+                c.step(q, eta=outer_lr)
             u[c.i] = c.u
         x = x + w.server_lr * w.average(u)
     return x
 
 
 def fedproto(
-    w: World, classes: int, lam: float, by_samples: bool = False, running: bool = False
+    w: World, classes: int, lam: float, average: str = "clients", prototypes: str = "trained"
 ) -> tuple[list[Tensors], dict[int, np.ndarray]]:
     """Tan et al., AAAI 2022: each client's own model, and the global prototype of each class that has one."""
     own, P = [w.x0 for _ in range(w.N)], {}
@@ -74,14 +72,14 @@ def fedproto(
                         dh[j] = lam * 2 * (out.h[j] - P[y[j]]) / (n * d)
                 if k >= len(c.batches) * (w.epochs - 1) // w.epochs:
                     met += list(zip(y, out.h, strict=True))
-                c.step(w.net.backward(c.y, X, out, dz=cross_entropy(out.z, y)[1], dh=dh)[0])
+                c.step(w.net.backward(c.y, X, out, dz=cross_entropy(out.z, y), dh=dh)[0])
             own[i] = c.y
-            if not running:
+            if prototypes != "running":
                 X, y = w.clients[i]
                 met = list(zip(y, w.net.forward(c.y, X).h, strict=True))
             for label in range(classes):
                 if seen := [h for y_j, h in met if y_j == label]:
-                    part = len(seen) if by_samples else 1
+                    part = len(seen) if average == "samples" else 1
                     sums[label] = sums.get(label, 0) + part * np.mean(seen, axis=0)
                     parts[label] = parts.get(label, 0) + part
         P = P | {label: sums[label] / parts[label] for label in sums}
@@ -200,14 +198,14 @@ def fedgen(
             draws = noise.client(t, c.i)
             for k, (X, y) in enumerate(c.batches):
                 out = w.net.forward(c.y, X)
-                dz, extra = cross_entropy(out.z, y)[1], None
+                dz, extra = cross_entropy(out.z, y), None
                 if generator is not None and k < epochs * len(c.batches) // w.epochs:
                     labels, e_same, e_other = next(draws)
                     W, b = c.y["W2"], c.y["b2"]
                     target = generator.features(e_same, y) @ W.T + b
-                    dz = dz + beta * decay**t * distillation(target, out.z, 1.0)[1]
+                    dz = dz + beta * decay**t * distillation(target, out.z, 1.0)
                     G = generator.features(e_other, labels)
-                    dz_G = alpha * decay**t * len(labels) / len(y) * cross_entropy(G @ W.T + b, labels)[1]
+                    dz_G = alpha * decay**t * len(labels) / len(y) * cross_entropy(G @ W.T + b, labels)
                     extra = Tensors(W1=0 * c.y["W1"], b1=0 * c.y["b1"], W2=dz_G.T @ G, b2=dz_G.sum(0))
                 q = w.net.backward(c.y, X, out, dz=dz)[0]
                 c.step(q if extra is None else q + extra)

@@ -2,7 +2,7 @@
 
 Weight decay and lr decay are on in every case; momentum, clipping, weights by samples, a server lr and shuffling in
 the settings of `cases.SETTINGS`. Batches come from one order for both sides: as the samples lie, or fedray's shuffle
-(`fedray.engine.local_training.batches`, used for its indices only). The initial model is fedray's, in float64.
+(`fedray.engine.local_training.draw_batches`, used for its indices only). The initial model is fedray's, in float64.
 
 The bound is 1e-5 on the largest difference of a parameter; rounding leaves about 1e-6. A ReLU's kink could leave more:
 one activation on the other side of 0 moves a parameter by about lr/batch = 0.02. So the seed of a case (of its data and
@@ -14,6 +14,7 @@ import functools
 import hashlib
 import typing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,13 +29,13 @@ from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
-from fedray.engine.local_training import batches
+from fedray.engine.local_training import draw_batches
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.models.network import Layout
 
 from .case import BASE, SETTINGS, Case
-from .cases import CASES, NOT_COMPARED
+from .cases import CASES, NOT_COMPARED, ORACLES
 from .classifiers import fedgela, fedrod_with_heads
 from .nets import MLP, NormedMLP, SoftmaxRegression
 from .tensors import Tensors
@@ -91,7 +92,7 @@ def problem(case: Case, seed: int) -> Problem:
 def world(case: Case, seed: int) -> World:
     """The same federation in float64, from fedray's initial model."""
     given, data = problem(case, seed), dataset(seed)
-    training, start = given.config.training, given.network("cpu").theta.numpy().astype(np.float64)
+    training, start = given.config.training, given.build_network("cpu").theta.numpy().astype(np.float64)
     net = SoftmaxRegression() if case.setting == "softmax" else NormedMLP() if case.model else MLP()
     shapes = net.shapes(INPUTS, HIDDEN, CLASSES)
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
@@ -107,7 +108,7 @@ def world(case: Case, seed: int) -> World:
     for t, cohort in enumerate(cohorts(case)):
         steps = drawn_steps(given, t)
         if training.shuffle or steps is not None:
-            order |= {(t, i): list(batches(training, SIZES[i], seed, t, i, steps=steps)) for i in cohort}
+            order |= {(t, i): list(draw_batches(training, SIZES[i], seed, t, i, steps=steps)) for i in cohort}
     return World(
         net,
         x0,
@@ -128,7 +129,13 @@ def world(case: Case, seed: int) -> World:
         training.weight_decay_on,
         training.nominal_steps,
         training.last_batch,
+        SHAPE[0],
     )
+
+
+def answer(w: World, case: Case, **changed: Any) -> Tensors:
+    """The oracle's final model."""
+    return ORACLES[case.method](w, **{**case.options, **changed})
 
 
 def drawn_steps(given: Problem, t: int) -> int | None:
@@ -149,7 +156,7 @@ def oracle(index: int) -> tuple[int, np.ndarray, np.ndarray]:
     case = CASES[index]
     for seed in range(10):
         w = world(case, seed)
-        x = case.oracle(w, **case.arguments)
+        x = answer(w, case)
         if isinstance(w.net, SoftmaxRegression) or w.net.margin > 1e-6:
             return seed, flat(w.x0), flat(x)
     raise AssertionError("every seed comes close to a kink")
@@ -182,20 +189,14 @@ def test_fedrods_second_heads_are_the_oracles() -> None:
         assert np.abs(kept[i]["head"].numpy() - own).max() < TOLERANCE
 
 
-CHANGES = [
-    (index, name)
-    for index, case in enumerate(CASES)
-    if case.setting == "plain"
-    for name, value in case.arguments.items()
-    if isinstance(value, float) and value
-]
+CHANGES = [(index, name) for index, case in enumerate(CASES) if case.setting == "plain" for name in case.numbers]
 
 
 @pytest.mark.parametrize(("index", "name"), CHANGES, ids=[f"{CASES[i].id}-{name}" for i, name in CHANGES])
 def test_the_comparison_can_fail(index: int, name: str) -> None:
     """An oracle whose hyper-parameter is 2 % off is outside the bound: every one of them is really compared."""
     case, (seed, _, _) = CASES[index], oracle(index)
-    changed = flat(case.oracle(world(case, seed), **{**case.arguments, name: 1.02 * case.arguments[name]}))
+    changed = flat(answer(world(case, seed), case, **case.scaled(name, 1.02)))
     distance = np.abs(fedrays(index) - changed).max()
     assert distance < TOLERANCE if name in case.inert else distance > 3 * TOLERANCE
 
@@ -217,7 +218,7 @@ def test_every_setting_matters(setting: str) -> None:
     case, w = CASES[index], world(CASES[index], oracle(index)[0])
     for name in SETTINGS[setting]:
         field = {"clip_norm": "clip", "shuffle": "order"}.get(name, name)
-        without = case.oracle(dataclasses.replace(w, **{field: getattr(World, field, {})}), **case.arguments)
+        without = answer(dataclasses.replace(w, **{field: getattr(World, field, {})}), case)
         assert np.abs(fedrays(index) - flat(without)).max() > 3 * TOLERANCE, name
 
 
@@ -228,11 +229,11 @@ def test_simplex(method: str, tmp_path: Path) -> None:
     np.save(tmp_path / "m.npy", rows)
     form = "one" if method == "fedge" else "x"
     options = {"scale_w": 4.0, "simplex": str(tmp_path / "m.npy")}
-    case = Case(method, fedgela, options, {"scale_w": 4.0, "form": form})
+    case = Case(method, options)
     w = world(case, 0)
     assert np.abs(w.x0["W2"] - 2 * rows).max() < 1e-6
     assert np.abs(run(problem(case, 0), InlineBackend()).theta.numpy() - flat(fedgela(w, 4.0, form))).max() < TOLERANCE
-    drawn = Case(method, fedgela, {"scale_w": 4.0}, {})
+    drawn = Case(method, {"scale_w": 4.0})
     assert np.abs(world(drawn, 0).x0["W2"] - w.x0["W2"]).max() > 0.1
     identity = problem(case, 0).config.identity("")["algorithm"]
     assert identity["simplex"] == hashlib.sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()

@@ -6,6 +6,7 @@ run is, so here they are written out again.
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,11 @@ import torch
 from fedray.common.rng import generator, key
 from fedray.common.vectors import Vectors
 from fedray.engine.backend import InlineBackend
-from fedray.engine.local_training import personal_client
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.state import State
 from fedray.engine.worker import Worker
 from fedray.models.network import Layout
-from tests.algorithms.clients import arguments
 
 from . import personal
 from .averaging import fedavg
@@ -34,7 +33,7 @@ SEED = 0
 
 
 def case(method: str, setting: str = "plain", **options: Any) -> Case:
-    return Case(method, fedavg, options, setting=setting)
+    return Case(method, options, setting)
 
 
 def state(given: Case) -> State:
@@ -46,32 +45,30 @@ def draw(t: int, i: int, k: int, n: int, size: int) -> np.ndarray:
     return generator(SEED, f"draw {k} {n}", t, i).choice(SIZES[i], size, replace=False)
 
 
-PERFEDAVG: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "first order": ({}, {}),
-    "first order, inner lr": ({"inner_lr": 0.3}, {"a": 0.3}),
-    "outer lr": ({"outer_lr": 0.05}, {"b": 0.05}),
-    "inner weight decay": ({"inner_weight_decay": 0.3}, {"decay": 0.3}),
-    "hessian-free": ({"hessian_free": True, "delta": 0.1}, {"delta": 0.1}),
-    "hessian-free, inner lr": ({"hessian_free": True, "delta": 0.2, "inner_lr": 0.3}, {"delta": 0.2, "a": 0.3}),
-}
+PERFEDAVG: list[dict[str, Any]] = [
+    {},
+    {"inner_lr": 0.3},
+    {"outer_lr": 0.05},
+    {"inner_weight_decay": 0.3},
+    {"hessian_free": True, "delta": 0.1},
+    {"hessian_free": True, "delta": 0.2, "inner_lr": 0.3},
+]
 
 
 @pytest.mark.parametrize("setting", ["plain", "together", "softmax"])
-@pytest.mark.parametrize("name", PERFEDAVG)
-def test_perfedavg(name: str, setting: str) -> None:
+@pytest.mark.parametrize("options", PERFEDAVG)
+def test_perfedavg(options: dict[str, Any], setting: str) -> None:
     """And a hyper-parameter that is off, or the other form, is outside the bound."""
-    options, arguments = PERFEDAVG[name]
     given = case("perfedavg", setting, **options)
     found = state(given).theta.numpy()
 
     def distance(**changed: Any) -> float:
         return float(np.abs(found - flat(personal.perfedavg(world(given, SEED), draw, **changed))).max())
 
-    assert distance(**arguments) < TOLERANCE
-    for option, value in arguments.items():
-        assert distance(**arguments | {option: 1.5 * value}) > 3 * TOLERANCE, option
-    for _, other in PERFEDAVG.values():
-        assert other == arguments or distance(**other) > 3 * TOLERANCE
+    assert distance(**options) < TOLERANCE
+    for option, value in options.items():
+        assert value is True or distance(**options | {option: 1.5 * value}) > 3 * TOLERANCE, option
+    assert all(other == options or distance(**other) > 3 * TOLERANCE for other in PERFEDAVG)
 
 
 @pytest.mark.parametrize("setting", ["plain", "together", "softmax"])
@@ -83,28 +80,20 @@ def test_local_only(setting: str) -> None:
     assert np.abs(found.theta.numpy() - flat(w.x0)).max() < 1e-12
 
 
-FEDPROTO: dict[str, dict[str, Any]] = {
-    "": {},
-    "by samples": {"by_samples": True},
-    "running": {"running": True},
-    "running, by samples": {"by_samples": True, "running": True},
-}
+FEDPROTO = [
+    {"average": average, "prototypes": prototypes}
+    for average in ("clients", "samples")
+    for prototypes in ("trained", "running")
+]
 
 
 @pytest.mark.parametrize("setting", ["plain", "together"])
-@pytest.mark.parametrize("name", FEDPROTO)
-def test_fedproto(name: str, setting: str) -> None:
-    chosen = FEDPROTO[name]
-    given = case(
-        "fedproto",
-        setting,
-        lam=2.0,
-        average="samples" if "by_samples" in chosen else "clients",
-        prototypes="running" if "running" in chosen else "trained",
-    )
+@pytest.mark.parametrize("options", FEDPROTO)
+def test_fedproto(options: dict[str, str], setting: str) -> None:
+    given = case("fedproto", setting, lam=2.0, **options)
     found = state(given)
 
-    def distances(lam: float, **changed: bool) -> tuple[float, float]:
+    def distances(lam: float, **changed: str) -> tuple[float, float]:
         own, P = personal.fedproto(world(given, SEED), CLASSES, lam, **changed)
         assert set(P) == set(found.server.known.nonzero().flatten().tolist())
         return (
@@ -112,11 +101,9 @@ def test_fedproto(name: str, setting: str) -> None:
             max(float(np.abs(found.server.prototypes[c].numpy() - p).max()) for c, p in P.items()),
         )
 
-    assert max(distances(2.0, **chosen)) < TOLERANCE
-    assert min(distances(2.04, **chosen)) > 3 * TOLERANCE
-    for other in FEDPROTO.values():
-        if other != chosen:
-            assert min(distances(2.0, **other)) > 3 * TOLERANCE
+    assert max(distances(2.0, **options)) < TOLERANCE
+    assert min(distances(2.04, **options)) > 3 * TOLERANCE
+    assert all(min(distances(2.0, **other)) > 3 * TOLERANCE for other in FEDPROTO if other != options)
 
 
 @functools.cache
@@ -128,13 +115,9 @@ def knn_pieces() -> tuple[Callable[..., torch.Tensor], np.ndarray, np.ndarray, n
 
     def answers(**options: Any) -> torch.Tensor:
         method = built.config.algorithm.model_copy(update=options)
-        c = personal_client(
-            *arguments(
-                worker,
-                Broadcast(4, 0.1, theta, worker.network.buffers, Vectors(), 1),
-                ClientTask(3, 1.0, Vectors()),
-                algorithm=method,
-            ),
+        c = replace(worker.trainer, algorithm=method).personalise(
+            Broadcast(round=4, lr=0.1, theta=theta, buffers=worker.network.buffers, message=Vectors(), cohort=1),
+            ClientTask(3, 1.0, Vectors()),
             0,
         )
         c.start_step(0, *worker.train_samples.batch(built.shards[4]))

@@ -1,6 +1,6 @@
 """What the methods act in: clients with their samples, cohorts, mini-batches, and the canonical local step."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +9,8 @@ from .nets import MLP, SoftmaxRegression, cross_entropy
 from .tensors import Tensors, norm, restrict, zeros
 
 Batch = tuple[np.ndarray, np.ndarray]
+Direction = Callable[["Local", Batch], Tensors]
+"""What a client's step goes along, for a mini-batch."""
 
 
 @dataclass
@@ -32,8 +34,9 @@ class World:
     order: dict[tuple[int, int], list[np.ndarray]] = field(default_factory=dict)
     lr_decay_within: float = 1.0
     weight_decay_on: str = "all"
-    nominal_steps: bool = False
+    nominal_steps: str | bool = False
     last_batch: str = "keep"
+    channels: int = 1
 
     @property
     def N(self) -> int:
@@ -52,7 +55,26 @@ class World:
         """g(y): gradient of the mean cross-entropy of a mini-batch, no weight decay in it."""
         X, labels = batch
         out = self.net.forward(y, X)
-        return self.net.backward(y, X, out, dz=cross_entropy(out.z, labels)[1])[0]
+        return self.net.backward(y, X, out, dz=cross_entropy(out.z, labels))[0]
+
+    def plain(self, c: "Local", batch: Batch) -> Tensors:
+        """FedAvg's direction."""
+        return self.grad(c.y, batch)
+
+    def train(
+        self, t: int, x: Tensors, direction: Direction, pull: float = 0.0, moving: set[str] | None = None
+    ) -> "dict[int, Local]":
+        """The clients of round t after all of their steps from x."""
+        trained = {}
+        for c in self.participants(t, x):
+            for batch in c.batches:
+                c.step(direction(c, batch), pull, moving)
+            trained[c.i] = c
+        return trained
+
+    def update(self, trained: "dict[int, Local]") -> Tensors:
+        """U, the mean of the clients' updates."""
+        return self.average({i: c.u for i, c in trained.items()})
 
     def average(self, uploads: dict[int, Tensors]) -> Tensors:
         """sum_i pi_i upload_i over the participants: pi uniform, or n_i / sum_j n_j."""
@@ -97,7 +119,8 @@ class Local:
         self.batches = world.batches(t, i)
         self.K = len(self.batches)
         samples = len(world.clients[i][1])
-        self.counted = world.epochs * samples / world.batch_size if world.nominal_steps else self.K
+        nominal = len(world.clients[0][1]) if world.nominal_steps == "client0" else samples
+        self.counted = world.epochs * nominal / world.batch_size if world.nominal_steps else self.K
         self.steps_per_epoch = world.steps_per_epoch(samples)
         self.step_number = 0
         self.eta = world.lr * world.lr_decay**t
@@ -129,3 +152,11 @@ class Local:
     def u(self) -> Tensors:
         """The local update."""
         return self.y - self.start
+
+
+def averaging(w: World, direction: Direction, pull: float = 0.0, moving: set[str] | None = None) -> Tensors:
+    """FedAvg with steps along `direction`."""
+    x = w.x0
+    for t in range(w.rounds):
+        x = x + w.server_lr * w.update(w.train(t, x, direction, pull, moving))
+    return x

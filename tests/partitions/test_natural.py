@@ -8,9 +8,9 @@ import pytest
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.datasets.dataset import Dataset
-from fedray.partitions import partition
+from fedray.partitions import make_partition
 from fedray.partitions.shards import Shards
-from fedray.partitions.test_split import natural_test
+from fedray.partitions.test_split import split_naturally
 from tests.partitions.labelled import data
 
 NATURAL = np.repeat([3, 7, 9], [10, 20, 60])
@@ -18,7 +18,7 @@ NATURAL = np.repeat([3, 7, 9], [10, 20, 60])
 
 def natural(clients: int, seed: int = 0, own_seed: int | None = None, **options: Any) -> tuple[Shards, Dataset]:
     d = data(np.arange(90) % 3, 3, client_train=NATURAL, client_test=np.resize([3, 7, 9], 90))
-    return partition({"name": "natural", "seed": own_seed, **options}).split(d, clients, seed), d
+    return make_partition({"name": "natural", "seed": own_seed, **options}).split(d, clients, seed), d
 
 
 def test_natural_clients() -> None:
@@ -57,7 +57,7 @@ def test_a_seed_of_the_partition_draws_its_test_sets_and_natural_clients_too() -
     for own, how in (("natural", "disjoint"), ("iid", "disjoint"), ("iid", "share")):
 
         def tests(run: int, own: str = own, how: Any = how, **options: Any) -> str:
-            return partition({"name": own, **options}).split_test(d, shards, run, how).digest
+            return make_partition({"name": own, **options}).split_test(d, shards, run, how).digest
 
         assert tests(0) != tests(1) == tests(0, seed=1) == tests(2, seed=1), (own, how)
     for options in ({"clients": 6, "divide": True}, {"clients": 2, "pick": "random"}):
@@ -70,7 +70,7 @@ def test_a_seed_of_the_partition_draws_its_test_sets_and_natural_clients_too() -
 def test_natural_test_samples_stay_with_their_client() -> None:
     """30 test samples per id; id 9 is divided in three pieces of 10, id 7 in two of 15."""
     shards, d = natural(6, divide=True)
-    tests = partition({"name": "natural", "divide": True}).split_test(d, shards, 0, "disjoint")
+    tests = make_partition({"name": "natural", "divide": True}).split_test(d, shards, 0, "disjoint")
     np.testing.assert_array_equal(tests.sizes, [30, 15, 15, 10, 10, 10])
     assert len(set(tests.indices)) == 90
     assert d.client_test is not None
@@ -80,5 +80,5 @@ def test_natural_test_samples_stay_with_their_client() -> None:
 def test_natural_ids_may_be_negative_and_clients_empty() -> None:
     """Clients of the ids -1, none and 4; the test samples are of 4, -1, -1 and of 8, who trains nothing."""
     shards = Shards.from_lists([np.array([0, 1]), np.zeros(0, dtype=np.int64), np.array([2])])
-    tests = natural_test(np.array([-1, -1, 4]), np.array([4, -1, -1, 8]), shards, generator(0, "any"))
+    tests = split_naturally(np.array([-1, -1, 4]), np.array([4, -1, -1, 8]), shards, generator(0, "any"))
     assert [sorted(tests[i].tolist()) for i in range(3)] == [[1, 2], [], [0]]

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
-from fedray.partitions import PARTITIONS, partition
+from fedray.partitions import PARTITIONS, make_partition
 from fedray.partitions.base import Partition
 from fedray.partitions.priors import (
     _redraw_where_exhausted,
     deal_by_prior,
-    dirichlet_priors,
-    lognormal_sizes,
-    pathological_priors,
+    draw_dirichlet_priors,
+    draw_lognormal_sizes,
+    draw_pathological_priors,
 )
 from fedray.partitions.shards import Shards
 from tests.partitions.labelled import data
@@ -27,13 +27,14 @@ EXACT: dict[str, dict[str, Any]] = {
     "iid_stratified": {"name": "iid", "stratified": True},
     "dirichlet": {"alpha": 0.3},
     "sharding": {"shards": 2},
+    "sharding_by_class": {"name": "sharding", "shards": 2, "sizes": "by_class"},
     "pxcy": {"classes": 2},
 }
 REUSING: dict[str, dict[str, Any]] = {"dirichlet_client": {"alpha": 0.3}, "pathological": {"classes": 2}}
 
 
 def chosen(name: str, **more: Any) -> Any:
-    return partition({"name": name, **{**EXACT, **REUSING}.get(name, {}), **more})
+    return make_partition({"name": name, **{**EXACT, **REUSING}.get(name, {}), **more})
 
 
 @st.composite
@@ -50,7 +51,7 @@ def problems(draw: Any) -> tuple[np.ndarray, int, int, int]:
 @given(problem=problems())
 def test_every_sample_goes_to_exactly_one_client(name: str, problem: Any) -> None:
     labels, classes, clients, seed = problem
-    if name in ("pxcy", "sharding"):  # fewer hands than classes: refused, or classes left over (tested below)
+    if name in ("pxcy", "sharding_by_class"):  # fewer hands than classes: refused, or classes left over (tested below)
         assume(classes <= 2 * clients)
     shards = chosen(name, min_size=0).split(data(labels, classes), clients, seed)
     assert len(shards) == clients
@@ -71,21 +72,25 @@ def test_dealing_by_prior_fills_every_quota(name: str, problem: Any) -> None:
     assert shards.indices.min() >= 0
     assert shards.indices.max() < len(labels)
     if name == "pathological":
-        assert ((shards.label_counts(labels, classes) > 0).sum(1) <= 2).all()
+        assert ((shards.count_labels(labels, classes) > 0).sum(1) <= 2).all()
 
 
 @settings(max_examples=40, deadline=None)
 @given(problem=problems())
 def test_sizes_and_classes(problem: Any) -> None:
-    """IID sizes differ by at most 1, stratified ones also within a class; s shards hold at most s classes."""
+    """IID sizes differ by at most 1, stratified ones also within a class.
+
+    Shards differ by at most 1, so clients with s = 2 of them by at most 2; cut class by class they hold s classes.
+    """
     labels, classes, clients, seed = problem
     d = data(labels, classes)
     assert np.ptp(chosen("iid").split(d, clients, seed).sizes) <= 1
     stratified = chosen("iid_stratified").split(d, clients, seed)
-    assert np.ptp(stratified.label_counts(labels, classes), axis=0).max() <= 1
+    assert np.ptp(stratified.count_labels(labels, classes), axis=0).max() <= 1
     assert np.ptp(stratified.sizes) <= 1
-    sharding = chosen("sharding", min_size=0).split(d, clients, seed)
-    assert ((sharding.label_counts(labels, classes) > 0).sum(1) <= 2).all()
+    assert np.ptp(chosen("sharding").split(d, clients, seed).sizes) <= 2
+    sharding = chosen("sharding_by_class", min_size=0).split(d, clients, seed)
+    assert ((sharding.count_labels(labels, classes) > 0).sum(1) <= 2).all()
 
 
 @pytest.mark.parametrize("name", ["dirichlet", "dirichlet_client", "pathological", "iid"])
@@ -112,8 +117,10 @@ DIGESTS = {
     ("iid_stratified", 1): "6a654905fe2a0706",
     ("dirichlet", 0): "b028dc40acb04f61",
     ("dirichlet", 1): "953d3f190bab7ee2",
-    ("sharding", 0): "29e6b667f0fb51a1",
-    ("sharding", 1): "0ad4389da975c3d8",
+    ("sharding", 0): "200a61947b0fd5a6",
+    ("sharding", 1): "967503858baf5d17",
+    ("sharding_by_class", 0): "29e6b667f0fb51a1",
+    ("sharding_by_class", 1): "0ad4389da975c3d8",
     ("pxcy", 0): "37ced785366abe58",
     ("pxcy", 1): "38f8423e33cfdb9b",
     ("dirichlet_client", 0): "2c8ead0b9eb6b4c5",
@@ -140,7 +147,7 @@ def test_dirichlet_closes_clients_that_hold_their_share() -> None:
     """
     labels = np.repeat(np.arange(5), 100)
     for alpha, seed in itertools.product((1e-3, 0.1, 1.0), range(10)):
-        counts = chosen("dirichlet", alpha=alpha, min_size=0).split(data(labels, 5), 5, seed).label_counts(labels, 5)
+        counts = chosen("dirichlet", alpha=alpha, min_size=0).split(data(labels, 5), 5, seed).count_labels(labels, 5)
         before = np.cumsum(counts, axis=1) - counts
         assert (before[counts > 0] < 500 // 5).all()
 
@@ -148,7 +155,7 @@ def test_dirichlet_closes_clients_that_hold_their_share() -> None:
 def test_dirichlet_is_more_uneven_for_small_alpha() -> None:
     labels = np.arange(2000) % 10
     counts = [
-        chosen("dirichlet", alpha=a, min_size=0).split(data(labels, 10), 20, 0).label_counts(labels, 10)
+        chosen("dirichlet", alpha=a, min_size=0).split(data(labels, 10), 20, 0).count_labels(labels, 10)
         for a in (0.05, 0.5, 1000)
     ]
     held = [(c > 0).sum(1).mean() for c in counts]
@@ -199,7 +206,7 @@ def test_clients_follow_their_priors() -> None:
     Priors (0.8, 0.2) and (0.2, 0.8), 2,000 samples each of 4,000: 1,600 ± 90.
     """
     labels = np.repeat([0, 1], 2000)
-    counts = deal_by_prior(np.array([[0.8, 0.2], [0.2, 0.8]]), labels, generator(0, "t")).label_counts(labels, 2)
+    counts = deal_by_prior(np.array([[0.8, 0.2], [0.2, 0.8]]), labels, generator(0, "t")).count_labels(labels, 2)
     assert np.abs(counts - [[1600, 400], [400, 1600]]).max() < 90
 
 
@@ -208,7 +215,7 @@ def test_lognormal_sizes() -> None:
     each client gets its size. Rounding down to about 500 moves ln by 0.002 at most.
     """
     n = 1_000_000
-    sizes = lognormal_sizes(n, 2000, 0.3, generator(0, "t"))
+    sizes = draw_lognormal_sizes(n, 2000, 0.3, generator(0, "t"))
     assert sizes.sum() == n
     assert np.log(sizes[1:]).std() == pytest.approx(0.3, abs=0.02)
     assert np.log(sizes[1:]).mean() == pytest.approx(np.log(500) - 0.3**2 / 2, abs=0.03)  # divided by the sum
@@ -225,53 +232,77 @@ def test_unequal_clients_follow_their_priors() -> None:
     """As `test_clients_follow_their_priors`, with 3,000 and 1,000 samples: 2,400 ± 110 and 200 ± 64."""
     labels = np.repeat([0, 1], [2600, 1400])
     priors = np.array([[0.8, 0.2], [0.2, 0.8]])
-    counts = deal_by_prior(priors, labels, generator(0, "t"), np.array([3000, 1000])).label_counts(labels, 2)
+    counts = deal_by_prior(priors, labels, generator(0, "t"), np.array([3000, 1000])).count_labels(labels, 2)
     np.testing.assert_array_equal(counts.sum(1), [3000, 1000])
     assert (np.abs(counts - [[2400, 600], [200, 800]]).max(1) < [110, 64]).all()
 
 
 def test_classes_without_samples_are_never_drawn() -> None:
     labels = np.full(40, 2)
-    shards = deal_by_prior(dirichlet_priors(0.1, 5, 4, generator(0, "t")), labels, generator(0, "t"))
+    shards = deal_by_prior(draw_dirichlet_priors(0.1, 5, 4, generator(0, "t")), labels, generator(0, "t"))
     assert set(labels[shards.indices]) == {2}
 
 
 def test_pathological_priors_are_uniform_over_c_classes() -> None:
-    priors = pathological_priors(3, 10, 2000, generator(0, "t"))
+    priors = draw_pathological_priors(3, 10, 2000, generator(0, "t"))
     assert ((priors > 0).sum(1) == 3).all()
     np.testing.assert_allclose(priors[priors > 0], 1 / 3)
     # A class is in 3/10 of the priors: 600 of 2,000, deviation 20.
     assert np.abs((priors > 0).sum(0) - 600).max() < 100
 
 
-def test_sharding_deals_equal_shards() -> None:
+@pytest.mark.parametrize("name", ["sharding", "sharding_by_class"])
+def test_sharding_of_equal_classes(name: str) -> None:
     """100 samples of each of 4 classes, 8 clients x 2 shards: 4 shards per class of 25, so 50 samples each."""
     labels = np.arange(400) % 4
-    shards = chosen("sharding").split(data(labels, 4), 8, 0)
+    shards = chosen(name).split(data(labels, 4), 8, 0)
     np.testing.assert_array_equal(shards.sizes, [50] * 8)
-    assert set(shards.label_counts(labels, 4).ravel()) <= {0, 25, 50}
+    assert set(shards.count_labels(labels, 4).ravel()) <= {0, 25, 50}
 
 
-def test_sharding_with_a_remainder() -> None:
+def test_equal_shards_reach_over_the_end_of_a_class() -> None:
+    """30 samples of class 0 and 70 of class 1, 5 clients x 1 shard of 20: 20 + 0, 10 + 10, and three of 0 + 20."""
+    labels = np.random.default_rng(0).permutation(np.repeat([0, 1], [30, 70]))
+    counts = chosen("sharding", shards=1).split(data(labels, 2), 5, 0).count_labels(labels, 2)
+    assert sorted(map(tuple, counts)) == [(0, 20), (0, 20), (0, 20), (10, 10), (20, 0)]
+    by_class = chosen("sharding_by_class", shards=1).split(data(labels, 2), 5, 0).count_labels(labels, 2)
+    assert sorted(by_class.sum(1)) in ([15, 15, 23, 23, 24], [10, 10, 10, 35, 35])
+
+
+def test_clients_of_svhn_are_of_equal_size() -> None:
+    """SVHN's 73,257 training labels in 100 x 2 shards: 366 each and 57 of 367, so 732 to 734 a client.
+
+    Class by class (4,659 to 13,861 samples, 20 shards each) a client can get 2 x 232 to 2 x 694: here 466 to 1,222.
+    """
+    classes = [4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659]
+    labels = np.repeat(np.arange(10), classes)
+    sizes = chosen("sharding").split(data(labels, 10), 100, 0).sizes
+    assert (sizes.min(), sizes.max(), sizes.sum()) == (732, 734, 73257)
+    by_class = chosen("sharding_by_class").split(data(labels, 10), 100, 0).sizes
+    assert (by_class.min(), by_class.max(), by_class.sum()) == (466, 1222, 73257)
+
+
+def test_sharding_by_class_with_a_remainder() -> None:
     """3 clients x 2 shards on 4 classes: one shard per class and one more for two of them, of half the class."""
     labels = np.arange(400) % 4
-    counts = chosen("sharding").split(data(labels, 4), 3, 0).label_counts(labels, 4)
+    counts = chosen("sharding_by_class").split(data(labels, 4), 3, 0).count_labels(labels, 4)
     assert counts.sum() == 400
     assert set(counts.ravel()) <= {0, 50, 100}
     assert ((counts > 0).sum(1) <= 2).all()
 
 
 def test_sharding_with_fewer_shards_than_classes() -> None:
-    """1 client x 2 shards on 4 classes: two classes whole, the others unused, as in FedSOL's code."""
+    """1 client x 2 shards on 4 classes: all of them; by class two whole, the others unused, as in FedSOL's code."""
     labels = np.arange(400) % 4
-    counts = chosen("sharding").split(data(labels, 4), 1, 0).label_counts(labels, 4)
+    assert chosen("sharding").split(data(labels, 4), 1, 0).count_labels(labels, 4).tolist() == [[100] * 4]
+    counts = chosen("sharding_by_class").split(data(labels, 4), 1, 0).count_labels(labels, 4)
     assert sorted(counts[0]) == [0, 0, 100, 100]
 
 
 def test_p10c2() -> None:
     """Clients 0 to 4 of P10C2 hold classes (0, 1), (2, 3), ...; everyone holds two; a class is shared evenly."""
     labels = np.arange(1000) % 10
-    counts = chosen("pxcy").split(data(labels, 10), 10, 0).label_counts(labels, 10)
+    counts = chosen("pxcy").split(data(labels, 10), 10, 0).count_labels(labels, 10)
     for client in range(5):
         np.testing.assert_array_equal(np.flatnonzero(counts[client]), [2 * client, 2 * client + 1])
     assert ((counts > 0).sum(1) == 2).all()
@@ -283,7 +314,7 @@ def test_pxcy_where_the_forced_picks_end_inside_a_client() -> None:
     """5 classes, 2 each: clients 0, 1 hold (0, 1), (2, 3); client 2 holds 4 and one other."""
     labels = np.arange(500) % 5
     for seed in range(5):
-        counts = chosen("pxcy").split(data(labels, 5), 4, seed).label_counts(labels, 5)
+        counts = chosen("pxcy").split(data(labels, 5), 4, seed).count_labels(labels, 5)
         np.testing.assert_array_equal(np.flatnonzero(counts[0]), [0, 1])
         np.testing.assert_array_equal(np.flatnonzero(counts[1]), [2, 3])
         assert counts[2, 4] > 0
@@ -299,11 +330,11 @@ def test_personal_test_sets_of_fedsol() -> None:
     shards = Shards.from_lists([np.arange(40), np.arange(40, 80)])
     d = data(labels, 2, np.repeat([0, 1], 2000))
     tests = chosen("iid").split_test(d, shards, 0, "share")
-    np.testing.assert_array_equal(tests.label_counts(d.y_test, 2), [[750, 250], [0, 1000]])
+    np.testing.assert_array_equal(tests.count_labels(d.y_test, 2), [[750, 250], [0, 1000]])
     assert all(len(set(tests[i])) == 1000 for i in range(2))
     assert set(tests[0]) & set(tests[1])
     thirds = Shards.from_lists([np.arange(25, 40), np.arange(40, 80)])  # 5 and 10 samples: floor(333.3), floor(666.7)
-    assert chosen("iid").split_test(d, thirds, 0, "share").label_counts(d.y_test, 2)[0].tolist() == [333, 666]
+    assert chosen("iid").split_test(d, thirds, 0, "share").count_labels(d.y_test, 2)[0].tolist() == [333, 666]
     few = data(labels, 2, np.repeat([0, 1], 100))
     assert chosen("iid").split_test(few, shards, 0, "share").sizes.tolist() == [200, 100]
 
@@ -314,7 +345,7 @@ def test_disjoint_test_sets() -> None:
     shards = Shards.from_lists([np.arange(40), np.arange(40, 80)])
     d = data(labels, 2, np.repeat([0, 1], 100))
     tests = chosen("iid").split_test(d, shards, 0, "disjoint")
-    np.testing.assert_array_equal(tests.label_counts(d.y_test, 2), [[100, 20], [0, 80]])
+    np.testing.assert_array_equal(tests.count_labels(d.y_test, 2), [[100, 20], [0, 80]])
     assert len(set(tests.indices)) == 200
 
 
@@ -331,7 +362,7 @@ def test_disjoint_test_sets() -> None:
 )
 def test_impossible_partitions_are_refused_by_key(options: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(UserError) as error:
-        partition(options).split(data(np.arange(40) % 4, 4), 5, 0)
+        make_partition(options).split(data(np.arange(40) % 4, 4), 5, 0)
     assert all(word in str(error.value) for word in words)
 
 

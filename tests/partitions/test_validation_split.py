@@ -9,27 +9,27 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.datasets.arrays import Digits
 from fedray.datasets.base import Validation
-from fedray.partitions import partition
+from fedray.partitions import make_partition
 from fedray.partitions.shards import Shards
-from fedray.partitions.validation_split import deal, hold_out, stratified
+from fedray.partitions.validation_split import draw_stratified, hold_out, split_validation
 
 
 def test_classes_in_proportion_the_largest_remainders_rounded_up() -> None:
     """10 of 60 + 30 + 10: 6, 3, 1. 4 of 5 + 3 + 2: 2.0, 1.2, 0.8, so 2, 1 and the one left goes to the last class."""
     labels = np.repeat([0, 1, 2], [60, 30, 10])
-    drawn = stratified(labels, 10, np.random.default_rng(0))
+    drawn = draw_stratified(labels, 10, np.random.default_rng(0))
     assert Counter(labels[drawn].tolist()) == {0: 6, 1: 3, 2: 1}
     assert drawn.tolist() == sorted(set(drawn.tolist()))
     labels = np.repeat([0, 1, 2], [5, 3, 2])
     for seed in range(20):
-        drawn = stratified(labels, 4, np.random.default_rng(seed))
+        drawn = draw_stratified(labels, 4, np.random.default_rng(seed))
         assert np.bincount(labels[drawn]).tolist() == [2, 1, 1]
 
 
 def test_equal_remainders_and_the_samples_of_a_class_are_drawn_at_random() -> None:
     """1 of 2 + 2: either class, and each of the four samples a quarter of the time (100 of 400, sd 8.7)."""
     labels = np.array([0, 0, 1, 1])
-    drawn = Counter(int(stratified(labels, 1, np.random.default_rng(seed))[0]) for seed in range(400))
+    drawn = Counter(int(draw_stratified(labels, 1, np.random.default_rng(seed))[0]) for seed in range(400))
     assert set(drawn) == {0, 1, 2, 3}
     assert all(abs(n - 100) < 40 for n in drawn.values()), drawn
 
@@ -71,13 +71,13 @@ def test_nobody_trains_on_a_sample_that_another_client_holds_out() -> None:
 )
 def test_of_digits_a_tenth_keyed_by_the_seed_and_apart_from_training(source: str, dealing: object) -> None:
     """Digits' classes are even to within 3 points, and so are those that are held out of the pool."""
-    data, who = Digits().load(), partition(dealing)
+    data, who = Digits().load(), make_partition(dealing)
     wanted = Validation(fraction=0.1, source=source)
-    shards, held = deal(who, data, 20, 5, wanted)
+    shards, held = split_validation(who, data, 20, 5, wanted)
     assert held is not None
-    again = deal(who, data, 20, 5, wanted)
+    again = split_validation(who, data, 20, 5, wanted)
     assert (shards.digest, held.digest) == (again[0].digest, again[1].digest if again[1] else "")
-    assert held.digest != getattr(deal(who, data, 20, 6, wanted)[1], "digest", "")
+    assert held.digest != getattr(split_validation(who, data, 20, 6, wanted)[1], "digest", "")
     assert not np.intersect1d(shards.indices, held.indices).size
     assert len(held) == (20 if source == "clients" else 1)
     if source == "pool":
@@ -87,15 +87,15 @@ def test_of_digits_a_tenth_keyed_by_the_seed_and_apart_from_training(source: str
 
 
 def test_without_validation_the_partition_is_what_it_was() -> None:
-    data, who = Digits().load(), partition({"name": "dirichlet", "alpha": 0.3})
-    shards, held = deal(who, data, 20, 5, None)
+    data, who = Digits().load(), make_partition({"name": "dirichlet", "alpha": 0.3})
+    shards, held = split_validation(who, data, 20, 5, None)
     assert held is None
     assert shards.digest == who.split(data, 20, 5).digest
 
 
 def test_a_fraction_that_holds_nothing_out_is_refused() -> None:
     with pytest.raises(UserError, match=r"data.validation.fraction: found 0.001; that is not a single sample of any"):
-        deal(partition("iid"), Digits().load(), 20, 0, Validation(fraction=0.001))
+        split_validation(make_partition("iid"), Digits().load(), 20, 0, Validation(fraction=0.001))
 
 
 def test_a_cell_is_another_with_validation_and_the_same_without() -> None:

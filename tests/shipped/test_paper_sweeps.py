@@ -11,8 +11,12 @@ import pytest
 import fedray
 from fedray.common.errors import Diverged
 from fedray.config import RunConfig
-from fedray.sweep.cells import label
-from fedray.sweep.grid import Sweep, changed
+from fedray.models import make_model_spec
+from fedray.models.network import Network
+from fedray.sweep.file.dotted import with_key
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.cells import make_label
+from fedray.sweep.plan.draws import find_axes, iter_points
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 PAPER_FOLDERS = ("fedgela/", "fedsam/", "fedsol/", "fedtoga/")
@@ -23,14 +27,14 @@ NO_TABLES = {"fedsol/mnist_column", "fedgela/pcdd_smoke"}
 @pytest.mark.parametrize("name", ["fedsol/table2", "fedtoga/table1", "fedgela/table2"])
 def test_labels_are_readable_and_tell_cells_apart(name: str) -> None:
     sweep = Sweep.load(SWEEPS / f"{name}.yaml")
-    points, varied = list(sweep.points()), sweep.varied
-    labels = [label(point, RunConfig.parse(point), varied) for point in points]
+    points, varied = list(iter_points(sweep)), [key for key, varies in find_axes(sweep).items() if varies]
+    labels = [make_label(point, RunConfig.parse(point), varied) for point in points]
     assert len(set(labels)) == len(labels)
     assert not any("{" in text or len(text) > 160 for text in labels)
 
 
 SEEDS = 3
-"""The papers' three, where they say; ours elsewhere."""
+"""FedGELA states three (appendix C.4), and so does FedSOL (B.4); ours elsewhere."""
 
 CELLS = {
     "fedsam/table1": 7 * 3 * SEEDS,  # methods x data sets, Dirichlet 0.6
@@ -54,7 +58,7 @@ CELLS = {
     "fedsol/figure5b": SEEDS,
     "fedsol/figure6": 2 * SEEDS,
     "fedsol/figure7": 2 * SEEDS,
-    "fedsol/propositions": 4 * SEEDS,  # FedAvg, FedProx, FedSOL with two radii
+    "fedsol/propositions": (2 + 2 * 4 + 1) * SEEDS,  # FedAvg, FedProx, FedSOL with two radii x rho, and the whole model
     "fedsol/figure8": 3,  # one seed: a surface is of one model
     "fedtoga/table1": 18 * 8 * 2 * SEEDS,  # methods x settings x client setups: 288
     "fedtoga/table2": 14 * 4 * 2 * SEEDS,  # 112
@@ -71,15 +75,18 @@ CELLS = {
     * 2
     * SEEDS,  # two methods x (rho 0.5 on 3 data sets, another on 2) x (epochs, steps)
     "fedsol/printed": (1 + 2) * 2 * SEEDS,  # FedAvg and two norms x two averages
-    "fedsol/v1_table1": 8 * 14 * SEEDS,  # v4's 18 settings without MNIST's two, s = 3 and alpha = 0.3
+    "fedsol/v1_table1": 9 * 14 * SEEDS,  # v4's 18 settings without MNIST's two, s = 3 and alpha = 0.3
     "fedtoga/printed": 6 * 4 * SEEDS,  # forms x partitions
     "fedgela/printed": 4 * 6 * SEEDS,  # FedAvg, two softmaxes and the code's command x settings
     # printed searches: lr for all, and beta for three methods
     "fedsam/search_e2": (4 * 4 + 3 * 4 * 5) * 3,
     "fedsol/table8": 4 + 2 * 2 + 4 + 4 + 2 * 2 + 4,  # FedProx, FedNTD, FedSAM, FedASAM, MOON, FedSOL
-    # lr and decay of FedAvg, 2 x server lr, 2 x rho, 3 x alpha, lambda, 2 x momentum, FedTOGA at 1 + 6 x 2
-    "fedtoga/table6": (3 + 2) + 2 * 3 + 2 * 3 + 3 * 3 + 3 + 2 * 3 + (1 + 6 * 2),
+    # lr, decay and global lr of FedAvg, 2 x server lr, 2 x rho, 3 x alpha, lambda, 2 x momentum, FedTOGA at 1 + 7 x 2
+    "fedtoga/table6": (3 + 2 + 2) + 2 * 3 + 2 * 3 + 3 * 3 + 3 + 2 * 3 + (1 + 7 * 2),
     "fedtoga/grid": 3 * 3 * 3 * 2 * SEEDS,  # rho x alpha x beta x Dirichlet
+    "fedsam/grid": 5 * 5 * 2 * SEEDS,  # rho x beta x Dirichlet
+    "fedsol/grid": 5 * 4 * SEEDS,  # rho x alpha
+    "fedgela/grid": 5 * 3 * SEEDS,  # E_W x beta
     "fedsam/clients": 7 * 3 * 2 * 3 * SEEDS,  # methods x data sets x (100, 50) x (equal, unequal in two ways)
     "fedsam/search": 24,
     "fedsol/search": 24,
@@ -92,10 +99,10 @@ CELLS = {
     "fedgela/table9": 10 * 6 * SEEDS,  # without FedGen
     "fedgela/table10": 11 * 3 * 6 * SEEDS,  # 54 are printed, 198 with all baselines
     "fedgela/table11": 11 * 2 * SEEDS,  # 6 are printed, 22 with all baselines
-    "fedgela/figure2": 1,
-    "fedgela/figure3": 3,
+    "fedgela/figure2": 1 * SEEDS,
+    "fedgela/figure3": 3 * SEEDS,
     "fedgela/figure4": (5 + 1) * 4 * SEEDS,  # E_W and FedAvg x data sets
-    "fedgela/figure5": 3 * 3,  # methods x settings
+    "fedgela/figure5": 3 * 3 * SEEDS,  # methods x settings
     "fedgela/figure10": 11 * SEEDS,
 }
 PAPERS = [*CELLS]
@@ -120,12 +127,12 @@ TRAININGS = {
 def cells(name: str, smoke: bool = False) -> list[str]:
     """What identifies each cell of a sweep, in order; data and initial weights as configured, not by digest."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedray.config._file_digest", lambda key, path: path)
+        patch.setattr("fedray.common.component.file_digest", lambda key, path: path)
         return _cells(name, smoke)
 
 
 def _cells(name: str, smoke: bool) -> list[str]:
-    runs = [RunConfig.parse(point) for point in Sweep.load(SWEEPS / f"{name}.yaml", smoke).points()]
+    runs = [RunConfig.parse(point) for point in iter_points(Sweep.load(SWEEPS / f"{name}.yaml", smoke))]
     return [f"{run.cell('')} {json.dumps(run.data.options(), sort_keys=True)}" for run in runs]
 
 
@@ -180,6 +187,11 @@ def test_tables_share_their_runs(paper: str) -> None:
         ("fedtoga/table10", "fedtoga/table1", 4),  # FedSAM with rho 0.01 and FedTOGA x 2 data sets
         ("fedtoga/figure2", "fedtoga/table2", 1),
         ("fedtoga/grid", "fedtoga/table2", 2),  # the printed rho, alpha and beta
+        ("fedsam/grid", "fedsam/table2", 2),  # rho 0.5 and beta 0.1 x Dirichlet 0.6, 0.3
+        ("fedsol/grid", "fedsol/table2", 4),  # rho 2
+        ("fedsol/grid", "fedsol/table5", 4),  # alpha 0.1, rho from 0.5 on
+        ("fedgela/grid", "fedgela/table2", 3),  # E_W 1e4
+        ("fedgela/grid", "fedgela/figure4", 5),  # beta 0.1
         ("fedsam/printed", "fedsam/table1", 6),  # FedSAM and MoFedSAM x 3 data sets
         ("fedsam/clients", "fedsam/table1", 21),
         ("fedsol/printed", "fedsol/table2", 2),
@@ -194,7 +206,7 @@ def test_shared_runs(name: str, of: str, shared: int) -> None:
 
 
 def runs(name: str) -> list[RunConfig]:
-    return [RunConfig.parse(point) for point in Sweep.load(SWEEPS / f"{name}.yaml").points()]
+    return [RunConfig.parse(point) for point in iter_points(Sweep.load(SWEEPS / f"{name}.yaml"))]
 
 
 FEDTOGA_EXCEPTIONS = {"fedsmoo", "fedlesam", "fedlesam-s", "fedlesam-d"}
@@ -219,12 +231,13 @@ def test_fedtoga_ablation_starts_from_table_1s_fedsam() -> None:
 
 
 def test_the_trained_column_is_table_2s_on_a_cpu() -> None:
-    """Six methods with two seeds; FedDyn and MOON have table 4's options."""
+    """Six methods with two seeds, on shards as the code cuts them; FedDyn and MOON have table 4's options."""
     column = runs("fedsol/mnist_column")
     printed = [run for run in runs("fedsol/table2") if run.data.name == "mnist" and run.partition.name == "sharding"]
     here = {run.cell("") for run in column if run.algorithm.name not in ("feddyn", "moon")}
     assert (len(column), len(here)) == (8 * 2, 6 * 2)
-    assert here <= {RunConfig.parse(run.resolved() | {"runtime": {}}).cell("") for run in printed}
+    on_a_cpu = {"runtime": {}, "partition": {"name": "sharding", "shards": 2, "sizes": "by_class"}}
+    assert here <= {RunConfig.parse(run.resolved() | on_a_cpu).cell("") for run in printed}
     methods, others = ([run.algorithm for run in of] for of in (column, runs("fedsol/table4")))
     assert all(method in others for method in methods if method.name in ("feddyn", "moon"))
 
@@ -242,6 +255,20 @@ def test_searches_hold_what_was_chosen() -> None:
     assert len(found & set(cells("fedsol/table2"))) == 5
     assert len(found & set(cells("fedsol/table2") + cells("fedsol/table4"))) == 6
     assert set(cells("fedtoga/table6")) & set(cells("fedtoga/table2"))
+
+
+def test_fedtoga_searches_the_global_learning_rate_of_every_type() -> None:
+    """Table 6: 0.01, 0.1 and 1 for the SGD type and the proxy type; the adaptive type has it as its own `lr`."""
+    found: dict[str, set[float]] = {}
+    for run in runs("fedtoga/table6"):
+        lr = run.algorithm.lr if run.algorithm.name in ("fedadam", "fedyogi") else run.training.server_lr
+        found.setdefault(run.algorithm.name, set()).add(lr)
+    assert {name for name, rates in found.items() if rates == {0.01, 0.1, 1}} == {
+        "fedavg",
+        "fedadam",
+        "fedyogi",
+        "fedtoga",
+    }
 
 
 def test_fedsam_searches_the_printed_sets() -> None:
@@ -288,6 +315,28 @@ def test_fedsols_best_radius_is_inside_of_figure_4() -> None:
     assert min(radii) < 0.5 < 2 < max(radii)
 
 
+def test_fixed_radii_of_the_propositions_are_those_of_appendix_g() -> None:
+    """A fixed ρ stands for an adaptive ρ √P times as large: 0.5 to 2 on the head, 2 on the whole model."""
+    spec = make_model_spec("mcmahan_cnn")
+    layout = Network(spec.build((3, 32, 32), 10)).layout
+    parameters = {"head": int(layout.head.sum()), "all": len(layout.head)}
+    assert parameters == {"head": 5130, "all": 2156490}
+    adaptive: dict[str, list[float]] = {"head": [], "all": []}
+    for run in runs("fedsol/propositions"):
+        if getattr(run.algorithm, "radius", "") == "fixed" and run.seed == 0:
+            of = run.algorithm.perturb
+            adaptive[of].append(round(run.algorithm.rho * parameters[of] ** 0.5, 3))
+    assert adaptive == {"head": [0.5, 1, 1.5, 2], "all": [2]}
+
+
+def test_v1_has_both_of_its_radii() -> None:
+    """D-122: equation 4 is fixed, algorithm 1 adaptive, both on the whole model."""
+    found = {
+        (a.perturb, a.radius, a.rho) for a in (run.algorithm for run in runs("fedsol/v1_table1")) if a.name == "fedsol"
+    }
+    assert found == {("all", "fixed", 2), ("all", "adaptive", 2)}
+
+
 def test_fedsam_clients_of_unequal_sizes() -> None:
     """D-119: log-normal sizes with both numbers of clients."""
     drawn = [run for run in runs("fedsam/clients") if run.partition.options().get("sigma")]
@@ -332,24 +381,28 @@ def test_loss_surfaces_take_runs_of_table_2() -> None:
 
 def test_the_small_bilateral_comparison_has_all_methods() -> None:
     """Table 2's 11, the two ablations, and FedSOL's table 9's other three."""
-    points = list(Sweep.load(SWEEPS / "fedgela/pcdd_smoke.yaml").points())
+    points = list(iter_points(Sweep.load(SWEEPS / "fedgela/pcdd_smoke.yaml")))
     methods = {RunConfig.parse(point).algorithm.name for point in points}
-    table = {RunConfig.parse(point).algorithm.name for point in Sweep.load(SWEEPS / "fedgela/table2.yaml").points()}
+    table = {RunConfig.parse(point).algorithm.name for point in iter_points(Sweep.load(SWEEPS / "fedgela/table2.yaml"))}
     assert methods == table | {"fedge", "fedavg-la", "perfedavg", "knnper", "local-only"}
     assert len(set(cells("fedgela/pcdd_smoke"))) == len(points) == 16 * SEEDS
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_last_ten_rounds_are_evaluated_on_a_gpu(name: str) -> None:
-    for point in Sweep.load(SWEEPS / f"{name}.yaml").points():
+def test_last_ten_rounds_are_averaged_on_a_gpu(name: str) -> None:
+    """All of them are evaluated, so `last10_*` is also the mean of the last ten evaluations. Only of FedGELA's 20
+    rounds (table 11) the last four count: a fifth.
+    """
+    for point in iter_points(Sweep.load(SWEEPS / f"{name}.yaml")):
         run = RunConfig.parse(point)
-        assert run.evaluation.every == 1 or run.evaluation.last >= 10
+        rounds, count = run.training.rounds, 4 if name == "fedgela/table11" else 10
+        assert run.evaluation.averaged(rounds) == tuple(range(rounds - count + 1, rounds + 1))
         assert run.runtime.torch_device == "cuda"
 
 
 def smoke_points(name: str) -> list[dict[str, Any]]:
-    points = list(Sweep.load(SWEEPS / f"{name}.yaml", smoke=True).points())
-    return [changed(point, "runtime.backend", "inline") for point in points]
+    points = list(iter_points(Sweep.load(SWEEPS / f"{name}.yaml", smoke=True)))
+    return [with_key(point, "runtime.backend", "inline") for point in points]
 
 
 @pytest.mark.parametrize("name", [*PAPERS, *sorted(NO_TABLES)])

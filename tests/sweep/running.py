@@ -16,8 +16,8 @@ from mlflow import MlflowClient
 
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
-from fedray.sweep.cells import Problems, cells
-from fedray.sweep.grid import Sweep
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.cells import CellMaker
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -79,11 +79,11 @@ def state_hashes(folder: Path) -> dict[str, str]:
 
 def undisturbed(sweep: dict[str, Any]) -> dict[str, str]:
     """cell hash -> state_sha256 as one process without Ray and MLflow makes it, without any naps."""
-    problems = Problems()
+    maker = CellMaker(Sweep.model_validate(sweep))
     with mock.patch("time.sleep"):
         return {
-            cell.hash: run(problems.problem(cell), InlineBackend()).summary()["state_sha256"]
-            for cell in cells(Sweep.model_validate(sweep), problems).values()
+            cell.hash: run(maker.problems.get_problem(cell), InlineBackend()).summary()["state_sha256"]
+            for cell in maker.make_all().values()
         }
 
 

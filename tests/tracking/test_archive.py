@@ -1,20 +1,18 @@
 """A sweep exported from one store and imported into another is the same sweep."""
 
-import io
-import json
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
-from analysis.reading.collect import collect
+from fedray.analysis.data.collect import collect
 from fedray.common.errors import UserError
 from fedray.tracking.archive import export_sweep, import_sweep, stored_sweep
 from fedray.tracking.store import open_store
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
+from tests.analysis.runs import history, write
+from tests.tracking.archived import FEDAVG, SMALL, cell
 
 CELLS = [cell(algorithm, 0.1, seed) for algorithm in (FEDAVG, SMALL) for seed in (0, 1)]
 
@@ -122,43 +120,3 @@ def test_refusals(use: Callable[[str], None], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no.zip: cannot be read as an archive of fedray: No such file or directory"):
         import_sweep(tmp_path / "no.zip")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "there"]
-
-
-def broken(**members: object) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, value in members.items():
-            archive.writestr(name, value if isinstance(value, bytes) else json.dumps(value))
-    return file.getvalue()
-
-
-GOOD = {"format": 1, "name": "x", "description": "", "cells": []}
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"no zip", "File is not a zip file"),
-        (broken(**{"other.json": {}}), "no item named 'sweep.json'"),
-        (broken(**{"sweep.json": b"{"}), "Expecting property name"),
-        (broken(**{"sweep.json": GOOD | {"cells": 7}}), "sweep.json: cells is not of type list"),
-        (broken(**{"sweep.json": GOOD, "../evil": b""}), "../evil lies outside of the archive"),
-        (broken(**{"sweep.json": GOOD, "runs/a/run.json": {"name": "n"}}), "status"),
-    ],
-)
-def test_a_file_that_is_no_archive_is_refused_and_nothing_is_written(
-    data: bytes, message: str, use: Callable[[str], None], tmp_path: Path
-) -> None:
-    use("second")
-    (tmp_path / "bad.zip").write_bytes(data)
-    with pytest.raises(UserError) as caught:
-        import_sweep(tmp_path / "bad.zip")
-    assert message in str(caught.value)
-    assert MlflowClient().get_experiment_by_name("fedray") is None
-
-
-def test_an_archive_of_a_newer_version_is_refused(use: Callable[[str], None], tmp_path: Path) -> None:
-    use("second")
-    (tmp_path / "new.zip").write_bytes(broken(**{"sweep.json": GOOD | {"format": 2}}))
-    with pytest.raises(UserError, match=r"new.zip: was made by a newer version of fedray \(format 2\)"):
-        import_sweep(tmp_path / "new.zip")

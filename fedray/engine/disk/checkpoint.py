@@ -19,7 +19,6 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor
 
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
@@ -27,9 +26,9 @@ from fedray.engine.disk.client_files import (
     StoredState,
     Version,
     Written,
-    file_name,
-    owned,
-    patient,
+    copy_apart,
+    name_file,
+    retry,
     write,
     write_states,
 )
@@ -37,12 +36,12 @@ from fedray.engine.state import ClientState, State, StateDamaged
 
 log = logging.getLogger("fedray")
 KEPT = 2
-FORMAT = 2
-"""Of the manifest. 1, which had no number, kept the states of all clients of a checkpoint in one file."""
+FORMAT = 1
+"""Format of the manifest. Increment when this version could not read the new one."""
 DAMAGE = (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
 """What reading a file raises that is missing, or that this module did not write, or not so."""
 OURS = (
-    r"(checkpoint-\d+\.json|(clients|server)-\d+\.safetensors|client-\d+-\d+\.safetensors)(\.\d+\.tmp)?"
+    r"(checkpoint-\d+\.json|server-\d+\.safetensors|client-\d+-\d+\.safetensors)(\.\d+\.tmp)?"
     r"|rows\.jsonl\.\d+\.tmp"
 )
 """Names of the files that a checkpoint or a killed process may have left; `rows.jsonl` itself stays."""
@@ -72,7 +71,7 @@ class Checkpoints:
             UserError: the directory cannot be read.
         """
         try:
-            found = patient(lambda: os.listdir(self.directory), self.directory)
+            found = retry(lambda: os.listdir(self.directory), self.directory)
         except FileNotFoundError:
             return []
         names = (re.fullmatch(r"checkpoint-(\d+)\.json", name) for name in found)
@@ -92,7 +91,7 @@ class Checkpoints:
             clients |= writer(str(self.directory), changed) if changed else {}
             server = {"theta": state.theta, "buffers": state.buffers}
             server |= {f"server/{name}": v for name, v in state.server.items()}
-            content = save(owned(server))
+            content = save(copy_apart(server))
             write(self.directory, f"server-{state.round}.safetensors", content)
             stored = {i: StoredState("", clients[i].sha256) for i in state.clients}
             manifest = {
@@ -107,7 +106,7 @@ class Checkpoints:
                 "sent": state.sent,
                 "server": hashlib.sha256(content).hexdigest(),
                 "clients": clients,
-                "state_sha256": _with_clients(state, stored).sha256(),
+                "state_sha256": _add_clients(state, stored).sha256(),
             }
             self._write_manifest(state.round, manifest)
         except OSError:
@@ -136,7 +135,7 @@ class Checkpoints:
         """Raise UserError where the newest manifest names another cell: its rounds are not this one's."""
         for round in reversed(self.rounds()):
             with contextlib.suppress(*DAMAGE):
-                if (found := self._manifest(round).get("cell") or self.cell) != self.cell:
+                if (found := self._load_manifest(round)["cell"] or self.cell) != self.cell:
                     raise UserError(
                         f"checkpoints: {self.directory} holds those of another configuration, seed or data set (cell "
                         f"{found}; this one is {self.cell}); choose another directory, or remove it to start again"
@@ -148,10 +147,10 @@ class Checkpoints:
         path, reason = damaged.args
         for round in self.rounds():
             with contextlib.suppress(*DAMAGE):
-                if Path(path).name in _files(self._manifest(round)):
+                if Path(path).name in _list_files(self._load_manifest(round)):
                     self._warn(round, reason)
                     manifest = self.directory / f"checkpoint-{round}.json"
-                    patient(manifest.unlink, manifest)
+                    retry(manifest.unlink, manifest)
         self._before = {}
         return self.load()
 
@@ -159,10 +158,8 @@ class Checkpoints:
         """Remove the clients' states of a finished run; model, history and hashes of the newest checkpoint stay."""
         for round in reversed(self.rounds()):
             with contextlib.suppress(*DAMAGE):
-                manifest = self._manifest(round)
-                if manifest.get("format") == FORMAT:
-                    self._write_manifest(round, manifest | {"states": "dropped"})
-                    self._prune(round, kept=1)
+                self._write_manifest(round, self._load_manifest(round) | {"states": "dropped"})
+                self._prune(round, kept=1)
                 return
 
     def _warn(self, round: int, reason: object) -> None:
@@ -170,9 +167,7 @@ class Checkpoints:
         log.warning("checkpoint %s is damaged (%s); falling back to the one before", path, reason)
 
     def _load(self, round: int) -> State:
-        manifest = self._manifest(round)
-        if "format" not in manifest:
-            return self._load_first_format(round, manifest)
+        manifest = self._load_manifest(round)
         if manifest["format"] > FORMAT:
             raise UserError(
                 f"{self.directory / f'checkpoint-{round}.json'}: written by a later fedray (format "
@@ -182,45 +177,39 @@ class Checkpoints:
         dropped = manifest.get("states") == "dropped"
         stored: dict[int, ClientState] = {}
         for i, known in clients.items():
-            path = self.directory / file_name(i, known.active)
-            if not dropped and patient(path.stat, path).st_size != known.nbytes:
+            path = self.directory / name_file(i, known.active)
+            if not dropped and retry(path.stat, path).st_size != known.nbytes:
                 raise ValueError(f"{path.name} does not have the size it was written with")
             stored[i] = StoredState(str(path), known.sha256)
         server = load(self._read(f"server-{round}.safetensors", manifest["server"]))
         active = {i: known.active for i, known in clients.items()}
-        state = _state(manifest, server, stored, active)
+        state = State(
+            manifest["round"],
+            server.pop("theta"),
+            server.pop("buffers"),
+            Vectors({name.removeprefix("server/"): v for name, v in server.items()}),
+            stored,
+            active,
+            manifest["history"],
+            manifest["seconds"],
+            manifest["dropped"],
+            manifest["tables"],
+            manifest["evaluation_seconds"],
+            tuple(manifest["sent"]),
+        )
         if state.sha256() != manifest["state_sha256"]:
             raise ValueError("the state does not have the hash it was saved with")
         self._before = {} if dropped else clients
         return state
 
-    def _load_first_format(self, round: int, manifest: dict[str, Any]) -> State:
-        """A checkpoint of a version whose manifests had no number: read whole, checked by the hashes of its files."""
-        files = {name: load(self._read(name, digest)) for name, digest in manifest["files"].items()}
-        server = files[f"server-{round}.safetensors"]
-        clients: dict[int, Vectors] = {}
-        for name, tensors in files.items():
-            for key, v in tensors.items() if name.startswith("clients-") else ():
-                client, _, vector = key.partition("/")
-                if f"clients-{manifest['clients'].get(int(client))}.safetensors" == name:
-                    clients.setdefault(int(client), Vectors())[vector] = v
-        if clients.keys() != manifest["clients"].keys():
-            raise ValueError("states are missing in its files")
-        self._before = {}
-        return _state(manifest, server, clients, {i: manifest["active"][i] for i in clients})
-
-    def _manifest(self, round: int) -> dict[str, Any]:
+    def _load_manifest(self, round: int) -> dict[str, Any]:
         path = self.directory / f"checkpoint-{round}.json"
-        document = json.loads(patient(path.read_bytes, path))
+        document = json.loads(retry(path.read_bytes, path))
         if hashlib.sha256(document["manifest"].encode()).hexdigest() != document["sha256"]:
             raise ValueError("the manifest does not have the checksum it was written with")
         manifest: dict[str, Any] = json.loads(document["manifest"])
-        for name in ("clients", "active"):  # JSON's keys are strings
-            if name in manifest:
-                manifest[name] = {int(i): value for i, value in manifest[name].items()}
-        if "format" in manifest:
-            found = manifest["clients"].items()
-            manifest["clients"] = {i: Written(int(at), str(digest), int(n)) for i, (at, digest, n) in found}
+        found = manifest["clients"].items()  # JSON's keys are strings
+        manifest["clients"] = {int(i): Written(int(at), str(digest), int(n)) for i, (at, digest, n) in found}
         return manifest
 
     def _write_manifest(self, round: int, manifest: dict[str, Any]) -> None:
@@ -229,9 +218,7 @@ class Checkpoints:
         write(self.directory, f"checkpoint-{round}.json", json.dumps(document).encode())
 
     def _read(self, name: str, digest: str) -> bytes:
-        if not re.fullmatch(r"(clients|server)-\d+\.safetensors", name):
-            raise ValueError(f"{name!r} is not the name of a checkpoint's file")
-        content = patient((self.directory / name).read_bytes, self.directory / name)
+        content = retry((self.directory / name).read_bytes, self.directory / name)
         if hashlib.sha256(content).hexdigest() != digest:
             raise ValueError(f"{name} does not have the checksum it was written with")
         return content
@@ -247,7 +234,7 @@ class Checkpoints:
             if round in self._damaged:
                 continue
             try:
-                files = _files(self._manifest(round))
+                files = _list_files(self._load_manifest(round))
             except DAMAGE:
                 continue
             needed |= files | {f"checkpoint-{round}.json"}
@@ -259,33 +246,12 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
 
 
-def _files(manifest: dict[str, Any]) -> set[str]:
+def _list_files(manifest: dict[str, Any]) -> set[str]:
     """The names of the files that a checkpoint needs beside its manifest."""
-    if "format" not in manifest:
-        return set(manifest["files"])
     dropped = manifest.get("states") == "dropped"
-    clients = set() if dropped else {file_name(i, known.active) for i, known in manifest["clients"].items()}
+    clients = set() if dropped else {name_file(i, known.active) for i, known in manifest["clients"].items()}
     return clients | {f"server-{manifest['round']}.safetensors"}
 
 
-def _state(
-    manifest: dict[str, Any], server: dict[str, Tensor], clients: dict[int, Any], active: dict[int, int]
-) -> State:
-    return State(
-        manifest["round"],
-        server.pop("theta"),
-        server.pop("buffers"),
-        Vectors({name.removeprefix("server/"): v for name, v in server.items()}),
-        clients,
-        active,
-        manifest["history"],
-        manifest["seconds"],
-        manifest["dropped"],
-        manifest.get("tables", {}),  # checkpoints of earlier versions have none
-        manifest.get("evaluation_seconds"),
-        manifest.get("sent") and tuple(manifest["sent"]),
-    )
-
-
-def _with_clients(state: State, clients: dict[int, StoredState]) -> State:
+def _add_clients(state: State, clients: dict[int, StoredState]) -> State:
     return State(state.round, state.theta, state.buffers, state.server, clients)

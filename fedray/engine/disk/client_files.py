@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
-from fedray.engine.state import ClientState, StateDamaged, StateRef, loaded, state_sha256, vectors_sha256
+from fedray.engine.state import ClientState, StateDamaged, StateRef, load_state, state_sha256, vectors_sha256
 
 T = TypeVar("T")
 PAUSES = (0.1, 1.0, 3.0)
@@ -45,7 +45,7 @@ class StoredState(StateRef):
 
     def load(self) -> Vectors:
         try:
-            state = Vectors(load(patient(Path(self.path).read_bytes, self.path)))
+            state = Vectors(load(retry(Path(self.path).read_bytes, self.path)))
         except (FileNotFoundError, ValueError, SafetensorError) as error:
             raise StateDamaged(self.path, str(error)) from None
         if vectors_sha256(state) != self.sha256:
@@ -53,7 +53,7 @@ class StoredState(StateRef):
         return state
 
 
-def patient(access: Callable[[], T], path: str | Path) -> T:
+def retry(access: Callable[[], T], path: str | Path) -> T:
     """The result of `access`, tried again a few times.
 
     That a server of files is away, or that a process has too many of them open, says nothing about a file's content.
@@ -81,7 +81,7 @@ def patient(access: Callable[[], T], path: str | Path) -> T:
         time.sleep(pauses.pop(0))
 
 
-def file_name(client: int, active: int) -> str:
+def name_file(client: int, active: int) -> str:
     """Of the state that a client has since the round `active` (1-based)."""
     return f"client-{client}-{active}.safetensors"
 
@@ -94,10 +94,10 @@ def write_states(directory: str, versions: Sequence[Version]) -> dict[int, Writt
     """
     written: dict[int, Written] = {}
     for client, active, state in versions:
-        vectors = loaded(state)
-        content = save(owned(vectors))
+        vectors = load_state(state)
+        content = save(copy_apart(vectors))
         digest = state.sha256 if isinstance(state, StateRef) else None
-        write(Path(directory), file_name(client, active), content)
+        write(Path(directory), name_file(client, active), content)
         written[client] = Written(active, digest or vectors_sha256(vectors), len(content))
     return written
 
@@ -121,7 +121,7 @@ def write(directory: Path, name: str, content: bytes) -> None:
         raise
 
 
-def owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def copy_apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous tensors that share no memory, as safetensors wants them."""
     seen: set[int] = set()
     result = {}

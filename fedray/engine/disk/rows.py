@@ -24,13 +24,13 @@ class RowFile:
             OSError: the file cannot be written.
         """
         if self._lines is None or len(history) < self._lines:
-            self._replace(_lines(history))
+            self._replace(_write_lines(history))
         elif len(history) > self._lines:
             if self.path.exists():
                 with self.path.open("ab") as file:
-                    file.write(_lines(history[self._lines :]))
+                    file.write(_write_lines(history[self._lines :]))
             else:
-                self._replace(_lines(history))
+                self._replace(_write_lines(history))
         self._lines = len(history)
 
     def _replace(self, content: bytes) -> None:
@@ -40,5 +40,5 @@ class RowFile:
             write(self.path.parent, self.path.name, content)
 
 
-def _lines(history: Sequence[Mapping[str, float]]) -> bytes:
+def _write_lines(history: Sequence[Mapping[str, float]]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in history).encode()

@@ -17,25 +17,36 @@ class Claim(Section):
     sweep: str = Field("", description="whose runs decide; default the sweep of this file")
     published: str = Field("", description="the published table to put beside; default `sweep`, where it is one")
     metric: str = Field("last10_test_accuracy", description="as `fedray tables` takes it")
-    method: str = Field(description="a row of the table, or words of its name: `fedsam`, `fedsam ρ=0.1`")
+    method: str = Field(
+        description="a row of the table, or words of its name: `fedsam`, `fedsam ρ=0.1`; of falls, all for every row"
+    )
     against: Literal["all"] | list[str] = Field("all", description="rows, or words of their names; all: every other")
-    relation: Literal["better", "within", "insensitive"] = Field(
+    relation: Literal["better", "within", "insensitive", "steadier", "smaller_drop", "falls"] = Field(
         "better",
         description="better: than each of `against`, by more than `by`; within: at most `by` from each; "
-        "insensitive: the rows that `method` matches are within `by` of one another",
+        "insensitive: the rows that `method` matches are within `by` of one another; steadier: they are within a "
+        "smaller range than the rows of `against`; smaller_drop: from the first of `columns` to the second the method "
+        "loses less than each of `against`; falls: the method is better in the first of `columns` than in the last",
     )
     by: float = Field(0, ge=0)
     unit: Literal["points", "percent"] = Field("points", description="of `by`: the metric's, or percent of the other")
     columns: Literal["every"] | list[str] = Field(
         "every", description="of the table; else columns that have these words in their names"
     )
+    holds_in: Literal["every", "most"] = Field("every", description="of the columns: in how many it has to hold")
     over: str = Field("", description="keys to average the columns over, as `fedray tables --over` takes them")
     printed: float | None = Field(None, description="the difference that the paper states, where no table prints it")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.relation != "better" and not self.by:
+        if self.relation in ("within", "insensitive") and not self.by:
             raise UserError(f"claims.{self.name}.by is required for {self.relation}: how far apart is still alike")
-        if self.relation == "insensitive" and self.against != "all":
-            raise UserError(f"claims.{self.name}.against: expected none for insensitive; `method` names the rows")
+        if self.relation in ("insensitive", "falls") and self.against != "all":
+            raise UserError(f"claims.{self.name}.against: expected none for {self.relation}; `method` names the rows")
+        if self.relation == "steadier" and self.against == "all":
+            raise UserError(f"claims.{self.name}.against is required for steadier: the rows of the other range")
+        given = 0 if self.columns == "every" else len(self.columns)
+        if (self.relation == "smaller_drop" and given != 2) or (self.relation == "falls" and given < 2):
+            least = "two" if self.relation == "smaller_drop" else "two or more"
+            raise UserError(f"claims.{self.name}.columns: found {given}; {self.relation} names {least}, first to last")
         return self

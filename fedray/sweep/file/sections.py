@@ -11,7 +11,7 @@ from fedray.sections import Section
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
-def _each_once(seeds: tuple[int, ...]) -> tuple[int, ...]:
+def _refuse_repeats(seeds: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(seeds)) < len(seeds):
         raise ValueError("each seed once")
     return seeds
@@ -52,7 +52,7 @@ class Tune(Section):
         None, description="what is held out to select on; default `{}`, and nothing where `select` names the test set"
     )
 
-    _different = field_validator("seeds")(_each_once)
+    _different = field_validator("seeds")(_refuse_repeats)
 
 
 class Final(Section):
@@ -62,7 +62,7 @@ class Final(Section):
     train_on: Literal["all", "training"] = Field(
         "all", description="all: also what was held out to tune; training: without it"
     )
-    _different = field_validator("seeds")(_each_once)
+    _different = field_validator("seeds")(_refuse_repeats)
 
 
 PARTS = {
@@ -79,11 +79,11 @@ SELECT = tuple(
 """The metrics of a whole run that can select a draw; those without `validation` look at the test set."""
 
 
-def on_test_set(metric: str) -> bool:
+def is_on_test_set(metric: str) -> bool:
     """Whether a metric that selects is of the test set."""
     return "validation" not in metric
 
 
-def lower_is_better(metric: str) -> bool:
+def is_lower_better(metric: str) -> bool:
     """Whether the smallest value of a metric that selects is the best."""
     return metric.endswith("_loss")

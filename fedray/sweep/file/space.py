@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any, Literal, Self
 
-import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from fedray.common.component import Checked, as_written, describe
 from fedray.common.errors import UserError, truncated_repr, unknown
-from fedray.common.rng import generator
 
 Space = dict[str, dict[str, list[Any]]]
 """Dotted key -> {distribution: arguments}, as a sweep file has it."""
@@ -36,14 +33,14 @@ class Searcher(Checked):
         return self
 
 
-def short(value: float) -> float:
+def round_short(value: float) -> float:
     """Six significant digits, which a person can type again."""
     return float(f"{value:.6g}")
 
 
 DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
-    "uniform": lambda u, low, high: short(low + u * (high - low)),
-    "loguniform": lambda u, low, high: short(math.exp(math.log(low) + u * (math.log(high) - math.log(low)))),
+    "uniform": lambda u, low, high: round_short(low + u * (high - low)),
+    "loguniform": lambda u, low, high: round_short(math.exp(math.log(low) + u * (math.log(high) - math.log(low)))),
     "randint": lambda u, low, high: min(low + int(u * (high - low)), high - 1),
     "choice": lambda u, *values: values[min(int(u * len(values)), len(values) - 1)],
 }
@@ -55,13 +52,6 @@ ARGUMENTS = {
     "choice": "a list of values, at least one",
 }
 """What they take, for messages."""
-RANDOM: dict[str, Callable[..., Any]] = {
-    "uniform": lambda rng, low, high: short(rng.uniform(low, high)),
-    "loguniform": lambda rng, low, high: short(math.exp(rng.uniform(math.log(low), math.log(high)))),
-    "randint": lambda rng, low, high: int(rng.integers(low, high)),
-    "choice": lambda rng, *values: values[int(rng.integers(len(values)))],
-}
-"""The draws of `random`. They keep NumPy's own way, so that the cells of earlier searches are found."""
 
 
 def check_space(where: str, found: Any) -> Space:
@@ -84,58 +74,30 @@ def check_space(where: str, found: Any) -> Space:
         ((kind, arguments),) = distribution.items()
         if kind not in DISTRIBUTIONS:
             raise unknown(f"{where}.{key}", kind, DISTRIBUTIONS)
-        try:
-            if kind != "choice" and not _are_numbers(arguments, int if kind == "randint" else int | float):
-                raise TypeError
-            RANDOM[kind](np.random.default_rng(0), *arguments)
-        except (TypeError, ValueError, ArithmeticError):
+        if not _takes(kind, arguments):
             raise UserError(
                 f"{where}.{key}: {kind} does not take {truncated_repr(arguments)}; {ARGUMENTS[kind]} is required"
-            ) from None
+            )
     return space
 
 
-def _are_numbers(values: list[Any], kind: Any) -> bool:
-    return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
+def _takes(kind: str, arguments: list[Any]) -> bool:
+    """Return whether a distribution can be drawn from with these arguments."""
+    if kind == "choice":
+        return bool(arguments)
+    number = int if kind == "randint" else int | float
+    if len(arguments) != 2 or not all(isinstance(one, number) and not isinstance(one, bool) for one in arguments):
+        return False
+    low, high = arguments
+    if low > high or (kind == "randint" and low == high):
+        return False
+    try:
+        return math.isfinite(DISTRIBUTIONS[kind](0.5, low, high))
+    except (ValueError, ArithmeticError):  # the logarithm of 0, a number that is too large
+        return False
 
 
-def draw(space: Space, searcher: Searcher, index: int, count: int) -> dict[str, Any]:
-    """The draw of an index: key -> value, in the space's order.
-
-    Draws of `random` and `sobol` depend on nothing but the searcher's seed, the key and the index, so they are the same
-    for every method, setting and seed. Those of `optuna` are not made here but in `fedray.sweep.studies`.
-
-    Args:
-        space: The searched keys and their distributions.
-        searcher: Who draws, `random` or `sobol`, and its seed.
-        index: Which draw, from 0.
-        count: How many draws there are.
-    """
-    if searcher.name == "sobol":
-        points = _sobol(len(space), count, searcher.seed)[index]
-        return {
-            key: DISTRIBUTIONS[kind](float(u), *arguments)
-            for u, (key, distribution) in zip(points, space.items(), strict=True)
-            for kind, arguments in distribution.items()
-        }
-    return {
-        key: RANDOM[kind](generator(searcher.seed, f"search/{key}", index), *arguments)
-        for key, distribution in space.items()
-        for kind, arguments in distribution.items()
-    }
-
-
-@cache
-def _sobol(keys: int, count: int, seed: int) -> np.ndarray:
-    """The first points of a scrambled Sobol sequence in [0, 1)^keys, `(count, keys)` (Owen's scrambling)."""
-    from scipy.stats import qmc  # here: half a second to import
-
-    size = 1 << (count - 1).bit_length()  # a whole net; its first points are the same for every size
-    points: np.ndarray = qmc.Sobol(keys, scramble=True, rng=np.random.default_rng(seed)).random(size)
-    return points[:count]
-
-
-def written(distribution: Mapping[str, list[Any]]) -> str:
+def format_range(distribution: Mapping[str, list[Any]]) -> str:
     """The range of a key as a reader wants it: `[0.01, 0.5], log`, `{all, body, head}`."""
     ((kind, arguments),) = distribution.items()
     if kind == "choice":
@@ -145,18 +107,31 @@ def written(distribution: Mapping[str, list[Any]]) -> str:
     return f"[{as_written(arguments[0])}, {as_written(arguments[1])}{close}{log}"
 
 
-def at_edge(best: Any, drawn: list[Any]) -> bool:
-    """Whether nothing was tried between the best value and an end of its range.
+NEAR_END = 0.05
+"""Part of a continuous range, on a logarithmic scale if it is drawn on one, that counts as its end."""
+
+
+def is_at_edge(best: Any, distribution: Mapping[str, list[Any]]) -> bool:
+    """Return whether the range ends at the best value, so that a better one may lie beyond it.
 
     Args:
-        best: the chosen value of a key.
-        drawn: its values in all draws.
+        best: The chosen value of a key.
+        distribution: What it was drawn from.
 
     Returns:
-        For numbers whether `best` is the smallest or the largest that was drawn, of at least two different ones. A
-        choice of things without an order has no edge.
+        True for the smallest and the largest of several numbers, and for the outer 5 % of a continuous range. False for
+        a choice of things without an order.
     """
-    values = [value for value in drawn if isinstance(value, int | float) and not isinstance(value, bool)]
-    if len(values) < len(drawn) or len(set(values)) < 2:
+    ((kind, arguments),) = distribution.items()
+    if kind == "choice":
+        is_ordered = all(isinstance(one, int | float) and not isinstance(one, bool) for one in arguments)
+        return is_ordered and len(set(arguments)) > 1 and best in (min(arguments), max(arguments))
+    low, high = arguments
+    if kind == "randint":
+        return high - low > 1 and best in (low, high - 1)
+    if low == high:
         return False
-    return bool(best in (min(values), max(values)))
+    if kind == "loguniform":
+        low, high, best = math.log(low), math.log(high), math.log(best)
+    part = (best - low) / (high - low)
+    return bool(part <= NEAR_END or part >= 1 - NEAR_END)

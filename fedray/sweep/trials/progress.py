@@ -8,14 +8,15 @@ from rich.live import Live
 from rich.table import Table
 
 from fedray.common.errors import redacted
+from fedray.runs.status import Status
 
 STYLE = {
-    "finished": "green",
-    "diverged": "yellow",
-    "failed": "red",
-    "stopped": "cyan",
-    "pruned": "cyan",
-    "running": "bold",
+    Status.FINISHED: "green",
+    Status.DIVERGED: "yellow",
+    Status.FAILED: "red",
+    Status.STOPPED: "cyan",
+    Status.PRUNED: "cyan",
+    Status.RUNNING: "bold",
 }
 
 
@@ -25,7 +26,7 @@ class Progress:
     def __init__(self, total: int) -> None:
         self.console = Console(highlight=False)
         self.total = total
-        self.outcomes: dict[str, str] = {}
+        self.outcomes: dict[str, Status] = {}
         self._running: dict[str, tuple[str, float]] = {}
         self._rows: dict[str, str] = {}
         self._began = time.monotonic()
@@ -53,7 +54,7 @@ class Progress:
         """One line that is not an outcome."""
         self.console.print(redacted(text), markup=False, soft_wrap=True)
 
-    def ended(self, cell: str, status: str, text: str) -> None:
+    def ended(self, cell: str, status: Status, text: str) -> None:
         """A cell has an outcome."""
         label, since = self._running.pop(cell, (cell, time.monotonic()))
         self._rows.pop(cell, None)

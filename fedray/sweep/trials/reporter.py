@@ -5,25 +5,31 @@ import os
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ray import tune
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.tune.experiment import Trial
 
+from fedray.cluster.ray_private import drop_results, get_exception
 from fedray.common.errors import UserError, redacted
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.worker import LESS_MEMORY
-from fedray.sweep.cells import KEPT_PROBLEMS, Cell
-from fedray.sweep.storage import directory
+from fedray.runs.ending import INTERRUPTED, Ending
+from fedray.runs.last_rounds import describe_accuracy
+from fedray.runs.status import Status
+from fedray.sweep.plan.cells import KEPT_PROBLEMS, Cell
+from fedray.sweep.plan.storage import get_cell_dir
 from fedray.sweep.trials.progress import Progress
 from fedray.sweep.trials.session import Session
 from fedray.tracking.records import CellRun
 
 log = logging.getLogger("fedray")
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class TuneReporter(tune.Callback):
@@ -60,8 +66,8 @@ class TuneReporter(tune.Callback):
         if rows:
             self._histories[cell.hash] += rows
             self.progress.row(cell.hash, rows[-1], cell.run.training.rounds)
-        if result["done"] and result["status"] != "running":
-            self._close(cell, result["status"], result, rows)
+        if "ending" in result:
+            self._close(cell, result["ending"], result["summary"], rows)
         elif rows:
             self._write(self._log, self._runs[cell.hash], rows)
 
@@ -70,11 +76,8 @@ class TuneReporter(tune.Callback):
         if cell.hash not in self.progress.outcomes:  # Tune ended it, not the trial: `stop` or a scheduler
             sweep, history = self.session.plan.sweep, self._histories[cell.hash]
             reached = history and any(history[-1].get(key, 0) >= value for key, value in sweep.stop.items())
-            self._close(cell, "stopped" if reached else "pruned", {"stopper": sweep.stopper})
-        # Tune keeps the trial until the sweep ends, with statistics of its results that nobody reads.
-        trial.run_metadata.last_result = {}
-        trial.run_metadata.metric_analysis.clear()
-        trial.run_metadata.metric_n_steps.clear()
+            self._close(cell, Ending(Status.STOPPED if reached else Status.PRUNED, stopper=sweep.stopper))
+        drop_results(trial)  # Tune keeps the trial until the sweep ends
 
     def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         self.progress.note(f"the process of {self._cell(trial).label} died; starting it again from its checkpoint")
@@ -85,9 +88,9 @@ class TuneReporter(tune.Callback):
             self._start(cell)
         error = trial.get_error()
         reason = str(error or "the trial's process died").strip()
-        died = isinstance(trial.get_pickled_error(), RayActorError | OutOfMemoryError)
+        died = isinstance(get_exception(trial), RayActorError | OutOfMemoryError)
         message = f"its process died again and again; if memory ran out, {LESS_MEMORY}" if died else None
-        self._close(cell, "failed", {"message": message or reason.splitlines()[-1], "traceback": reason})
+        self._close(cell, Ending(Status.FAILED, message or reason.splitlines()[-1], reason))
 
     def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
         self.session.writer.check()
@@ -98,16 +101,14 @@ class TuneReporter(tune.Callback):
         """Whatever is still open when Tune returns was interrupted. Returns when all has been handed to the tracker."""
         for cell in self.session.plan.cells.values():
             if cell.hash in self._runs and cell.hash not in self.progress.outcomes:
-                self._close(
-                    cell, "interrupted", {"message": "the sweep was interrupted; run the same command again to resume"}
-                )
+                self._close(cell, Ending(Status.INTERRUPTED, INTERRUPTED))
         self.session.writer.finish()
 
     def forget(self, cells: Sequence[Cell]) -> None:
         """Mark earlier runs of cells that are run again as superseded, and delete their checkpoints."""
         self._write(self._supersede, [cell.hash for cell in cells])
         for cell in cells:
-            shutil.rmtree(directory(cell), ignore_errors=True)
+            shutil.rmtree(get_cell_dir(cell.hash), ignore_errors=True)
 
     def _write(self, write: Callable[..., None], *arguments: Any) -> None:
         self.session.open()
@@ -136,39 +137,41 @@ class TuneReporter(tune.Callback):
         )
 
     def _split(self, cell: Cell) -> dict[str, bytes]:
-        problem = self.session.plan.problems.problem(cell)
+        problem = self.session.plan.problems.get_problem(cell)
         parts = (problem.shards, problem.tests, problem.validation)
         key = " ".join(shards.digest for shards in parts if shards is not None)
-        files = self._splits[key] = self._splits.pop(key, {}) or problem.artefacts()
+        files = self._splits[key] = self._splits.pop(key, {}) or problem.make_artefacts()
         if len(self._splits) > KEPT_PROBLEMS:
             self._splits.popitem(last=False)
         return files
 
-    def _close(self, cell: Cell, status: str, result: dict[str, Any], rows: Sequence[dict[str, float]] = ()) -> None:
-        drops = status == "finished" and not cell.run.keeps_states
-        written = partial(self._written, cell, _drop_states if drops else _nothing)
+    def _close(
+        self, cell: Cell, ending: Ending, summary: Mapping[str, Any] = NOTHING, rows: Sequence[dict[str, float]] = ()
+    ) -> None:
+        drops = ending.status is Status.FINISHED and not cell.run.keeps_states
+        written = partial(self._written, cell, _drop_states if drops else _do_nothing)
         run = self._runs[cell.hash]
         run.ended = time.monotonic()  # the writer may be far behind
-        self._write(self._close_run, run, status, result, written, rows)
+        self._write(self._close_run, run, ending, summary, written, rows)
         self._write(run.history.clear)  # the driver does not grow with the cells that have ended
         history = self._histories.pop(cell.hash)
-        text = f"{history[-1]['test_accuracy']:.2f} %" if history else "no evaluation"
-        self.session.closed(cell.hash, status, history)
-        if "traceback" in result:
-            text = f"{result['message']} (traceback: {self._keep(cell, result['traceback'])})"
-        elif result.get("message"):
-            text = result["message"]
-        self.progress.ended(cell.hash, status, text)
+        text = describe_accuracy(history) if history else "no evaluation"
+        self.session.closed(cell.hash, ending.status, history)
+        if ending.traceback:
+            text = f"{ending.message} (traceback: {self._keep(cell, ending.traceback)})"
+        elif ending.message:
+            text = ending.message
+        self.progress.ended(cell.hash, ending.status, text)
 
     def _close_run(
         self,
         run: CellRun,
-        status: str,
-        result: dict[str, Any],
+        ending: Ending,
+        summary: Mapping[str, Any],
         written: Callable[[], None],
         rows: Sequence[dict[str, float]],
     ) -> None:
-        self.session.tracker.close_cell(run, status, result, result.get("message", ""), written, rows)
+        self.session.tracker.close_cell(run, ending, summary, written, rows)
 
     def _written(self, cell: Cell, tidy_up: Callable[[Cell], None]) -> None:
         """The store has the cell's outcome; before, another sweep that took the cell would run it again."""
@@ -182,7 +185,7 @@ class TuneReporter(tune.Callback):
         Returns:
             Where it is: the file's path, relative where it is below here.
         """
-        path = directory(cell) / "traceback.txt"
+        path = get_cell_dir(cell.hash) / "traceback.txt"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(redacted(traceback), encoding="utf-8")
@@ -197,10 +200,10 @@ class TuneReporter(tune.Callback):
 def _drop_states(cell: Cell) -> None:
     """Remove the clients' states of a cell whose run is FINISHED in the store; files that stay only take room."""
     try:
-        Checkpoints(directory(cell)).drop_clients()
+        Checkpoints(get_cell_dir(cell.hash)).drop_clients()
     except (OSError, UserError) as error:
-        log.warning("%s: clients' states cannot be removed: %s", directory(cell), error)
+        log.warning("%s: clients' states cannot be removed: %s", get_cell_dir(cell.hash), error)
 
 
-def _nothing(cell: Cell) -> None:
+def _do_nothing(cell: Cell) -> None:
     pass

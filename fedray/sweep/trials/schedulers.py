@@ -7,14 +7,15 @@ from functools import cache
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
+from fedray.cluster.ray_private import make_median_rule
 from fedray.config import RunConfig
-from fedray.sweep.grid import Sweep
+from fedray.sweep.file.sweep import Sweep
 from fedray.tracking.tracker import flat
 
 
-def scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]) -> TrialScheduler:
+def make_scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]) -> TrialScheduler:
     """What the sweep's file asks for.
 
     Args:
@@ -28,16 +29,17 @@ def scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]) -> 
     metric, grace, factor = asked.metric, min(asked.grace or max(1, rounds // 9), rounds), asked.factor or 3
     searched = {key for space in sweep.spaces for key in space}
 
-    def asha() -> TrialScheduler:
+    def make_asha() -> TrialScheduler:
         return ASHAScheduler("round", metric, "max", max_t=rounds, grace_period=grace, reduction_factor=factor)
 
-    def median() -> TrialScheduler:
-        return _Median("round", metric, "max", grace_period=grace)
+    def make_median() -> TrialScheduler:
+        return make_median_rule("round", metric, grace)
 
-    return AmongRivals(cache(lambda cell: rivals(run_of(cell), searched)), asha if asked.name == "asha" else median)
+    make = make_asha if asked.name == "asha" else make_median
+    return PerGroupScheduler(cache(lambda cell: get_group(run_of(cell), searched)), make)
 
 
-def rivals(run: RunConfig, searched: Collection[str]) -> str:
+def get_group(run: RunConfig, searched: Collection[str]) -> str:
     """What cells have in common that a scheduler compares: all that is not searched, the seed too.
 
     Args:
@@ -46,15 +48,15 @@ def rivals(run: RunConfig, searched: Collection[str]) -> str:
             `training`.
     """
     searched = searched or ("training", *(f"algorithm.{name}" for name in run.algorithm.options() if name != "name"))
-    fixed = {key: value for key, value in flat(run.resolved()).items() if not _inside(key, searched)}
+    fixed = {key: value for key, value in flat(run.resolved()).items() if not _is_inside(key, searched)}
     return json.dumps(fixed, sort_keys=True)
 
 
-def _inside(key: str, keys: Collection[str]) -> bool:
+def _is_inside(key: str, keys: Collection[str]) -> bool:
     return any(key == one or key.startswith(f"{one}.") for one in keys)
 
 
-class AmongRivals(FIFOScheduler):
+class PerGroupScheduler(FIFOScheduler):
     """A scheduler for each group of trials: a draw is compared with draws of its own method, setting and seed.
 
     Else a method that starts slowly, and a harder setting, would lose all of theirs to the others.
@@ -68,7 +70,7 @@ class AmongRivals(FIFOScheduler):
         super().__init__()  # type: ignore[no-untyped-call]
         self._group, self._each = group, defaultdict[str, TrialScheduler](make)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "AmongRivals":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PerGroupScheduler":
         return self  # Tune copies what it is given; this one knows the sweep that runs
 
     def __getstate__(self) -> dict[str, Any]:
@@ -91,10 +93,3 @@ class AmongRivals(FIFOScheduler):
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         self._of(trial).on_trial_remove(tune_controller, trial)
-
-
-class _Median(MedianStoppingRule):
-    """Never pauses a trial to wait for others: Tune would ask it for a checkpoint, and it keeps its own."""
-
-    def _on_insufficient_samples(self, *_: object) -> str:
-        return str(self.CONTINUE)

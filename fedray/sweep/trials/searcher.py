@@ -6,11 +6,14 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
-from fedray.sweep.cells import Cell
+from fedray.cluster.resources import get_bundle
+from fedray.runs.status import Status
+from fedray.sweep.plan.cells import Cell, get_values
+from fedray.sweep.plan.storage import get_cell_dir
+from fedray.sweep.trials.allocator import ActorAllocator
 from fedray.sweep.trials.reporter import TuneReporter
 from fedray.sweep.trials.session import Session
-from fedray.sweep.trials.shares import Shares
-from fedray.sweep.trials.trial_cell import TrialCell
+from fedray.sweep.trials.trainable import TrialCell
 
 
 class NextCells(Searcher):
@@ -20,7 +23,7 @@ class NextCells(Searcher):
     be drawn (`sweep.studies`) follows from the outcomes, which are in `session` and in MLflow.
     """
 
-    def __init__(self, session: Session, cells: Sequence[Cell], reporter: TuneReporter, shares: Shares) -> None:
+    def __init__(self, session: Session, cells: Sequence[Cell], reporter: TuneReporter, shares: ActorAllocator) -> None:
         super().__init__()
         self.session, self.reporter, self.shares, self._queue = session, reporter, shares, deque(cells)
         self._known = -1
@@ -42,9 +45,26 @@ class NextCells(Searcher):
             self._learn()
         if self._queue:
             actors = self.shares.give(self._queue[0], len(self._queue))
-            return {"cell": TrialCell.of(sweep, self._queue.popleft(), actors)} if actors else None
-        running = (self.session.statuses.get(cell) in (None, "running") for cell in self.session.tried)
+            return self._make_config(self._queue.popleft(), actors) if actors else None
+        running = (
+            self.session.statuses.get(cell, Status.MISSING) in (Status.MISSING, Status.RUNNING)
+            for cell in self.session.tried
+        )
         return None if sweep.learns and any(running) else Searcher.FINISHED
+
+    def _make_config(self, cell: Cell, actors: int) -> dict[str, Any]:
+        """Return a trial's config: its cell, and the sweep's axes by name for what Tune compares and shows."""
+        sweep, run = self.session.plan.sweep, cell.run
+        told = TrialCell(
+            hash=cell.hash,
+            run=run.pack(),
+            data=cell.data,
+            directory=get_cell_dir(cell.hash),
+            actors=actors,
+            bundle=get_bundle(run.runtime),
+            report_each=bool(sweep.scheduler or sweep.stop),
+        )
+        return {"cell": told, **get_values(run, self.session.plan.maker.axes)}
 
     def _learn(self) -> None:
         cells = self.session.learn_and_take()

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.cluster.prepare import Placement
 from fedray.common.errors import UserError
-from fedray.sweep.cells import Cell
-from fedray.sweep.plan import Plan, stored, value_of
-from fedray.sweep.presentation import presentation
-from fedray.sweep.storage import Claims
-from fedray.sweep.writer import Writer
+from fedray.runs.status import Status
+from fedray.sweep.plan.cells import Cell
+from fedray.sweep.plan.plan import Plan, get_value, look_up_outcomes
+from fedray.sweep.plan.plugin_labels import describe_plugins
+from fedray.sweep.plan.storage import CellLocks
+from fedray.sweep.trials.writer import Writer
 from fedray.tracking.records import Outcome, final_metrics
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ class Session:
     """
 
     plan: Plan
-    claims: Claims
+    claims: CellLocks
     writer: Writer
     tracker: "Tracker" = field(init=False)
     parent: str = ""
-    statuses: dict[str, str] = field(default_factory=dict)
+    statuses: dict[str, Status] = field(default_factory=dict)
     values: dict[str, float | None] = field(default_factory=dict)
     tried: set[str] = field(default_factory=set)
     placement: Placement = field(default_factory=Placement)
@@ -49,9 +50,9 @@ class Session:
     _asked: bool = False
 
     @property
-    def counts(self) -> Counter[str]:
+    def counts(self) -> Counter[Status]:
         """How many of the sweep's cells have which outcome (`missing`: none yet)."""
-        return Counter(self.statuses.get(cell, "missing") for cell in self.plan.cells)
+        return Counter(self.statuses.get(cell, Status.MISSING) for cell in self.plan.cells)
 
     @property
     def left(self) -> set[str]:
@@ -61,19 +62,19 @@ class Session:
     @property
     def stopped(self) -> bool:
         """Whether a cell that this process has taken has no outcome, once Tune has returned: it was told to stop."""
-        return any(self.statuses.get(cell) in (None, "running", "interrupted") for cell in self.tried)
+        return any(self.statuses.get(cell, Status.MISSING).is_open for cell in self.tried)
 
-    def closed(self, cell: str, status: str, history: Sequence[Mapping[str, float]]) -> None:
+    def closed(self, cell: str, status: Status, history: Sequence[Mapping[str, float]]) -> None:
         """Note the outcome of a cell.
 
         Args:
             cell: its hash.
-            status: `fedray.status`.
+            status: how its run ended.
             history: its evaluated rounds.
         """
         self.statuses[cell] = status
-        if self.plan.sweep.learns and status in ("finished", "diverged", "stopped", "pruned"):
-            self.values[cell] = value_of(status, final_metrics(history), self.plan.sweep.select)
+        if self.plan.sweep.learns and status.has_outcome:
+            self.values[cell] = get_value(status, final_metrics(history), self.plan.sweep.select)
 
     def open(self) -> None:
         """Let the writer open the store and the sweep's run, which are made where they are missing; once.
@@ -89,7 +90,8 @@ class Session:
         from fedray.tracking.tracker import Tracker  # here: MLflow takes seconds to import
 
         self.tracker = Tracker()
-        self.parent = self.tracker.open_sweep(self.plan.sweep.name, self.plan.sweep.description, listed(self.plan))
+        sweep = self.plan.sweep
+        self.parent = self.tracker.open_sweep(sweep.name, sweep.description, describe_cells(self.plan))
         self._listed = len(self.plan.cells)
 
     def close(self) -> None:
@@ -101,13 +103,13 @@ class Session:
         if not self.parent:
             return
         if len(self.plan.cells) > self._listed:
-            self.tracker.list_cells(self.parent, listed(self.plan))
+            self.tracker.list_cells(self.parent, describe_cells(self.plan))
         self.tracker.close_sweep(self.parent, self.counts)
         self.tracker.close()
 
     def look_up(self, cells: Iterable[str]) -> dict[str, Outcome]:
         """What the store has of cells, once all that was sent to it has arrived."""
-        return self.writer.ask(lambda: self.tracker.outcomes(cells)) if self.parent else stored(cells)
+        return self.writer.ask(lambda: self.tracker.outcomes(cells)) if self.parent else look_up_outcomes(cells)
 
     def take(
         self,
@@ -159,18 +161,18 @@ class Session:
         new = self.learn()
         cells, data = [self.plan.cells[hash] for hash in new], self.plan.problems.data
         can_start = [c.hash for c in cells if c.data in self.data and self.placement.knows(c.run, data[c.data])]
-        return self.take(can_start, _stored_if_there) if can_start else []
+        return self.take(can_start, _look_up_if_reachable) if can_start else []
 
 
-def _stored_if_there(cells: Iterable[str]) -> dict[str, Outcome]:
+def _look_up_if_reachable(cells: Iterable[str]) -> dict[str, Outcome]:
     """What the store has of cells, read beside the writer; a store that is away has nothing, for now."""
     try:
-        return stored(cells)
+        return look_up_outcomes(cells)
     except UserError:
         return {}
 
 
-def listed(plan: Plan) -> list[dict[str, Any]]:
+def describe_cells(plan: Plan) -> list[dict[str, Any]]:
     """The sweep's cells as its run in MLflow holds them; of a search and of a final stage with what analysis needs."""
     keys = list(dict.fromkeys(key for space in plan.sweep.spaces for key in space))
     search = {"search": {"keys": keys, "select": plan.sweep.select}} if keys else {}
@@ -180,7 +182,8 @@ def listed(plan: Plan) -> list[dict[str, Any]]:
             "hash": cell.hash,
             "label": cell.label,
             "config": cell.run.resolved(),
-            **({"plugins": words} if (words := presentation(cell.run)) else {}),
+            "identity": cell.identity,
+            **({"plugins": words} if (words := describe_plugins(cell.run)) else {}),
             **search,
             **tuned.get(cell.hash, {}),
         }

@@ -1,9 +1,10 @@
 """One cell of a sweep as Ray Tune runs it: a Trainable that trains or owns client actors, and outlives its trials."""
 
 import time
-import traceback
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ray
@@ -11,19 +12,18 @@ from ray import tune
 from ray.util import get_current_placement_group
 
 from fedray.cluster.ray_backend import RayBackend
-from fedray.cluster.resources import bundle
 from fedray.cluster.trial_backend import TrialBackend
-from fedray.common.errors import Diverged, UserError
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
-from fedray.engine.loop import rounds
+from fedray.engine.loop import make_rounds
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.state import State
+from fedray.runs.ending import Ending, describe_error
+from fedray.runs.status import Status
 from fedray.sections import Runtime
-from fedray.sweep.trials.trial_cell import TrialCell
-from fedray.sweep.trials.watch import silence_of
+from fedray.sweep.trials.watchdog import make_heartbeat
 
 REPORT_SECONDS = 1.0
 """A report is made about this often; rounds evaluated in between travel together. Only then can a trial be stopped."""
@@ -36,6 +36,44 @@ class DataRef:
         self.ref = ray.put(data)
 
 
+@dataclass(frozen=True)
+class TrialCell:
+    """A cell as Tune hands it to a process. Tune copies, flattens and keeps what it is given, so this is small.
+
+    Attributes:
+        hash: the cell's.
+        run: its configuration, packed.
+        data: key of its data set.
+        directory: of its checkpoints.
+        actors: how many it gets.
+        bundle: what one actor asks of the cluster.
+        report_each: something other than its last round may end it.
+    """
+
+    hash: str
+    run: bytes
+    data: str
+    directory: Path
+    actors: int
+    bundle: Mapping[str, float]
+    report_each: bool
+
+    def __str__(self) -> str:
+        return self.hash
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "TrialCell":
+        return self
+
+    @property
+    def resources(self) -> tune.PlacementGroupFactory:
+        """A bundle per actor; with one actor the trial trains itself and has it, else it asks for nothing.
+
+        All are given at once, so trials cannot deadlock on one another.
+        """
+        bundles = [dict(self.bundle)] * self.actors
+        return tune.PlacementGroupFactory(bundles if len(bundles) == 1 else [{}, *bundles])
+
+
 class CellTrainable(tune.Trainable):
     """Runs `config["cell"]`, a `TrialCell`.
 
@@ -46,7 +84,8 @@ class CellTrainable(tune.Trainable):
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        return resources(config["cell"])
+        resources: tune.PlacementGroupFactory = config["cell"].resources
+        return resources
 
     def setup(self, config: dict[str, Any], data: Mapping[str, DataRef] | None = None) -> None:
         if data is not None:
@@ -60,7 +99,7 @@ class CellTrainable(tune.Trainable):
         return True
 
     def _begin(self, config: dict[str, Any]) -> None:
-        self._cell = config["cell"].told
+        self._cell: TrialCell = config["cell"]
         self.config = {}  # Tune would send it back with every report, and keep it
         self._rounds: Generator[State] | None = None
         self._history: list[dict[str, float]] = []
@@ -68,16 +107,16 @@ class CellTrainable(tune.Trainable):
         self._reported = 0
 
     def _open(self) -> Simulation:
-        run = RunConfig.parse(self._cell["run"])
-        reference = self._data[self._cell["data"]].ref
+        run = RunConfig.unpack(self._cell.run)
+        reference = self._data[self._cell.data].ref
         problem = Problem.build(run, ray.get(reference))
-        runtime = run.runtime.model_copy(update={"actors": self._cell["actors"]})
+        runtime = run.runtime.model_copy(update={"actors": self._cell.actors})
         if self._backend is None or self._runtime != runtime:
             self._close()
             self._runtime = runtime
             group = get_current_placement_group()
             self._backend = TrialBackend() if runtime.actors == 1 else RayBackend(runtime, group)
-        self._backend.silence = silence_of(self.trial_id)
+        self._backend.heartbeat = make_heartbeat(self.trial_id)
         if isinstance(self._backend, RayBackend):
             self._backend.data = reference
         return Simulation(problem, self._backend)
@@ -85,22 +124,18 @@ class CellTrainable(tune.Trainable):
     def step(self) -> dict[str, Any]:
         try:
             if self._backend is not None:
-                self._backend.silence.reported()
+                self._backend.heartbeat.note_report()
             if self._rounds is None:
                 self._simulation = self._open()
                 every = self._simulation.problem.config.runtime.checkpoint_every
-                self._rounds = rounds(self._simulation, Checkpoints(Path(self._cell["directory"])), every)
+                self._rounds = make_rounds(self._simulation, Checkpoints(self._cell.directory), every)
             return self._advance(self._simulation, self._rounds)
-        except Diverged as error:
-            return self._last("diverged", message=str(error), diverged_round=error.round)
-        except UserError as error:
-            return self._last("failed", message=str(error))
-        except ray.exceptions.RayTaskError as error:  # raised by the code that an actor ran, a user's own perhaps
-            return self._last("failed", message=f"{type(error.cause).__name__}: {error.cause}", traceback=str(error))
+        except ray.exceptions.RayTaskError as error:  # raised by the code that an actor ran, possibly a plug-in's
+            return self._last(describe_error(error.cause, str(error)))
         except ray.exceptions.RayError:
             raise  # the cluster's fault: Tune starts the trial again, and it goes on from its checkpoint
         except Exception as error:
-            return self._last("failed", message=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+            return self._last(describe_error(error))
 
     def _advance(self, simulation: Simulation, states: Iterator[State]) -> dict[str, Any]:
         started = time.monotonic()
@@ -109,17 +144,18 @@ class CellTrainable(tune.Trainable):
             if simulation.done:
                 break
             new = len(state.history) > self._reported
-            if (new and self._cell["report_each"]) or time.monotonic() - started > REPORT_SECONDS:
-                return {"done": False, "status": "running", **self._rows()}
-        return self._last("finished", tables=simulation.state().tables, **simulation.result().summary())
+            if (new and self._cell.report_each) or time.monotonic() - started > REPORT_SECONDS:
+                return {"done": False, **self._rows()}
+        summary = simulation.make_result().summary() | {"tables": simulation.state.tables}
+        return self._last(Ending(Status.FINISHED), summary)
 
     def _rows(self) -> dict[str, Any]:
         rows, self._reported = self._history[self._reported :], len(self._history)
-        last = rows[-1] if rows and self._cell["report_each"] else {}  # Tune keeps statistics of each number
+        last = rows[-1] if rows and self._cell.report_each else {}  # Tune keeps statistics of each number
         return {"rows": rows, "made": self._made, **last, "round": int(rows[-1]["round"]) if rows else 0}
 
-    def _last(self, status: str, **more: Any) -> dict[str, Any]:
-        return {"done": True, **self._rows(), "status": status, **more}
+    def _last(self, ending: Ending, summary: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+        return {"done": True, **self._rows(), "ending": ending, "summary": dict(summary)}
 
     def cleanup(self) -> None:
         """The end of the process; of an unfinished cell (the sweep was told to stop) the rounds made are kept."""
@@ -130,12 +166,3 @@ class CellTrainable(tune.Trainable):
     def _close(self) -> None:
         if self._backend is not None:
             self._backend.close()
-
-
-def resources(cell: TrialCell) -> tune.PlacementGroupFactory:
-    """A bundle per actor; with one actor the trial trains itself and has it, else it asks for nothing.
-
-    All are given at once, so trials cannot deadlock on one another.
-    """
-    bundles = [bundle(RunConfig.parse(cell.told["run"]).runtime)] * cell.actors
-    return tune.PlacementGroupFactory(bundles if len(bundles) == 1 else [{}, *bundles])

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import ray
 from ray import tune
-from ray.tune.execution import class_cache
 
-from fedray.sweep.cells import Cell
-from fedray.sweep.storage import scratch
+from fedray.cluster.ray_private import give_trials_waiting_processes
+from fedray.sweep.plan.cells import Cell
+from fedray.sweep.plan.storage import make_scratch
+from fedray.sweep.trials.allocator import ActorAllocator
 from fedray.sweep.trials.progress import Progress
 from fedray.sweep.trials.reporter import TuneReporter
-from fedray.sweep.trials.schedulers import scheduler
+from fedray.sweep.trials.schedulers import make_scheduler
 from fedray.sweep.trials.searcher import NextCells
 from fedray.sweep.trials.session import Session
-from fedray.sweep.trials.shares import Shares
 from fedray.sweep.trials.trainable import CellTrainable, DataRef
-from fedray.sweep.trials.watch import Watch
+from fedray.sweep.trials.watchdog import Watchdog
 
 RETRIES = 3
 """How often a trial whose process died is started again (from its checkpoint) before it makes a new round."""
@@ -29,10 +29,7 @@ WAITING = 4
 cluster for its resources, which costs time; but a cluster that grows by itself only grows for those that wait, so that
 there may be as many as it has CPUs."""
 
-# Tune gives trials variables of their own (for Lightning, for Ray Train, AWS credentials), of which they need none: for
-# them Ray starts new processes, which import torch again, beside those that wait for work already.
-class_cache.DEFAULT_ENV_VARS.clear()
-class_cache.ENV_VARS_TO_PROPAGATE.clear()
+give_trials_waiting_processes()
 
 
 def run_cells(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
@@ -43,11 +40,11 @@ def run_cells(session: Session, cells: Sequence[Cell], max_concurrent: int | Non
             reporter.forget(cells)
         with contextlib.ExitStack() as stack:
             stack.callback(reporter.close_rest)
-            folder = stack.enter_context(scratch())  # Tune's own state: a sweep resumes from MLflow and checkpoints
-            _tune(session, cells, reporter, max_concurrent, folder)
+            folder = stack.enter_context(make_scratch())  # Tune's own state, which nothing resumes from
+            _run_tune(session, cells, reporter, max_concurrent, folder)
 
 
-def _tune(
+def _run_tune(
     session: Session, cells: Sequence[Cell], reporter: TuneReporter, max_concurrent: int | None, folder: Path
 ) -> None:
     sweep = session.plan.sweep
@@ -60,11 +57,11 @@ def _tune(
         "TUNE_MAX_PENDING_TRIALS_PG": str(max(WAITING, int(ray.cluster_resources().get("CPU", 0)))),
     }
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the TuneReporter says what failed
-    shares = Shares(max_concurrent)
+    shares = ActorAllocator(max_concurrent)
     tuner = tune.Tuner(
         tune.with_parameters(CellTrainable, data=_handed_over(session, cells)),
         tune_config=tune.TuneConfig(
-            scheduler=scheduler(
+            scheduler=make_scheduler(
                 sweep,
                 max((cell.run.training.rounds for cell in cells), default=1),
                 lambda cell: session.plan.cells[cell].run,
@@ -78,7 +75,7 @@ def _tune(
             name="sweep",
             storage_path=str(folder),
             verbose=0,
-            callbacks=[reporter, Watch(reporter.progress.note), shares],
+            callbacks=[reporter, Watchdog(reporter.progress.note), shares],
             stop=sweep.stop or None,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             failure_config=tune.FailureConfig(max_failures=RETRIES),

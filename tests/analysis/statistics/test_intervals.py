@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from analysis.statistics.intervals import BOOTSTRAP_SEEDS, bootstrap, percentile_bootstrap, proportion, student
+from fedray.analysis.statistics.intervals import BOOTSTRAP_SEEDS, bootstrap, percentile_bootstrap, proportion, student
 
 RUNS = 2000
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.statistics.ranks import critical, ranks
+from fedray.analysis.statistics.ranks import critical, ranks
 from tests.analysis.statistics.test_intervals import tolerance
 
 

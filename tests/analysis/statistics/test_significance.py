@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from analysis.compare import Difference, adjusted
-from analysis.statistics.significance import POWER, holm, power, seeds_needed, sign_flip_p, student_p
+from fedray.analysis.comparison import Difference, adjusted
+from fedray.analysis.statistics.significance import POWER, holm, power, seeds_needed, sign_flip_p, student_p
 from tests.analysis.statistics.test_intervals import RUNS, tolerance
 
 

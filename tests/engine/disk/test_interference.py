@@ -10,9 +10,9 @@ import pytest
 from fedray.common.errors import UserError
 from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
-from fedray.engine.loop import rounds
+from fedray.engine.loop import make_rounds
 from fedray.engine.simulation import Simulation
-from fedray.engine.state import loaded, vectors_sha256
+from fedray.engine.state import load_state, vectors_sha256
 
 from .test_checkpoint import advance
 
@@ -58,13 +58,13 @@ def test_what_the_file_system_refuses_for_now_is_no_damage(
     with monkeypatch.context() as patched:
         refused = refuse(patched, access, name, times=4)
         with pytest.raises(UserError, match=r": the file system says: Input/output error; the checkpoints stay"):
-            list(rounds(Simulation(problem, InlineBackend()), Checkpoints(folder), every=100))
+            list(make_rounds(Simulation(problem, InlineBackend()), Checkpoints(folder), every=100))
     assert len(refused) == 4
     found = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "rows.jsonl"}
     assert found == before
     with monkeypatch.context() as patched:
         refused = refuse(patched, access, name, times=3, error=errno.ESTALE)
-        states = list(rounds(Simulation(problem, InlineBackend()), Checkpoints(folder), every=100))
+        states = list(make_rounds(Simulation(problem, InlineBackend()), Checkpoints(folder), every=100))
     assert len(refused) == 3
     assert [state.round for state in states] == list(range(2, 10)), "from the newest checkpoint, never back"
 
@@ -100,9 +100,9 @@ def test_a_writer_that_stood_still_removes_nothing_of_the_one_that_went_on(
     new.save(advance(simulation, 1))
     found = Checkpoints(tmp_path).load()
     assert found is not None
-    assert found.sha256() == simulation.state().sha256()
-    assert {i: vectors_sha256(loaded(s)) for i, s in found.clients.items()} == {
-        i: vectors_sha256(loaded(s)) for i, s in simulation.state().clients.items()
+    assert found.sha256() == simulation.state.sha256()
+    assert {i: vectors_sha256(load_state(s)) for i, s in found.clients.items()} == {
+        i: vectors_sha256(load_state(s)) for i, s in simulation.state.clients.items()
     }
     assert Checkpoints(tmp_path).rounds() == [4, 5]
 
@@ -114,7 +114,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_nothing_else(
     """ENOSPC while the first, the second or the last file is written: the directory is as it was before."""
     store = Checkpoints(tmp_path)
     store.save(advance(simulation, 3))
-    digest, before = simulation.state().sha256(), {path.name for path in tmp_path.iterdir()}
+    digest, before = simulation.state.sha256(), {path.name for path in tmp_path.iterdir()}
     state = advance(simulation, 1)
     fsync = os.fsync
 

@@ -12,7 +12,7 @@ import pytest
 from fedray.common.errors import UserError
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.disk.rows import RowFile
-from fedray.engine.loop import rounds
+from fedray.engine.loop import make_rounds
 from tests.engine.test_loop import REPOSITORY, simulation
 
 
@@ -29,7 +29,7 @@ def test_rows_are_there_while_the_run_makes_rounds(tmp_path: Path) -> None:
 
 
 def rounds_of(directory: Path, every: int = 3):  # type: ignore[no-untyped-def]
-    return rounds(simulation(), Checkpoints(directory), every)
+    return make_rounds(simulation(), Checkpoints(directory), every)
 
 
 KILLED = """
@@ -74,7 +74,7 @@ def test_a_finished_run_that_is_shown_again_writes_nothing(tmp_path: Path) -> No
 
 def test_a_run_without_checkpoints_writes_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    list(itertools.islice(rounds(simulation()), 3))
+    list(itertools.islice(make_rounds(simulation()), 3))
     assert not list(tmp_path.iterdir())
 
 

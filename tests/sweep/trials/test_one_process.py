@@ -1,6 +1,5 @@
 """With one actor the trial trains: killed or stopped in the middle of a round, the numbers are those of one process."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,19 +9,19 @@ import ray
 
 from fedray import simulate
 from fedray.cluster.object_states import ObjectState
-from fedray.cluster.timeouts import FIRST, FLOOR, SILENT, CallTimeouts, Silence
+from fedray.cluster.resources import get_bundle
+from fedray.cluster.timeouts import FIRST, FLOOR, SILENT, CallTimeouts, Heartbeat
 from fedray.cluster.trial_backend import TrialBackend
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.simulation import Simulation
-from fedray.sweep import plan as planning
-from fedray.sweep.grid import Sweep
-from fedray.sweep.run import execute
-from fedray.sweep.trials import watch
-from fedray.sweep.trials.trainable import resources
-from fedray.sweep.trials.trial_cell import TrialCell
-from fedray.sweep.trials.watch import Watch
-from tests.cluster.test_object_states import local_ray as local_ray
+from fedray.sections import Runtime
+from fedray.sweep.driver.run import execute
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan import plan as planning
+from fedray.sweep.trials import watchdog
+from fedray.sweep.trials.trainable import TrialCell
+from fedray.sweep.trials.watchdog import Watchdog
 from tests.cluster.test_object_states import problem
 from tests.sweep.running import SWEEP, runs, undisturbed
 
@@ -34,7 +33,7 @@ def test_a_killed_and_a_stopped_trial_change_nothing(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
-    monkeypatch.setattr(watch, "SILENT", 8.0)
+    monkeypatch.setattr(watchdog, "SILENT", 8.0)
     dies, hangs = tmp_path / "dies", tmp_path / "hangs"
     training = SWEEP["base"]["training"] | {"lr_decay": 0.9}
 
@@ -47,7 +46,7 @@ def test_a_killed_and_a_stopped_trial_change_nothing(
     )
     dies.touch()
     hangs.touch()
-    assert execute(planning.plan(Sweep.model_validate(disturbed))).counts == {"finished": 2}
+    assert execute(planning.make_plan(Sweep.model_validate(disturbed))).counts == {"finished": 2}
     assert not dies.exists(), "nothing was killed"
     assert not hangs.exists(), "nothing was stopped"
     stopped = int((tmp_path / "hangs.pid").read_text())
@@ -65,17 +64,17 @@ def test_states_stay_in_the_object_store_and_the_numbers_are_the_same(local_ray:
     simulation = Simulation(built, backend)
     for _ in range(5):
         simulation.step()
-    kept = simulation.state().clients
+    kept = simulation.state.clients
     assert kept
     assert all(isinstance(state, ObjectState) for state in kept.values())
-    assert simulation.result().summary()["state_sha256"] == run(built, InlineBackend()).summary()["state_sha256"]
+    assert simulation.make_result().summary()["state_sha256"] == run(built, InlineBackend()).summary()["state_sha256"]
     assert all(isinstance(state, ObjectState) and state.sha256 for state in kept.values())
 
 
 def test_what_a_trial_asks_for() -> None:
     """One actor is the trial; several are its own processes, and it asks for nothing itself."""
-    run = SWEEP["base"] | {"algorithm": "fedavg", "runtime": {"cpus_per_actor": 2, "gpus_per_actor": 0.5}}
-    one, three = (resources(TrialCell("", n, json.dumps({"run": run}))) for n in (1, 3))
+    asked = get_bundle(Runtime(cpus_per_actor=2, gpus_per_actor=0.5))
+    one, three = (TrialCell("", b"", "", Path(), n, asked, report_each=False).resources for n in (1, 3))
     assert (one.head_bundle_is_empty, one.bundles) == (False, [{"CPU": 2, "GPU": 0.5}])
     assert (three.head_bundle_is_empty, three.bundles) == (True, [{"CPU": 2, "GPU": 0.5}] * 3)
 
@@ -96,7 +95,7 @@ def test_a_single_run_starts_ray_only_where_it_needs_it(
     def prepared(*_: object) -> None:
         raise RuntimeError("Ray is started")
 
-    monkeypatch.setattr("fedray.cluster.prepare.prepared", prepared)
+    monkeypatch.setattr("fedray.cluster.prepare.prepare_ray", prepared)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     if address is None:
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -114,17 +113,17 @@ def test_a_trial_speaks_only_before_a_call_that_may_outlast_its_silence(monkeypa
     """SILENT is 240 s. A call of 120 s fits in it; the first of its kind, 3600 s, does not: the driver waits 3720 s."""
     now, told = [0.0], list[float]()
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    silence, timeouts = Silence(told.append), CallTimeouts()
-    silence.reported()
-    silence.ask(timeouts.limit("train", 1, 0))
+    heartbeat, timeouts = Heartbeat(told.append), CallTimeouts()
+    heartbeat.note_report()
+    heartbeat.announce(timeouts.get_limit("train", 1, 0))
     assert told == [FIRST + FLOOR]
-    timeouts.measured("train", 1, 0.1)
-    silence.reported()
+    timeouts.note("train", 1, 0.1)
+    heartbeat.note_report()
     for now[0] in (1.0, SILENT - FLOOR):
-        silence.ask(timeouts.limit("train", 1, 0))
+        heartbeat.announce(timeouts.get_limit("train", 1, 0))
     assert told == [FIRST + FLOOR]
     now[0] = SILENT - FLOOR + 1
-    silence.ask(timeouts.limit("train", 1, 0))
+    heartbeat.announce(timeouts.get_limit("train", 1, 0))
     assert told == [FIRST + FLOOR, 2 * FLOOR]
 
 
@@ -139,10 +138,10 @@ class Watched:
             run_metadata=SimpleNamespace(num_failures=2),
         )
         monkeypatch.setattr("time.monotonic", lambda: self.now)
-        monkeypatch.setattr(watch, "_told", lambda trial: self.told)
-        monkeypatch.setattr(watch, "_internal_kv_del", lambda *_, **__: None)
+        monkeypatch.setattr(watchdog, "read_heartbeat", lambda trial: self.told)
+        monkeypatch.setattr(watchdog, "delete_heartbeat", lambda trial: None)
         monkeypatch.setattr(ray, "kill", self._kill)
-        self.watch = Watch(lambda text: None)
+        self.watch = Watchdog(lambda text: None)
 
     def _kill(self, actor: object) -> None:
         self.killed += 1
@@ -174,7 +173,7 @@ def test_a_slow_trial_says_so_and_is_not_killed(monkeypatch: pytest.MonkeyPatch)
     watched = Watched(monkeypatch)
     watched.watch.on_trial_start(0, [], watched.trial)
     watched.reports(1)
-    watched.told = b"17.0 5000.0"  # type: ignore[assignment]
+    watched.told = "17.0 5000.0"  # type: ignore[assignment]
     watched.passes(SILENT + 4000)
     assert not watched.killed
     watched.passes(1010)

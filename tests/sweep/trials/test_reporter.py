@@ -14,26 +14,22 @@ from ray.exceptions import RayActorError
 
 from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
-from fedray.engine.loop import rounds
+from fedray.engine.loop import make_rounds
 from fedray.engine.simulation import Simulation
-from fedray.sweep.cells import Cell, Problems, cells
-from fedray.sweep.grid import Sweep
-from fedray.sweep.storage import directory
+from fedray.runs.ending import Ending
+from fedray.runs.status import Status
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.cells import Cell, CellMaker
+from fedray.sweep.plan.storage import get_cell_dir
 from fedray.sweep.trials.progress import Progress
 from fedray.sweep.trials.reporter import TuneReporter
 from fedray.sweep.trials.session import Session
-from fedray.sweep.trials.trial_cell import TrialCell
-from fedray.sweep.writer import Writer
+from fedray.sweep.trials.writer import Writer
+from tests import small
 
-BASE = {
-    "data": "digits",
-    "partition": "iid",
-    "model": {"name": "mlp", "hidden": [4]},
-    "algorithm": "fedavg",
-    "clients": {"total": 5, "per_round": 2},
-    "training": {"rounds": 2},
-}
+BASE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})
 ROW = {"round": 1, "test_accuracy": 50.0, "train_loss": 1.0}
+FINISHED = {"rows": [ROW], "done": True, "ending": Ending(Status.FINISHED), "summary": {}}
 
 
 class Told:
@@ -59,9 +55,9 @@ class Told:
     def log_rows(self, run: Any, rows: Any) -> None:
         self.note(f"rows {len(rows)}")
 
-    def close_cell(self, run: Any, status: str, summary: Any, message: str, written: Any, rows: Any) -> None:
+    def close_cell(self, run: Any, ending: Ending, summary: Any, written: Any, rows: Any) -> None:
         run.history += rows
-        self.note(f"close {status} with {len(rows)} rows")
+        self.note(f"close {ending.status} with {len(rows)} rows")
         written()
 
     def flush(self) -> None:
@@ -74,13 +70,13 @@ class Told:
 
 def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple[TuneReporter, list[Any], list[Cell]]:
     """A reporter, and a trial per cell of a sweep."""
-    sweep, problems = (
-        Sweep.model_validate({"name": "small", "base": BASE, "grid": grid or {"seed": [0, 1]}}),
-        Problems(),
-    )
-    listed = list(cells(sweep, problems).values())
+    sweep = Sweep.model_validate({"name": "small", "base": BASE, "grid": grid or {"seed": [0, 1]}})
+    maker = CellMaker(sweep)
+    listed = list(maker.make_all().values())
     session: Any = SimpleNamespace(
-        plan=SimpleNamespace(sweep=sweep, problems=problems, cells={cell.hash: cell for cell in listed}, known={}),
+        plan=SimpleNamespace(
+            sweep=sweep, problems=maker.problems, cells={cell.hash: cell for cell in listed}, known={}
+        ),
         tracker=told,
         writer=Writer(),
         open=lambda: told.opened.append(bool(told.calls)),
@@ -90,15 +86,15 @@ def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple
         closed=lambda *_: None,
     )
     reporter = TuneReporter(session, Progress(len(listed)))
-    return reporter, [trial(sweep, cell) for cell in listed], listed
+    return reporter, [trial(cell) for cell in listed], listed
 
 
-def trial(sweep: Sweep, cell: Cell) -> Any:
+def trial(cell: Cell) -> Any:
     """What the reporter looks at of one of Tune's trials; its error, if it has one, is an actor's."""
     metadata = SimpleNamespace(last_result={}, metric_analysis={}, metric_n_steps={})
     error = RayActorError()
     return SimpleNamespace(
-        config={"cell": TrialCell.of(sweep, cell, 1)},
+        config={"cell": SimpleNamespace(hash=cell.hash)},
         run_metadata=metadata,
         get_error=lambda: error,
         get_pickled_error=lambda: error,
@@ -132,8 +128,8 @@ def test_tune_does_not_wait_and_the_order_is_kept() -> None:
     began = time.monotonic()
     sink.on_trial_start(0, [], first)
     sink.on_trial_start(0, [], second)
-    sink.on_trial_result(1, [], first, {"rows": [ROW], "done": True, "status": "finished"})
-    sink.on_trial_result(1, [], second, {"rows": [ROW], "done": False, "status": "running"})
+    sink.on_trial_result(1, [], first, FINISHED)
+    sink.on_trial_result(1, [], second, {"rows": [ROW], "done": False})
     sink.on_step_end(1, [])
     assert time.monotonic() - began < 5, "the store is still busy with the first cell"
     assert told.calls == []
@@ -161,11 +157,11 @@ def test_a_trial_whose_process_never_came_up_fails_alone(tmp_path: Path, monkeyp
     sink, (first, second), listed = made(told, released.append)
     sink.on_trial_start(0, [], second)
     sink.on_trial_error(1, [], first)
-    sink.on_trial_result(1, [], second, {"rows": [ROW], "done": True, "status": "finished"})
+    sink.on_trial_result(1, [], second, FINISHED)
     sink.close_rest()
     assert told.calls == ["open with its split"] * 2 + ["close failed with 0 rows", "close finished with 1 rows"]
     assert sink.progress.outcomes == {listed[0].hash: "failed", listed[1].hash: "finished"}
-    assert (directory(listed[0]) / "traceback.txt").exists()
+    assert (get_cell_dir(listed[0].hash) / "traceback.txt").exists()
 
 
 def test_a_traceback_that_cannot_be_written_ends_no_sweep(
@@ -178,7 +174,7 @@ def test_a_traceback_that_cannot_be_written_ends_no_sweep(
     sink, (first, second), listed = made(told, lambda _: None)
     sink.on_trial_error(1, [], first)
     sink.on_trial_start(0, [], second)
-    sink.on_trial_result(1, [], second, {"rows": [ROW], "done": True, "status": "finished"})
+    sink.on_trial_result(1, [], second, FINISHED)
     sink.close_rest()
     assert sink.progress.outcomes == {listed[0].hash: "failed", listed[1].hash: "finished"}
     assert "(traceback: in MLflow; " in capsys.readouterr().out
@@ -197,11 +193,11 @@ def test_what_the_store_refuses_is_raised_in_tunes_loop() -> None:
 def test_runs_with_the_same_partition_share_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
 
-    def picture(problem: Any) -> bytes:
+    def draw_picture(problem: Any) -> bytes:
         drawn.append(problem.config.seed)
         return b"\x89PNG"
 
-    monkeypatch.setattr("fedray.engine.problem.Problem.picture", picture)
+    monkeypatch.setattr("fedray.engine.problem.Problem.draw_picture", draw_picture)
     told = Told()
     told.gate.set()
     sink, trials, _ = made(told, lambda cell: None, **{"seed": [0, 1], "training.lr": [0.1, 0.2]})
@@ -214,13 +210,13 @@ def test_runs_with_the_same_partition_share_its_files(monkeypatch: pytest.Monkey
 
 def test_nothing_is_kept_of_cells_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """20 partitions: of their files 8 stay. Rows and the last accuracy of a cell go when it has its outcome."""
-    monkeypatch.setattr("fedray.engine.problem.Problem.picture", lambda problem: b"\x89PNG" + bytes(1000))
+    monkeypatch.setattr("fedray.engine.problem.Problem.draw_picture", lambda problem: b"\x89PNG" + bytes(1000))
     told = Told()
     told.gate.set()
     reporter, trials, listed = made(told, lambda cell: None, seed=list(range(20)))
     for trial in trials:
         reporter.on_trial_start(0, [], trial)
-        reporter.on_trial_result(1, [], trial, {"rows": [ROW], "done": True, "status": "finished"})
+        reporter.on_trial_result(1, [], trial, FINISHED)
     reporter.close_rest()
     assert told.calls.count("open with its split") == 20
     assert len(reporter._splits) == 8
@@ -229,24 +225,22 @@ def test_nothing_is_kept_of_cells_that_have_ended(monkeypatch: pytest.MonkeyPatc
     assert len(listed) == 20
 
 
-@pytest.mark.parametrize(("accuracy", "status"), [(50.0, "stopped"), (49.9, "pruned")])
-def test_what_the_file_stops_is_not_what_a_scheduler_prunes(accuracy: float, status: str) -> None:
+@pytest.mark.parametrize(("accuracy", "status"), [(50.0, Status.STOPPED), (49.9, Status.PRUNED)])
+def test_what_the_file_stops_is_not_what_a_scheduler_prunes(accuracy: float, status: Status) -> None:
     """`stop: {test_accuracy: 50}`: Tune ends both, the first at its goal, the second because it lags behind others."""
     told = Told()
     told.gate.set()
     sink, (trial, _), _ = made(told, lambda cell: None)
     sink.session.plan.sweep = sink.session.plan.sweep.model_copy(update={"stop": {"test_accuracy": 50.0}})
     sink.on_trial_start(0, [], trial)
-    sink.on_trial_result(
-        1, [], trial, {"rows": [ROW | {"test_accuracy": accuracy}], "done": False, "status": "running"}
-    )
+    sink.on_trial_result(1, [], trial, {"rows": [ROW | {"test_accuracy": accuracy}], "done": False})
     sink.on_trial_complete(2, [], trial)
     sink.close_rest()
     assert f"close {status} with 0 rows" in told.calls
 
 
-@pytest.mark.parametrize("status", ["finished", "diverged", "stopped", "pruned"])
-def test_a_search_that_learns_is_told_of_every_outcome(status: str) -> None:
+@pytest.mark.parametrize("status", [status for status in Status if status.has_outcome])
+def test_a_search_that_learns_is_told_of_every_outcome(status: Status) -> None:
     """A value for the finished cell alone; the others count as tried, or the search would wait for them for ever."""
     sweep: Any = SimpleNamespace(learns=True, select="last10_test_accuracy")
     nothing: Any = None
@@ -263,9 +257,7 @@ class Storing(Told):
         self.arrives = arrives
         self.gate.set()
 
-    def close_cell(
-        self, run: Any, status: str, summary: Any, message: str, written: Callable[[], None], rows: Any
-    ) -> None:
+    def close_cell(self, run: Any, ending: Ending, summary: Any, written: Callable[[], None], rows: Any) -> None:
         if self.arrives:
             written()
 
@@ -273,19 +265,19 @@ class Storing(Told):
 @pytest.mark.parametrize(
     ("algorithm", "keep", "status", "arrives", "left"),
     [
-        ("scaffold", None, "finished", True, False),
-        ("scaffold", None, "finished", False, True),
-        ("scaffold", None, "failed", True, True),
-        ("scaffold", True, "finished", True, True),
-        ("fedrep", None, "finished", True, True),
-        ("fedrep", False, "finished", True, False),
-        ("local-only", None, "finished", True, True),
+        ("scaffold", None, Status.FINISHED, True, False),
+        ("scaffold", None, Status.FINISHED, False, True),
+        ("scaffold", None, Status.FAILED, True, True),
+        ("scaffold", True, Status.FINISHED, True, True),
+        ("fedrep", None, Status.FINISHED, True, True),
+        ("fedrep", False, Status.FINISHED, True, False),
+        ("local-only", None, Status.FINISHED, True, True),
     ],
 )
 def test_a_finished_cell_drops_its_clients_states(
     algorithm: str,
     keep: bool | None,
-    status: str,
+    status: Status,
     arrives: bool,
     left: bool,
     tmp_path: Path,
@@ -300,15 +292,15 @@ def test_a_finished_cell_drops_its_clients_states(
     sink, (trial, *_), (cell, *_) = made(
         Storing(arrives), released.append, algorithm=[algorithm], **{"runtime.keep_states": [keep]}
     )
-    simulation = Simulation(sink.session.plan.problems.problem(cell), InlineBackend())
-    store = Checkpoints(directory(cell))
-    for state in rounds(simulation, store):
+    simulation = Simulation(sink.session.plan.problems.get_problem(cell), InlineBackend())
+    store = Checkpoints(get_cell_dir(cell.hash))
+    for state in make_rounds(simulation, store):
         last = state
     sink.on_trial_start(0, [], trial)
-    sink.on_trial_result(1, [], trial, {"rows": [ROW], "done": True, "status": status})
+    sink.on_trial_result(1, [], trial, {"rows": [ROW], "done": True, "ending": Ending(status), "summary": {}})
     sink.close_rest()
-    assert bool(list(directory(cell).glob("client-*"))) == left
+    assert bool(list(get_cell_dir(cell.hash).glob("client-*"))) == left
     assert released == ([cell.hash] if arrives else [])
-    found = Checkpoints(directory(cell)).load()
+    found = Checkpoints(get_cell_dir(cell.hash)).load()
     assert found is not None
     assert found.sha256() == last.sha256()

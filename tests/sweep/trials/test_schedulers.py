@@ -1,4 +1,4 @@
-"""Whom a scheduler compares. On a real Ray: tests/sweep/test_schedulers.py."""
+"""Whom a scheduler compares. On a real Ray: tests/sweep/driver/test_schedulers.py."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,17 +7,17 @@ from unittest.mock import Mock
 import pytest
 
 from fedray.config import RunConfig
-from fedray.sweep.grid import Sweep
-from fedray.sweep.trials.schedulers import rivals, scheduler
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.trials.schedulers import get_group, make_scheduler
+from tests import small
 
-BASE: dict[str, Any] = {
-    "data": {"name": "digits", "validation": {"fraction": 0.2}},
-    "partition": "iid",
-    "clients": {"total": 20},
-    "model": "mlp",
-    "algorithm": "fedavg",
-    "training": {"rounds": 8, "local_epochs": 1},
-}
+BASE = small.sections(
+    clients={"total": 20},
+    model="mlp",
+    data={"name": "digits", "validation": {"fraction": 0.2}},
+    training={"rounds": 8, "local_epochs": 1},
+    runtime={},
+)
 
 
 def run(**other: Any) -> RunConfig:
@@ -38,7 +38,7 @@ def test_a_hard_setting_loses_nothing_to_an_easy_one(name: str, first: int) -> N
         for setting in ("iid", "natural")
         for draw in range(5)
     }
-    asked_for = scheduler(Sweep.parse(file | {"scheduler": asked}), 8, runs.__getitem__)
+    asked_for = make_scheduler(Sweep.parse(file | {"scheduler": asked}), 8, runs.__getitem__)
     ended = []
     for accuracy, cell in zip([54, 53, 52, 51, 50, 14, 13, 12, 11, 10], runs, strict=True):
         trial = Mock(trial_id=cell, config={"cell": SimpleNamespace(hash=cell)})
@@ -53,20 +53,22 @@ def test_a_hard_setting_loses_nothing_to_an_easy_one(name: str, first: int) -> N
 def test_draws_of_a_search_are_rivals_if_all_else_is_alike() -> None:
     searched = {"training.lr", "algorithm.mu"}
     prox = {"algorithm": {"name": "fedprox", "mu": 0.1}}
-    one = rivals(run(**prox), searched)
-    assert rivals(run(algorithm={"name": "fedprox", "mu": 1}, training=BASE["training"] | {"lr": 1}), searched) == one
+    one = get_group(run(**prox), searched)
+    other = run(algorithm={"name": "fedprox", "mu": 1}, training=BASE["training"] | {"lr": 1})
+    assert get_group(other, searched) == one
     for other in (
         {"algorithm": "fedavg"},
         prox | {"partition": {"name": "dirichlet", "alpha": 1}},
         prox | {"seed": 1},
         prox | {"training": BASE["training"] | {"local_epochs": 2}},
     ):
-        assert rivals(run(**other), searched) != one
+        assert get_group(run(**other), searched) != one
 
 
 def test_a_grid_searches_the_methods_options_and_training() -> None:
-    one = rivals(run(algorithm={"name": "fedprox", "mu": 0.1}), set())
-    assert rivals(run(algorithm={"name": "fedprox", "mu": 1}, training={"rounds": 8, "local_epochs": 5}), set()) == one
-    assert rivals(run(algorithm="fedavg"), set()) != one
-    assert rivals(run(algorithm={"name": "fedprox", "mu": 0.1}, seed=1), set()) != one
-    assert rivals(run(algorithm={"name": "fedprox", "mu": 0.1}, clients={"total": 30}), set()) != one
+    one = get_group(run(algorithm={"name": "fedprox", "mu": 0.1}), set())
+    other = run(algorithm={"name": "fedprox", "mu": 1}, training={"rounds": 8, "local_epochs": 5})
+    assert get_group(other, set()) == one
+    assert get_group(run(algorithm="fedavg"), set()) != one
+    assert get_group(run(algorithm={"name": "fedprox", "mu": 0.1}, seed=1), set()) != one
+    assert get_group(run(algorithm={"name": "fedprox", "mu": 0.1}, clients={"total": 30}), set()) != one

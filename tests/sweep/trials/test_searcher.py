@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 from ray.tune.search import Searcher, SearchGenerator
 
-from fedray.sweep.cells import Problems, cells
-from fedray.sweep.grid import Sweep
+from fedray.algorithms.fedsam import FedSAM
+from fedray.config import RunConfig
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.cells import CellMaker
 from fedray.sweep.trials.searcher import NextCells
-from fedray.sweep.trials.trial_cell import TrialCell
-from tests.sweep.test_cells import sweep
+from tests.sweep.plan.test_cells import BASE, sweep
 
 
 def searcher(grid: Sweep) -> tuple[NextCells, list[str]]:
-    planned = cells(grid, Problems())
-    session: Any = SimpleNamespace(plan=SimpleNamespace(sweep=grid), values={}, statuses={}, tried=set(planned))
+    maker = CellMaker(grid)
+    planned = maker.make_all()
+    plan = SimpleNamespace(sweep=grid, maker=maker)
+    session: Any = SimpleNamespace(plan=plan, values={}, statuses={}, tried=set(planned))
     nothing: Any = None
     shares: Any = SimpleNamespace(give=lambda cell, left: 1)
     return NextCells(session, list(planned.values()), nothing, shares), list(planned)
@@ -27,8 +30,8 @@ def searcher(grid: Sweep) -> tuple[NextCells, list[str]]:
 def test_a_grid_is_handed_out_cell_by_cell_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """40 cells; what a trial is told is made when Tune asks for it, and after the last cell Tune need not ask again."""
     made = []
-    of = TrialCell.of
-    monkeypatch.setattr(TrialCell, "of", lambda *arguments: made.append(arguments) or of(*arguments))
+    pack = RunConfig.pack
+    monkeypatch.setattr(RunConfig, "pack", lambda run: made.append(run) or pack(run))
     asked, hashes = searcher(sweep(2))
     found = [asked.suggest(str(k))["cell"].hash for k in range(3)]
     assert found == hashes[:3]
@@ -45,9 +48,32 @@ def test_tune_copies_no_configuration() -> None:
     cell = suggestion["cell"]
     assert copy.deepcopy(suggestion)["cell"] is cell
     assert str(cell) == hashes[0]
-    assert pickle.loads(pickle.dumps(cell)).told == cell.told  # noqa: S301 (what was just made)
-    assert cell.told["run"]["algorithm"]["name"] == "fedavg"
-    assert cell.told["report_each"] is False
+    assert pickle.loads(pickle.dumps(cell)) == cell  # noqa: S301 (what was just made)
+    assert RunConfig.unpack(cell.run).algorithm.name == "fedavg"
+    assert cell.report_each is False
+
+
+def test_a_trials_config_has_the_axes_by_name() -> None:
+    """A section that is chosen by name stands for its name, and its options have keys of their own. The second
+    case leaves ρ to its default.
+    """
+    cases: list[dict[str, Any]] = [
+        {"algorithm": "fedavg"},
+        {"algorithm": {"name": "fedsam"}},
+        {"algorithm": {"name": "fedsam", "rho": 0.1}},
+    ]
+    alphas = {"partition": [{"name": "dirichlet", "alpha": alpha} for alpha in (0.1, 0.5)], "seed": [0]}
+    asked, _ = searcher(Sweep.model_validate({"name": "x", "base": BASE, "cases": cases, "grid": alphas}))
+    configs = [asked.suggest(str(k)) for k in range(6)]
+    assert [{key: config[key] for key in config if key != "cell"} for config in configs] == [
+        {"algorithm": name, **rho, "partition": "dirichlet", "partition.alpha": alpha, "seed": 0}
+        for name, rho in (
+            ("fedavg", {}),
+            ("fedsam", {"algorithm.rho": FedSAM().rho}),
+            ("fedsam", {"algorithm.rho": 0.1}),
+        )
+        for alpha in (0.1, 0.5)
+    ]
 
 
 def test_what_tune_holds_of_a_cell_is_small() -> None:

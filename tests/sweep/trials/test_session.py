@@ -11,11 +11,12 @@ from fedray.cluster.gpu_sharing import Packing
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.device import Peak
-from fedray.sweep import plan as planning
-from fedray.sweep import run
-from fedray.sweep.cells import Cell
-from fedray.sweep.grid import Sweep
-from fedray.sweep.storage import Claims
+from fedray.runs.status import Status
+from fedray.sweep.driver import run
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan import plan as planning
+from fedray.sweep.plan.cells import Cell
+from fedray.sweep.plan.storage import CellLocks
 from fedray.sweep.trials import tune
 from fedray.sweep.trials.session import Session
 
@@ -30,7 +31,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Se
     """Makes the session of a search in generations of two draws, without Ray: a node has 8 CPUs and a GPU."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr("fedray.cluster.prepare.cluster_nodes", lambda: [{"CPU": 8.0, "GPU": 1.0}])
+    monkeypatch.setattr("fedray.cluster.prepare.list_nodes", lambda: [{"CPU": 8.0, "GPU": 1.0}])
 
     def made(search: dict[str, Any], runtime: dict[str, Any], model: dict[str, Any]) -> Session:
         document = {
@@ -49,7 +50,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Se
             "searcher": {"name": "optuna", "generation": 2},
         }
         nothing: Any = None
-        return Session(planning.plan(Sweep.model_validate(document)), Claims(tmp_path / "claims"), nothing)
+        return Session(planning.make_plan(Sweep.model_validate(document)), CellLocks(tmp_path / "claims"), nothing)
 
     return made
 
@@ -64,14 +65,14 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(width)
         return Peak(width * GIB, 20 * GIB)
 
-    monkeypatch.setattr(Packing, "_measured", peak)
+    monkeypatch.setattr(Packing, "_measure_alone", peak)
     return seen
 
 
 def end(session: Session, cells: Sequence[Cell]) -> None:
     """All of them finish, the later the better."""
     for cell in cells:
-        session.statuses[cell.hash] = "finished"
+        session.statuses[cell.hash] = Status.FINISHED
         session.values[cell.hash] = float(len(session.values))
 
 
@@ -122,7 +123,7 @@ def test_what_has_to_be_measured_waits_until_tune_has_ended(
         return cells
 
     monkeypatch.setattr(searching, "learn_and_take", learn_and_take)
-    run._run(searching, searching.take(), None)
+    run._run_until_done(searching, searching.take(), None)
     cells = list(itertools.chain(*ran))
     fractions = {4: 0.25, 5: 0.3333, 6: 0.3333, 7: 0.5}  # 18 // 4, 5, 6 and 7 clients of a GPU
     for cell in cells:
@@ -141,7 +142,7 @@ def test_a_draw_that_can_never_be_placed_is_one_line(
     cells = searching.take()
     assert 7 not in measured
     with pytest.raises(UserError, match=r"^runtime\.actors: 3 actors of 1 CPU and 0.5 GPU each are asked for, 2 fit"):
-        run._run(searching, cells, None)
+        run._run_until_done(searching, cells, None)
 
 
 def test_a_drawn_size_of_images_is_a_data_set_for_the_next_tune(
@@ -152,7 +153,7 @@ def test_a_drawn_size_of_images_is_a_data_set_for_the_next_tune(
     monkeypatch.setattr(tune, "DataRef", lambda data: put.append(data.x_train.shape[-1]))
     sizes = {"model.resize": {"choice": [4, 8, 12, 16]}}
     searching = session(sizes, {}, {"name": "sl_vit", "dim": 4, "depth": 1, "heads": 1})
-    run._run(searching, searching.take(), None)
+    run._run_until_done(searching, searching.take(), None)
     assert [cell.hash for cell in itertools.chain(*ran)] == list(searching.plan.cells)
     assert len(ran) > 1
     assert len(put) == len(set(put)) == len(searching.plan.problems.data) > 2

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import ray
 from ray.tune.execution.class_cache import _ActorClassCache
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler
 
-from fedray.sweep import plan as planning
-from fedray.sweep.grid import Sweep
-from fedray.sweep.run import drive
+from fedray.sweep.driver.run import drive
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan import plan as planning
 from fedray.sweep.trials import tune
-from tests.cluster.test_object_states import local_ray as local_ray
 from tests.sweep.running import SWEEP
 
 
@@ -32,6 +33,28 @@ def test_a_trial_takes_a_process_that_waits_for_work(local_ray: None) -> None:
     ray.kill(trial)
 
 
+def test_tune_sees_the_axes_of_what_it_schedules(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its schedulers, its own reporters and its result grid find each axis under its name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
+    scheduled, grids, fit = list[Trial](), list[ray.tune.ResultGrid](), ray.tune.Tuner.fit
+    monkeypatch.setattr(FIFOScheduler, "on_trial_add", lambda self, controller, trial: scheduled.append(trial))
+    monkeypatch.setattr(ray.tune.Tuner, "fit", lambda tuner: grids.append(fit(tuner)) or grids[-1])
+    axes = {"algorithm": ["fedavg", {"name": "fedsam", "rho": 0.2}], "partition.alpha": [0.1, 0.5]}
+    assert drive(planning.make_plan(Sweep.model_validate(SWEEP | {"grid": axes}))) == 0
+    expected = [("fedavg", None, 0.1), ("fedavg", None, 0.5), ("fedsam", 0.2, 0.1), ("fedsam", 0.2, 0.5)]
+    names = ("algorithm", "algorithm.rho", "partition.alpha")
+    for configs in (
+        [trial.config for trial in scheduled],
+        [trial.evaluated_params for trial in scheduled],  # what a reporter prints
+        [result.config or {} for result in grids[0]],
+    ):
+        assert sorted((tuple(config.get(name) for name in names) for config in configs), key=str) == expected
+
+
 def _uptime() -> float:
     return float(Path("/proc/uptime").read_text().split()[0])
 
@@ -45,8 +68,8 @@ def test_told_to_stop_before_the_first_trial(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
-    monkeypatch.setattr(tune, "_tune", lambda *_: None)
-    plan = planning.plan(Sweep.model_validate(SWEEP), only=["1"])
+    monkeypatch.setattr(tune, "_run_tune", lambda *_: None)
+    plan = planning.make_plan(Sweep.model_validate(SWEEP), only=["1"])
     assert drive(plan) == 130
     told = capsys.readouterr()
     assert "small: 4 missing" in told.out

@@ -1,0 +1,46 @@
+"""A local step in one process: FedTOGA's against FedAvg's, and FedAvg's with and without the in-place guard.
+
+python -m benchmarks.step            # LeNet (w2), about 6 minutes; --workload w1 takes 3
+"""
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+from unittest import mock
+
+import typer
+
+from benchmarks import pairs as p
+from benchmarks.systems.ours import problem
+from benchmarks.workloads import WORKLOADS
+from fedray.engine.backend import InlineBackend
+from fedray.engine.simulation import Simulation
+
+CLIENTS = {"w0": 100, "w1": 10, "w2": 2}
+"""Clients a round: a few seconds of work."""
+
+
+def main(workload: str = "w2", pairs: Annotated[int, typer.Option(min=1)] = 20, out: Path | None = None) -> None:
+    """Print the ratio of rounds of the same clients."""
+    work = replace(WORKLOADS[workload], cohort=CLIENTS[workload])
+    with p.report(f"step {workload}", out) as told:
+        toga, average = (Simulation(problem(work, name, actors=0), InlineBackend()) for name in ("fedtoga", "fedavg"))
+        told.add("step of fedtoga / fedavg", p.paired(toga.step, average.step, pairs), "<= 2.1")
+
+        def unguarded() -> None:
+            with contextlib.ExitStack() as stack:
+                for module in ("local_training", "simulation"):
+                    stack.enter_context(mock.patch(f"fedray.engine.{module}.unchanged", _nothing))
+                stack.enter_context(mock.patch("fedray.engine.local_training.refuse_changed"))
+                average.step()
+
+        told.add("step with the in-place guard / without", p.paired(average.step, unguarded, pairs), "<= 1.01")
+
+
+def _nothing(*_: object) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,106 @@
+"""docs/api.md, made from the docstrings: `python -m docs.generate.api > docs/api.md`."""
+
+from collections.abc import Iterator
+
+import griffe
+
+import fedray
+from fedray.algorithms import base
+
+INTRODUCTION = """# API reference
+
+*Made by `python -m docs.generate.api > docs/api.md`; change the docstrings, not this page.*
+
+`import fedray` gives the names of the first part. The second part is what a method of your own imports from
+`fedray.algorithms.base`; [CONTRIBUTING.md](../CONTRIBUTING.md) walks through one.
+"""
+HIDDEN = ("model_config", "model_post_init", "identity_entries")
+"""Public names of a class that are pydantic's or serve the command line."""
+
+
+def write_page() -> str:
+    """Return the whole page in Markdown."""
+    package = griffe.load("fedray", docstring_parser="google", resolve_aliases=True)
+    lines = [INTRODUCTION, "## `fedray`", ""]
+    for name in fedray.__all__:
+        if not name.startswith("__"):
+            lines += _describe(name, package[_home(name)])
+    lines += ["## `fedray.algorithms.base`", ""]
+    for name in base.__all__:
+        if name not in fedray.__all__:
+            lines += _describe(name, package[f"algorithms.base.{name}"])
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _home(name: str) -> str:
+    return f"{fedray._HOMES[name]}.{name}".removeprefix("fedray.")
+
+
+def _describe(name: str, thing: griffe.Object | griffe.Alias) -> Iterator[str]:
+    """Yield the lines of a name: heading, signature, docstring, and of a class its members."""
+    target = thing.final_target if isinstance(thing, griffe.Alias) else thing
+    yield from (f"### `{name}`", "")
+    if isinstance(target, griffe.Function):
+        yield from ("```python", _signature(name, target), "```", "")
+    elif isinstance(target, griffe.Attribute):
+        yield from ("```python", f"{name} = {target.value}".replace("'", '"'), "```", "")
+    yield from _document(target)
+    if isinstance(target, griffe.Class):
+        yield from _members(target)
+
+
+def _members(kind: griffe.Class) -> Iterator[str]:
+    for name, member in kind.members.items():
+        if name.startswith("_") or name in HIDDEN or member.is_alias or not member.docstring:
+            continue
+        if isinstance(member, griffe.Function) and "property" not in member.labels:
+            yield from (f"#### `{kind.name}.{name}`", "", "```python", _signature(name, member), "```", "")
+        else:
+            annotation = f": {member.annotation}" if isinstance(member, griffe.Attribute) else ""
+            yield from (f"#### `{kind.name}.{name}{annotation}`", "")
+        yield from _document(member)
+
+
+def _signature(name: str, function: griffe.Function) -> str:
+    """Return the signature as it would be written, on a line for each parameter if it is long."""
+    parts, star = [], False
+    for parameter in function.parameters:
+        if parameter.name in ("self", "cls"):
+            continue
+        if parameter.kind is griffe.ParameterKind.keyword_only and not star:
+            parts, star = [*parts, "*"], True
+        text = parameter.name + (f": {parameter.annotation}" if parameter.annotation is not None else "")
+        parts.append(text + (f" = {parameter.default}" if parameter.default is not None else ""))
+    returns = f" -> {function.returns}" if function.returns is not None else ""
+    line = f"{name}({', '.join(parts)}){returns}"
+    return line if len(line) <= 100 else f"{name}(\n    " + ",\n    ".join(parts) + f",\n){returns}"
+
+
+def _document(thing: griffe.Object) -> Iterator[str]:
+    if thing.docstring is None:
+        return
+    for section in thing.docstring.parse("google", warnings=False):
+        match section.kind:
+            case griffe.DocstringSectionKind.text:
+                yield from (section.value, "")
+            case griffe.DocstringSectionKind.examples:
+                yield "```pycon"
+                yield from (text for _, text in section.value)
+                yield from ("```", "")
+            case griffe.DocstringSectionKind.parameters | griffe.DocstringSectionKind.attributes:
+                yield from (f"- `{item.name}`: {_flow(item.description)}" for item in section.value)
+                yield ""
+            case griffe.DocstringSectionKind.raises:
+                yield from (f"- Raises `{item.annotation}`: {_flow(item.description)}" for item in section.value)
+                yield ""
+            case griffe.DocstringSectionKind.returns | griffe.DocstringSectionKind.yields:
+                yield from (f"- Returns {_flow(item.description)}" for item in section.value)
+                yield ""
+
+
+def _flow(text: str) -> str:
+    return " ".join(text.split())
+
+
+if __name__ == "__main__":
+    print(write_page(), end="")

@@ -1,0 +1,1 @@
+"""Tables, figures, comparisons and reports, made from MLflow."""

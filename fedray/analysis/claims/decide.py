@@ -1,0 +1,132 @@
+"""Whether results bear a claim out.
+
+A comparison is a method and a rival in a column; its gaps are paired by seed and turned so that more is better. Every
+comparison has a region of gaps that bear the claim out. The claim holds where all 95 % intervals lie inside their
+regions: all of them have to, so no correction is needed. It does not hold where an interval lies outside; there one is
+enough, so those intervals are corrected for the number of comparisons (Bonferroni). Otherwise it is not told apart.
+
+A claim on most columns holds where more than half of them do, each at a level corrected for the number of columns. It
+does not hold where that can no longer be: at least half of them do not.
+
+Seeds whose runs diverged or were ended have no gap and never will, nor have those with which neither side reached the
+target. What is left would say how the methods compare where both go well, so it decides nothing: the claim has no
+number. A side that alone never reaches the target is the slower one (`fedray.analysis.claims.pairs`).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from fedray.analysis.claims.pairs import CONFIDENCE, Pair, compared
+from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.data.metrics import held_out, title
+from fedray.analysis.tables.published import tables
+from fedray.sweep.file.claims import Claim
+
+HOLDS, REFUTED, OPEN, NOT_RUN, LOST = "holds", "does not hold", "not told apart", "not run yet", "no number"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was decided on some pairs; of a whole claim, or of one of its columns."""
+
+    status: str
+    pairs: list[Pair]
+    leads: bool
+    """Whether the gaps are to be large; of `within` and `insensitive` they are to be small."""
+
+    @property
+    def closest(self) -> Pair | None:
+        """The pair that speaks most against the claim: the smallest lead, or of `within` the widest gap."""
+        ran = [pair for pair in self.pairs if pair.gaps]
+        return min(ran, key=lambda pair: (pair.mean or 0.0) if self.leads else -abs(pair.mean or 0.0), default=None)
+
+    @property
+    def printed(self) -> float | None:
+        """The paper's gap where it speaks most against the claim."""
+        gaps = [pair.printed for pair in self.pairs if pair.printed is not None]
+        return min(gaps, default=None) if self.leads else max(gaps, key=abs, default=None)
+
+    @property
+    def seeds(self) -> tuple[int, int]:
+        """Fewest and most paired seeds."""
+        counts = [len(pair.gaps) for pair in self.pairs]
+        return min(counts, default=0), max(counts, default=0)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A claim with its verdict, that of each column, and the cells that it rests on."""
+
+    claim: Claim
+    sweep: SweepTable
+    whole: Verdict
+    columns: dict[str, Verdict]
+    cells: pd.DataFrame
+    published: str = ""
+
+    @property
+    def metric(self) -> str:
+        """The claim's metric in words."""
+        return title(self.claim.metric, self.sweep.cells, held_out(self.sweep))
+
+
+def decide(claim: Claim, sweep: SweepTable) -> Decided:
+    """Decide a claim on a sweep's runs.
+
+    Raises:
+        UserError: for a method, rival or column that the sweep does not have, or runs that cannot be paired.
+    """
+    published = claim.published or (sweep.name if sweep.name in tables() else "")
+    pairs, cells = compared(claim, sweep, published)
+    leads = claim.relation not in ("within", "insensitive")
+    columns = {
+        column: Verdict(verdict(claim, of_column, len(pairs)), of_column, leads)
+        for column in dict.fromkeys(pair.column for pair in pairs)
+        if (of_column := [pair for pair in pairs if pair.column == column])
+    }
+    status = verdict_of_most(claim, columns) if claim.holds_in == "most" else verdict(claim, pairs, len(pairs))
+    return Decided(claim, sweep, Verdict(status, pairs, leads), columns, cells, published)
+
+
+def verdict(claim: Claim, pairs: Sequence[Pair], comparisons: int) -> str:
+    """The status of pairs, `comparisons` of which the claim has in all."""
+    if not any(pair.gaps or pair.lost for pair in pairs):
+        return NOT_RUN
+    low, high = _region(claim)
+    strict = 1 - (1 - CONFIDENCE) / comparisons
+    for pair in pairs:
+        found = pair.bounds(strict)
+        if not pair.lost and found is not None and (found.high < low or found.low > high):
+            return REFUTED
+    if not all(pair.gaps or pair.lost for pair in pairs):
+        return NOT_RUN
+    if any(pair.lost for pair in pairs):
+        return LOST
+    return HOLDS if _all_inside(claim, pairs, CONFIDENCE) else OPEN
+
+
+def verdict_of_most(claim: Claim, columns: Mapping[str, Verdict]) -> str:
+    """The status of a claim on most columns, from its columns' verdicts."""
+    if not columns:
+        return NOT_RUN
+    strict, statuses = 1 - (1 - CONFIDENCE) / len(columns), [found.status for found in columns.values()]
+    held = [found.status == HOLDS and _all_inside(claim, found.pairs, strict) for found in columns.values()]
+    if sum(held) > len(columns) / 2:
+        return HOLDS
+    if statuses.count(REFUTED) >= len(columns) / 2:
+        return REFUTED
+    return next((status for status in (NOT_RUN, LOST) if status in statuses), OPEN)
+
+
+def _region(claim: Claim) -> tuple[float, float]:
+    """The gaps that bear a claim out."""
+    return (-claim.by, claim.by) if claim.relation in ("within", "insensitive") else (claim.by, math.inf)
+
+
+def _all_inside(claim: Claim, pairs: Sequence[Pair], confidence: float) -> bool:
+    low, high = _region(claim)
+    bounds = [pair.bounds(confidence) for pair in pairs]
+    return all(found is not None and found.low > low and found.high < high for found in bounds)

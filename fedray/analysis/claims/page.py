@@ -1,0 +1,86 @@
+"""Claims as one HTML page: what was decided, the tables behind it with the paper's numbers, the choices it hangs on."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup
+
+from fedray.analysis.claims.decide import Decided, Verdict
+from fedray.analysis.claims.read import Claims
+from fedray.analysis.output import environment
+from fedray.analysis.tables.build import build
+from fedray.analysis.tables.formats import in_html
+from fedray.analysis.tables.published import prints
+from fedray.analysis.tables.result_table import ResultTable
+from fedray.sweep.file.shipped import get_sweeps_folder
+
+
+def page(claims: Claims, decided: list[Decided], costs: list[str]) -> str:
+    """The HTML. costs: of each claim, in words."""
+    return (
+        environment()
+        .get_template("claims.html")
+        .render(
+            name=claims.name,
+            sources=claims.sources,
+            made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            claims=[_claim(one, cost) for one, cost in zip(decided, costs, strict=True)],
+            tables=_tables(decided),
+            filled=_filled,
+            choices=[
+                (name, text) for name in dict.fromkeys(one.sweep.name for one in decided) if (text := choices(name))
+            ],
+        )
+    )
+
+
+def choices(sweep: str) -> str:
+    """The comment at the head of a sweep's file: what the paper leaves unstated, and what was chosen."""
+    path = get_sweeps_folder() / f"{sweep}.yaml"
+    if not path.exists():
+        return ""
+    head = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        head.append(line.removeprefix("#").strip())
+    return " ".join(head)
+
+
+def _claim(one: Decided, cost: str) -> dict[str, Any]:
+    return {
+        "claim": one.claim,
+        "sweep": one.sweep.name,
+        "metric": one.metric,
+        "status": one.whole.status,
+        "cost": cost,
+        "columns": [{"name": name, **_column(found)} for name, found in one.columns.items()],
+    }
+
+
+def _column(found: Verdict) -> dict[str, str]:
+    pair = found.closest or (found.pairs[0] if found.pairs else None)
+    low, high = found.seeds
+    return {
+        "status": found.status,
+        "rival": pair.rival if pair is not None and pair.gaps else "",
+        "gap": "" if pair is None or pair.mean is None else f"{pair.mean:+.2f}",
+        "interval": str(pair.interval) if pair is not None and pair.interval else "",
+        "printed": "" if found.printed is None else f"{found.printed:+.2f}",
+        "seeds": str(low) if low == high else f"{low} to {high}",
+    }
+
+
+def _tables(decided: list[Decided]) -> list[ResultTable]:
+    """Each sweep and metric once, with the paper's numbers where it prints them."""
+    found: dict[tuple[str, str, str], ResultTable] = {}
+    for one in decided:
+        key = one.sweep.name, one.claim.metric, one.claim.over
+        if key not in found:
+            paper = one.published if one.published and prints(one.published, one.claim.metric) else ""
+            found[key] = build(one.sweep, one.claim.metric, paper=paper, over=one.claim.over)
+    return list(found.values())
+
+
+def _filled(table: ResultTable, row: str, column: str) -> Markup:
+    return Markup(in_html(table, (row, column)))  # noqa: S704 (in_html escapes what it did not write)

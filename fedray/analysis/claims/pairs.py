@@ -1,0 +1,313 @@
+"""The comparisons that a claim makes, each with a difference for every seed that both of its sides have."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from fedray.analysis.comparison import one_per_seed
+from fedray.analysis.data.axes import labels, separating
+from fedray.analysis.data.cell_config import configs_in
+from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.data.metrics import COUNTED, lower_is_better
+from fedray.analysis.statistics.intervals import Interval, student
+from fedray.analysis.tables.build import averaged_over
+from fedray.analysis.tables.matching import best_others, printed_values
+from fedray.common.errors import UserError
+from fedray.sweep.file.claims import Claim
+
+CONFIDENCE = 0.95
+Entry = tuple[str, str]
+"""Row and column of the sweep's table."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A method against a rival in a column. gaps: by seed, positive in the claim's favour; printed: the paper's."""
+
+    column: str
+    row: str
+    rival: str
+    gaps: tuple[float, ...]
+    printed: float | None = None
+    exact: bool = False
+    """Whether the metric is counted, not measured, so that no seed changes it."""
+    lost: int = 0
+    """Seeds without a gap for good: a run of them has ended without a number."""
+
+    @property
+    def mean(self) -> float | None:
+        return sum(self.gaps) / len(self.gaps) if self.gaps else None
+
+    @property
+    def interval(self) -> Interval | None:
+        return self.bounds(CONFIDENCE)
+
+    def bounds(self, confidence: float) -> Interval | None:
+        """Student's interval; a point where no seed changes the number."""
+        if self.exact and self.mean is not None:
+            return Interval(self.mean, self.mean)
+        return student(self.gaps, confidence)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison, computed from entries of the table.
+
+    `value`: the entry; `drop`: the first less the second; `spread`: the largest less the smallest.
+    """
+
+    entries: tuple[Entry, ...]
+    form: Literal["value", "drop", "spread"] = "value"
+
+    def by_seed(self, found: Mapping[Entry, pd.Series]) -> pd.Series:
+        """Return the number of each seed that all entries have."""
+        if not all(entry in found for entry in self.entries):
+            return pd.Series(dtype=float)
+        of = pd.concat([found[entry] for entry in self.entries], axis=1, join="inner")
+        if self.form == "spread":
+            return of.max(axis=1) - of.min(axis=1)
+        return of.iloc[:, 0] - of.iloc[:, 1] if self.form == "drop" else of.iloc[:, 0]
+
+
+@dataclass(frozen=True)
+class Duel:
+    """What a pair compares."""
+
+    column: str
+    row: str
+    rival: str
+    ours: Side
+    theirs: Side
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return (*self.ours.entries, *self.theirs.entries)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The sweep's numbers by entry and seed.
+
+    values: those that are there; of a run that never reached its target the rounds that it had. never: the seeds of
+    such runs. lost: seeds whose run was ended.
+    """
+
+    values: Mapping[Entry, pd.Series]
+    never: Mapping[Entry, frozenset[str]]
+    lost: Mapping[Entry, frozenset[str]]
+
+
+def compared(claim: Claim, sweep: SweepTable, published: str) -> tuple[list[Pair], pd.DataFrame]:
+    """The pairs of a claim, and the cells that they rest on.
+
+    Args:
+        claim: what is claimed.
+        sweep: whose runs decide.
+        published: the printed table beside them; empty for none.
+
+    Raises:
+        UserError: for a method, rival or column that the sweep does not have, or runs that cannot be paired.
+    """
+    cells = _cells(claim, sweep)
+    duels, lower = _duels(claim, cells), lower_is_better(claim.metric, cells)
+    numbers, printed = _numbers(claim, cells), _printed(claim, cells, duels, published, lower)
+    used = {entry for duel in duels for entry in duel.entries}
+    keys = pd.Series(list(zip(cells["_row"], cells["_column"], strict=True)), cells.index)
+    pairs = [_pair(claim, duel, numbers, printed.get(duel), lower) for duel in duels]
+    return pairs, cells[keys.isin(used)]
+
+
+def _cells(claim: Claim, sweep: SweepTable) -> pd.DataFrame:
+    """The cells with `_row`, `_setting`, `_column` and `_value`; only the columns that the claim is about."""
+    keys = separating(sweep.cells, labels(sweep.cells, "algorithm"))
+    cells = one_per_seed(sweep, claim.metric, "algorithm", keys)
+    cells = cells.assign(_setting=cells["_column"])
+    if claim.over:
+        cells = cells.assign(_column=averaged_over(cells, keys, claim.over))
+    if claim.columns == "every":
+        return cells
+    wanted = {name for words in claim.columns for name in _matching(words, cells["_column"], claim, "columns")}
+    return cells[cells["_column"].isin(wanted)]
+
+
+def _matching(words: str, names: pd.Series, claim: Claim, option: str) -> list[str]:
+    """The names that are `words`, else those that contain each of the words. Raises UserError for none."""
+    known = list(dict.fromkeys(map(str, names)))
+    if words in known:
+        return [words]
+    found = [name for name in known if set(words.split()) <= set(name.split())]
+    if not found:
+        raise UserError(f"claims.{claim.name}.{option}: {words!r} is none of {', '.join(known)}")
+    return found
+
+
+def _one(words: str, names: pd.Series, claim: Claim, option: str) -> str:
+    """The only name that matches. Raises UserError for several."""
+    found = _matching(words, names, claim, option)
+    if len(found) > 1:
+        raise UserError(f"claims.{claim.name}.{option}: {words!r} may be {' or '.join(found)}; name one")
+    return found[0]
+
+
+def _rivals(claim: Claim, rows: pd.Series) -> list[str]:
+    """The rows of `against`, in the table's order."""
+    if claim.against == "all":
+        return list(dict.fromkeys(map(str, rows)))
+    return list(dict.fromkeys(name for words in claim.against for name in _matching(words, rows, claim, "against")))
+
+
+def _duels(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
+    """Every comparison of the claim whose entries the sweep has."""
+    present = set(zip(cells["_row"], cells["_column"], strict=True))
+    found = {"falls": _falls, "smaller_drop": _drops, "steadier": _spreads}.get(claim.relation, _values)(claim, cells)
+    return [duel for duel in found if set(duel.entries) <= present]
+
+
+def _values(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
+    """A method against its rivals; of `insensitive` the method's rows against each other; in every column."""
+    rows, columns = cells["_row"], list(dict.fromkeys(map(str, cells["_column"])))
+    if claim.relation == "insensitive":
+        names = _several(claim.method, rows, claim, "method")
+        couples = list(itertools.combinations(names, 2))
+    else:
+        method = _one(claim.method, rows, claim, "method")
+        couples = [(method, rival) for rival in _rivals(claim, rows) if rival != method]
+    return [
+        Duel(column, row, rival, Side(((row, column),)), Side(((rival, column),)))
+        for column in columns
+        for row, rival in couples
+    ]
+
+
+def _several(words: str, rows: pd.Series, claim: Claim, option: str) -> list[str]:
+    """The rows that match, two at least. Raises UserError for one."""
+    found = _matching(words, rows, claim, option)
+    if len(found) < 2:
+        raise UserError(f"claims.{claim.name}.{option}: {words!r} is one row; {claim.relation} compares several")
+    return found
+
+
+def _spreads(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
+    """The range of the method's rows against that of the rivals' rows, in every column."""
+    sides = {
+        " ".join(words): list(
+            dict.fromkeys(row for one in words for row in _several(one, cells["_row"], claim, option))
+        )
+        for words, option in (([claim.method], "method"), (claim.against, "against"))
+    }
+    (ours, rows), (theirs, rivals) = sides.items()
+    return [
+        Duel(
+            column,
+            ours,
+            theirs,
+            Side(tuple((row, column) for row in rows), "spread"),
+            Side(tuple((row, column) for row in rivals), "spread"),
+        )
+        for column in dict.fromkeys(map(str, cells["_column"]))
+    ]
+
+
+def _drops(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
+    """The method's drop from the first column to the second against that of each rival."""
+    first, second = (_one(words, cells["_column"], claim, "columns") for words in claim.columns)
+    method = _one(claim.method, cells["_row"], claim, "method")
+
+    def side(row: str) -> Side:
+        return Side(((row, first), (row, second)), "drop")
+
+    return [
+        Duel(f"{first} to {second}", method, rival, side(method), side(rival))
+        for rival in _rivals(claim, cells["_row"])
+        if rival != method
+    ]
+
+
+def _falls(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
+    """Each of the method's rows in every column but the last one against the same row there."""
+    rows = cells["_row"]
+    names = (
+        list(dict.fromkeys(map(str, rows))) if claim.method == "all" else _matching(claim.method, rows, claim, "method")
+    )
+    *firsts, last = (_one(words, cells["_column"], claim, "columns") for words in claim.columns)
+    return [
+        Duel(f"{first} to {last}", row, row, Side(((row, first),)), Side(((row, last),)))
+        for first in firsts
+        for row in names
+    ]
+
+
+def _numbers(claim: Claim, cells: pd.DataFrame) -> Numbers:
+    """What the runs have, by entry.
+
+    A run that never reached the target is given its rounds, as if the last one had reached it: that understates its
+    lag. No average over settings has such a number.
+    """
+    if not claim.over:
+        rounds = pd.Series([config.get("training.rounds") for config in configs_in(cells)], cells.index, dtype=float)
+        cells = cells.assign(_value=cells["_value"].where(~cells["_never"], rounds))
+    settings = {str(column): group["_setting"].nunique() for column, group in cells.groupby("_column", sort=False)}
+    values, never, lost = dict[Entry, pd.Series](), dict[Entry, frozenset[str]](), dict[Entry, frozenset[str]]()
+    for (row, column), group in cells.groupby(["_row", "_column"], sort=False):
+        by_seed = group.dropna(subset="_value").groupby("seed")["_value"]
+        entry = str(row), str(column)
+        values[entry] = by_seed.mean()[by_seed.count() == settings[entry[1]]]
+        never[entry] = frozenset(group.loc[group["_never"], "seed"])
+        lost[entry] = frozenset(group.loc[group["_lost"] & ~group["_never"], "seed"])
+    return Numbers(values, never, lost)
+
+
+def _pair(claim: Claim, duel: Duel, numbers: Numbers, printed: float | None, lower: bool) -> Pair:
+    """The pair of a duel: a gap for each seed, but for those that were lost."""
+    ours, theirs = ([numbers.never[entry] for entry in side.entries] for side in (duel.ours, duel.theirs))
+    plain = duel.ours.form == "value"
+    nowhere = frozenset.intersection(*ours, *theirs) if plain else frozenset.union(*ours, *theirs)
+    gaps = _gaps(claim, duel, numbers.values, lower)
+    lost = nowhere.union(*(numbers.lost[entry] for entry in duel.entries))
+    lost |= {seed for seed, gap in gaps.items() if gap is None}
+    if claim.over:
+        lost = lost.union(*ours, *theirs)
+    left = tuple(gap for seed, gap in gaps.items() if gap is not None and seed not in nowhere)
+    alike = claim.metric.startswith("megabytes_") and len(left) > 1 and len(set(left)) == 1
+    exact = claim.metric in COUNTED or alike
+    return Pair(duel.column, duel.row, duel.rival, left, printed, exact, len(lost))
+
+
+def _gaps(claim: Claim, duel: Duel, found: Mapping[Entry, pd.Series], lower: bool) -> dict[str, float | None]:
+    """Seed -> how far ours is better, in the claim's unit; None for a percentage of 0."""
+    sides = [duel.ours.by_seed(found).rename("ours"), duel.theirs.by_seed(found).rename("theirs")]
+    both = pd.concat(sides, axis=1).dropna()
+    lower = {"value": lower, "drop": not lower, "spread": True}[duel.ours.form]
+    gaps: dict[str, float | None] = {}
+    for seed, ours, theirs in both.itertuples():
+        gap = (ours - theirs) * (-1 if lower else 1)
+        gaps[str(seed)] = gap if claim.unit == "points" else 100 * gap / abs(theirs) if theirs else None
+    return gaps
+
+
+def _printed(
+    claim: Claim, cells: pd.DataFrame, duels: Sequence[Duel], published: str, lower: bool
+) -> dict[Duel, float]:
+    """The paper's gaps: to the rival, or for `against: all` to the best other row that it prints."""
+    if not published:
+        return {}
+    groups = {
+        (str(row), str(column)): list(configs_in(group))
+        for (row, column), group in cells.groupby(["_row", "_column"], sort=False)
+    }
+    values = printed_values(published, claim.metric, groups, bool(claim.over))
+    others = best_others(published, claim.metric, groups, bool(claim.over), lower)
+    against_best = claim.against == "all" and claim.relation == "better"
+    found = {}
+    for duel in duels:
+        known = {entry: pd.Series({"paper": value}) for entry, value in values.items()}
+        if against_best and duel.ours.entries[0] in others:
+            known[duel.theirs.entries[0]] = pd.Series({"paper": others[duel.ours.entries[0]]})
+        elif against_best:
+            known.pop(duel.theirs.entries[0], None)
+        if (gap := _gaps(claim, duel, known, lower).get("paper")) is not None:
+            found[duel] = gap
+    return found

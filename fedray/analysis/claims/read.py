@@ -1,0 +1,62 @@
+"""Where claims stand: a paper's `sweeps/PAPER/claims.yaml`, a sweep's section `claims`, or a file of either kind."""
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fedray.common.component import describe
+from fedray.common.errors import UserError, unknown
+from fedray.common.yaml_files import load_yaml
+from fedray.sections import Section
+from fedray.sweep.file.claims import Claim
+from fedray.sweep.file.shipped import CLAIMS, get_sweeps_folder, list_papers, list_sweeps
+from fedray.sweep.file.sweep import Sweep
+
+
+class Claims(Section):
+    """A file of claims: about a paper, or about one sweep."""
+
+    name: str
+    sources: str = ""
+    """Which of the paper's sentences were read, and how they were taken."""
+    claims: tuple[Claim, ...]
+
+
+def find(name: str) -> Path:
+    """The file of a paper (`fedtoga`), a sweep (`quickstart`, `fedtoga/table1`) or the file itself.
+
+    Raises:
+        UserError: for a name that is none of these.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        return path
+    if name in list_papers():
+        return get_sweeps_folder() / name / CLAIMS
+    if name in list_sweeps():
+        return get_sweeps_folder() / f"{name}.yaml"
+    raise unknown(
+        "claims: give the file of a sweep of yours, or a shipped name", name, [*list_papers(), *list_sweeps()]
+    )
+
+
+def read(path: Path) -> Claims:
+    """One file of either kind, checked. Raises UserError naming it."""
+    of_a_sweep = "base" in load_yaml(path)
+    if of_a_sweep:
+        sweep = Sweep.load(path)
+        found = Claims(name=sweep.name, claims=tuple(sweep.claims))
+    else:
+        try:
+            found = Claims.model_validate(load_yaml(path))
+        except ValidationError as error:
+            raise UserError(f"{path}: {describe(error, '', Claims)}") from None
+    if not found.claims:
+        raise UserError(f"{path}: claims is required: at least one")
+    names = [claim.name for claim in found.claims]
+    if twice := next((one for one in names if names.count(one) > 1), ""):
+        raise UserError(f"{path}: claims: lists {twice!r} more than once")
+    for claim in found.claims:
+        if not claim.sweep and not of_a_sweep:
+            raise UserError(f"{path}: claims.{claim.name}.sweep is required")
+    return found

@@ -1,0 +1,115 @@
+"""The runs that decide a claim: of the store, or, where the sweep has not been run, the cells that its file means."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedray.analysis.data.cell_config import CellConfig, configs_in
+from fedray.analysis.data.collect import Search, SweepTable, UnknownSweep, cell_row, collect
+from fedray.common.yaml_files import load_yaml
+from fedray.config import RunConfig
+from fedray.sweep.driver.stages import preview_final_stage
+from fedray.sweep.file.dotted import apply_draw
+from fedray.sweep.file.shipped import locate_sweep
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.draws import iter_points, make_draws
+from fedray.sweep.plan.estimate import make_key, measure_seconds
+from fedray.sweep.plan.gradients import count_gradients
+from fedray.tracking.store import StoreNotFound
+
+
+def runs_of(name: str, file: Path) -> SweepTable:
+    """What the store knows of a sweep; else the cells of its file, all missing.
+
+    Args:
+        name: the sweep's.
+        file: where the claims stand; the sweep's own file, or else its file is a shipped one.
+
+    Raises:
+        UserError: where there is neither.
+    """
+    try:
+        found = collect(name)
+        if found.name == name:  # a smoke version decides nothing
+            return found
+    except (StoreNotFound, UnknownSweep):
+        pass
+    if "base" in load_yaml(file) and (own := Sweep.load(file)).name == name:
+        return expected(own)
+    return expected(Sweep.load(locate_sweep(Path(name))))
+
+
+def expected(sweep: Sweep) -> SweepTable:
+    """The cells that a file means, none of them run; `cell` is a number, since a hash needs the data.
+
+    Of a file with two stages these are the cells of the final one, at the first draw. The first cell of each method and
+    setting comes `after` those of the tune stage that choose it.
+    """
+    if sweep.tune is None or sweep.final is None:
+        return _missing(sweep, {}, {})
+    after: dict[str, list[CellConfig]] = {}
+    drawn_keys: dict[str, list[str]] = {}
+    seeds = len(sweep.final.seeds)
+    for number, (config, space) in enumerate(sweep.combinations()):
+        draws = [apply_draw(config, values) for values in make_draws(sweep, config, space)]
+        after[str(number * seeds)] = [_parsed({**draw, "seed": seed}) for draw in draws for seed in sweep.tune.seeds]
+        drawn_keys |= {str(number * seeds + k): list(space) for k in range(seeds)}
+    return _missing(preview_final_stage(sweep), after, drawn_keys)
+
+
+def _missing(sweep: Sweep, after: Mapping[str, list[CellConfig]], drawn_keys: Mapping[str, list[str]]) -> SweepTable:
+    rows = [
+        cell_row(str(k), str(k), _parsed(point), drawn_keys.get(str(k), ()))
+        for k, point in enumerate(iter_points(sweep))
+    ]
+    return SweepTable(sweep.name, pd.DataFrame(rows), Search(), {}, after=after)
+
+
+def _parsed(point: Mapping[str, Any]) -> CellConfig:
+    """The configuration that a file of the user's writes; its classes are imported, as for a run."""
+    run = RunConfig.parse(point)
+    return CellConfig(run.resolved(), run=run)
+
+
+def hours_spent(cells: pd.DataFrame) -> float:
+    """Hours that the finished ones among the cells have trained, evaluation not included."""
+    done = cells[cells["status"] == "finished"]
+    if not len(done) or "metrics.seconds_per_round" not in done:
+        return 0.0
+    rounds = [config.get("training.rounds") for config in configs_in(done)]
+    return float((done["metrics.seconds_per_round"] * rounds).sum() / 3600)
+
+
+class Price:
+    """What the cells that are missing would cost: gradients of a batch, hours on this machine where asked for."""
+
+    def __init__(self, measured: bool) -> None:
+        self.measured = measured
+        self._known: dict[str, tuple[float, float] | None] = {}
+
+    def of(self, configs: Sequence[CellConfig]) -> tuple[float, float] | None:
+        """Gradients and hours of all; None where some data or a class of the user's own are not here."""
+        found = [self._one(config) for config in configs]
+        whole = [one for one in found if one is not None]
+        if len(whole) < len(found):
+            return None
+        return sum(one[0] for one in whole), sum(one[1] for one in whole)
+
+    def _one(self, config: CellConfig) -> tuple[float, float] | None:
+        identity = repr({part: value for part, value in config.values.items() if part != "seed"})
+        if identity not in self._known:
+            if any(path.partition(":")[0] not in sys.modules for path in config.plugins()):
+                self._known[identity] = None  # the store names a class that this process has not imported
+                return None
+            run = config.run or RunConfig.parse(config.values)
+            count = count_gradients(run)
+            each = (
+                measure_seconds(make_key(run), run.runtime.torch_device) / 3600
+                if self.measured and count is not None
+                else 0.0
+            )
+            self._known[identity] = None if count is None else (count, count * each)
+        return self._known[identity]

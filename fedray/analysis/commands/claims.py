@@ -1,0 +1,116 @@
+"""Do the results bear the claims out? `fedray claims NAME [--out PAGE.html] [--estimate]`.
+
+NAME is a paper (`fedtoga`: sweeps/fedtoga/claims.yaml), a sweep with a section `claims`, or a file of either kind. A
+line per claim: holds, does not hold, not told apart or not run yet; the comparison that speaks most against it with its
+95 % interval, the paper's difference, seeds, what the runs took and what the missing ones would.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedray.analysis.claims.decide import NOT_RUN, Decided, Verdict, decide
+from fedray.analysis.claims.page import page
+from fedray.analysis.claims.read import Claims, find, read
+from fedray.analysis.claims.runs import Price, hours_spent, runs_of
+from fedray.analysis.comparison import ENDED
+from fedray.analysis.data.cell_config import configs_in
+from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.output import written
+
+
+def decided(claims: Claims, file: Path) -> Iterator[Decided]:
+    """Every claim, decided on the runs of the store, in the file's order. Raises UserError as `decide` does."""
+    sweeps: dict[str, SweepTable] = {}
+    for claim in claims.claims:
+        name = claim.sweep or claims.name
+        if name not in sweeps:
+            sweeps[name] = runs_of(name, file)
+        yield decide(claim, sweeps[name])
+
+
+def line(one: Decided, price: Price) -> str:
+    """A claim in one line."""
+    counts = Counter(column.status for column in one.columns.values())
+    parts = [f"{one.whole.status:<14}  {one.claim.name}: {one.claim.says}"]
+    if len(one.columns) > 1:
+        parts.append(", ".join(f"{status} in {n} of {len(one.columns)} columns" for status, n in counts.items()))
+    parts += [
+        text for text in (ours(one.whole), theirs(one), seeds(one.whole), lost(one.whole), cost(one, price)) if text
+    ]
+    return " | ".join(parts)
+
+
+def ours(found: Verdict) -> str:
+    """`closest: fedavg +1.20 (+0.30 .. +2.10), dirichlet α=0.1`; empty where nothing has run."""
+    pair = found.closest
+    if pair is None:
+        return ""
+    interval = f" ({pair.interval})" if pair.interval else ""
+    return f"closest: {pair.rival} {pair.mean:+.2f}{interval}, {pair.column}"
+
+
+def theirs(one: Decided) -> str:
+    """The paper's difference; empty where it prints none."""
+    printed = one.claim.printed if one.claim.printed is not None else one.whole.printed
+    return "" if printed is None else f"paper: {printed:+.2f}"
+
+
+def seeds(found: Verdict) -> str:
+    low, high = found.seeds
+    return counted(low, "seed") if low == high else f"{low} to {high} seeds"
+
+
+def lost(found: Verdict) -> str:
+    """Seeds that ended without a number, of the comparison that has most; empty for none."""
+    most = max((pair.lost for pair in found.pairs), default=0)
+    return f"{counted(most, 'seed')} without a number (diverged, ended early, or neither at the target)" if most else ""
+
+
+def counted(n: int, noun: str) -> str:
+    """`1 seed`, `2 seeds`."""
+    return f"{n} {noun}" + "s" * (n != 1)
+
+
+def cost(one: Decided, price: Price) -> str:
+    """Hours of training spent, and what the missing cells would take."""
+    spent = hours_spent(one.cells)
+    parts = [f"cost {spent:.3g} h"] if spent else []
+    open_cells = one.cells[~one.cells["status"].isin(["finished", *ENDED])]
+    missing = [*configs_in(open_cells)]
+    missing += [config for cell in open_cells["cell"] for config in one.sweep.after.get(cell, ())]
+    if missing:
+        found = price.of(missing)
+        parts.append(f"{counted(len(missing), 'cell')} would cost " + _priced(found, price.measured))
+    return ", ".join(parts)
+
+
+def _priced(found: tuple[float, float] | None, measured: bool) -> str:
+    if found is None:
+        return "(not known: its data are not here, or it names a class of your own)"
+    return f"{found[1]:.3g} h" if measured else f"{found[0]:.2g} gradients of a batch"
+
+
+def main(
+    name: Annotated[str, typer.Argument(help="a paper, a sweep, or a file of claims")],
+    out: Annotated[Path | None, typer.Option(help="write a page, HTML that asks nothing of the network")] = None,
+    estimate: Annotated[bool, typer.Option("--estimate", help="hours on this machine instead of gradients")] = False,
+) -> None:
+    """Decide claims on the runs of this store."""
+    file, price = find(name), Price(estimate)
+    claims = read(file)
+    found = list(decided(claims, file))
+    for one in found:
+        sys.stdout.write(line(one, price) + "\n")
+    counts = Counter(one.whole.status for one in found)
+    sys.stdout.write(f"{claims.name}: {', '.join(f'{n} {status}' for status, n in counts.items())}\n")
+    for metric in dict.fromkeys(one.metric for one in found):
+        sys.stdout.write(f"compared: {metric}\n")
+    if any(one.whole.status == NOT_RUN for one in found):
+        sys.stdout.write("not run yet: fedray sweep sweeps/SWEEP.yaml runs what is missing\n")
+    if out is not None:
+        written(page(claims, found, [cost(one, price) for one in found]), out)

@@ -1,0 +1,124 @@
+"""Figures from MLflow: `fedray figures SWEEP [--kind ...] [--metric ...] [--x algorithm.rho] [--out DIR]`.
+
+Without --kind: curves, and the sensitivity to every number of the configuration by which alone runs differ.
+- curves: metrics by round (by what was sent: `--x megabytes_sent`), a panel per setting, a line per method, and below
+  a zoom on the last rounds.
+- sensitivity: a table's metric by a hyper-parameter, the heterogeneity or the participation, a panel per setting.
+- bars: a metric of many parts, such as the layers' Λ, at a round; a file per setting.
+- methods: a table's metric, a bar for each method; a file per setting.
+- classes: each class's accuracy by round, a file per setting and method.
+- fairness: how the accuracy is distributed over the clients, a panel per setting (evaluation.personal).
+- confusion: what each class is taken for, a file per setting and method.
+- partition: samples per client and class, from the configuration alone.
+- heatmap: a table's metric over two keys, a panel per method, the best field framed.
+- search: best so far by rounds trained, each trial by key, pairs of keys, importance; also of a grid's options.
+A line is the mean over the finished seeds, the band (the bars) the sample standard deviation. Methods differ by
+dashes, markers and hatches, not only by colour. Panels share their axes. Settings of another data set or model are a
+file of their own. PNG and PDF.
+"""
+
+import sys
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from matplotlib.figure import Figure
+
+from fedray.analysis.data.collect import Collected, collect
+from fedray.analysis.data.metrics import DEFAULT, NEVER, is_rounds, values
+from fedray.analysis.plots import search
+from fedray.analysis.plots.bars import bars, methods
+from fedray.analysis.plots.classes import classes, partitions
+from fedray.analysis.plots.clients import confusion, fairness
+from fedray.analysis.plots.curves import curves
+from fedray.analysis.plots.heatmap import heatmap
+from fedray.analysis.plots.sensitivity import sensitivity, varied
+from fedray.analysis.plots.style import save
+from fedray.common.errors import UserError, unknown
+
+KINDS = (
+    "curves",
+    "sensitivity",
+    "bars",
+    "methods",
+    "classes",
+    "fairness",
+    "confusion",
+    "partition",
+    "search",
+    "heatmap",
+)
+
+
+def main(
+    name: Annotated[str, typer.Argument(help="the sweep's name")],
+    kind: Annotated[str, typer.Option(help=" | ".join(KINDS))] = "",
+    x: Annotated[
+        str,
+        typer.Option(help="sensitivity, heatmap: a key, algorithm.rho, say; curves: megabytes_sent, say"),
+    ] = "",
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="curves: logged by round, several with commas; sensitivity, methods, heatmap: as in tables; "
+            "bars: what its parts begin with"
+        ),
+    ] = "",
+    band: Annotated[str, typer.Option(help="curves: seeds | clients")] = "seeds",
+    smooth: Annotated[int, typer.Option(min=1, help="curves: mean of so many evaluated rounds")] = 1,
+    round: Annotated[int | None, typer.Option(min=1, help="bars: of this round; default the last evaluated")] = None,
+    out: Annotated[Path, typer.Option(help="folder for the PNG and PDF files")] = Path("figures"),
+    y: Annotated[str, typer.Option(help="heatmap: the other key, partition.alpha, say")] = "",
+) -> None:
+    """Draw a sweep."""
+    if kind and kind not in KINDS:
+        raise unknown("--kind", kind, KINDS)
+    if band not in ("seeds", "clients"):
+        raise unknown("--band", band, ("seeds", "clients"))
+    sweep, drawn = collect(name), dict[str, dict[str, Figure]]()
+    if kind in ("", "curves"):
+        by = x if kind and x else "round"
+        drawn["curves" if by == "round" else f"by-{by}"] = curves(sweep, metric or "test_accuracy", band, smooth, by)
+    if kind in ("", "sensitivity"):
+        keys = [x] if x else varied(sweep)
+        drawn |= {f"sensitivity-{key}": sensitivity(sweep, key, (metric if kind else "") or DEFAULT) for key in keys}
+    if kind == "bars":
+        drawn["bars"] = bars(sweep, metric or "lambda", round)
+    if kind == "methods":
+        drawn["methods"] = methods(sweep, metric or DEFAULT)
+    if kind == "heatmap":
+        drawn[f"heatmap-{x}-{y}"] = heatmap(sweep, x, y, metric or DEFAULT)
+    if kind == "classes":
+        drawn["classes"] = classes(sweep)
+    if kind == "search" or (not kind and sweep.search.keys):
+        drawn |= {f"search-{what}": figures for what, figures in search.drawn(sweep).items()}
+    if kind == "fairness":
+        drawn["fairness"] = fairness(sweep)
+    if kind == "confusion":
+        drawn["confusion"] = confusion(sweep)
+    if kind == "partition":
+        drawn["partition"] = partitions(sweep)
+    if not drawn:
+        raise UserError("--x: no finished runs of this sweep differ by a number of the configuration alone")
+    for what, figures in drawn.items():
+        for path in save(figures, out, "-".join(filter(None, (name, what, metric.replace(",", "-"))))):
+            sys.stdout.write(f"{path}\n")
+    for what, names in _left_out(sweep, drawn, metric):
+        sys.stdout.write(f"not drawn, {what}: {'; '.join(names)}\n")
+
+
+def _left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Iterator[tuple[str, list[str]]]:
+    """Why -> the labels of the cells that the figures, by their names, do not contain."""
+    cells = sweep.cells[:0] if "partition" in drawn else sweep.cells
+    for status, group in cells[cells["status"] != "finished"].groupby("status"):
+        yield str(status), list(group["label"])
+    finished = cells[cells["status"] == "finished"]
+    if any(name.startswith(("curves", "by-")) for name in drawn):
+        for name in filter(None, metric.split(",")):
+            if len(lacking := finished[finished[f"metrics.{name}"].isna()]):
+                yield f"without {name}", list(lacking["label"])
+    elif is_rounds(metric):
+        rounds = values(sweep, metric)[finished.index]
+        if len(lacking := finished[rounds.isna() | (rounds == NEVER)]):
+            yield "never at the target, or without one", list(lacking["label"])

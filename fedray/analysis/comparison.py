@@ -1,0 +1,316 @@
+"""Is the difference more than the seeds'? `fedray compare SWEEP --to fedavg [--metric ...]`.
+
+For every method and setting the differences to the reference in the same setting and with the same seed (same data,
+same partition, same cohorts), their mean, its intervals, and whether it is more than chance: the paired t-test's p,
+adjusted by Holm's method for the methods of a setting. Over all settings: how probable it is that a method beats the
+reference, and the methods' mean ranks.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from fedray.analysis.data.axes import labels, methods_and_settings, separating
+from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.data.metrics import DEFAULT, NEVER, is_rounds, lower_is_better, rounds_target, title, values
+from fedray.analysis.statistics.intervals import BOOTSTRAP_SEEDS, Interval, bootstrap, proportion, student
+from fedray.analysis.statistics.ranks import Ranks, ranks
+from fedray.analysis.statistics.significance import MOST_SEEDS, POWER, holm, seeds_needed, sign_flip_p, student_p
+from fedray.common.errors import UserError, unknown
+
+ENDED = ("diverged", "stopped", "pruned")
+"""Outcomes without a number that another call of the sweep would only repeat."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Method minus reference over paired seeds of one setting.
+
+    Attributes:
+        gaps: a difference for each seed that both have.
+        unpaired: seeds of the method or of the reference whose partner has no value.
+        p: of the paired t-test.
+        adjusted: p by Holm's method among the `family` methods of the setting.
+    """
+
+    row: str
+    column: str
+    gaps: tuple[float, ...]
+    unpaired: int
+    confidence: float
+    p: float | None = None
+    adjusted: float | None = None
+    family: int = 1
+
+    @property
+    def n(self) -> int:
+        return len(self.gaps)
+
+    @property
+    def mean(self) -> float | None:
+        return float(np.mean(self.gaps)) if self.gaps else None
+
+    @property
+    def interval(self) -> Interval | None:
+        return student(self.gaps, self.confidence)
+
+    @property
+    def spread(self) -> float:
+        """Sample standard deviation of the differences."""
+        return float(np.std(self.gaps, ddof=1))
+
+    def seeds(self) -> int | None:
+        """Seeds that tell a difference of this size and spread apart, whatever Holm does; None for more than 1000."""
+        return seeds_needed(float(np.mean(self.gaps)), self.spread, (1 - self.confidence) / self.family)
+
+    def verdict(self, lower: bool) -> str:
+        """`better` or `worse` where the adjusted p is at most 1 - confidence, `not told apart` where it is not."""
+        if self.adjusted is None or self.mean is None:
+            return "too few seeds"
+        if self.adjusted > 1 - self.confidence + 1e-12:
+            return "not told apart"
+        return "better" if (self.mean < 0) == lower else "worse"
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """How often a method beats the reference over all settings and seeds; ties count half."""
+
+    row: str
+    wins: float
+    pairs: int
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All methods of a sweep against one, setting by setting and over all settings.
+
+    title: the metric in words. lower: whether its smallest value is the best. ranks: None for one setting.
+    """
+
+    sweep: str
+    to: str
+    metric: str
+    title: str
+    lower: bool
+    confidence: float
+    differences: list[Difference]
+    improvements: list[Improvement]
+    ranks: Ranks | None
+
+
+def compared(
+    sweep: SweepTable,
+    to: str,
+    metric: str = DEFAULT,
+    confidence: float = 0.95,
+    rows: str = "algorithm",
+    columns: str = "",
+) -> Comparison:
+    """Every method against the reference row `to`.
+
+    Raises:
+        UserError: for an unknown row, metric or key, a confidence outside (0, 1), or runs that cannot be paired.
+    """
+    cells = one_per_seed(sweep, metric, rows, columns)
+    differences, lower = paired(cells, to, confidence), lower_is_better(metric, sweep.cells)
+    means = cells.groupby(["_column", "_row"])["_value"].agg(lambda of_seeds: of_seeds.mean(skipna=False)).unstack()
+    return Comparison(
+        sweep.name,
+        to,
+        metric,
+        title(metric, sweep.cells),
+        lower,
+        confidence,
+        differences,
+        improvements(differences, lower),
+        ranks(means, lower, 1 - confidence),
+    )
+
+
+def one_per_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", columns: str = "") -> pd.DataFrame:
+    """The cells with `_row`, `_column`, `_value`, `_never` and `_lost`.
+
+    `_value` is NaN for what has not finished, or never reached the target (`_never`); `_lost` says that no value will
+    come: the run was ended, or it never reached the target.
+
+    Raises:
+        UserError: for an unknown metric or key, or where several runs share method, setting and seed.
+    """
+    cells = sweep.cells.assign(_value=values(sweep, metric), _row=labels(sweep.cells, rows))
+    columns = columns or separating(cells, cells["_row"])
+    cells = cells.assign(
+        _column=labels(cells, columns),
+        _value=cells["_value"].replace(NEVER, math.nan),
+        _never=cells["_value"] == NEVER,
+        _lost=cells["status"].isin(ENDED) | (cells["_value"] == NEVER) | _without_target(sweep, metric),
+    )
+    if cells.duplicated(["_row", "_column", "seed"]).any():
+        raise UserError(f"--cols: with {columns!r} several runs share method, setting and seed; name what differs")
+    return cells
+
+
+def _without_target(sweep: SweepTable, metric: str) -> pd.Series:
+    """Whether the run that gives a cell its target, with `rounds_to:METHOD`, has ended without an accuracy."""
+    cells, method = sweep.cells, metric.partition(":")[2]
+    if not is_rounds(metric) or rounds_target(metric) is not None:
+        return pd.Series(False, cells.index)
+    rows, columns = methods_and_settings(cells)
+    settings = list(zip(columns, cells["seed"], strict=True))
+    ended = (rows == method) & cells["status"].isin(ENDED)
+    lost = {setting for setting, without in zip(settings, ended, strict=True) if without}
+    return pd.Series([setting in lost for setting in settings], cells.index)
+
+
+def paired(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list[Difference]:
+    """Of the cells of `one_per_seed`: every method and setting against the reference row `to`.
+
+    Raises:
+        UserError: for an unknown row, or a confidence outside (0, 1).
+    """
+    if not 0 < confidence < 1:
+        raise UserError(f"--confidence: expected a number between 0 and 1, got {confidence}")
+    if to not in set(cells["_row"]):
+        raise unknown("--to", to, cells["_row"])
+    by_seed = {key: group.set_index("seed")["_value"] for key, group in cells.groupby(["_row", "_column"], sort=False)}
+    nothing = pd.Series(dtype=float)
+    found = [
+        _difference(str(row), str(column), ours, by_seed.get((to, column), nothing), confidence)
+        for (row, column), ours in by_seed.items()
+        if row != to
+    ]
+    return adjusted(found)
+
+
+def _difference(row: str, column: str, ours: pd.Series, theirs: pd.Series, confidence: float) -> Difference:
+    both = pd.concat([ours.rename("ours"), theirs.rename("theirs")], axis=1)
+    gaps = tuple((both["ours"] - both["theirs"]).dropna().astype(float))
+    return Difference(row, column, gaps, len(both) - len(gaps), confidence, student_p(gaps))
+
+
+def adjusted(differences: Sequence[Difference]) -> list[Difference]:
+    """The differences with Holm's p of their setting."""
+    families: dict[str, list[int]] = {}
+    for index, one in enumerate(differences):
+        if one.p is not None:
+            families.setdefault(one.column, []).append(index)
+    result = list(differences)
+    for family in families.values():
+        p_values = holm([p for index in family if (p := differences[index].p) is not None])
+        for index, p in zip(family, p_values, strict=True):
+            result[index] = replace(result[index], adjusted=p, family=len(family))
+    return result
+
+
+def improvements(differences: Sequence[Difference], lower: bool) -> list[Improvement]:
+    """For every method the probability that it beats the reference, over all settings and seeds."""
+    found = []
+    for row in dict.fromkeys(one.row for one in differences):
+        gaps = np.array([gap for one in differences if one.row == row for gap in one.gaps])
+        if len(gaps):
+            wins = float(((gaps < 0) if lower else (gaps > 0)).sum() + (gaps == 0).sum() / 2)
+            confidence = differences[0].confidence
+            found.append(Improvement(row, wins, len(gaps), proportion(wins, len(gaps), confidence)))
+    return found
+
+
+DIFFERENCE_HEADER = ("method", "setting", "n", "difference")
+
+
+def header(confidence: float) -> list[str]:
+    """The columns of `lines`."""
+    return [
+        *DIFFERENCE_HEADER,
+        f"{100 * confidence:g} % interval (t)",
+        "bootstrap interval",
+        "p (sign flips)",
+        "adjusted p (Holm)",
+        "seeds needed",
+        "",
+    ]
+
+
+def lines(found: Comparison) -> list[list[str]]:
+    """A line per method and setting, as text."""
+    return [
+        [
+            one.row,
+            one.column,
+            f"{one.n}" + (f" (unpaired: {one.unpaired})" if one.unpaired else ""),
+            "-" if one.mean is None else f"{one.mean:+.2f}",
+            str(one.interval or "-"),
+            str(bootstrap(one.gaps, found.confidence) or "too few seeds"),
+            _p(sign_flip_p(one.gaps)),
+            _p(one.adjusted),
+            _needed(one),
+            one.verdict(found.lower),
+        ]
+        for one in found.differences
+    ]
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
+
+
+def _needed(one: Difference) -> str:
+    if one.adjusted is None or one.spread == 0:
+        return "-"
+    return str(one.seeds() or f"> {MOST_SEEDS}")
+
+
+def notes(found: Comparison) -> list[str]:
+    """How the numbers are meant."""
+    level = 100 * (1 - found.confidence)
+    return [
+        f"paired by seed; better or worse where the adjusted p is at most {level:.2g} %: the paired t-test's p, "
+        f"corrected by Holm's method for the methods of a setting, so at most {level:.2g} % of settings without any "
+        "difference show one; settings are not corrected for each other",
+        "an interval stands for itself and is not corrected; the t interval takes differences for normal, the "
+        f"bootstrap does not but is too short for fewer than {BOOTSTRAP_SEEDS} seeds",
+        "p (sign flips): exact, takes nothing for normal, never below 2^(1 - n): six seeds at least for 5 %",
+        f"seeds needed: for a chance of {100 * POWER:g} % to tell a difference of this size and spread apart",
+    ]
+
+
+def across(found: Comparison) -> list[str]:
+    """What holds over all settings, a line per method."""
+    text = [
+        f"{one.row} beats {found.to} in {one.wins:g} of {one.pairs} pairs of runs: probability of improvement "
+        f"{one.wins / one.pairs:.2f} ({one.interval.low:.2f} .. {one.interval.high:.2f})"
+        for one in found.improvements
+    ]
+    if found.ranks is not None:
+        order = ", ".join(f"{name} {rank:.2f}" for name, rank in found.ranks.mean.items())
+        text.append(
+            f"mean rank over {found.ranks.settings} settings: {order}; critical difference {found.ranks.critical:.2f} "
+            f"(Nemenyi, {100 * found.ranks.level:.2g} %)"
+        )
+    return text
+
+
+def report(found: Comparison) -> str:
+    """Markdown."""
+    grid = [header(found.confidence), *lines(found)]
+    widths = [max(len(line[k]) for line in grid) for k in range(len(grid[0]))]
+    written = [
+        "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |" for line in grid
+    ]
+    written.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(
+        [
+            f"**{found.sweep}: difference to {found.to}: {found.title}**",
+            "",
+            *written,
+            "",
+            *(f"- {line}" for line in across(found)),
+            *(f"- {note}" for note in notes(found)),
+            "",
+        ]
+    )

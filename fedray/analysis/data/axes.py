@@ -1,0 +1,135 @@
+"""How cells are called along an axis of a table or in a figure's legend."""
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+
+import pandas as pd
+
+from fedray.analysis.data.cell_config import configs_in
+from fedray.analysis.data.collect import SweepTable
+from fedray.common.errors import UserError, unknown
+from fedray.sweep.file.dotted import COMPONENTS
+
+
+def symbol(key: str, cells: pd.DataFrame) -> str:
+    """Name of a dotted key along an axis: the Greek letter of the papers, else its last word."""
+    section, _, option = key.rpartition(".")
+    letters = (config.symbol(section, option) for config in configs_in(cells))
+    return next((letter for letter in letters if letter != option), option)
+
+
+def searched_rows(cells: pd.DataFrame, keys: Iterable[str]) -> str:
+    """The key of the rows of a search: the method with whatever is searched outside of `algorithm`."""
+    return ",".join(["algorithm", *(key for key in keys if key in cells and not key.startswith("algorithm."))])
+
+
+def labels(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series:
+    """How each cell is called along an axis: `fedsam ρ=0.05`, `dirichlet α=0.1`; options that do not vary are left out.
+
+    Args:
+        cells: a row per cell, as in `SweepTable`.
+        key: a section that has a name (algorithm, partition, model, data), a dotted key (`clients.per_round`, `seed`),
+            or several of these with commas: `data,partition,clients.total` gives `cifar10 dirichlet α=0.1 total=100`.
+        always: options to name even if they have one value only.
+    """
+    keys = key.split(",")
+    if len(keys) == 1:
+        return _one(cells, key, always)
+    parts = [
+        _one(cells, part) if _is_section(cells, part) else f"{symbol(part, cells)}=" + _one(cells, part)
+        for part in keys
+    ]
+    return reduce(lambda left, right: left + " " + right, parts)
+
+
+def separating(cells: pd.DataFrame, rows: pd.Series) -> str:
+    """`partition` and what has to be named beside it so that no entry mixes runs that differ by more than the seed."""
+    keys = ["partition"]
+    sections = [name for name in COMPONENTS if _is_section(cells, name)]
+    for key in (*sections, *settings(cells)):
+        groups = [rows, labels(cells, ",".join(keys)), cells["seed"]]
+        if key not in keys and _one(cells, key).groupby(groups).nunique().max() > 1:
+            keys.append(key)
+    return ",".join(sorted(keys, key=lambda key: COMPONENTS.index(key) if key in COMPONENTS else len(COMPONENTS)))
+
+
+def methods_and_settings(cells: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """How each cell's method and setting are called: a table's rows and columns, unless it is told others."""
+    methods = labels(cells, "algorithm")
+    return methods, labels(cells, separating(cells, methods))
+
+
+def labelled(sweep: SweepTable, without: Sequence[str] = ()) -> pd.DataFrame:
+    """The finished cells with `_row` (the method) and `_column` (the setting), neither naming the keys `without`.
+
+    `_figure` is what a figure is of: a data set and model. Settings of others have accuracies of another order, so they
+    share no axes.
+
+    Raises:
+        UserError: no cell has finished.
+    """
+    cells = sweep.cells[sweep.cells["status"] == "finished"].drop(columns=list(without), errors="ignore")
+    if not len(cells):
+        raise UserError(f"sweep: {sweep.name!r} has no finished run")
+    methods, settings = methods_and_settings(cells)
+    apart = [name for name in COMPONENTS if name in ("data", "model") and _differs(cells, name)]
+    return cells.assign(
+        _row=methods,
+        _column=settings,
+        _figure=labels(cells, ",".join(apart)) if apart else "",
+    )
+
+
+def _differs(cells: pd.DataFrame, section: str) -> bool:
+    return f"{section}.name" in cells and labels(cells, section).nunique() > 1
+
+
+def settings(cells: pd.DataFrame) -> list[str]:
+    """The dotted keys of a configuration's plain sections (clients, training, evaluation), as far as they vary."""
+    return [
+        name
+        for name in map(str, cells)
+        if "." in name
+        and name.partition(".")[0] not in (*COMPONENTS, "metrics", "chosen")
+        and cells[name].nunique(dropna=False) > 1
+    ]
+
+
+def _is_section(cells: pd.DataFrame, key: str) -> bool:
+    return f"{key}.name" in cells
+
+
+def _one(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series:
+    columns = [str(name) for name in cells]
+    if key in columns and key != "config":
+        return cells[key].fillna("-").astype(str)
+    if not _is_section(cells, key):
+        raise unknown("--rows/--cols", key, _valid(columns))
+    options = [name for name in columns if name.startswith(f"{key}.") and name != f"{key}.name"]
+    named = {
+        kind: [
+            name
+            for name in options
+            if group[name].nunique(dropna=False) > 1 or name in {*next(configs_in(group)).always_named(), *always}
+        ]
+        for kind, group in cells.groupby(f"{key}.name")
+    }
+
+    def name(cell: pd.Series) -> str:
+        kind, config = cell[f"{key}.name"], cell["config"]
+        values = [
+            f"{config.symbol(key, name.removeprefix(f'{key}.'))}={cell[name]}"
+            for name in named[kind]
+            if pd.notna(cell[name])
+        ]
+        return " ".join([kind, *values])
+
+    return cells[[f"{key}.name", "config", *options]].apply(name, axis=1)
+
+
+def _valid(columns: Iterable[str]) -> set[str]:
+    return (
+        {name.removesuffix(".name") for name in columns if name.endswith(".name")}
+        | {name for name in columns if "." in name and not name.startswith(("metrics.", "chosen."))}
+        | {"seed"}
+    )

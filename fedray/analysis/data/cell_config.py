@@ -1,0 +1,117 @@
+"""The configuration of a cell as a store or a sweep file holds it, and what its plug-ins say of themselves.
+
+A store is data of others: no class that it names is imported. So a configuration keeps its typed values, and is parsed
+only for a computation that needs its components. What tables and figures show of a plug-in stands in the store beside
+the cell (`fedray.sweep.plan.plugin_labels`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from fedray.common.component import Component
+from fedray.common.errors import UserError
+from fedray.config import RunConfig
+from fedray.partitions import PARTITIONS
+from fedray.sweep.file.dotted import COMPONENTS, get_dotted
+from fedray.tracking.tracker import flat
+
+
+@dataclass(frozen=True)
+class PluginLabels:
+    """Labels of plug-ins.
+
+    Attributes:
+        symbols: class -> option -> letter.
+        required: class of a partition -> options without a default.
+        titles: metric -> title.
+        lower: metrics whose smallest value is the best.
+    """
+
+    symbols: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    required: Mapping[str, list[str]] = field(default_factory=dict)
+    titles: Mapping[str, str] = field(default_factory=dict)
+    lower: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class CellConfig:
+    """Configuration of one cell.
+
+    Attributes:
+        values: every key with its value, JSON types.
+        labels: of its plug-ins.
+        run: the parsed configuration if it comes from a file of the user's; None if it comes from a store.
+    """
+
+    values: Mapping[str, Any]
+    labels: PluginLabels = PluginLabels()
+    run: RunConfig | None = None
+
+    def get(self, key: str) -> Any:
+        """Value of a dotted key; None if there is none."""
+        return get_dotted(self.values, key)
+
+    def texts(self) -> dict[str, str]:
+        """Dotted key -> value as text, without `runtime`, which changes no number."""
+        return flat({key: value for key, value in self.values.items() if key != "runtime"})
+
+    def symbol(self, section: str, option: str) -> str:
+        """Letter for an option of the class that a section chooses; the option's name if it has none."""
+        own = self.labels.symbols.get(str(self.get(f"{section}.name")), {})
+        return own.get(option) or Component.symbol(option)
+
+    def always_named(self) -> set[str]:
+        """Keys that are part of a name even if all cells share their value: required options of the partition."""
+        kind = str(self.get("partition.name"))
+        options = PARTITIONS[kind].required() if kind in PARTITIONS else self.labels.required.get(kind, [])
+        return {f"partition.{option}" for option in options}
+
+    def plugins(self) -> list[str]:
+        """Classes outside of fedray that it names."""
+        return plugins_in(self.values)
+
+    def parse(self, option: str) -> RunConfig:
+        """Return the parsed configuration.
+
+        Args:
+            option: what the message begins with.
+
+        Raises:
+            UserError: it comes from a store and names a plug-in, or this version refuses it.
+        """
+        if self.run is not None:
+            return self.run
+        refuse_plugins(option, self.values)
+        return RunConfig.parse(self.values)
+
+
+def plugins_in(values: Mapping[str, Any]) -> list[str]:
+    """Classes outside of fedray that a configuration names, in its sections and its probes."""
+    probes = values.get("evaluation", {}).get("probes", ())
+    sections = [values[name] for name in COMPONENTS if name in values]
+    named = [one["name"] if isinstance(one, Mapping) else str(one) for one in (*sections, *probes)]
+    return [name for name in named if ":" in name]
+
+
+def refuse_plugins(option: str, values: Mapping[str, Any]) -> None:
+    """Raise UserError, which begins with `option`, if a configuration of a store names a class outside of fedray."""
+    if names := plugins_in(values):
+        raise UserError(f"{option}: {names[0]} is a plug-in; fedray imports no class that a store names")
+
+
+def configs_in(cells: pd.DataFrame) -> Iterator[CellConfig]:
+    """The configurations of cells, a row each."""
+    yield from cells["config"]
+
+
+def plugin_titles(cells: pd.DataFrame) -> dict[str, str]:
+    """Metric -> title, of all plug-ins of the cells."""
+    return {metric: title for config in configs_in(cells) for metric, title in config.labels.titles.items()}
+
+
+def plugin_lower(cells: pd.DataFrame) -> set[str]:
+    """Metrics of the cells' plug-ins whose smallest value is the best."""
+    return {metric for config in configs_in(cells) for metric in config.labels.lower}

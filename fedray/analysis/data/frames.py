@@ -1,0 +1,150 @@
+"""Finished work from Python: a run with its model (`fedray.load`), a sweep as DataFrames (`fedray.results`)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from mlflow.exceptions import MlflowException
+
+from fedray.analysis.data.collect import Collected, collect
+from fedray.analysis.data.metrics import by_round
+from fedray.analysis.data.runs import configuration, newest_state
+from fedray.common.errors import UserError, truncated_repr
+from fedray.config import RunConfig
+from fedray.datasets.dataset import Samples
+from fedray.engine.problem import Problem
+from fedray.engine.result import Result
+from fedray.sweep.driver.run import execute
+from fedray.sweep.driver.stages import run_stages
+from fedray.sweep.file.shipped import locate_sweep
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.plan import make_plan
+from fedray.tracking import models
+from fedray.tracking.store import open_store
+
+
+@dataclass(frozen=True)
+class Results:
+    """A sweep's results.
+
+    Attributes:
+        name: the sweep's.
+        cells: a row per cell: `label`, `status`, `run_id`, the configuration under dotted names (as text), metrics
+            under `metrics.NAME`.
+        curves: a row per cell, evaluated round and metric: `cell`, `label`, `round`, `metric`, `value`.
+    """
+
+    name: str
+    cells: pd.DataFrame
+    curves: pd.DataFrame
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{n} {status}" for status, n in self.cells["status"].value_counts().items())
+        return f"<Results of {self.name}: {len(self.cells)} cells ({counts}), {len(self.curves)} points of curves>"
+
+
+def run_sweep(
+    sweep: str | Path | Mapping[str, Any],
+    *,
+    changes: Mapping[str, Any] | None = None,
+    only: Sequence[str] = (),
+    smoke: bool = False,
+    force: bool = False,
+    max_concurrent: int | None = None,
+    address: str | None = None,
+) -> Results:
+    """Run what is left of a sweep, of a file that tunes both stages, as `fedray sweep` does.
+
+    Args:
+        sweep: its file, the name of one that comes with fedray, or its contents.
+        changes: dotted key -> value, as `--set`.
+        only: the cells to run, as `--only`; empty: all.
+        smoke: run the file's own small version.
+        force: run finished cells again.
+        max_concurrent: trials at a time; None: as many as fit.
+        address: of a cluster, `auto` or HOST:PORT; None: $RAY_ADDRESS, else this machine.
+
+    Returns:
+        The results, failed and missing cells among them.
+
+    Raises:
+        UserError: the sweep cannot run; nothing has been started then.
+    """
+    loaded = Sweep.parse(sweep, smoke) if isinstance(sweep, Mapping) else Sweep.load(locate_sweep(Path(sweep)), smoke)
+    if changes:
+        loaded = loaded.with_overrides(changes)
+    if loaded.tune is None:
+        execute(make_plan(loaded, force, only), max_concurrent, address)
+    else:
+        run_stages(loaded, loaded.name, force, only, max_concurrent, address)
+    return results(loaded.name)
+
+
+def results(name: str) -> Results:
+    """A sweep's cells and curves, as MLflow has them.
+
+    Raises:
+        UserError: there is no such sweep.
+    """
+    sweep = collect(name)
+    return Results(sweep.name, sweep.cells.drop(columns="config"), _curves(sweep))
+
+
+def _curves(sweep: Collected) -> pd.DataFrame:
+    have = sweep.cells[sweep.cells["run_id"].notna()]
+    rows = [
+        (cell, label, round, metric, value)
+        for metric in by_round(sweep)
+        for cell, label, run_id in zip(have["cell"], have["label"], have["run_id"], strict=True)
+        for round, value in sweep.history(str(run_id), metric).items()
+    ]
+    return pd.DataFrame(rows, columns=["cell", "label", "round", "metric", "value"])
+
+
+def load(run: str) -> Result:
+    """A run that was made before, from its newest checkpoint.
+
+    A class of your own is imported from the working directory, as when the run was made: load what you trust.
+
+    Args:
+        run: its id in MLflow, as `fedray run` prints it, a table of `results` holds it and MLflow shows it.
+
+    Raises:
+        UserError: there is no such run, or no whole checkpoint of it in FEDRAY_STORAGE.
+    """
+    client, _ = open_store()
+    try:
+        found = client.get_run(run)
+    except MlflowException:
+        raise UserError(f"load: {truncated_repr(run)} is not the id of a run in this store") from None
+    cell = found.data.tags.get("fedray.cell")
+    if cell is None:
+        raise UserError(f"load: {run} is a sweep; one of its cells is required")
+    state = newest_state("load", cell)
+    problem = Problem.build(RunConfig.parse(configuration(client, run)))
+    layout = problem.build_network("cpu").layout
+    return Result(state.history, layout, state, problem, run)
+
+
+def log_model(run: str) -> str:
+    """Log the trained model of a run that was made before to MLflow, beside the run.
+
+    It takes what `Result.model()` takes: float32 images, normalised with the mean and deviation of `data`. It is stored
+    as a graph (`torch.export`), without pickles, so the class of your own model is not needed to load it.
+
+    Args:
+        run: as for `load`.
+
+    Returns:
+        Its address, `models:/ID`, for `mlflow.pytorch.load_model` and `mlflow.pyfunc.load_model`.
+
+    Raises:
+        UserError: as `load`; or the method has no global model, or the model cannot be exported.
+    """
+    result = load(run)
+    data = result.problem.data
+    inputs, _ = Samples(data.x_test, data.y_test, data, "cpu").batch(np.arange(2))
+    return models.log_model(run, result.model(), inputs.numpy())

@@ -1,0 +1,47 @@
+"""One run of the store: its configuration, and its state in the newest checkpoint."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+
+from fedray.common.errors import UserError
+from fedray.common.yaml_files import parse_yaml
+from fedray.engine.disk.checkpoint import Checkpoints
+from fedray.engine.state import State
+from fedray.sweep.plan.storage import get_storage
+
+
+def configuration(client: MlflowClient, run: str) -> dict[str, Any]:
+    """What a cell's run was configured with, as its artefact `config.yaml` has it; not parsed. run: its id."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(client.download_artifacts(run, "config.yaml", folder))
+        config: dict[str, Any] = parse_yaml(path.read_text(encoding="utf-8"), f"config.yaml of {run}")
+    return config
+
+
+def newest_state(option: str, cell: str) -> State:
+    """The state in a cell's newest checkpoint.
+
+    Args:
+        option: what the messages begin with.
+        cell: its hash.
+
+    Raises:
+        UserError: there is none in FEDRAY_STORAGE, or none that is whole.
+    """
+    directory = get_storage() / "cells" / cell
+    checkpoints = Checkpoints(directory)
+    state = checkpoints.load()
+    if state is not None:
+        return state
+    if rounds := checkpoints.rounds():
+        raise UserError(
+            f"{option}: none of its checkpoints in {directory} is whole (rounds {', '.join(map(str, rounds))}); call "
+            "its sweep again with --force"
+        )
+    raise UserError(
+        f"{option}: there is no checkpoint of it in {directory}; FEDRAY_STORAGE says where they are, and "
+        "`fedray run --no-track` writes none"
+    )

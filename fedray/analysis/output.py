@@ -1,0 +1,51 @@
+"""Where a script's result goes: to the screen, or into a file that is named then; and what pages are made with."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from fedray.common.errors import UserError
+
+
+def environment() -> Environment:
+    """The templates of the pages, which escape all they are given."""
+    return Environment(
+        loader=PackageLoader("fedray.analysis"),
+        autoescape=select_autoescape(),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def made(out: Path) -> None:
+    """Make a folder where it is missing, before anything is computed that goes into it.
+
+    Raises:
+        UserError: it cannot be made, or nothing can be written there.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise UserError(f"--out: {out} cannot be written: {error.strerror}") from None
+
+
+def written(text: str, out: Path | None) -> None:
+    """Print a text, or write it to a file and print the file's name.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    if out is None:
+        sys.stdout.write(text)
+        return
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--out: {out} cannot be written: {error.strerror}") from None
+    sys.stdout.write(f"{out}\n")

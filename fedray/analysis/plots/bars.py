@@ -1,0 +1,88 @@
+"""Metrics as bars: the parts of a metric at a round, and a table's metric of each method."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedray.analysis.data.axes import labelled
+from fedray.analysis.data.collect import Collected
+from fedray.analysis.data.metrics import DEFAULT, NEVER, of_parts, title, values
+from fedray.analysis.plots.panels import methods_of
+from fedray.analysis.plots.style import COLOURS, HATCHES, axes, over_seeds, styled, with_legend
+from fedray.common.component import Component
+from fedray.common.errors import UserError
+
+
+@styled
+def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figure]:
+    """Draw every metric `METRIC_PART` as bars, side by side for the methods that log them.
+
+    Args:
+        sweep: the collected sweep.
+        metric: what the names of the metrics begin with.
+        at: the round; default the last evaluated one.
+
+    Returns:
+        Setting -> figure.
+
+    Raises:
+        UserError: no run logs such metrics, or none at that round.
+    """
+    cells, parts = labelled(sweep), of_parts(sweep, metric)
+    read = {(run_id, part): sweep.history(run_id, f"{metric}_{part}") for run_id in cells["run_id"] for part in parts}
+    value = {key: found[at or max(found)] for key, found in read.items() if found and (at is None or at in found)}
+    if not value:
+        rounds = sorted({round for found in read.values() for round in found})
+        raise UserError(f"--round: found {at}; {metric}_{parts[0]} was logged at {', '.join(map(str, rounds))}")
+    figures, logged = {}, {run_id for run_id, _ in value}
+    for setting, panel in cells.groupby("_column", sort=False):
+        groups = [
+            (method, [run_id for run_id in group["run_id"] if run_id in logged])
+            for method, group in methods_of(cells, panel)
+        ]
+        drawn = [(k, method, ids) for k, (method, ids) in enumerate(groups) if ids]
+        when = "the last evaluated round" if at is None else f"round {at}"
+        figure, area = axes("", f"{Component.symbol(metric)} at {when}", str(setting))
+        for place, (k, method, ids) in enumerate(drawn):
+            heights = pd.DataFrame([[value.get((run_id, part), np.nan) for part in parts] for run_id in ids])
+            area.bar(
+                np.arange(len(parts)) + 0.8 * ((place + 0.5) / len(drawn) - 0.5),
+                heights.mean(),
+                0.8 / len(drawn),
+                yerr=heights.std() if len(ids) > 1 else None,
+                label=method,
+                capsize=1.5,
+                facecolor="white" if k % len(HATCHES) else "0.35",
+                edgecolor=COLOURS[k % len(COLOURS)],
+                linewidth=0.6,
+                hatch=HATCHES[k % len(HATCHES)],
+                error_kw={"elinewidth": 0.6},
+            )
+        area.set_xticks(range(len(parts)), parts, rotation=90 if len(parts) > 6 else 30, ha="center")
+        area.grid(axis="x", visible=False)
+        note = over_seeds((len(ids) for _, _, ids in drawn), "bars")
+        figures[str(setting)] = with_legend(figure, area, note=note)
+    return figures
+
+
+@styled
+def methods(sweep: Collected, metric: str = DEFAULT) -> dict[str, Figure]:
+    """Draw a table's metric as one bar for each method, mean over seeds.
+
+    Returns:
+        Setting -> figure.
+    """
+    cells = labelled(sweep).assign(_value=values(sweep, metric))
+    figures = {}
+    for setting, panel in cells[cells["_value"] != NEVER].groupby("_column", sort=False):
+        found = panel.groupby("_row", sort=False)["_value"]
+        figure, area = axes("", title(metric, cells), str(setting))
+        heights = found.mean().dropna()
+        spread = found.std().reindex(heights.index).fillna(0)
+        area.bar(
+            heights.index, heights, 0.7, yerr=spread, capsize=1.5, facecolor="0.75", edgecolor="black", linewidth=0.6
+        )
+        area.tick_params(axis="x", rotation=90 if len(heights) > 4 else 0)
+        area.grid(axis="x", visible=False)
+        figures[str(setting)] = figure
+    return figures

@@ -1,0 +1,80 @@
+"""Heatmaps of classes: the accuracy of each by round, and the samples that each client has of it."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedray.analysis.data.axes import labelled, labels
+from fedray.analysis.data.cell_config import configs_in, refuse_plugins
+from fedray.analysis.data.collect import Collected
+from fedray.analysis.data.metrics import of_parts
+from fedray.analysis.plots.panels import by_run
+from fedray.analysis.plots.style import WIDTH, axes, styled
+from fedray.common.errors import UserError
+from fedray.datasets import data_source
+from fedray.partitions import make_partition
+from fedray.partitions.heterogeneity import draw_heatmap
+
+
+@styled
+def classes(sweep: Collected) -> dict[str, Figure]:
+    """Draw the accuracy of each class (down) by round (across), mean over seeds.
+
+    Returns:
+        Setting and method -> figure.
+
+    Raises:
+        UserError: no run has logged `accuracy_class_C` (evaluation.probes: [classes]).
+    """
+    try:
+        cells, parts = labelled(sweep), of_parts(sweep, "accuracy_class")
+    except UserError:
+        raise UserError("--kind: classes needs runs with the probe: evaluation.probes: [classes]") from None
+    figures = {}
+    for (setting, method), group in cells.groupby(["_column", "_row"], sort=False):
+        rows = [
+            by_run({run_id: sweep.history(run_id, f"accuracy_class_{part}") for run_id in group["run_id"]}, group).mean(
+                axis=1
+            )
+            for part in parts
+        ]
+        grid = pd.DataFrame(dict(zip(parts, rows, strict=True))).dropna(how="all")
+        if not len(grid):
+            continue
+        figure, area = axes("round", "class", f"{method}, {setting}", 0.4 + 0.04 * min(len(parts), 20))
+        edges = np.concatenate([[grid.index[0] - 0.5], (grid.index[1:] + grid.index[:-1]) / 2, [grid.index[-1] + 0.5]])
+        image = area.pcolormesh(
+            edges, np.arange(len(parts) + 1) - 0.5, grid.to_numpy().T, cmap="Greys_r", vmin=0, vmax=100, rasterized=True
+        )
+        area.grid(visible=False)
+        area.invert_yaxis()
+        area.yaxis.set_major_locator(MaxNLocator(integer=True))
+        figure.colorbar(image, label="test accuracy in %")
+        figures[f"{method} {setting}"] = figure
+    return figures
+
+
+@styled
+def partitions(sweep: Collected) -> dict[str, Figure]:
+    """Draw the samples per client and class, of the first seed. No run is needed.
+
+    Returns:
+        Data, partition and number of clients -> figure.
+
+    Raises:
+        UserError: the data are not here, or data or partition are classes of your own.
+    """
+    cells = sweep.cells.assign(
+        _setting=labels(sweep.cells, "data,partition"), _clients=sweep.cells.get("clients.total", "")
+    ).drop_duplicates(["_setting", "_clients"])
+    figures = {}
+    for config, setting, clients in zip(configs_in(cells), cells["_setting"], cells["_clients"], strict=True):
+        refuse_plugins("--kind partition", {name: config.get(name) for name in ("data", "partition")})
+        data = data_source(config.get("data")).load()
+        shards = make_partition(config.get("partition")).split(data, config.get("clients.total"), config.get("seed"))
+        name = f"{setting} {clients} clients" if cells["_clients"].nunique() > 1 else setting
+        figures[name] = figure = draw_heatmap(shards.count_labels(data.y_train, data.num_classes), title=name)
+        figure.set_size_inches(WIDTH, WIDTH * (0.45 + 0.02 * min(data.num_classes, 20)))
+        figure.axes[0].grid(visible=False)
+    return figures

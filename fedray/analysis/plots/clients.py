@@ -1,0 +1,99 @@
+"""How clients are served: the distribution of their accuracies, and what the model takes each class for."""
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedray.analysis.data.axes import labelled
+from fedray.analysis.data.collect import Collected
+from fedray.analysis.plots.panels import figures_of, methods_of
+from fedray.analysis.plots.style import axes, panels, styled, with_legend
+from fedray.analysis.tables.clients import accuracies, confusions, fairness_of
+
+ANNOTATED = 12
+"""Most classes of a confusion matrix whose numbers are written out."""
+SPREAD = 0.27
+"""How far up and down the clients of a row are scattered, in rows."""
+GOLDEN = 0.618
+"""Multiples of it fill an interval evenly, however many there are."""
+
+
+@styled
+def fairness(sweep: Collected) -> dict[str, Figure]:
+    """Draw each client's accuracy, their mean and deviation, and the means of the worst and the best tenth.
+
+    Returns:
+        Data set and model -> figure with a panel per setting; the key is empty where all runs share both.
+
+    Raises:
+        UserError: no finished run tests its clients.
+    """
+    cells = labelled(sweep)
+    clients = accuracies(sweep, cells)
+    found = {(one["setting"], one["method"]): one for one in fairness_of(clients).to_dict("records")}
+    figures = {}
+    for name, settings in figures_of(cells):
+        names = [setting for setting, _ in settings]
+        methods = [method for method, _ in methods_of(cells, cells) if any((one, method) in found for one in names)]
+        drawn = panels(names, "personal accuracy in %", "", height=0.5 + 0.22 * len(methods))
+        for setting, area in drawn.main.items():
+            for place, method in enumerate(methods):
+                if (setting, method) in found:
+                    of_both = (clients["setting"] == setting) & (clients["method"] == method)
+                    _row(area, place, clients.loc[of_both, "accuracy"].to_numpy(), found[setting, method])
+            area.set_yticks(range(len(methods)), methods)
+            area.grid(axis="y", visible=False)
+        first = next(iter(drawn.main.values()))
+        first.set_ylim(len(methods) - 0.5, -0.5)
+        first.set_xlim(max(first.get_xlim()[0], -2), 102)  # a deviation may reach beyond 100 %
+        figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=_seeds(found.values()))
+    return figures
+
+
+def _row(area: Axes, place: int, dots: np.ndarray, one: Mapping[Hashable, Any]) -> None:
+    """A method's clients, and what is told of them all."""
+    aside = place + SPREAD * (2 * (np.arange(len(dots)) * GOLDEN % 1) - 1)
+    area.plot(dots, aside, ".", color="0.7", markersize=1.5, rasterized=len(dots) > 500, label="a client")
+    said = "mean ± standard deviation over clients"
+    bar = {"xerr": one["deviation"], "fmt": "o", "color": "#000000", "capsize": 2, "elinewidth": 0.8}
+    area.errorbar(one["mean"], place, label=said, **bar)
+    area.plot(one["worst tenth"], place, "<", color="#d55e00", label="mean of the worst tenth")
+    area.plot(one["best tenth"], place, ">", color="#0072b2", label="mean of the best tenth")
+
+
+def _seeds(found: Iterable[Mapping[Hashable, Any]]) -> str:
+    counts = sorted({one["seeds"] for one in found})
+    if counts == [1]:
+        return "one seed"
+    return f"mean over {' to '.join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))} seeds"
+
+
+@styled
+def confusion(sweep: Collected) -> dict[str, Figure]:
+    """Draw what the final global model takes each class for, in percent of the class's test samples, mean over seeds.
+
+    Returns:
+        Method and setting -> figure.
+
+    Raises:
+        UserError: no finished run has a confusion matrix.
+    """
+    figures = {}
+    for (setting, method), percent in confusions(sweep, labelled(sweep)).items():
+        height = min(0.75 + 0.01 * max(len(percent) - 10, 0), 1.2)
+        figure, area = axes("predicted class", "class", f"{method}, {setting}", height)
+        image = area.imshow(percent, cmap="Blues", vmin=0, vmax=100, aspect="auto")
+        if len(percent) <= ANNOTATED:
+            area.set_xticks(range(percent.shape[1]))
+            area.set_yticks(range(len(percent)))
+            for (row, column), value in np.ndenumerate(percent):
+                if value >= 0.5:
+                    colour = "white" if value > 60 else "black"
+                    area.text(column, row, f"{value:.0f}", ha="center", va="center", color=colour, fontsize=5)
+        area.grid(visible=False)
+        figure.colorbar(image, label="% of the class")
+        figures[f"{method} {setting}"] = figure
+    return figures

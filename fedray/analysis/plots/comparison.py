@@ -1,0 +1,59 @@
+"""Differences with their intervals, and the critical-difference diagram."""
+
+from matplotlib.figure import Figure
+
+from fedray.analysis.comparison import Comparison
+from fedray.analysis.plots.style import WIDTH, axes, styled
+from fedray.analysis.statistics.ranks import Ranks
+
+
+@styled
+def forests(found: Comparison) -> dict[str, Figure]:
+    """Setting -> each method's mean difference and its t interval; filled where Holm's adjusted p tells it apart."""
+    figures = {}
+    for setting in dict.fromkeys(one.column for one in found.differences):
+        drawn = [one for one in found.differences if one.column == setting and one.mean is not None]
+        if not drawn:
+            continue
+        figure, area = axes(f"difference to {found.to}", "", setting, 0.25 + 0.06 * len(drawn))
+        for place, one in enumerate(drawn):
+            told = one.verdict(found.lower) in ("better", "worse")
+            mean = float(one.mean or 0)
+            bounds = (one.interval.low, one.interval.high) if one.interval else (mean, mean)
+            area.plot(bounds, (place, place), color="0.3", linewidth=0.8)
+            area.plot(mean, place, "o", color="0", markerfacecolor="0" if told else "white")
+        area.axvline(0, color="0.5", linewidth=0.6, linestyle="--")
+        area.set_yticks(range(len(drawn)), [one.row for one in drawn])
+        area.set_ylim(len(drawn) - 0.5, -0.5)
+        area.grid(axis="y", visible=False)
+        figures[setting] = figure
+    return figures
+
+
+@styled
+def rank_diagram(ranks: Ranks) -> Figure:
+    """Mean ranks on a line, 1 on the left; a bar joins methods that are not told apart (Demšar 2006, figure 1)."""
+    names, count = list(ranks.mean), len(ranks.mean)
+    half = (count + 1) // 2
+    cliques = ranks.cliques()
+    depth = 0.35 * len(cliques) + 0.4
+    figure = Figure(figsize=(WIDTH * 1.3, 0.5 + 0.14 * (half + 2 * len(cliques))), layout="constrained")
+    area = figure.subplots()
+    area.set(xlim=(1 - 0.55 * (count - 1), count + 0.55 * (count - 1)), ylim=(-depth - half, 1.6))
+    area.axis("off")
+    area.plot((1, count), (0, 0), color="0", linewidth=0.8)
+    for tick in range(1, count + 1):
+        area.plot((tick, tick), (0, 0.15), color="0", linewidth=0.8)
+        area.text(tick, 0.25, str(tick), ha="center", va="bottom")
+    area.plot((1, 1 + ranks.critical), (1.2, 1.2), color="0", linewidth=1.2)
+    area.text(1 + ranks.critical + 0.05 * count, 1.2, f"critical difference {ranks.critical:.2f}", va="center")
+    for place, name in enumerate(names):
+        left = place < half
+        level = -depth - (place if left else count - 1 - place)
+        edge = 1 - 0.05 * count if left else count + 0.05 * count
+        area.plot((ranks.mean[name], ranks.mean[name], edge), (0, level, level), color="0.4", linewidth=0.6)
+        area.text(edge, level, f" {name} ({ranks.mean[name]:.2f}) ", ha="right" if left else "left", va="center")
+    for place, clique in enumerate(cliques):
+        level = -0.3 - 0.35 * place
+        area.plot((ranks.mean[clique[0]] - 0.04, ranks.mean[clique[-1]] + 0.04), (level, level), color="0", linewidth=2)
+    return figure

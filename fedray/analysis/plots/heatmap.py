@@ -1,0 +1,141 @@
+"""A table's metric over two keys: a field for each pair of their values, the best one framed, a panel per method."""
+
+import math
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
+
+from fedray.analysis.data.axes import labelled, symbol
+from fedray.analysis.data.collect import Collected
+from fedray.analysis.data.metrics import DEFAULT, NEVER, lower_is_better, title, values
+from fedray.analysis.plots.panels import figures_of
+from fedray.analysis.plots.style import panels, styled
+from fedray.common.errors import UserError, unknown
+
+FIELD, LOWEST = 0.32, 1.0
+"""Inches: height of a row of fields, and of a panel at least."""
+
+
+@styled
+def heatmap(sweep: Collected, x: str, y: str, metric: str = DEFAULT) -> dict[str, Figure]:
+    """Draw the mean over seeds of a metric by two keys.
+
+    Args:
+        sweep: the collected sweep.
+        x: the dotted key across.
+        y: the dotted key upwards.
+        metric: as for tables.
+
+    Returns:
+        Data set and model -> figure with a panel per method and setting; the key is empty where all runs share both.
+
+    Raises:
+        UserError: a key is missing, unknown or has one value, or no method varies in both.
+    """
+    for option, key in (("--x", x), ("--y", y)):
+        if not key:
+            raise UserError(f"{option} is required for a heatmap: a key, algorithm.rho, say")
+        if key not in sweep.cells:
+            raise unknown(
+                option, key, [str(one) for one in sweep.cells if "." in str(one) and "metrics." not in str(one)]
+            )
+        if sweep.cells[key].nunique() < 2:
+            raise UserError(f"{option}: {key} has one value in this sweep; a key that varies is required")
+    cells = labelled(sweep, without=(x, y, *_following(sweep.cells, x), *_following(sweep.cells, y)))
+    cells = cells.assign(_x=sweep.cells[x], _y=sweep.cells[y], _value=values(sweep, metric)).dropna(subset=["_x", "_y"])
+    cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)]
+    of_panel = cells.groupby(["_column", "_row"])
+    both = (of_panel["_x"].transform("nunique") > 1) & (of_panel["_y"].transform("nunique") > 1)
+    if not both.any():
+        raise UserError(f"--y: no method's finished runs vary in both {x} and {y}")
+    cells, lower = cells[both], lower_is_better(metric, sweep.cells)
+    return {name: _figure(sweep, settings, (x, y), metric, lower) for name, settings in figures_of(cells)}
+
+
+def _following(cells: pd.DataFrame, key: str) -> list[str]:
+    """The other options of the key's section that have one value for each of the key's, such as its `min_size`."""
+    section = key.partition(".")[0]
+    others = [
+        str(one) for one in cells if str(one).startswith(f"{section}.") and str(one) not in (key, f"{section}.name")
+    ]
+    return [one for one in others if cells.groupby(key, dropna=False)[one].nunique(dropna=False).max() == 1]
+
+
+def _figure(
+    sweep: Collected, settings: list[tuple[str, pd.DataFrame]], keys: tuple[str, str], metric: str, lower: bool
+) -> Figure:
+    tables = {
+        (str(method), setting): group.pivot_table(values="_value", index="_y", columns="_x", aggfunc="mean")
+        for setting, panel in settings
+        for method, group in panel.groupby("_row", sort=False)
+    }
+    every = pd.concat([panel for _, panel in settings])
+    rows, columns = _sorted(every["_y"]), _sorted(every["_x"])
+    grids = {
+        _title(name, list(tables)): table.reindex(index=rows, columns=columns).to_numpy()
+        for name, table in tables.items()
+    }
+    found = np.concatenate([grid.ravel() for grid in grids.values()])
+    scale, digits = Normalize(np.nanmin(found), np.nanmax(found)), 2 if np.nanmax(np.abs(found)) >= 1 else 4
+    x, y = (symbol(key, sweep.cells) for key in keys)
+    drawn = panels(list(grids), x, y, height=max(LOWEST, FIELD * len(rows)))
+    images = [_panel(drawn.main[name], grid, scale, lower, digits) for name, grid in grids.items()]
+    first = next(iter(drawn.main.values()))
+    first.set_xticks(range(len(columns)), [_short(value) for value in columns])
+    first.set_yticks(range(len(rows)), [_short(value) for value in rows])
+    label = title(metric, sweep.cells).partition(",")[0]
+    drawn.figure.colorbar(images[0], ax=list(drawn.main.values()), label=label)
+    seeds = every.groupby(["_column", "_row", "_x", "_y"])["seed"].nunique()
+    few, most = seeds.min(), seeds.max()
+    mean = "one seed" if most == 1 else f"mean over {most if few == most else f'{few} to {most}'} seeds"
+    drawn.figure.supxlabel(f"{mean}; the best field of a panel is framed", size=6)
+    return drawn.figure
+
+
+def _title(name: tuple[str, str], every: list[tuple[str, str]]) -> str:
+    """What tells a panel from the others: the method, the setting, or both."""
+    parts = [name[k] for k in (0, 1) if len({one[k] for one in every}) > 1]
+    return "\n".join(parts or name[:1])
+
+
+def _short(value: str) -> str:
+    """A number without what says nothing: `0.5`, `1e+06`."""
+    try:
+        return f"{float(value):g}"
+    except ValueError:
+        return value
+
+
+def _panel(area: Axes, grid: np.ndarray, scale: Normalize, lower: bool, digits: int) -> AxesImage:
+    """Draw the fields with their numbers; the best one of the panel has a frame and a bold number."""
+    best = np.unravel_index((np.nanargmin if lower else np.nanargmax)(grid), grid.shape)
+    for (row, column), value in np.ndenumerate(grid):
+        if not math.isnan(value):
+            area.text(
+                column,
+                row,
+                f"{value:.{digits}f}",
+                ha="center",
+                va="center",
+                size=6,
+                weight="bold" if (row, column) == best else "normal",
+                bbox={"color": "white", "pad": 0.6},
+            )
+    area.add_patch(
+        Rectangle((best[1] - 0.5, best[0] - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=1.5, zorder=3)
+    )
+    area.patch.set(hatch="//", edgecolor="0.7")  # a field without a finished run
+    area.grid(visible=False)
+    return area.imshow(grid, origin="lower", aspect="auto", cmap="Greys_r", norm=scale)
+
+
+def _sorted(found: pd.Series) -> list[str]:
+    """The different values, by size where all are numbers."""
+    words = pd.Series(found.astype(str).unique())
+    numbers = pd.to_numeric(words, errors="coerce")
+    return sorted(words) if numbers.isna().any() else list(words[numbers.argsort()])

@@ -1,0 +1,227 @@
+"""A search: which trials there were, what they took, which keys matter.
+
+A trial is a run of a method in a setting with values of the searched keys. Values are those that the search selects on:
+the accuracy on validation samples where some are held out, else that on the test set, which every title then says.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import optuna
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from fedray.analysis.data.axes import labels, separating, symbol
+from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.data.metrics import lower_is_better, selecting, title
+from fedray.analysis.plots.style import PLAIN, axes, is_logarithmic, styled, styles, with_legend
+from fedray.common.errors import UserError
+from fedray.sweep.file.sections import is_on_test_set
+
+TRIED = ("finished", "stopped", "pruned")
+"""Statuses of runs that have a value; only the finished ones can be the best."""
+HYPERPARAMETERS = ("algorithm.", "training.")
+FEW = 10
+"""Fewest finished trials of a method from which importance is told."""
+STEPS = 12
+"""Most values of a key that a heatmap gives a row or column each."""
+
+
+def trials(sweep: SweepTable) -> pd.DataFrame:
+    """The cells that were tried, with `_method`, `_setting`, `_value`, `_rounds` (trained), in the order they ran.
+
+    Raises:
+        UserError: where none has run.
+    """
+    cells = sweep.cells[sweep.cells["status"].isin(TRIED)]
+    column = f"metrics.{selecting(sweep)}"
+    if not len(cells) or column not in cells:
+        raise UserError(f"sweep: {sweep.name!r} has no trial with a value yet")
+    cells = cells[cells[column].notna()]
+    plain = cells.drop(columns=keys(sweep))
+    settings = labels(plain, separating(plain, plain["algorithm.name"]))
+    return cells.assign(
+        _method=cells["algorithm.name"],
+        _setting=settings,
+        _value=cells[column],
+        _rounds=[_rounds(sweep, run_id) for run_id in cells["run_id"]],
+        _order=[sweep.started(run_id) for run_id in cells["run_id"]],
+    ).sort_values("_order", kind="stable")
+
+
+def keys(sweep: SweepTable) -> list[str]:
+    """The searched keys; of a grid the hyper-parameters that vary within a method."""
+    if sweep.search.keys:
+        return [key for key in sweep.search.keys if key in sweep.cells]
+    within = sweep.cells.groupby("algorithm.name")
+    options = [key for key in map(str, sweep.cells) if key.startswith(HYPERPARAMETERS) and key != "algorithm.name"]
+    return [key for key in options if within[key].nunique().max() > 1]
+
+
+@styled
+def best_so_far(sweep: SweepTable) -> dict[str, Figure]:
+    """Setting -> each method's best finished trial against the rounds trained so far, pruned trials included."""
+    found, figures = trials(sweep), dict[str, Figure]()
+    for setting, panel in found.groupby("_setting", sort=False):
+        figure, area = axes("rounds trained", _best(sweep), str(setting))
+        for style, (method, group) in zip(styles(), panel.groupby("_method", sort=False), strict=False):
+            done = group["_value"].where(group["status"] == "finished")
+            best = (done.cummin() if lower_is_better(selecting(sweep), sweep.cells) else done.cummax()).ffill()
+            area.step(group["_rounds"].cumsum(), best, where="post", label=str(method), **style)
+        figures[str(setting)] = with_legend(figure, area)
+    return figures
+
+
+@styled
+def scatters(sweep: SweepTable) -> dict[str, Figure]:
+    """Key and setting -> every trial's value against the key, on the key's own scale; hollow where it was pruned."""
+    found, figures = trials(sweep), dict[str, Figure]()
+    for key in keys(sweep):
+        for setting, panel in found[found[key].notna()].groupby("_setting", sort=False):
+            figure, area = axes(symbol(key, sweep.cells), _value(sweep), str(setting))
+            at = _scaled(area, panel[key], "x")
+            for style, (method, group) in zip(styles(), panel.groupby("_method", sort=False), strict=False):
+                whole = group["status"] == "finished"
+                look = {**style, "linestyle": ""}
+                area.plot(at[group.index[whole]], group["_value"][whole], label=str(method), **look)
+                area.plot(at[group.index[~whole]], group["_value"][~whole], markerfacecolor="white", **look)
+            figures[f"{key} {setting}"] = with_legend(figure, area)
+    return figures
+
+
+@styled
+def heatmaps(sweep: SweepTable) -> dict[str, Figure]:
+    """Two keys, method and setting -> the mean value by both; a point per trial where a key has many values."""
+    found, figures = trials(sweep), dict[str, Figure]()
+    for first, second in itertools.combinations(keys(sweep), 2):
+        both = found[found[first].notna() & found[second].notna() & (found["status"] == "finished")]
+        for (setting, method), group in both.groupby(["_setting", "_method"], sort=False):
+            if min(group[first].nunique(), group[second].nunique()) > 1:
+                figure, area = axes(symbol(first, sweep.cells), symbol(second, sweep.cells), f"{method}, {setting}")
+                image = _grid(area, group, first, second) or _points(area, group, first, second)
+                figure.colorbar(image, label=_value(sweep))
+                area.grid(visible=False)
+                figures[f"{first} {second} {method} {setting}"] = figure
+    return figures
+
+
+def _grid(area: Axes, group: pd.DataFrame, first: str, second: str) -> ScalarMappable | None:
+    if max(group[first].nunique(), group[second].nunique()) > STEPS:
+        return None
+    table = group.pivot_table(values="_value", index=second, columns=first, aggfunc="mean")
+    table = table.loc[_sorted(table.index), _sorted(table.columns)]
+    area.set_xticks(range(len(table.columns)), list(table.columns))
+    area.set_yticks(range(len(table.index)), list(table.index))
+    for (row, column), value in np.ndenumerate(table.to_numpy()):
+        if not math.isnan(value):
+            area.text(column, row, f"{value:.1f}", ha="center", va="center", bbox={"color": "white", "pad": 0.8})
+    area.patch.set(hatch="//", edgecolor="0.7")  # where there is no trial; white is the best value
+    return area.imshow(table.to_numpy(), origin="lower", aspect="auto", cmap="Greys_r")
+
+
+def _points(area: Axes, group: pd.DataFrame, first: str, second: str) -> ScalarMappable:
+    x, y = _scaled(area, group[first], "x"), _scaled(area, group[second], "y")
+    return area.scatter(x, y, c=group["_value"], cmap="viridis", edgecolors="0", linewidths=0.4)
+
+
+def _sorted(values: pd.Index) -> list[str]:
+    words = pd.Series(list(values), dtype=str)
+    numbers = pd.to_numeric(words, errors="coerce")
+    return sorted(words) if numbers.isna().any() else list(words[numbers.argsort()])
+
+
+def _scaled(area: Axes, values: pd.Series, axis: str) -> pd.Series:
+    """The values as numbers, and the axis on their scale: logarithmic where that suits them, by name for words."""
+    numbers = pd.to_numeric(values, errors="coerce")
+    if numbers.isna().any():
+        names = sorted(set(values))
+        area.set(**{f"{axis}ticks": range(len(names)), f"{axis}ticklabels": names})
+        return values.map(names.index)
+    if is_logarithmic(numbers):
+        area.set(**{f"{axis}scale": "log"})
+        line = area.xaxis if axis == "x" else area.yaxis
+        line.set_major_locator(LogLocator(subs=(1, 2, 5) if numbers.max() < 1000 * numbers.min() else (1,)))
+        line.set_major_formatter(PLAIN)
+        line.set_minor_formatter(NullFormatter())
+    return numbers
+
+
+@styled
+def importances(sweep: SweepTable) -> dict[str, Figure]:
+    """Method and setting -> bars: how much of the values' variance each key accounts for (Optuna's fANOVA)."""
+    figures = {}
+    for (setting, method), group in trials(sweep).groupby(["_setting", "_method"], sort=False):
+        share = importance(group[group["status"] == "finished"], keys(sweep))
+        if share:
+            figure, area = axes("importance", "", f"{method}, {setting}", 0.25 + 0.06 * len(share))
+            area.barh([symbol(key, sweep.cells) for key in share], list(share.values()), facecolor="0.5", edgecolor="0")
+            area.set(xlim=(0, 1))
+            area.invert_yaxis()
+            area.grid(axis="y", visible=False)
+            figures[f"{method} {setting}"] = figure
+    return figures
+
+
+def importance(done: pd.DataFrame, searched: Sequence[str]) -> dict[str, float]:
+    """Importance of each searched key: the share of the variance of `_value` that it explains by itself.
+
+    Args:
+        done: the finished trials.
+        searched: the keys.
+
+    Returns:
+        Key -> share, largest first. Empty for fewer than FEW trials, or fewer than two keys that vary.
+
+    Source: Hutter, Hoos, Leyton-Brown, An efficient approach for assessing hyperparameter importance, ICML 2014.
+    """
+    varying = [key for key in searched if done[key].notna().all() and done[key].nunique() > 1]
+    if len(done) < FEW or len(varying) < 2:
+        return {}
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize")
+    columns = {key: _distribution(done[key]) for key in varying}
+    for index, value in enumerate(done["_value"]):
+        study.add_trial(
+            optuna.trial.create_trial(
+                params={key: column.iloc[index] for key, (_, column) in columns.items()},
+                distributions={key: distribution for key, (distribution, _) in columns.items()},
+                value=float(value),
+            )
+        )
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
+
+
+def _distribution(values: pd.Series) -> tuple[optuna.distributions.BaseDistribution, pd.Series]:
+    numbers = pd.to_numeric(values, errors="coerce")
+    if numbers.isna().any():
+        return optuna.distributions.CategoricalDistribution(sorted(set(values))), values
+    low, high = float(numbers.min()), float(numbers.max())
+    return optuna.distributions.FloatDistribution(low, high, log=is_logarithmic(numbers)), numbers.astype(float)
+
+
+def drawn(sweep: SweepTable) -> dict[str, dict[str, Figure]]:
+    """Every figure of a search: kind -> what -> figure."""
+    return {
+        "best-so-far": best_so_far(sweep),
+        "trials": scatters(sweep),
+        "heatmap": heatmaps(sweep),
+        "importance": importances(sweep),
+    }
+
+
+def _rounds(sweep: SweepTable, run_id: str) -> int:
+    return max(sweep.history(run_id, "test_accuracy"), default=0)
+
+
+def _value(sweep: SweepTable) -> str:
+    return title(selecting(sweep), sweep.cells).partition(",")[0]
+
+
+def _best(sweep: SweepTable) -> str:
+    return f"best {_value(sweep)}" + ("\n(selected on the test set)" if is_on_test_set(selecting(sweep)) else "")

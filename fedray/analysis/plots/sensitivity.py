@@ -1,0 +1,98 @@
+"""A table's metric against a key: hyper-parameter, heterogeneity, participation."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
+
+from fedray.analysis.data.axes import labelled, symbol
+from fedray.analysis.data.collect import Collected
+from fedray.analysis.data.metrics import DEFAULT, NEVER, title, values
+from fedray.analysis.plots.panels import figures_of, methods_of
+from fedray.analysis.plots.style import over_seeds, panels, styled, styles, value_ticks, with_legend
+from fedray.common.errors import UserError, unknown
+
+DODGE, WIDEST = 2.5, 12.0
+"""Points between the error bars of neighbouring methods, and of all at a value; the values drawn are not changed."""
+
+
+@styled
+def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Figure]:
+    """Draw the metric against a key whose numbers are the x axis, with a tick at each of them.
+
+    A method without such an option (fedavg has no ρ) is a horizontal line. A method that ran with only one value of it,
+    since another key varies there, is left out.
+
+    Args:
+        sweep: the collected sweep.
+        x: the dotted key.
+        metric: as for tables.
+
+    Returns:
+        Data set and model -> figure with a panel per setting; the key is empty where all runs share both.
+
+    Raises:
+        UserError: the key is not a number, or never varies by itself.
+    """
+    if x not in sweep.cells:
+        raise unknown("--x", x, [str(key) for key in sweep.cells if "." in str(key) and "metrics." not in str(key)])
+    numbers = pd.to_numeric(sweep.cells[x], errors="coerce")
+    if (numbers.isna() & sweep.cells[x].notna()).any():
+        raise UserError(f"--x: the values of {x} are not numbers: {', '.join(sorted(set(sweep.cells[x].dropna())))}")
+    if numbers.nunique() < 2:
+        raise UserError(f"--x: {x} has one value in this sweep; a key that varies is required")
+    cells = labelled(sweep, without=[x]).assign(_x=numbers, _value=values(sweep, metric))
+    cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)]
+    count = cells.groupby(["_column", "_row"])["_x"].transform("nunique")
+    if not (count > 1).any():
+        raise UserError(f"--x: no finished runs differ by {x} alone")
+    cells = cells[count != 1]
+    cells = cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])]
+    dodged = list(dict.fromkeys(cells.loc[cells["_x"].notna(), "_row"]))
+    figures = {}
+    for name, settings in figures_of(cells):
+        drawn = panels([setting for setting, _ in settings], symbol(x, sweep.cells), title(metric, sweep.cells))
+        reach: list[float] = []
+        for setting, panel in settings:
+            area = drawn.main[setting]
+            for style, (method, group) in zip(styles(), methods_of(cells, panel), strict=False):
+                at = group.dropna(subset="_x").groupby("_x")["_value"]
+                if at.ngroups:
+                    spread = at.std().fillna(0)
+                    reach += [*(at.mean() - spread), *(at.mean() + spread)]
+                    points = min(DODGE, WIDEST / len(dodged)) * (dodged.index(method) - (len(dodged) - 1) / 2)
+                    aside = area.transData + ScaledTranslation(points / 72, 0, drawn.figure.dpi_scale_trans)
+                    area.errorbar(
+                        at.mean().index,
+                        at.mean(),
+                        yerr=spread,
+                        capsize=1.5,
+                        elinewidth=0.6,
+                        label=method,
+                        transform=aside,
+                        **style,
+                    )
+                elif len(group):
+                    reach.append(group["_value"].mean())
+                    area.axhline(reach[-1], label=method, **{**style, "marker": ""})
+        first = next(iter(drawn.main.values()))
+        value_ticks(first, numbers[cells.index].dropna())
+        margin = 0.06 * (max(reach) - min(reach)) or 1.0
+        first.set_ylim(min(reach) - margin, max(reach) + margin)  # matplotlib's own would count the dodging as data
+        seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
+        figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=over_seeds(seeds, "bars"))
+    return figures
+
+
+def varied(sweep: Collected) -> list[str]:
+    """The dotted keys for which `sensitivity` has something to draw: numbers by which alone finished runs differ."""
+    cells = labelled(sweep)
+    keys = [
+        key
+        for key in map(str, cells)
+        if "." in key
+        and not key.startswith("metrics.")
+        and cells[key].nunique() > 1
+        and pd.to_numeric(cells[key].dropna(), errors="coerce").notna().all()
+    ]
+    alike = {key: labelled(sweep, without=[key]).assign(_x=cells[key]).groupby(["_column", "_row"]) for key in keys}
+    return [key for key, groups in alike.items() if groups["_x"].nunique().max() > 1]

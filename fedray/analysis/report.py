@@ -1,0 +1,279 @@
+"""A sweep as one HTML page: `fedray report SWEEP [--metric ...] [--to fedavg] [--published] [--out FILE]`.
+
+Result tables, comparisons, learning curves, sensitivity, how clients are served, confusion matrices, partitions,
+settings, commits, environment, every cell; what is missing comes first, by name. Pictures are in the page itself, which
+asks the network for nothing: its content security policy forbids it to.
+"""
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from fedray.analysis.comparison import Comparison, across, compared, header, lines, notes
+from fedray.analysis.data.axes import labelled, labels
+from fedray.analysis.data.collect import Collected
+from fedray.analysis.data.defaults import default_of
+from fedray.analysis.data.metrics import NEVER, values
+from fedray.analysis.output import environment
+from fedray.analysis.plots import search
+from fedray.analysis.plots.clients import confusion, fairness
+from fedray.analysis.plots.comparison import forests, rank_diagram
+from fedray.analysis.plots.curves import curves
+from fedray.analysis.plots.sensitivity import sensitivity, varied
+from fedray.analysis.plots.style import styled
+from fedray.analysis.tables.build import build
+from fedray.analysis.tables.clients import accuracies, fairness_of
+from fedray.analysis.tables.formats import in_html
+from fedray.analysis.tables.result_table import ResultTable
+from fedray.common.errors import UserError
+from fedray.sweep.file.dotted import COMPONENTS
+from fedray.tracking.location import store_uri
+from fedray.tracking.store import address
+
+MADE_WITH = {"mlflow.source.git.commit": "commit of fedray"}
+ENVIRONMENT = "environment."
+"""Prefix of the tags that say what a run was made with."""
+EARLY = {"pruned": "pruned by the scheduler", "stopped": "stopped at the target"}
+"""Statuses of runs that ended as they were meant to, before their last round, and why."""
+FAIRNESS = ("setting", "method", "mean", "deviation", "worst tenth", "best tenth", "clients", "seeds")
+Pictures = list[tuple[str, str]]
+"""Caption and data URI."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page that is pictures. empty: what stands there without any. folded: shown when asked for."""
+
+    name: str
+    heading: str
+    pictures: Pictures
+    empty: str = ""
+    folded: bool = False
+
+
+def page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "") -> str:
+    """The HTML.
+
+    Args:
+        sweep: what MLflow knows of it.
+        metrics: of the tables; the first one is compared.
+        paper: the published table to put beside.
+        to: the row that the others are compared to; default fedavg, where it is a row.
+
+    Raises:
+        UserError: as `tables.build` and `compare.compared` do.
+    """
+    tables = [build(sweep, metric, paper=paper) for metric in metrics]
+    cells = _cells(sweep, metrics[0])
+    counts = Counter(cell["status"] for cell in cells)
+    early = [cell for cell in cells if cell["status"] in EARLY]
+    absent = [cell for cell in cells if cell["status"] not in ("finished", *EARLY)]
+    comparisons = _comparisons(sweep, tables[0].rows, metrics[0], to)
+    sections = list(_sections(sweep, metrics[0]))
+    same, several = _settings(sweep.cells)
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            name=sweep.name,
+            description=sweep.parent.data.tags.get("mlflow.note.content", ""),
+            counts=f"{len(cells)} cells: " + ", ".join(f"{n} {status}" for status, n in counts.most_common()),
+            made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            contents=[
+                *([("missing", "Missing")] if absent else []),
+                *([("early", "Ended early")] if early else []),
+                ("results", "Results"),
+                *(("comparison", f"Difference to {one['to']}") for one in comparisons),
+                *((section.name, section.heading) for section in sections),
+                ("settings", "Settings"),
+                ("environment", "Commits and environment"),
+                ("cells", "Cells"),
+            ],
+            cells=cells,
+            metric=metrics[0],
+            absent=absent,
+            early=early,
+            early_why=", ".join(f"{counts[status]} {why}" for status, why in EARLY.items() if counts[status]),
+            tables=tables,
+            filled=_filled,
+            comparisons=comparisons,
+            sections=sections,
+            fairness_header=FAIRNESS,
+            fairness=_fairness(sweep),
+            same=same,
+            varied=several,
+            made_with=_made_with(sweep),
+        )
+    )
+
+
+def _sections(sweep: Collected, metric: str) -> Iterator[Section]:
+    """What is drawn, in the page's order; nothing where a sweep has nothing of the kind."""
+    finished = bool((sweep.cells["status"] == "finished").any())
+    if sweep.search.keys:
+        yield Section("search", "Search", _search(sweep) if finished else [], "No trial yet.")
+    yield Section("curves", "Learning curves", _curves(sweep) if finished else [], "No finished run to draw.")
+    if finished and not sweep.search.keys and (drawn := _sensitivity(sweep, metric)):
+        yield Section("sensitivity", "Sensitivity", drawn)
+    if finished and (drawn := _of_artefacts(fairness, sweep)):
+        yield Section("clients", "Clients", drawn)
+    if finished and (drawn := _of_artefacts(confusion, sweep)):
+        yield Section("confusion", "Confusion matrices", drawn, folded=True)
+    empty = "No run yet that holds a picture of its partition."
+    yield Section("partitions", "Partitions", _partitions(sweep), empty)
+
+
+def _filled(table: ResultTable, row: str, column: str) -> Markup:
+    return Markup(in_html(table, (row, column)))  # noqa: S704 (in_html escapes what it did not write)
+
+
+def _cells(sweep: Collected, metric: str) -> list[dict[str, Any]]:
+    """The cells' table, with the metric of those that have finished and, where the store has an address, links."""
+    served = store_uri().startswith(("http://", "https://"))
+    link = address("RUN") if served else ""
+    shown = []
+    for cell, value in zip(sweep.cells.to_dict("records"), values(sweep, metric), strict=True):
+        run = sweep.runs.get(cell["run_id"])
+        seconds, message = cell.get("metrics.seconds_per_round"), cell.get("message")
+        shown.append(
+            {
+                **{key: cell[key] for key in ("cell", "label", "status")},
+                "run_id": "" if run is None else run.info.run_id,
+                "message": message if isinstance(message, str) else "",
+                "value": "" if pd.isna(value) else "never" if value == NEVER else f"{value:.2f}",
+                "link": link.replace("RUN", run.info.run_id) if run is not None else "",
+                "seconds": "" if seconds is None or pd.isna(seconds) else f"{seconds:.3g}",
+                "theta": run.data.tags.get("fedray.theta_sha256", "")[:16] if run is not None else "",
+            }
+        )
+    return shown
+
+
+def _settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    """Configuration keys with one value, and those with several; what a cell's component does not have is no value."""
+    same, several = [], []
+    for key in map(str, cells):
+        if key in ("cell", "label", "status", "run_id", "config", "message") or key.startswith("metrics."):
+            continue
+        found = [str(value) for value in dict.fromkeys(cells[key].dropna())]
+        everywhere = cells[key].notna().all()
+        if len(found) == 1 and everywhere:
+            default = default_of(key, cells)
+            changed = default is not None and default != found[0]
+            same.append({"key": key, "value": found[0], "changed": changed, "default": default or "none"})
+        else:
+            several.append((key, ", ".join(found) + ("" if everywhere else " (where it applies)")))
+    return same, several
+
+
+def _made_with(sweep: Collected) -> list[tuple[str, str, int]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for run in sweep.runs.values():
+        tags = run.data.tags
+        found.update((name, tags[tag]) for tag, name in MADE_WITH.items() if tag in tags)
+        found.update((tag.removeprefix(ENVIRONMENT), tags[tag]) for tag in tags if tag.startswith(ENVIRONMENT))
+    return [(name, value, n) for (name, value), n in sorted(found.items())]
+
+
+def _comparisons(sweep: Collected, rows: list[str], metric: str, to: str) -> list[dict[str, Any]]:
+    """What the page says of the comparison to one row; nothing without a reference, or with it alone."""
+    to = to or ("fedavg" if "fedavg" in rows else "")
+    if not to or len(rows) < 2 or not (sweep.cells["status"] == "finished").any():
+        return []
+    found = compared(sweep, to, metric)
+    return [
+        {
+            "to": found.to,
+            "title": found.title,
+            "header": header(found.confidence),
+            "lines": lines(found),
+            "notes": [*across(found), *notes(found)],
+            "pictures": _drawn(found),
+        }
+    ]
+
+
+def _drawn(found: Comparison) -> Pictures:
+    pictures = [(f"Difference to {found.to}: {setting}", _uri(figure)) for setting, figure in forests(found).items()]
+    if found.ranks is not None:
+        pictures.append(("Mean ranks over all settings", _uri(rank_diagram(found.ranks))))
+    return pictures
+
+
+def _search(sweep: Collected) -> Pictures:
+    drawn = search.drawn(sweep)
+    return [(f"{kind}: {what}", _uri(figure)) for kind, figures in drawn.items() for what, figure in figures.items()]
+
+
+def _curves(sweep: Collected) -> Pictures:
+    return [(setting, _uri(figure)) for setting, figure in curves(sweep).items()]
+
+
+def _sensitivity(sweep: Collected, metric: str) -> Pictures:
+    drawn = {key: sensitivity(sweep, key, metric) for key in varied(sweep)}
+    return [
+        (f"{key}{f', {of}' if of else ''}", _uri(figure))
+        for key, found in drawn.items()
+        for of, figure in found.items()
+    ]
+
+
+def _of_artefacts(draw: Callable[[Collected], dict[str, Figure]], sweep: Collected) -> Pictures:
+    """The figures; none where no run has what they are drawn of."""
+    try:
+        return [(what, _uri(figure)) for what, figure in draw(sweep).items()]
+    except UserError:
+        return []
+
+
+def _fairness(sweep: Collected) -> list[list[str]]:
+    """A line per setting and method; none where no run has tested its clients."""
+    try:
+        found = fairness_of(accuracies(sweep, labelled(sweep))).to_dict("records")
+    except UserError:
+        return []
+    told = ("mean", "deviation", "worst tenth", "best tenth")
+    return [
+        [
+            str(one["setting"]),
+            str(one["method"]),
+            *(f"{one[key]:.2f}" for key in told),
+            str(one["clients"]),
+            str(one["seeds"]),
+        ]
+        for one in found
+    ]
+
+
+def _partitions(sweep: Collected) -> Pictures:
+    """One picture for each data set, partition and number of clients: of the first seed that has one."""
+    sections = [name for name in ("data", "partition") if name in COMPONENTS and f"{name}.name" in sweep.cells]
+    cells = sweep.cells.assign(_setting=labels(sweep.cells, ",".join(sections)))
+    keys = ["_setting", *(["clients.total"] if "clients.total" in cells else [])]
+    pictures = []
+    for key, group in cells[cells["run_id"].notna()].groupby(keys, sort=False):
+        caption = str(key[0]) + (f", {key[1]} clients" if len(keys) > 1 else "")
+        runs = group.sort_values("seed", key=pd.to_numeric)["run_id"]
+        found = next(filter(None, (sweep.artefact(run_id, "partition.png") for run_id in runs)), None)
+        if found:
+            pictures.append((caption, _data(found)))
+    return pictures
+
+
+@styled
+def _uri(figure: Figure) -> str:
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=160)
+    return _data(out.getvalue())
+
+
+def _data(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()

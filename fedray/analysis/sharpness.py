@@ -1,0 +1,173 @@
+"""How sharp a run's minimum is: `fedray sharpness --run ID [--plot random|eigen] [--out DIR]`.
+
+The top Hessian eigenvalues of the global model in the run's newest checkpoint, λ1 and λ1/λ5, on training samples that
+the run's seed picks; and the loss in a plane through it, as a picture (PNG, PDF) and as data (CSV). Printed and written
+to files; the store is only read. Definitions: fedray/analysis/hessian.py.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from fedray.analysis.data.cell_config import refuse_plugins
+from fedray.analysis.data.runs import configuration, newest_state
+from fedray.analysis.hessian import Landscape, filter_normalised, surface, top_eigenvalues
+from fedray.analysis.plots.style import axes, styled
+from fedray.common.errors import UserError
+from fedray.common.rng import generator
+from fedray.config import RunConfig
+from fedray.datasets.dataset import Samples
+from fedray.engine.evaluate import get_tested_theta
+from fedray.engine.problem import Problem
+from fedray.tracking.store import open_store
+
+COUNT = 5
+"""How many eigenvalues; FedSOL's figure 8 prints λ1 and λ1/λ5."""
+PLANES = ("none", "random", "eigen")
+
+
+@dataclass(frozen=True)
+class Sharpness:
+    """What was found. eigenvalues: the largest of the Hessian, descending. samples: how many training samples."""
+
+    run: str
+    label: str
+    round: int
+    samples: int
+    loss: float
+    eigenvalues: list[float]
+
+    @property
+    def ratio(self) -> float:
+        """λ1/λ5."""
+        return self.eigenvalues[0] / self.eigenvalues[-1]
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{value:.4g}" for value in self.eigenvalues)
+        return (
+            f"{self.label}: round {self.round}, loss {self.loss:.4g} on {self.samples} training samples\n"
+            f"  λ1 {self.eigenvalues[0]:.4g}, λ1/λ5 {self.ratio:.4g}; eigenvalues {values}"
+        )
+
+
+class Trained:
+    """A run's global model, from its newest checkpoint, on its training samples.
+
+    Args:
+        run: its id in MLflow.
+        device: where the model is to lie.
+        samples: how many, drawn without replacement by the run's seed; all if there are fewer.
+
+    Raises:
+        UserError: the run is not in the store, is not a cell, has no checkpoint here or no global model; or its test
+            loss differs from the one it logged: then data or model have changed.
+    """
+
+    def __init__(self, run: str, samples: int, device: str = "cpu") -> None:
+        client, _ = open_store()
+        self.run, self.config, cell, self.label = run, *_read(client, run)
+        self.state = newest_state("--run", cell)
+        problem = Problem.build(self.config)
+        data, network = problem.data, problem.build_network(device)
+        self.layout, self.theta = network.layout, get_tested_theta(self.state).to(device)
+        buffers = self.state.buffers.to(device)
+        self._refuse_other(
+            Landscape(
+                network,
+                buffers,
+                Samples(data.x_test, data.y_test, data, device),
+                np.arange(len(data.y_test)),
+                self.config.algorithm.logits,
+            )
+        )
+        drawn = generator(self.config.seed, "sharpness").permutation(len(data.y_train))[:samples]
+        self.indices = np.sort(drawn)
+        self.landscape = Landscape(
+            network,
+            buffers,
+            Samples(data.x_train, data.y_train, data, device),
+            self.indices,
+            self.config.algorithm.logits,
+        )
+
+    def _refuse_other(self, tests: Landscape) -> None:
+        logged = [row["test_loss"] for row in self.state.history if row["round"] == self.state.round]
+        if logged and not math.isclose(found := tests.loss(self.theta), logged[0], rel_tol=1e-3, abs_tol=1e-6):
+            raise UserError(
+                f"--run: the checkpoint's test loss is {found:.6g} here, but {logged[0]:.6g} was logged: "
+                "other data, or another version of the model"
+            )
+
+    def eigen(self) -> tuple[Sharpness, np.ndarray]:
+        """The top eigenvalues, and their vectors `(5, P)`. Raises UserError for a model too small to have so many."""
+        if self.layout.size <= COUNT:
+            raise UserError(f"model: {self.layout.size} parameters; more than {COUNT} are required")
+        start = generator(self.config.seed, "lanczos").standard_normal(self.layout.size)
+        values, vectors = top_eigenvalues(
+            lambda v: self.landscape.times(self.theta, v.to(self.theta.device)), start, COUNT
+        )
+        return Sharpness(
+            self.run,
+            self.label,
+            self.state.round,
+            len(self.indices),
+            self.landscape.loss(self.theta),
+            [float(value) for value in values],
+        ), vectors
+
+    def plane(self, kind: str, vectors: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """The loss at θ + steps[i] d1 + steps[j] d2.
+
+        Args:
+            kind: `random`, two random filter-normalised directions; `eigen`, the top two unit eigenvectors.
+            vectors: the unit eigenvectors.
+            steps: the grid along each direction.
+
+        Returns:
+            A loss for each pair of steps.
+        """
+        if kind == "random":
+            first, second = filter_normalised(self.theta, self.layout, generator(self.config.seed, "surface"))
+        else:
+            first, second = (torch.from_numpy(v.copy()).to(self.theta.device) for v in vectors[:2])
+        return surface(self.landscape, self.theta, (first, second), steps)
+
+
+def _read(client: MlflowClient, run: str) -> tuple[RunConfig, str, str]:
+    """A run's configuration, its cell's hash and its name. No class that a store names is imported."""
+    try:
+        found = client.get_run(run)
+    except MlflowException:
+        raise UserError(f"--run: {run!r} is not in this store; a report (fedray report) lists the runs' ids") from None
+    if found.data.tags.get("fedray.kind") != "cell":
+        raise UserError(f"--run: {run} is a sweep; one of its cells is required")
+    config = configuration(client, run)
+    refuse_plugins("--run", config)
+    parsed = RunConfig.parse(config)
+    if parsed.algorithm.keeps != "none":
+        raise UserError(f"--run: {parsed.algorithm.name} has no global model: each client keeps its own parameters")
+    return parsed, found.data.tags["fedray.cell"], found.info.run_name
+
+
+@styled
+def draw(found: Sharpness, kind: str, steps: np.ndarray, losses: np.ndarray) -> Figure:
+    """Contours of the loss, with λ1 and λ1/λ5."""
+    words = {"random": "random direction", "eigen": "eigenvector"}[kind]
+    figure, panel = axes(
+        f"along {words} 1",
+        f"along {words} 2",
+        f"{found.label}\nλ1 = {found.eigenvalues[0]:.3g}, λ1/λ5 = {found.ratio:.3g}",
+        0.8,
+    )
+    levels = np.unique(np.quantile(losses, np.linspace(0, 1, 16)))  # equal areas between lines, however steep
+    filled = panel.contourf(steps, steps, losses.T, levels, cmap="Greys")
+    panel.contour(steps, steps, losses.T, levels, colors="black", linewidths=0.3)
+    panel.plot(0, 0, marker="+", color="red", markersize=6)
+    panel.grid(visible=False)
+    figure.colorbar(filled, label="training loss", ticks=levels[::3], format="%.3g", spacing="uniform")
+    return figure

@@ -1,0 +1,99 @@
+"""What runs say of single clients and classes: the artefacts `clients.csv` and `confusion.csv` of finished runs."""
+
+import io
+
+import numpy as np
+import pandas as pd
+
+from fedray.analysis.data.collect import Collected
+from fedray.common.errors import UserError
+
+TENTH = 0.1
+
+
+def accuracies(sweep: Collected, cells: pd.DataFrame) -> pd.DataFrame:
+    """The accuracy of every client's personal model after the last round.
+
+    Args:
+        sweep: the collected sweep.
+        cells: its finished cells, with `_row` (method) and `_column` (setting).
+
+    Returns:
+        A row per run and client: `method`, `setting`, `seed`, `client`, `samples` (for training), `accuracy` in
+        percent, and `train_accuracy` where it was measured.
+
+    Raises:
+        UserError: no run has tested its clients.
+    """
+    found = []
+    for cell in cells.to_dict("records"):
+        text = sweep.artefact(cell["run_id"], "clients.csv")
+        if text is not None:
+            run = {"method": cell["_row"], "setting": cell["_column"], "seed": cell["seed"]}
+            found.append(pd.read_csv(io.BytesIO(text)).assign(**run))
+    if not found:
+        raise UserError(
+            f"sweep: no finished run of {sweep.name!r} has clients.csv; evaluation.personal tests each client"
+        )
+    table = pd.concat(found, ignore_index=True)
+    first = ["method", "setting", "seed", "client", "samples"]
+    return table[[*first, *(name for name in table if name not in first)]]
+
+
+def fairness_of(clients: pd.DataFrame) -> pd.DataFrame:
+    """How equally clients are served: of each seed over its clients, then the mean over the seeds.
+
+    Args:
+        clients: of `accuracies`.
+
+    Returns:
+        A row per setting and method: `setting`, `method`, `mean`, `deviation` (population), `worst tenth` and `best
+        tenth` (means of a tenth of the clients, rounded up), `clients`, `seeds`.
+    """
+    rows = []
+    for (setting, method), group in clients.groupby(["setting", "method"], sort=False):
+        by_seed = pd.DataFrame([_spread(one["accuracy"].to_numpy()) for _, one in group.groupby("seed")])
+        counted = {"clients": len(group) // len(by_seed), "seeds": len(by_seed)}
+        rows.append({"setting": setting, "method": method, **by_seed.mean(), **counted})
+    return pd.DataFrame(rows)
+
+
+def _spread(values: np.ndarray) -> dict[str, float]:
+    ordered = np.sort(values)
+    count = int(np.ceil(TENTH * len(ordered)))
+    return {
+        "mean": float(ordered.mean()),
+        "deviation": float(ordered.std()),
+        "worst tenth": float(ordered[:count].mean()),
+        "best tenth": float(ordered[-count:].mean()),
+    }
+
+
+def confusions(sweep: Collected, cells: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
+    """What the final global model takes each class for.
+
+    Args:
+        sweep: the collected sweep.
+        cells: as for `accuracies`.
+
+    Returns:
+        (setting, method) -> float `(classes, outputs)`: percent of the class's test samples, mean over seeds; NaN for a
+        class without test samples.
+
+    Raises:
+        UserError: no run has a confusion matrix.
+    """
+    found = {}
+    for (setting, method), group in cells.groupby(["_column", "_row"], sort=False):
+        texts = [sweep.artefact(run_id, "confusion.csv") for run_id in group["run_id"]]
+        counts = [pd.read_csv(io.BytesIO(text), index_col="class").to_numpy() for text in texts if text is not None]
+        if counts:
+            with np.errstate(invalid="ignore"):
+                shares = [100 * one / one.sum(axis=1, keepdims=True) for one in counts]
+            found[str(setting), str(method)] = np.mean(shares, axis=0)
+    if not found:
+        raise UserError(
+            f"sweep: no finished run of {sweep.name!r} has confusion.csv; runs of this version have it where there is "
+            "a global model and at most 200 classes"
+        )
+    return found

@@ -1,0 +1,180 @@
+"""A result table as markdown, LaTeX (booktabs) or CSV; its entries in HTML."""
+
+import csv
+import html
+import io
+import re
+from collections.abc import Callable
+
+import pandas as pd
+
+from fedray.analysis.tables.result_table import Entry, ResultTable
+from fedray.common.errors import UserError, truncated_repr
+
+Key = tuple[str, str]
+
+
+def markdown(table: ResultTable) -> str:
+    """GitHub's markdown; underlining is HTML's <u>, which markdown lacks."""
+
+    def cell(key: Key) -> str:
+        return _filled(table, key, lambda text: text, {1: "**{}**", 2: "<u>{}</u>"})
+
+    grid = [["", *table.columns]] + [[row, *(cell((row, column)) for column in table.columns)] for row in table.rows]
+    widths = [max(len(line[k]) for line in grid) for k in range(len(grid[0]))]
+    lines = [
+        "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |" for line in grid
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join([f"**{table.title}**", "", *lines, "", *(f"- {note}" for note in table.notes)]) + "\n"
+
+
+def latex(table: ResultTable) -> str:
+    """A booktabs table; notes are comments below it.
+
+    Raises:
+        UserError: the label is not one that LaTeX takes.
+    """
+    if not re.fullmatch(r"[\w:./+*-]*", table.label, re.ASCII):
+        raise UserError(f"--label: found {truncated_repr(table.label)}; letters, digits and : . / + * - _ are allowed")
+
+    def cell(key: Key) -> str:
+        return _filled(table, key, _tex, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
+
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_tex(table.title)}}}",
+        *([rf"\label{{{table.label}}}"] if table.label else []),
+        rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
+        r"\toprule",
+        " & ".join(["", *map(_tex, table.columns)]) + r" \\",
+        r"\midrule",
+    ]
+    lines += [
+        " & ".join([_tex(row), *(cell((row, column)) for column in table.columns)]) + r" \\" for row in table.rows
+    ]
+    notes = (" ".join(note.split()) for note in table.notes)  # a failure's message may have lines
+    lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in notes), r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+def comma_separated(table: ResultTable) -> str:
+    """The table as CSV, one line per entry.
+
+    Returns:
+        Row, column, mean, std, seeds, and how many seeds have which other outcome. Then, if requested, `delta`, or of
+        rounds `speedup`, and the paper's `published`, `published_std`, `difference`.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    kinds = {entry.is_round for entry in table.entries.values()} if table.reference else set()
+    change = [name for name, is_round in (("delta", False), ("speedup", True)) if is_round in kinds]
+    paper = ["published", "published_std", "difference"] if table.paper else []
+    writer.writerow(["row", "column", "mean", "std", "seeds", "others", *change, *paper])
+    for (row, column), entry in table.entries.items():
+        line = [
+            row,
+            column,
+            _number(entry.mean),
+            _number(entry.std),
+            str(entry.seeds),
+            " ".join(f"{status}={n}" for status, n in sorted(entry.others.items())),
+        ]
+        line += [_number(entry.change) if (name == "speedup") == entry.is_round else "" for name in change]
+        line += (
+            [
+                _number(entry.printed.value if entry.printed else None),
+                _number(entry.printed.std if entry.printed else None),
+                _number(entry.difference),
+            ]
+            if paper
+            else []
+        )
+        writer.writerow(line)
+    return out.getvalue()
+
+
+def run_by_run(table: pd.DataFrame) -> str:
+    """Rows of single runs or clients as CSV, numbers with all their digits."""
+    text: str = table.to_csv(index=False, lineterminator="\n")
+    return text
+
+
+def in_html(table: ResultTable, key: Key) -> str:
+    """One entry in HTML, escaped; empty where the table has none."""
+    return _filled(table, key, html.escape, {1: "<strong>{}</strong>", 2: "<u>{}</u>"})
+
+
+FORMATS: dict[str, Callable[[ResultTable], str]] = {"markdown": markdown, "latex": latex, "csv": comma_separated}
+
+
+def _filled(table: ResultTable, key: Key, written: Callable[[str], str], emphasis: dict[int, str]) -> str:
+    entry = table.entries.get(key)
+    if entry is None:
+        return ""
+    value = emphasis.get(table.ranks.get(key, 0), "{}").format(written(_value(entry.mean, entry.std, entry.digits)))
+    return " ".join(
+        part for part in (value, written(_change(entry)), written(_printed(entry)), written(entry.note())) if part
+    )
+
+
+def _value(mean: float | None, std: float | None, digits: int) -> str:
+    if mean is None:
+        return "-"
+    return f"{mean:.{digits}f}" + (f" ± {std:.{digits}f}" if std is not None else "")
+
+
+def _change(entry: Entry) -> str:
+    if entry.change is None:
+        return ""
+    return f"({entry.change:.2f}×)" if entry.is_round else f"({entry.change:+.{entry.digits}f})"
+
+
+def _printed(entry: Entry) -> str:
+    if entry.printed is None:
+        return ""
+    difference = "" if entry.difference is None else f", {entry.difference:+.{entry.digits}f}"
+    return f"[{_value(entry.printed.value, entry.printed.std, entry.digits)}{difference}]"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+TEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "{": r"\{",
+        "}": r"\}",
+        "$": r"\$",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "_": r"\_",
+        "%": r"\%",
+        "&": r"\&",
+        "#": r"\#",
+        "<": "$<$",
+        ">": "$>$",
+        "|": "$|$",
+        "ρ": r"$\rho$",
+        "α": r"$\alpha$",
+        "β": r"$\beta$",
+        "κ": r"$\kappa$",
+        "μ": r"$\mu$",
+        "λ": r"$\lambda$",
+        "τ": r"$\tau$",
+        "γ": r"$\gamma$",
+        "η": r"$\eta$",
+        "Λ": r"$\Lambda$",
+        "Φ": r"$\Phi$",
+        "±": r"$\pm$",
+        "×": r"$\times$",
+        "≥": r"$\geq$",
+        "‖": r"$\|$",
+    }
+)
+
+
+def _tex(text: str) -> str:
+    return "--" if text == "-" else text.translate(TEX)

@@ -1,0 +1,173 @@
+"""Which printed number stands beside which entry of a table.
+
+A number belongs to an entry if the configuration of each of its cells has the values that the published row names.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedray.analysis.data.cell_config import CellConfig
+from fedray.analysis.data.metrics import fine_tuned
+from fedray.analysis.tables.published import BEST_BASELINE, PublishedNumber, numbers_of, prints
+from fedray.analysis.tables.result_table import BEST, Printed
+from fedray.sections import Clients
+
+PROTOCOL = {
+    "fedsam": "the paper does not say of which round its accuracies are; its deviation is over clients",
+    "fedsol": "the paper calls its accuracies final",
+    "fedgela": "the paper reports the best round",
+    "fedtoga": "the paper does not say of which round its accuracies are",
+}
+SETTING = ("data", "model", "partition", "clients")
+"""Sections that make a setting."""
+Key = tuple[str, str]
+Groups = Mapping[Key, Sequence[CellConfig]]
+"""Row and column of an entry -> configurations of its cells."""
+
+
+def match_published(
+    name: str, metric: str, groups: Groups, averaged: bool = False
+) -> tuple[dict[Key, Printed], list[str]]:
+    """Find the printed numbers of entries.
+
+    Args:
+        name: `paper/tableN`.
+        metric: of the table.
+        groups: the cells of each entry.
+        averaged: whether an entry is the mean of several settings.
+
+    Returns:
+        The numbers, and notes: doubts about them, and whatever has no counterpart.
+
+    Raises:
+        UserError: the table is unknown, or lacks the metric.
+    """
+    numbers = numbers_of(name, metric)
+    candidates = _candidates(numbers, groups, averaged, metric)
+    matches = _unambiguous(candidates)
+    printed = {key: Printed(numbers[place].value, numbers[place].std) for key, place in matches.items()}
+    alone = [
+        f"{key[0]}, {key[1]}" + (" (mixed runs)" if len(sets) > 1 else " (several printed values)" * any(sets))
+        for key, sets in candidates.items()
+        if key not in matches
+    ]
+    used = set(matches.values())
+    rounds = {config.get("training.rounds") for group in groups.values() for config in group}
+    ours = {str(value) for value in rounds if value is not None}
+    theirs = {value for place in used for value in numbers[place].rounds}
+    notes = [f"in brackets: {name} of the paper and our difference to it; {PROTOCOL[name.partition('/')[0]]}"]
+    if theirs and ours - theirs:
+        here, there = (", ".join(sorted(values, key=float)) for values in (ours, theirs))
+        notes.append(f"rounds: {here} here, {there} in the paper")
+    if alone:
+        notes.append(f"without a printed value: {'; '.join(alone)}")
+    if left := Counter(one.method for place, one in enumerate(numbers) if place not in used):
+        notes.append(f"printed, but not in this table: {', '.join(f'{method} ({n})' for method, n in left.items())}")
+    notes += [
+        f"{key[0]}, {key[1]}: {note}"
+        for key, place in matches.items()
+        for note in numbers[place].notes.split("; ")
+        if note.startswith("doubt:")
+    ]
+    return printed, notes
+
+
+def printed_values(name: str, metric: str, groups: Groups, averaged: bool = False) -> dict[Key, float]:
+    """Printed numbers of the entries that have one; empty if the table lacks the metric."""
+    matches = matched_numbers(name, metric, groups, averaged)
+    return {key: one.value for key, one in matches.items() if one.value is not None}
+
+
+def best_others(name: str, metric: str, groups: Groups, averaged: bool, lower: bool) -> dict[Key, float]:
+    """For each entry with a printed number the best that the paper prints for another method in the same setting."""
+    best = {}
+    for key, one in matched_numbers(name, metric, groups, averaged).items():
+        others = [
+            other.value
+            for other in numbers_of(name, metric)
+            if other.value is not None
+            and other.method != one.method
+            and _setting(other) == _setting(one)
+            and other.metric in (one.metric, fine_tuned(one.metric)[0])
+        ]
+        if others:
+            best[key] = (min if lower else max)(others)
+    return best
+
+
+def matched_numbers(name: str, metric: str, groups: Groups, averaged: bool = False) -> dict[Key, PublishedNumber]:
+    """Entry -> its printed number, of the entries that have one; empty if the table lacks the metric."""
+    if not prints(name, metric):
+        return {}
+    numbers = numbers_of(name, metric)
+    matches = _unambiguous(_candidates(numbers, groups, averaged, metric))
+    return {key: numbers[place] for key, place in matches.items()}
+
+
+def _setting(number: PublishedNumber) -> tuple[str, dict[str, Any]]:
+    """What methods are compared in. Who takes part in a round is no part of it: some train without a federation."""
+    own = {
+        key: values
+        for key, values in number.config.items()
+        if not key.startswith("algorithm.") and key != "clients.per_round"
+    }
+    return number.average_over, own
+
+
+def _unambiguous(candidates: Mapping[Key, set[tuple[int, ...]]]) -> dict[Key, int]:
+    """Entry -> the place of the one number that all of its cells have; an entry with none or several is left out."""
+    alone = {key: next(iter(sets)) for key, sets in candidates.items() if len(sets) == 1}
+    return {key: places[0] for key, places in alone.items() if len(places) == 1}
+
+
+def _candidates(
+    numbers: Sequence[PublishedNumber], groups: Groups, averaged: bool, metric: str
+) -> dict[Key, set[tuple[int, ...]]]:
+    """Entry -> places of the numbers that each of its cells may have; several tuples if an entry mixes settings."""
+    of_method: dict[str, list[int]] = {}
+    for place, number in enumerate(numbers):
+        of_method.setdefault(number.config["algorithm.name"][0], []).append(place)
+
+    def places(row: str, configs: Sequence[CellConfig]) -> tuple[int, ...]:
+        method = BEST_BASELINE if row == BEST else configs[0].get("algorithm.name")
+        return tuple(one for one in of_method.get(method, ()) if _belongs(numbers[one], row, configs, metric))
+
+    if averaged:
+        return {key: {places(key[0], _one_per_setting(group))} for key, group in groups.items()}
+    return {key: {places(key[0], [config]) for config in group} for key, group in groups.items()}
+
+
+def _belongs(number: PublishedNumber, row: str, configs: Sequence[CellConfig], metric: str) -> bool:
+    """True if a number is the result of one configuration, or the mean over several."""
+    epochs = fine_tuned(number.metric)[1]
+    if epochs and epochs != (fine_tuned(metric)[1] or _most_epochs(configs[0])):
+        return False
+    if bool(number.average_over) != (len(configs) > 1):
+        return False
+    for key, values in number.config.items():
+        if row == BEST and key.startswith("algorithm."):
+            continue
+        found = {_value(config, key) for config in configs}
+        if found != set(values) if number.average_over else not found <= set(values):
+            return False
+    return True
+
+
+def _one_per_setting(group: Sequence[CellConfig]) -> list[CellConfig]:
+    """One configuration of each setting: cells of one differ in seed and method."""
+    return list({repr([config.get(name) for name in SETTING]): config for config in group}.values())
+
+
+def _value(config: CellConfig, key: str) -> Any:
+    """Value of a key in a configuration; clients per round as a number, even if they are written as a fraction."""
+    if key != "clients.per_round" or not config.get("clients"):
+        return config.get(key)
+    return Clients.model_validate(config.get("clients")).cohort_size
+
+
+def _most_epochs(config: CellConfig) -> str:
+    """Number of epochs of the longest fine-tuning before a client's test; empty for none."""
+    epochs = config.get("evaluation.personal.epochs")
+    most = max(epochs, default=0) if isinstance(epochs, Sequence) else epochs or 0
+    return str(most or "")

@@ -1,0 +1,208 @@
+"""Numbers that the papers print: `analysis/published/*.csv`, checked as they are read (columns: the README there)."""
+
+import csv
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedray.analysis.data.metrics import fine_tuned, is_rounds, rounds_target
+from fedray.common.errors import UserError, unknown
+
+SECTIONS = ("algorithm", "data", "model", "partition", "clients")
+COLUMNS = ("paper", "table", *SECTIONS, "average_over", "rounds", "method", "metric", "value", "std", "notes")
+REQUIRED = ("paper", "table", "data", "model", "clients", "method", "metric")
+"""Columns that are never empty."""
+METRICS = (
+    "test_accuracy",
+    "train_accuracy",
+    "personal_accuracy",
+    "generic_accuracy",
+    "rounds_to",
+    "speedup",
+    "wall_clock_ratio",
+    "relative_flops",
+    "seconds_per_round_with_evaluation",
+)
+RATIOS = ("speedup", "wall_clock_ratio")
+"""Metrics that are ratios of rounds printed beside them; `--reference` computes ours."""
+BEST_BASELINE = "best-baseline"
+"""Algorithm of a number that is printed for the best of the other methods."""
+OVER_CLIENTS = {
+    "fedsam": {
+        "personal_accuracy": ("test_accuracy", "value"),
+        "personal_std": ("test_accuracy", "std"),
+        "personal_train_accuracy": ("train_accuracy", "value"),
+        "personal_train_std": ("train_accuracy", "std"),
+    },
+    "fedsol": {"personal_std": ("personal_accuracy", "std")},
+}
+"""Paper -> our metric over clients -> the printed metric, and which of its columns it is."""
+Values = Mapping[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class PublishedNumber:
+    """A number that a paper prints.
+
+    Attributes:
+        config: dotted key -> values of the runs that it is the result of; empty if no run of ours is its counterpart.
+        average_over: keys over which it is the mean, with commas; empty for a number of one setting.
+        method: name of the row in the paper.
+        metric: as `fedray tables` takes it, of no particular round.
+        value: None if the paper prints that a target was not reached.
+        rounds: as printed; empty if the paper does not say.
+    """
+
+    config: Values
+    average_over: str
+    method: str
+    metric: str
+    value: float | None
+    std: float | None
+    rounds: tuple[str, ...]
+    notes: str
+
+
+def folder() -> Path:
+    """Folder of the CSV files: `fedray/published` in an installed wheel, `analysis/published` in a checkout."""
+    package = Path(__file__).parents[2]
+    inside = package / "published"
+    return inside if inside.is_dir() else package.parent / "analysis" / "published"
+
+
+def tables() -> dict[str, Path]:
+    """`paper/tableN` -> its file, by paper and number; of a first version `paper/v1_tableN`."""
+    names = {}
+    for path in sorted(folder().glob("*.csv")):
+        paper, _, table = path.stem.partition("_")
+        kind, _, number = table.rpartition("table")
+        names[f"{paper}/{kind}table{int(number)}"] = path
+    return names
+
+
+@cache
+def load(name: str) -> tuple[PublishedNumber, ...]:
+    """Read a published table.
+
+    Args:
+        name: `paper/tableN`, as its sweep is called.
+
+    Raises:
+        UserError: the paper or table is not there, or the file is not what the README promises.
+    """
+    known = tables()
+    if name not in known:
+        paper, _, table = name.partition("/")
+        of_paper = [other.partition("/")[2] for other in known if other.startswith(f"{paper}/")]
+        if of_paper:
+            raise unknown(f"published table of {paper}", table, of_paper)
+        raise unknown("published paper", paper, {other.partition("/")[0] for other in known})
+    return read(known[name])
+
+
+def read(path: Path) -> tuple[PublishedNumber, ...]:
+    """Read one file. Raises UserError naming file, line and column of the first thing that cannot be."""
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        if tuple(reader.fieldnames or ()) != COLUMNS:
+            found = ", ".join(reader.fieldnames or ())
+            raise UserError(f"{path.name}: found the columns {found}; {', '.join(COLUMNS)} are required")
+        return tuple(_number(f"{path.name}, line {line}", row) for line, row in enumerate(reader, 2))
+
+
+def _number(where: str, row: Mapping[str, str]) -> PublishedNumber:
+    for column in REQUIRED:
+        if not row[column]:
+            raise UserError(f"{where}: {column} is empty")
+    metric = fine_tuned(row["metric"])[0]
+    if (metric.partition(":")[0] if is_rounds(metric) else metric) not in METRICS:
+        raise UserError(f"{where}: metric is none of {', '.join(METRICS)}: found {row['metric']}")
+    value, std = _float(where, "value", row["value"]), _float(where, "std", row["std"])
+    if metric.endswith("_accuracy") and value is not None and not 0 <= value <= 100:
+        raise UserError(f"{where}: value is not within 0..100: found {row['value']}")
+    if std is not None and std < 0:
+        raise UserError(f"{where}: std is negative: found {row['std']}")
+    config = {key: values for name in SECTIONS for key, values in _section(where, name, row[name]).items()}
+    return PublishedNumber(
+        config if row["algorithm"] else {},
+        row["average_over"],
+        row["method"],
+        row["metric"],
+        value,
+        std,
+        tuple(filter(None, row["rounds"].split("|"))),
+        row["notes"],
+    )
+
+
+def _float(where: str, column: str, text: str) -> float | None:
+    try:
+        value = float(text) if text else None
+    except ValueError:
+        value = math.nan
+    if value is not None and not math.isfinite(value):
+        raise UserError(f"{where}: {column} is not a number: found {text}")
+    return value
+
+
+def _section(where: str, section: str, text: str) -> Values:
+    """Dotted key -> values of `NAME option=value other=value|value`; of `clients` without a name."""
+    words = text.split()
+    values = {f"{section}.name": (words.pop(0),)} if words and section != "clients" else {}
+    for word in words:
+        if not re.fullmatch(r"[\w.]+=[^=]+", word):
+            raise UserError(f"{where}: {section}: found {word!r}; OPTION=VALUE is required")
+        option, _, value = word.partition("=")
+        values[f"{section}.{option}"] = tuple(yaml.safe_load(one) for one in value.split("|"))
+    return values
+
+
+def with_deviations(name: str) -> list[PublishedNumber]:
+    """The table, with its deviations over clients as numbers of the metrics that fedray has for them."""
+    numbers = load(name)
+    found = list(numbers)
+    for ours, (printed, column) in OVER_CLIENTS.get(name.partition("/")[0], {}).items():
+        for one in numbers:
+            if fine_tuned(one.metric)[0] == printed:
+                own = replace(one, metric=ours + one.metric.removeprefix(printed))
+                found.append(own if column == "value" else replace(own, value=one.std, std=None))
+    return found
+
+
+def numbers_of(name: str, metric: str) -> list[PublishedNumber]:
+    """Numbers of a published table that a metric is compared with, those after any fine-tuning.
+
+    Raises:
+        UserError: the table is unknown, or lacks the metric.
+    """
+    numbers = with_deviations(name)
+    if not any(kind(one.metric) == kind(metric) for one in numbers):
+        printed = ", ".join(dict.fromkeys(one.metric for one in numbers))
+        raise UserError(f"--metric: {name} prints {printed}; found {metric!r}")
+    percent = rounds_target(metric)
+    wanted = metric if percent is None else f"rounds_to:{percent:g}"
+    return [
+        one
+        for one in numbers
+        if one.config and (one.metric == wanted if is_rounds(metric) else kind(one.metric) == kind(metric))
+    ]
+
+
+def prints(name: str, metric: str) -> bool:
+    """True if a published table has the metric. Raises UserError for no such table."""
+    return any(kind(one.metric) == kind(metric) for one in with_deviations(name))
+
+
+def kind(metric: str) -> str:
+    """A metric without its round, target and number of epochs."""
+    if is_rounds(metric):
+        return "rounds_to"
+    for prefix in ("final_", "last10_", "best_"):
+        metric = metric.removeprefix(prefix)
+    return fine_tuned(metric)[0]

@@ -1,0 +1,165 @@
+"""A table of results, whatever it is printed as."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from fedray.analysis.data.metrics import NEVER
+from fedray.common.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A paper's number; value is None where it prints that a target was not reached."""
+
+    value: float | None
+    std: float | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One place of a table. mean and std are over the finished seeds; std is None for a single one."""
+
+    mean: float | None
+    std: float | None
+    seeds: int
+    others: Counter[str]
+    """How many seeds have which other outcome (missing, failed, diverged, stopped, running, interrupted, never)."""
+    change: float | None = None
+    """Against the reference: its difference, or of a round the speed-up; None where either is not whole."""
+    printed: Printed | None = None
+    digits: int = 2
+    """Behind the point, where it is printed."""
+    is_round: bool = False
+    """Whether it is the number of a round, so that its change is a speed-up."""
+
+    @property
+    def whole(self) -> bool:
+        return self.mean is not None and not self.others
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        if self.mean is None or self.printed is None or self.printed.value is None:
+            return None
+        return self.mean - self.printed.value
+
+    def note(self) -> str:
+        """`(1 diverged, 2 missing)`, or nothing for a complete entry."""
+        return f"({', '.join(f'{n} {status}' for status, n in sorted(self.others.items()))})" if self.others else ""
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """Rows x columns of entries, with what has to be said beside them."""
+
+    title: str
+    rows: list[str]
+    columns: list[str]
+    entries: dict[tuple[str, str], Entry]
+    ranks: dict[tuple[str, str], int]
+    """1 for the best complete entry of a column, 2 for the second best (equal values share a rank)."""
+    notes: list[str]
+    reference: str = ""
+    """The row to which `Entry.change` refers."""
+    paper: str = ""
+    """The published table beside ours."""
+    label: str = ""
+    """What LaTeX refers to it by; empty for none."""
+
+
+BEST = "best baseline"
+
+
+def entry(group: pd.DataFrame) -> Entry:
+    """The entry of cells (`_value`, `status`) that differ by the seed: mean and sample standard deviation."""
+    others = Counter(str(status) for status in group["status"] if status != "finished")
+    found = group.loc[group["status"] == "finished", "_value"]
+    if untold := int(found.isna().sum()):
+        others["without a target"] = untold
+    if never := int((found == NEVER).sum()):
+        others["never"] = never
+    found = found[(found != NEVER) & found.notna()]
+    return Entry(
+        float(found.mean()) if len(found) else None, float(found.std()) if len(found) > 1 else None, len(found), others
+    )
+
+
+def averaged(group: pd.DataFrame, settings: int) -> Entry:
+    """As `entry`, of each seed's mean over so many settings; a seed that lacks one of them takes no part."""
+    found, others = [], Counter[str]()
+    for _, cells in group.groupby("seed"):
+        one = entry(cells)
+        if one.others or len(cells) != settings:
+            others += one.others or Counter(["missing"])
+        elif one.mean is not None:
+            found.append(one.mean)
+    values = pd.Series(found, dtype=float)
+    return Entry(
+        float(values.mean()) if found else None, float(values.std()) if len(found) > 1 else None, len(found), others
+    )
+
+
+def with_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tuple[pd.DataFrame, list[str]]:
+    """Add, for each setting, the cells of the best whole entry once more, as the row `best baseline`.
+
+    Args:
+        cells: of the table.
+        leave_out: rows that are not baselines.
+        lower: whether the smallest is the best.
+
+    Returns:
+        All cells, and notes that say which row is the best in which setting.
+
+    Raises:
+        UserError: a row is not there, or no row is left.
+    """
+    for row in leave_out:
+        if row not in set(cells["_row"]):
+            raise unknown("--best-but", row, cells["_row"])
+    candidates = cells[~cells["_row"].isin(leave_out)]
+    if not len(candidates):
+        raise UserError("--best-but: leaves no row to be the best of")
+    copies, said = [], []
+    for setting, panel in candidates.groupby("_setting", sort=False):
+        whole = {
+            row: one.mean
+            for row, one in ((row, entry(group)) for row, group in panel.groupby("_row", sort=False))
+            if one.whole and one.mean is not None
+        }
+        if whole:
+            best = (min if lower else max)(whole, key=lambda row: whole[row])
+            copies.append(panel[panel["_row"] == best].assign(_row=BEST))
+            said.append(f"{best!s} ({setting!s})")
+    note = f"{BEST}: of all rows but {', '.join(leave_out)}" if leave_out else f"{BEST}: of all rows"
+    return pd.concat([cells, *copies]), [f"{note}; here {', '.join(said)}" if said else f"{note}; none is whole"]
+
+
+def side_by_side(tables: Mapping[str, ResultTable]) -> ResultTable:
+    """Metric -> table, as one table: for each setting a column per metric."""
+    first = next(iter(tables.values()))
+    columns = [f"{column}: {name}" for column in first.columns for name in tables]
+    entries = {
+        (row, f"{column}: {name}"): one
+        for name, table in tables.items()
+        for (row, column), one in table.entries.items()
+    }
+    ranks = {
+        (row, f"{column}: {name}"): rank
+        for name, table in tables.items()
+        for (row, column), rank in table.ranks.items()
+    }
+    titles = [first.title, *(table.title.partition(": ")[2] for table in list(tables.values())[1:])]
+    notes = dict.fromkeys(note for table in tables.values() for note in table.notes)
+    return ResultTable(
+        "; ".join(titles),
+        first.rows,
+        columns,
+        entries,
+        ranks,
+        list(notes),
+        first.reference,
+        first.paper,
+    )

@@ -1,0 +1,70 @@
+"""What a table of a final stage says of how its configurations were chosen (docs/tuning.md)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from fedray.analysis.data.axes import symbol
+from fedray.analysis.data.collect import SweepTable
+from fedray.common.component import as_written
+from fedray.sweep.file.sections import is_on_test_set
+
+
+def notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
+    """How the rows were tuned, the chosen values of each entry with their ranges, and which lie on an edge.
+
+    Args:
+        sweep: the final stage; none of any other sweep.
+        cells: its cells with `_row` and `_column`.
+    """
+    chosen = {
+        (str(cell["_row"]), str(cell["_column"])): sweep.tuned[cell["cell"]]
+        for _, cell in cells.iterrows()
+        if cell["cell"] in sweep.tuned
+    }
+    if not chosen:
+        return []
+    said = list(dict.fromkeys(_how(one) for one in chosen.values()))
+    said += [
+        f"chosen for {row} ({column}): {_values(one, cells)}; {_budget(one)}" for (row, column), one in chosen.items()
+    ]
+    said += [
+        f"WARNING: {symbol(key, cells)}={as_written(one['values'][key])} of {row} ({column}) is on the edge of "
+        f"{one['ranges'][key]}: nothing was tried beyond it"
+        for (row, column), one in chosen.items()
+        for key in one["edges"]
+    ]
+    return said
+
+
+def mark(sweep: SweepTable) -> str:
+    """What a title says of a final stage whose configurations were chosen by the test set."""
+    return " (selected on the test set)" if any(is_on_test_set(one["select"]) for one in sweep.tuned.values()) else ""
+
+
+def _how(one: Mapping[str, Any]) -> str:
+    held, seeds = one["held_out"], ", ".join(map(str, one["seeds"]))
+    how = f"tuned by {one['stage']}: best {one['select']} of {one['searcher']} draws, mean over seeds {seeds}"
+    if one.get("budget") == "gradients":
+        how += ", as many draws as make the gradients equal"
+    if held is None:
+        return f"{how}; SELECTED ON THE TEST SET, nothing was held out"
+    whose = "every client's samples" if held["from"] == "clients" else "the training set"
+    what = "all of them" if one["train_on"] == "all" else "the others alone"
+    pruned = f"; cells ended early by {one['scheduler']}" if one["scheduler"] else ""
+    return f"{how}, on {100 * held['fraction']:g} % of {whose}, held out; these runs train on {what}{pruned}"
+
+
+def _values(one: Mapping[str, Any], cells: pd.DataFrame) -> str:
+    values = (
+        f"{symbol(key, cells)}={as_written(value)} of {one['ranges'][key]}" for key, value in one["values"].items()
+    )
+    return ", ".join(values) or "nothing to draw"
+
+
+def _budget(one: Mapping[str, Any]) -> str:
+    most = "at most " if one["scheduler"] else ""  # what a scheduler ended early is counted whole
+    gradients = "" if one["gradients"] is None else f", {most}{one['gradients']:.3g} gradients of a batch"
+    lost = "" if one["finished"] == one["draws"] else f" ({one['draws'] - one['finished']} did not finish)"
+    return f"{one['draws']} draws{lost}, {most}{one['rounds']} rounds{gradients}; scored {one['score']:.2f}"

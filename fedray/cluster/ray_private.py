@@ -1,0 +1,127 @@
+"""All that fedray uses of Ray and Tune beyond their public interfaces; no other module does.
+
+Ray may change any of it with a minor version, so requirements.txt caps ray below the next one, which is untested.
+`tests/cluster/test_ray_private.py` names what a version lacks.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
+from ray.job_config import JobConfig
+
+if TYPE_CHECKING:  # Tune takes a second to import, and a single run does without it
+    from ray.tune.experiment import Trial
+    from ray.tune.schedulers import MedianStoppingRule
+
+NAMESPACE = "fedray/heartbeat"
+
+
+class Job(JobConfig):
+    """A job whose workers have neither the working directory nor the script's in front of their search path.
+
+    Ray would put them there, and run a file `numpy.py`. Workers find plug-ins by FEDRAY_PLUGINS, searched last.
+    """
+
+    def _runtime_env_has_working_dir(self) -> bool:
+        return True
+
+
+def find_running_address() -> str:
+    """Return the address of the Ray that runs on this machine, or that Ray's address file names: it may have ended.
+
+    Raises:
+        ConnectionError: none is running.
+    """
+    from ray._private.services import get_ray_address_from_environment
+
+    return str(get_ray_address_from_environment("auto", None))
+
+
+def reread_environment() -> None:
+    """Let Ray read its options from the environment again: it has done so when it was imported."""
+    from ray._raylet import Config  # type: ignore[attr-defined]
+
+    Config.initialize("")
+
+
+def kill_monitor() -> None:
+    """End the autoscaler's monitor of a local Ray, which scales nothing; shutting down takes a second less then.
+
+    Ray ends the GCS first, and waits for the monitor, which cannot end without it.
+    """
+    if node := ray._private.worker._global_node:
+        node.kill_monitor(check_alive=False)
+
+
+def count_machine_cpus() -> int:
+    """Return the machine's CPUs, in a container those of its quota."""
+    from ray._private.utils import get_num_cpus
+
+    return int(get_num_cpus(override_docker_cpu_warning=True))
+
+
+def write_heartbeat(trial: str, text: str) -> None:
+    """Leave a trial's heartbeat in Ray's key-value store, where the driver reads it."""
+    _internal_kv_put(trial, text, namespace=NAMESPACE)
+
+
+def read_heartbeat(trial: str) -> str | None:
+    """Return a trial's latest heartbeat, None if there is none."""
+    text: bytes | None = _internal_kv_get(trial, namespace=NAMESPACE)
+    return None if text is None else text.decode()
+
+
+def delete_heartbeat(trial: str) -> None:
+    """Remove a trial's heartbeat."""
+    _internal_kv_del(trial, namespace=NAMESPACE)
+
+
+def give_trials_waiting_processes() -> None:
+    """Let Tune's trials take processes that wait for work.
+
+    Tune gives trials variables of their own (for Lightning, for Ray Train, AWS credentials), of which they need none:
+    for them Ray would start new processes, which import torch again.
+    """
+    from ray.tune.execution import class_cache
+
+    class_cache.DEFAULT_ENV_VARS.clear()
+    class_cache.ENV_VARS_TO_PROPAGATE.clear()
+
+
+def kill_process(trial: "Trial") -> None:
+    """End the process of a trial."""
+    actor = trial.temporary_state.ray_actor
+    if actor is not None:
+        ray.kill(actor)
+
+
+def forgive_failures(trial: "Trial") -> None:
+    """Let a trial fail as often again as it might at its start."""
+    trial.run_metadata.num_failures = 0
+
+
+def drop_results(trial: "Trial") -> None:
+    """Free the results of a trial that has ended, and their statistics; its config stays for Tune's result grid."""
+    trial.run_metadata.last_result = {"config": trial.config}
+    trial.run_metadata.metric_analysis.clear()
+    trial.run_metadata.metric_n_steps.clear()
+
+
+def get_exception(trial: "Trial") -> Any:
+    """Return the exception that ended a trial, None if there is none."""
+    return trial.get_pickled_error()
+
+
+def make_median_rule(time: str, metric: str, grace: int) -> "MedianStoppingRule":
+    """Return Tune's median rule for a metric whose largest value is the best, which never pauses a trial.
+
+    A trial that waits for others would have to give Tune a checkpoint, and it keeps its own.
+    """
+    from ray.tune.schedulers import MedianStoppingRule
+
+    class Median(MedianStoppingRule):
+        def _on_insufficient_samples(self, *_: object) -> str:
+            return str(self.CONTINUE)
+
+    return Median(time, metric, "max", grace_period=grace)

@@ -1,0 +1,27 @@
+"""A Ray that stays for several calls, for notebooks and scripts."""
+
+import atexit
+import contextlib
+
+import ray
+
+from fedray.cluster.connection import use_cluster
+
+
+def connect(address: str | None = None) -> None:
+    """Start Ray, or join a cluster, until this process ends.
+
+    Without it each `simulate` and each sweep starts a Ray of its own and ends it, which takes seconds. Called again it
+    does nothing.
+
+    Args:
+        address: `auto` or HOST:PORT of a cluster; None: $RAY_ADDRESS, else a Ray on this machine alone.
+
+    Raises:
+        UserError: the cluster cannot be joined.
+    """
+    if ray.is_initialized():
+        return
+    kept = contextlib.ExitStack()
+    kept.enter_context(use_cluster(address))
+    atexit.register(kept.close)

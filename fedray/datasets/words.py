@@ -1,0 +1,59 @@
+"""Next-word samples made of LEAF's Shakespeare, whose files hold 80 characters and the character after them."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+VOCABULARY = 256
+"""Number of words that have a number of their own, the most frequent of the training texts; 0 stands for all others. A
+word's number is also its class, and FedGELA's simplex needs as many features as classes: `char_lstm` has 256."""
+LENGTH = 10
+"""Number of words before the predicted one, as LEAF uses for its Reddit data."""
+WORD = re.compile(r"[a-z0-9']+")
+
+
+def passages(x: list[str], y: list[str]) -> list[str]:
+    """Rebuild the texts of a role: LEAF's samples follow each other character by character.
+
+    Args:
+        x: stretches of text, all of one length.
+        y: the character after each of them.
+
+    Returns:
+        Texts; a new one begins at each sample that does not continue the one before.
+    """
+    found: list[list[str]] = []
+    expected = ""
+    for text, after in zip(x, y, strict=True):
+        if text != expected:
+            found.append([text])
+        found[-1].append(after)
+        expected = text[1:] + after
+    return ["".join(parts) for parts in found]
+
+
+def words(passage: str) -> list[str]:
+    """Return the words of a text in lower case, without the first and the last, which may be cut off."""
+    return WORD.findall(passage.lower())[1:-1]
+
+
+def numbered(roles: Iterable[tuple[list[str], list[str]]]) -> dict[str, int]:
+    """Number the most frequent words of all roles' samples (x, y) from 1 on; ties in alphabetical order."""
+    counts = Counter(word for x, y in roles for passage in passages(x, y) for word in words(passage))
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - 1]
+    return {word: number for number, word in enumerate(frequent, 1)}
+
+
+def samples(x: list[str], y: list[str], numbers: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return word numbers uint8 `(n, LENGTH)` and the next word's number int64 `(n,)`, at every word of a role's
+    texts.
+    """
+    windows = [np.empty((0, LENGTH + 1), dtype=np.uint8)]
+    for passage in passages(x, y):
+        found = np.array([numbers.get(word, 0) for word in words(passage)], dtype=np.uint8)
+        if len(found) > LENGTH:
+            windows.append(np.lib.stride_tricks.sliding_window_view(found, LENGTH + 1))
+    joined = np.concatenate(windows)
+    return joined[:, :-1].copy(), joined[:, -1].astype(np.int64)

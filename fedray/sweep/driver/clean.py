@@ -1,0 +1,81 @@
+"""What may be removed from the storage: what belongs to cells that are done, and what killed drivers have left."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedray.runs.status import Status
+from fedray.sweep.plan.storage import (
+    CellLocks,
+    find_running_sweeps,
+    get_cell_locks_file,
+    get_storage,
+    get_sweep_lock_file,
+    list_abandoned,
+)
+from fedray.tracking.archive import stored_sweep
+from fedray.tracking.store import best_runs, cells_of, open_store, read_status, sweeps_in
+
+"""Status of the cells that no call runs again, so that nobody resumes from their checkpoints."""
+
+
+DONE = [status for status in Status if status.is_final]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of the storage: its size, and why it may go or has to stay."""
+
+    path: Path
+    nbytes: int
+    why: str
+
+
+@contextlib.contextmanager
+def find_removable(name: str | None = None) -> Iterator[tuple[list[Folder], list[Folder]]]:
+    """Look through the storage; for the duration of a block nobody else can begin to run a cell that may go.
+
+    Args:
+        name: of the sweep whose cells to look at; None: all that lie there, and what killed drivers have left.
+
+    Yields:
+        The folders that may go, and those of cells that stay.
+
+    Raises:
+        UserError: there is no store that knows which cells are done, or it does not know the sweep.
+    """
+    root = get_storage()
+    found = sorted((root / "cells").iterdir()) if (root / "cells").is_dir() else []
+    cells = None if name is None else {cell["hash"] for cell in stored_sweep(name).cells}
+    folders = [path for path in found if path.is_dir() and (cells is None or path.name in cells)]
+    client, experiment = open_store()
+    runs = best_runs(client, experiment, [path.name for path in folders])
+    goes, stays = list[Folder](), list[Folder]()
+    with CellLocks(get_cell_locks_file()) as claims, find_running_sweeps() as locks:
+        running = {
+            name: run for name, run in sweeps_in(client, experiment).items() if get_sweep_lock_file(name) in locks
+        }
+        theirs = {cell["hash"] for run in running.values() for cell in cells_of(client, run)}
+        for path in folders:
+            run = runs.get(path.name)
+            why = "is not in this store" if run is None else read_status(run)
+            if path.name in theirs or (run is not None and run.data.tags.get("fedray.sweep") in running):
+                why = "belongs to a sweep that is running"
+            elif why in DONE and not claims.take([path.name]):
+                why = "is being run"
+            (goes if why in DONE else stays).append(Folder(path, _measure_size(path), why))
+        if name is None:
+            goes += [Folder(path, _measure_size(path), "left by a killed sweep") for path in list_abandoned()]
+        yield goes, stays
+
+
+def remove(folders: Sequence[Folder]) -> None:
+    """Remove folders. Raises OSError."""
+    for folder in folders:
+        shutil.rmtree(folder.path)
+
+
+def _measure_size(path: Path) -> int:
+    return sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())

@@ -1,0 +1,64 @@
+"""`fedray sweep --dry-run`: how many cells, what a trial asks of the cluster, whether it fits."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from fedray.cluster.connection import count_cpus, use_cluster
+from fedray.cluster.resources import count_capacity, get_bundle, list_nodes, refuse_infeasible
+from fedray.config import RunConfig
+from fedray.runs.last_rounds import LAST, describe_rounds
+from fedray.sweep.plan.plan import Plan
+
+
+def list_local_nodes() -> list[dict[str, float]]:
+    """What a Ray started on this machine would have."""
+    import torch
+
+    return [{"CPU": float(count_cpus()), "GPU": float(torch.cuda.device_count())}]
+
+
+def print_plan(plan: Plan, address: str | None) -> None:
+    """Print the plan. Raises UserError where a trial can never be placed."""
+    console = Console(highlight=False)
+    table = Table("", "cell", "status", "run", box=None, pad_edge=False)
+    known = plan.known
+    for number, cell in enumerate(plan.cells.values(), 1):
+        if plan.is_chosen(cell):
+            status = known[cell.hash].status if cell.hash in known else "to run"
+            table.add_row(str(number), cell.hash, status, cell.label)
+    console.print(table)
+    for line in _averaged([cell.run for cell in plan.cells.values() if plan.is_chosen(cell)]):
+        console.print(line, soft_wrap=True)
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address is None:
+        nodes = list_local_nodes()
+    else:
+        with use_cluster(address):
+            nodes = list_nodes()
+    have = Counter[str]()
+    for node in nodes:
+        have.update({name: amount for name, amount in node.items() if name in ("CPU", "GPU")})
+    console.print(f"cluster: {len(nodes)} node(s), {have['CPU']:g} CPU, {have['GPU']:g} GPU")
+    for runtime, count in plan.requests.items():
+        asked = " + ".join(f"{amount:g} {name}" for name, amount in get_bundle(runtime).items())
+        refuse_infeasible(runtime, nodes)
+        room = sum(count_capacity(runtime, node) for node in nodes) // runtime.actor_count
+        if runtime.gpus_per_actor == "auto":
+            asked += " (auto: a whole GPU until one client has been measured)"
+        actors = "as many actors as fit" if runtime.actors == "auto" else f"{runtime.actors} actor(s)"
+        console.print(f"{count} trials ask for {actors} of {asked} each: fits, {room} at a time")
+
+
+def _averaged(runs: Sequence[RunConfig]) -> Iterator[str]:
+    """Yield which rounds `last10_*` averages; how many cells have which, if they differ."""
+    for metric, personal in (("test_accuracy", False), ("personal_accuracy", True)):
+        rounds = (run.evaluation.averaged(run.training.rounds, personal) for run in runs)
+        found = Counter(describe_rounds([one]) for one in rounds if one)
+        many = len(found) > 1
+        each = [said + f" in {count} of {len(runs)} cells" * many for said, count in found.items()]
+        if each:
+            yield f"{LAST}{metric}: {', '.join(each)}"

@@ -1,0 +1,94 @@
+"""`fedray sweep --address ray://...`: the sweep's driver runs inside the cluster, as Tune's own does over Ray Client.
+
+A driver there cannot write into this folder, so the store and the checkpoints must be named: MLFLOW_TRACKING_URI and
+FEDRAY_STORAGE are required, and passed on with FEDRAY_DATA. They travel as the driver's argument: Ray would write a
+runtime environment, with the store's password in it, into its logs and its dashboard.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from fedray.cluster.connection import use_cluster
+from fedray.common.entry import redact_logs
+from fedray.common.errors import UserError, redacted
+from fedray.datasets.base import data_dir
+from fedray.sweep.driver.stages import run_file
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.storage import get_storage
+from fedray.tracking.location import store_uri
+
+REQUIRED = ("MLFLOW_TRACKING_URI", "FEDRAY_STORAGE")
+PASSED = (
+    *REQUIRED,
+    "FEDRAY_DATA",
+    "FEDRAY_STORE_PATIENCE",
+    "MLFLOW_EXPERIMENT_NAME",
+    "MLFLOW_TRACKING_USERNAME",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_TRACKING_INSECURE_TLS",
+    "MLFLOW_TRACKING_SERVER_CERT_PATH",
+    "MLFLOW_TRACKING_CLIENT_CERT_PATH",
+)
+ENDING = 120.0
+"""Seconds that a driver which was told to stop has for its trials' checkpoints and the store."""
+
+
+def run_in_cluster(
+    sweep: Sweep, address: str, force: bool, max_concurrent: int | None, only: Sequence[str] = ()
+) -> int:
+    """Run a sweep's driver as a task of the cluster and print what it prints.
+
+    Relative paths, those in the sweep too, are relative to this working directory; the cluster has to see it.
+
+    Returns:
+        The driver's exit code.
+
+    Raises:
+        UserError: a variable is missing, the cluster cannot be joined, or the driver refuses the sweep.
+    """
+    for name in REQUIRED:
+        if not os.environ.get(name):
+            raise UserError(f"{name}: is required with ray://, since the driver runs in the cluster and not here")
+    environment = {name: os.environ[name] for name in PASSED if name in os.environ}
+    environment |= {"MLFLOW_TRACKING_URI": store_uri(), "FEDRAY_STORAGE": str(get_storage())}
+    if "FEDRAY_DATA" in environment:
+        environment["FEDRAY_DATA"] = str(data_dir().resolve())
+    with use_cluster(address):
+        task = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(_drive)  # its process ends, and with it the secrets
+        reference = task.remote(sweep, force, max_concurrent, list(only), environment, os.getcwd())
+        try:
+            code, message = ray.get(reference)
+        except KeyboardInterrupt:
+            ray.cancel(reference)
+            with contextlib.suppress(GetTimeoutError, RayError):  # or it would die before it has written how far it is
+                ray.get(reference, timeout=ENDING)
+            raise
+    if message:
+        raise UserError(message)
+    sys.stdout.flush()
+    return int(code)
+
+
+def _drive(
+    sweep: Sweep,
+    force: bool,
+    max_concurrent: int | None,
+    only: list[str],
+    environment: dict[str, str],
+    folder: str,
+) -> tuple[int, str]:
+    """The driver, in the cluster: its exit code, or the message of a UserError."""
+    os.environ |= environment
+    redact_logs()
+    with contextlib.suppress(OSError):  # not seen here: relative paths will be refused by name
+        os.chdir(folder)
+    try:
+        return run_file(sweep, sweep.name, force, only, max_concurrent, "auto"), ""
+    except UserError as error:
+        return 2, redacted(str(error))

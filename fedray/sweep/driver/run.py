@@ -1,0 +1,132 @@
+"""The driver of a sweep: runs what is left to run, called by the command line and by a task of a cluster alike."""
+
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+
+from fedray.cluster.connection import count_cpus, use_cluster
+from fedray.cluster.prepare import Placement
+from fedray.cluster.resources import refuse_unseen
+from fedray.common.errors import UserError
+from fedray.common.signals import sigterm_as_interrupt
+from fedray.runs.status import Status
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan import plan as planning
+from fedray.sweep.plan.cells import Cell
+from fedray.sweep.plan.plan import Plan
+from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_storage, lock_sweep, refuse_unwritable_storage
+from fedray.sweep.trials.session import Session
+from fedray.sweep.trials.writer import Writer
+from fedray.tracking.location import refuse_unwritable_store
+
+POLL = 2.0
+"""Seconds between looks at cells that another sweep runs."""
+
+
+def refuse_unwritable() -> None:
+    """Refuse, before anything is computed, a store or a storage that cannot be written. Raises UserError."""
+    refuse_unwritable_store()
+    refuse_unwritable_storage()
+
+
+def plan_and_print(sweep: Sweep, file: str, force: bool = False, only: Sequence[str] = ()) -> Plan:
+    """Plan a sweep and print what is to be done. Raises UserError that names the file."""
+    try:
+        made = planning.make_plan(sweep, force, only)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+    print(made.summary(), flush=True)
+    return made
+
+
+def drive(plan: Plan, max_concurrent: int | None = None, address: str | None = None) -> int:
+    """Run a planned sweep with this process as its driver, and print its counts.
+
+    Returns:
+        The exit code: 0, 1 where cells failed or are missing, 130 where the sweep was interrupted.
+
+    Raises:
+        UserError: as `execute`.
+    """
+    session = execute(plan, max_concurrent, address)
+    counts = session.counts
+    print(f"{plan.sweep.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
+    if session.stopped:
+        print("interrupted: run the same command again to resume", file=sys.stderr)
+        return 130
+    return 1 if counts[Status.FAILED] or (counts[Status.MISSING] and plan.chosen is None) else 0
+
+
+def execute(plan: Plan, max_concurrent: int | None = None, address: str | None = None) -> Session:
+    """Run a planned sweep.
+
+    Returns:
+        The call at its end, with the outcomes.
+
+    Raises:
+        UserError: before anything starts or is written to the store, where a trial can never be placed or another
+            process runs this sweep.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(sigterm_as_interrupt())
+        stack.enter_context(lock_sweep(plan.sweep.name))
+        placement = Placement()
+        if plan.to_run:
+            with ThreadPoolExecutor(1, "imports") as beside:  # seconds each; Ray sets signals only in the main thread
+                imported = beside.submit(import_module, "fedray.sweep.trials.tune")
+                stack.enter_context(use_cluster(address, _choose_preloads(plan, max_concurrent)))
+                imported.result()
+            plan = plan.resolved(plan.to_run, placement)
+            with tempfile.NamedTemporaryFile(dir=get_storage(), prefix="seen-") as marker:
+                refuse_unseen("FEDRAY_STORAGE", Path(marker.name))
+        claims = stack.enter_context(CellLocks(get_cell_locks_file()))
+        session = Session(plan, claims, stack.enter_context(Writer()), placement=placement)
+        session.note(plan.known)
+        cells = session.take()
+        try:
+            _run_until_done(session, cells, max_concurrent)
+        finally:
+            session.close()
+    return session
+
+
+def _choose_preloads(plan: Plan, max_concurrent: int | None) -> Sequence[str]:
+    """What Ray's processes, of which it starts one per CPU, import at once: where each will be a trial's or an actor's,
+    that goes on while this process prepares."""
+    wanted = sum(count * runtime.actor_count for runtime, count in plan.requests.items())
+    spread = all(runtime.cpus_per_actor <= 1 and not runtime.gpus for runtime in plan.requests)
+    return ["fedray.sweep.trials.trainable"] if spread and min(wanted, max_concurrent or wanted) >= count_cpus() else []
+
+
+def _run_until_done(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
+    """Run what is to run and no other sweep runs; wait for what another one does.
+
+    Args:
+        session: the call of the sweep.
+        cells: those that it has taken.
+        max_concurrent: trials at a time.
+    """
+    told = False
+    while cells or session.learn() or session.left:
+        cells = cells or session.take()
+        if session.left and not told:
+            told = True
+            print(
+                f"{session.plan.sweep.name}: {len(session.left)} cells are being run by another sweep; "
+                "waiting for them",
+                flush=True,
+            )
+        if cells:
+            from fedray.sweep.trials.tune import run_cells  # here: a sweep with nothing to run does without Tune
+
+            run_cells(session, cells, max_concurrent)
+            if session.stopped:
+                return
+            cells = []
+        elif session.left:
+            time.sleep(POLL)

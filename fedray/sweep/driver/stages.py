@@ -1,0 +1,276 @@
+"""Tune, then test: the two sweeps that a file with `tune` and `final` means; the results of one make the other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedray.common.component import as_written
+from fedray.common.errors import UserError
+from fedray.config import RunConfig
+from fedray.datasets.base import Validation
+from fedray.sweep.driver.run import drive, plan_and_print, refuse_unwritable
+from fedray.sweep.file.dotted import apply_draw
+from fedray.sweep.file.sections import is_lower_better, is_on_test_set
+from fedray.sweep.file.space import Space, format_range, is_at_edge
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan import plan as planning
+from fedray.sweep.plan.cells import refuse_unlogged
+from fedray.sweep.plan.draws import draw
+from fedray.sweep.plan.gradients import count_training_gradients
+from fedray.sweep.plan.plan import Plan
+from fedray.sweep.plan.studies import Study, advance, make_studies
+
+SHARED = (
+    "description",
+    "base",
+    "cases",
+    "grid",
+    "search",
+    "samples",
+    "budget",
+    "searcher",
+    "select",
+    "scheduler",
+)
+"""What the tune stage takes over from the file."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best draw of a method and setting.
+
+    Attributes:
+        config: the setting, without seed and without the drawn keys.
+        values: drawn key -> chosen value.
+        score: mean over the seeds of the metric that selects.
+        draws: the values of all draws.
+        finished: how many of them have finished with every seed.
+        space: what was drawn from.
+    """
+
+    config: dict[str, Any]
+    values: dict[str, Any]
+    score: float
+    draws: list[dict[str, Any]]
+    finished: int
+    space: Space
+
+
+def make_tune_stage(sweep: Sweep) -> Sweep:
+    """The tune stage as a sweep of its own, `NAME/tune`."""
+    assert sweep.tune is not None  # noqa: S101 (for the type checker)
+    held = {} if is_on_test_set(sweep.select) else {"data.validation": [_get_validation(sweep).model_dump(mode="json")]}
+    given = {key: getattr(sweep, key) for key in SHARED}
+    grid = sweep.grid | held | {"seed": list(sweep.tune.seeds)}
+    return Sweep.model_validate(given | {"name": f"{sweep.name}/tune", "grid": grid})
+
+
+def make_final_stage(sweep: Sweep, configs: Sequence[Mapping[str, Any]]) -> Sweep:
+    """The final stage as a sweep of its own, with the file's name.
+
+    Args:
+        sweep: the file.
+        configs: the configuration of each method and setting, without seeds.
+    """
+    assert sweep.final is not None  # noqa: S101 (for the type checker)
+    validation = _get_validation(sweep).model_dump(mode="json")
+    held = {"data.validation": [validation]} if sweep.final.train_on == "training" else {}
+    document: dict[str, Any] = {
+        "name": sweep.name,
+        "description": sweep.description,
+        "base": sweep.base,
+        "cases": {"chosen": [dict(config) for config in configs]},
+        "grid": held | {"seed": list(sweep.final.seeds)},
+        "claims": sweep.claims,
+    }
+    return Sweep.model_validate(document)
+
+
+def preview_final_stage(sweep: Sweep) -> Sweep:
+    """The final stage as far as it is known before tuning: the first draw stands for the chosen one."""
+    return make_final_stage(
+        sweep,
+        [apply_draw(config, draw(space, sweep.searcher, 0, sweep.samples)) for config, space in sweep.combinations()],
+    )
+
+
+def _get_validation(sweep: Sweep) -> Validation:
+    return (sweep.tune and sweep.tune.validation) or Validation()
+
+
+def choose(plan: Plan) -> list[Choice]:
+    """The best draw of each method and setting of a tune stage all of whose cells have an outcome.
+
+    Raises:
+        UserError: of a method and setting no draw has finished with every seed.
+    """
+    known = plan.values(plan.known)
+    found = make_studies(plan.sweep, plan.maker.make)
+    list(advance(found, known))
+    return [_pick_best(plan, study, known) for study in found]
+
+
+def _pick_best(plan: Plan, study: Study, known: Mapping[str, float | None]) -> Choice:
+    best = study.best(known, is_lower_better(plan.sweep.select))
+    if best is None:
+        advice = "; leave the scheduler out, or raise scheduler.grace" if plan.sweep.scheduler else ""
+        raise UserError(
+            f"{plan.sweep.name}: no draw of {study.draws[0].cells[0].label} has finished with every seed{advice}"
+        )
+    index, score = best
+    config = {key: value for key, value in study.configs[0].items() if key != "seed"}
+    if isinstance(config["data"], dict):
+        config["data"] = {key: value for key, value in config["data"].items() if key != "validation"}
+    finished = sum(one.score(known) is not None for one in study.draws)
+    values = study.draws[index].values
+    return Choice(config, values, score, [one.values for one in study.draws], finished, study.space)
+
+
+def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dict[str, dict[str, Any]]:
+    """What the final stage's run in MLflow says of the choice, for its tables.
+
+    Args:
+        sweep: the file.
+        choices: what the tune stage chose.
+        plan: the final stage.
+
+    Returns:
+        Hash of a final cell -> how its configuration was chosen. `gradients` (of a batch, of all of its tune stage) is
+        None where the size of the data is not known.
+    """
+    assert sweep.tune is not None  # noqa: S101 (for the type checker)
+    assert sweep.final is not None  # noqa: S101 (for the type checker)
+    found = dict[str, dict[str, Any]]()
+    common = {
+        "stage": f"{sweep.name}/tune",
+        "select": sweep.select,
+        "held_out": None if is_on_test_set(sweep.select) else _get_validation(sweep).model_dump(mode="json"),
+        "train_on": sweep.final.train_on,
+        "seeds": list(sweep.tune.seeds),
+        "searcher": sweep.searcher.name,
+        "scheduler": sweep.scheduler.rule if sweep.scheduler else "",
+        "budget": sweep.budget,
+    }
+    for one in choices:
+        config = apply_draw(apply_draw(one.config, one.values), _get_fixed_keys(plan.sweep))
+        runs = [RunConfig.parse(apply_draw(one.config, values)) for values in one.draws]
+        gradients = [count_training_gradients(run) for run in runs]
+        chosen = common | {
+            "values": one.values,
+            "score": one.score,
+            "draws": len(one.draws),
+            "finished": one.finished,
+            "rounds": len(sweep.tune.seeds) * sum(run.training.rounds for run in runs),
+            "gradients": None if None in gradients else len(sweep.tune.seeds) * sum(filter(None, gradients)),
+            "ranges": {key: format_range(distribution) for key, distribution in one.space.items()},
+            "edges": [key for key in one.values if is_at_edge(one.values[key], one.space[key])],
+        }
+        found |= {plan.maker.make({**config, "seed": seed}).hash: chosen for seed in sweep.final.seeds}
+    return found
+
+
+def _get_fixed_keys(sweep: Sweep) -> dict[str, Any]:
+    """The keys that the final stage sets for all."""
+    return {key: values[0] for key, values in sweep.grid.items() if key != "seed"}
+
+
+def run_file(
+    sweep: Sweep,
+    file: str,
+    force: bool = False,
+    only: Sequence[str] = (),
+    max_concurrent: int | None = None,
+    address: str | None = None,
+    dry_run: bool = False,
+) -> int:
+    """Run a sweep, both stages of one that tunes, and print what happens: `fedray sweep`.
+
+    Args:
+        sweep: the file's contents.
+        file: its name, for messages.
+        force: run finished cells again.
+        only: the cells to run, as `select_cells` takes them; empty: all.
+        max_concurrent: trials at a time; None: as many as fit.
+        address: of a cluster, `auto` or HOST:PORT; None: $RAY_ADDRESS, else this machine.
+        dry_run: only print what would run.
+
+    Returns:
+        The exit code, as `run.drive`.
+
+    Raises:
+        UserError: as `run.drive`, or the store or the storage cannot be written.
+    """
+    if not dry_run:
+        refuse_unwritable()
+    if sweep.tune is not None:
+        return run_stages(sweep, file, force, only, max_concurrent, address, dry_run)
+    plan = plan_and_print(sweep, file, force, only)
+    if not dry_run:
+        return drive(plan, max_concurrent, address)
+    _print_plan(plan, address)
+    return 0
+
+
+def run_stages(
+    sweep: Sweep,
+    file: str,
+    force: bool = False,
+    only: Sequence[str] = (),
+    max_concurrent: int | None = None,
+    address: str | None = None,
+    dry_run: bool = False,
+) -> int:
+    """Tune, then test, each resumed where it was left; with `dry_run` only say what is left of either.
+
+    Returns:
+        The exit code, as `run.drive`; that of the tune stage where some of its cells have no outcome.
+
+    Raises:
+        UserError: as `run.drive`, `only` names cells, or no draw of a method and setting has finished.
+    """
+    if only:
+        raise UserError("--only: the final stage follows from the whole tune stage; run the file whole")
+    first = plan_and_print(make_tune_stage(sweep), file, force)
+    _refuse_undecided(first, file)
+    if dry_run:
+        _print_plan(first, address)
+        if first.to_run or force:
+            print(f"{sweep.name}: the final stage runs what the tune stage will choose")
+            return 0
+    else:
+        code = drive(first, max_concurrent, address)
+        if code:
+            return code
+        first = planning.make_plan(make_tune_stage(sweep))
+    choices = choose(first)
+    for one in choices:
+        print(f"{sweep.name}: chosen {describe_choice(one, sweep.select)}", flush=True)
+    stage = make_final_stage(sweep, [apply_draw(one.config, one.values) for one in choices])
+    second = plan_and_print(stage, file, force)
+    second = replace(second, tuned=describe_choices(sweep, choices, second))
+    if dry_run:
+        _print_plan(second, address)
+        return 0
+    return drive(second, max_concurrent, address)
+
+
+def _refuse_undecided(plan: Plan, file: str) -> None:
+    """Raise UserError where the cells of a tune stage will not log what chooses, before hours are spent on them."""
+    try:
+        for cell in plan.cells.values():
+            refuse_unlogged(cell.run, plan.sweep.select)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+
+
+def describe_choice(choice: Choice, select: str) -> str:
+    """One line: the method and setting, the chosen values and what they scored."""
+    run = RunConfig.parse(apply_draw(choice.config, choice.values))
+    values = ", ".join(f"{key}={as_written(value)}" for key, value in choice.values.items()) or "nothing to draw"
+    return f"{run.algorithm.name} {run.partition.label()}: {values} ({select} {choice.score:.2f})"
+
+
+def _print_plan(plan: Plan, address: str | None) -> None:
+    from fedray.sweep.driver.dry_run import print_plan  # here: only a dry run needs rich's tables
+
+    print_plan(plan, address)

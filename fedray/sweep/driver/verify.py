@@ -1,0 +1,192 @@
+"""`fedray verify NAME`: run a sample of a sweep's finished cells again and compare every number.
+
+The sweep may come from a stranger's archive, whose numbers may have been changed by hand. So each metric of each round
+and each summary is compared, and not only the hashes.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fedray.api import simulate
+from fedray.common.errors import Diverged, UserError, truncated_repr
+from fedray.common.identity import hash_of
+from fedray.common.plugins import NotTrusted, find_source_digest, guarded
+from fedray.config import RunConfig
+from fedray.engine.result import Result
+from fedray.runs.status import Status
+from fedray.tracking.archive import Points, StoredSweep, stored_sweep
+from fedray.tracking.provenance import PREFIX, environment_tags
+from fedray.tracking.records import final_metrics
+from fedray.tracking.store import SUMMARY, read_status
+
+COMPARED = ("system", "cpu", "gpu", "torch")
+"""Environment that the last bits of a run depend on, as `provenance` names it."""
+HASHES = ("theta_sha256", "state_sha256")
+GOOD = ("same", "agrees")
+"""Words of the verdicts that speak for the sweep."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a cell is `same`, `agrees`, `different`, `not comparable` or `not trusted`, and why."""
+
+    label: str
+    word: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.word:<14} {self.label}" + (f": {self.reason}" if self.reason else "")
+
+
+def verify(name: str, count: int, trust: Collection[str] = ()) -> Iterator[Verdict]:
+    """Run some finished cells of a sweep again, in this process.
+
+    A module that a cell names is imported only if you trust it, or if its source is the one that the cell was run with.
+
+    Args:
+        name: of a sweep in the store.
+        count: how many; they are spread evenly over the sweep.
+        trust: modules that may be imported.
+
+    Yields:
+        A verdict for each.
+
+    Raises:
+        UserError: there is no such sweep, or it has no finished cell.
+    """
+    sweep = stored_sweep(name)
+    finished = [
+        cell
+        for cell in sweep.cells
+        if cell["hash"] in sweep.runs and read_status(sweep.runs[cell["hash"]]) is Status.FINISHED
+    ]
+    if not finished:
+        raise UserError(f"{name}: has no finished cell to verify")
+    count = min(count, len(finished))
+    for k in range(count):
+        cell = finished[k * len(finished) // count]
+        sources = cell.get("identity", {}).get("sources", {})
+        try:
+            with guarded(partial(_refuse_untrusted, trust=trust, sources=sources)):
+                verdict = _judge(sweep, cell, finished)
+        except NotTrusted as error:
+            verdict = Verdict(str(cell["label"]), "not trusted", str(error))
+        yield verdict
+
+
+def _refuse_untrusted(path: str, trust: Collection[str], sources: Mapping[str, str]) -> None:
+    """Refuse to import a module that is neither trusted nor the one that the cell was run with."""
+    module = path.partition(":")[0]
+    here, there = find_source_digest(module), sources.get(path)
+    if module in trust or (here is not None and here == there):
+        return
+    found = "is not found here" if here is None else f"has the digest {here[:16]} here"
+    raise NotTrusted(
+        f"the source of {truncated_repr(path)} {found}, the cell's is {str(there)[:16]}; "
+        f"if you know the module, give --trust {truncated_repr(module)}"
+    )
+
+
+def _judge(sweep: StoredSweep, cell: Mapping[str, Any], finished: Sequence[Mapping[str, Any]]) -> Verdict:
+    label, tags = str(cell["label"]), sweep.runs[cell["hash"]].data.tags
+    run = RunConfig.parse(cell["config"])
+    config = run.model_copy(update={"runtime": run.runtime.inline})
+    identity = config.identity(config.data.load().digest)
+    if hash_of(identity) != cell["hash"]:
+        return Verdict(label, "not comparable", f"other settings, data or sources: {_changed(identity, cell)}")
+    try:
+        result = simulate(config)
+    except Diverged as error:
+        return Verdict(label, "different", str(error))
+    except UserError as error:  # no GPU here, for example
+        return Verdict(label, "not comparable", str(error))
+    if reason := _other_environment(tags, run.runtime.torch_device == "cpu"):
+        return _compare_accuracies(label, reason, result, sweep, cell, finished)
+    summary = result.summary()
+    wrong = [key for key in HASHES if summary[key] != tags.get(f"fedray.{key}")]
+    wrong += _differences(result.history, sweep.points(cell["hash"]))
+    more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+    return Verdict(label, "different" if wrong else "same", ", ".join(wrong[:3]) + more)
+
+
+def _changed(identity: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
+    """Return the parts of a cell's identity that are not as the sweep lists them."""
+    listed = cell.get("identity", {})
+    return ", ".join(sorted(key for key in identity.keys() | listed.keys() if identity.get(key) != listed.get(key)))
+
+
+def _other_environment(tags: Mapping[str, str], on_cpu: bool) -> str:
+    """Return why the bits of a run may differ from those of its stored one; empty if they may not."""
+    here = environment_tags()
+    for key in COMPARED:
+        there, mine = tags.get(PREFIX + key), here.get(PREFIX + key)
+        if there != mine and not (key == "gpu" and on_cpu):
+            return f"bits may differ ({key} was {there}, here it is {mine})"
+    return ""
+
+
+def _differences(history: Sequence[Mapping[str, float]], stored: Points) -> list[str]:
+    """Return a phrase for each metric of a round, and each summary of the rounds, that is not the stored one."""
+    rounds = {(name, int(row["round"])): value for row in history for name, value in row.items() if name != "round"}
+    last = int(history[-1]["round"])
+    summary = {(SUMMARY + name, last): value for name, value in final_metrics(history).items()}
+    expected = rounds | summary
+    summarised = {name for name, _ in summary}
+    prefixes = tuple(SUMMARY + word for word in ("final_", "last10_", "best_"))
+    relevant = {
+        point: values
+        for point, values in stored.items()
+        if not point[0].startswith(SUMMARY)
+        or (point[1] >= last and (point[0] in summarised or point[0].startswith(prefixes)))
+    }
+    wrong = []
+    for name, step in sorted(expected.keys() | relevant.keys(), key=lambda point: (point[1], point[0])):
+        here, there = expected.get((name, step)), relevant.get((name, step), [])
+        if here is None or not there or not all(_is_equal(value, here) for value in there):
+            shown = name.removeprefix(SUMMARY) if name.startswith(SUMMARY) else f"{name} of round {step}"
+            wrong.append(f"{shown} is {_number(here)}, was {' and '.join(map(_number, there)) or 'missing'}")
+    return wrong
+
+
+def _is_equal(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))
+
+
+def _number(value: float | None) -> str:
+    return "missing" if value is None else f"{value:.17g}"
+
+
+def _compare_accuracies(
+    label: str,
+    reason: str,
+    result: Result,
+    sweep: StoredSweep,
+    cell: Mapping[str, Any],
+    finished: Sequence[Mapping[str, Any]],
+) -> Verdict:
+    """Judge a run whose bits may differ: its accuracies agree if they are as near as those of the setting's seeds.
+
+    The spread of the seeds is the smaller of two: with the stored accuracy of this seed, and with the one found here.
+    So neither one changed number nor the same change to all widens it.
+    """
+    others = [one["hash"] for one in finished if one is not cell and _without_seed(one) == _without_seed(cell)]
+    if not others:
+        return Verdict(label, "not comparable", f"{reason}, and a single seed has no spread")
+    found = {SUMMARY + name: value for name, value in final_metrics(result.history).items()}
+    phrases, agree = [], True
+    for name in [name for name in found if name.startswith(f"{SUMMARY}last10_") and name.endswith("_accuracy")]:
+        there, *values = (sweep.runs[seed].data.metrics.get(name, math.nan) for seed in (cell["hash"], *others))
+        spread = min(max(*values, mine) - min(*values, mine) for mine in (there, found[name]))
+        agree &= abs(found[name] - there) <= spread  # false for NaN
+        shown = name.removeprefix(SUMMARY)
+        phrases.append(
+            f"{shown} is {found[name]:.2f}, was {there:.2f}, {len(values) + 1} seeds spread over {spread:.2f}"
+        )
+    return Verdict(label, "agrees" if agree else "different", f"{reason}; {'; '.join(phrases)}")
+
+
+def _without_seed(cell: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in cell["config"].items() if key not in ("seed", "runtime")}

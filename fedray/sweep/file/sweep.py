@@ -1,0 +1,311 @@
+"""A sweep file and the cells it means. No Ray in here."""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
+
+from fedray.common.component import Checked, as_written, describe
+from fedray.common.errors import UserError, truncated_repr, unknown
+from fedray.common.names import SWEEP
+from fedray.common.yaml_files import load_yaml
+from fedray.sections import Section
+from fedray.sweep.file.claims import Claim
+from fedray.sweep.file.dotted import COMPONENTS, apply_draw, get_dotted, with_key
+from fedray.sweep.file.sections import SELECT, Final, Scheduler, Tune, is_on_test_set
+from fedray.sweep.file.space import Searcher, Space, check_space
+
+STOPS = ("round", "validation_accuracy", "test_accuracy")
+"""What `stop` can name: a cell ends when it is at or above the value."""
+
+
+CELLS = 100_000
+"""A sweep of more cells is taken for a mistake."""
+
+
+Cases = dict[str, Annotated[list[dict[str, Any]], Field(min_length=1)]]
+"""Axes of settings that belong together: name of the axis -> settings, each of dotted keys."""
+
+
+def _name_axes(cases: Any) -> Any:
+    """A plain list of cases is one axis, named `cases`."""
+    return {"cases": cases} if isinstance(cases, list) else cases
+
+
+def _refuse_search(grid: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    if "search" in grid:
+        raise ValueError("`search` stands beside `grid`; a case may have one of its own")
+    return grid
+
+
+Grid = Annotated[dict[str, list[Any]], AfterValidator(_refuse_search)]
+"""Dotted key -> its values."""
+
+
+class Changes(Section):
+    """What `--smoke` changes: dotted keys of the base, whole axes of the grid and of the cases."""
+
+    base: dict[str, Any] = {}
+    grid: Grid = {}
+    cases: Annotated[Cases, BeforeValidator(_name_axes)] = {}
+
+
+class Sweep(Section):
+    """The contents of a sweep file."""
+
+    name: str = Field(pattern=SWEEP, max_length=120)
+    description: str = ""
+    base: dict[str, Any]
+    grid: Grid = {}
+    cases: Annotated[Cases, BeforeValidator(_name_axes)] = Field(
+        {}, description="settings that belong together: a list is one axis, a mapping names several"
+    )
+    search: Space = Field({}, description="what is drawn; a case may have a `search` of its own beside its keys")
+    samples: int = Field(1, gt=0, description="draws of `search` per grid point")
+    budget: Literal["draws", "gradients"] = Field(
+        "draws",
+        description="what every method and setting has as many of: draws, or gradients, those that `samples` draws of "
+        "a method take that takes one per local step",
+    )
+    searcher: Searcher = Field(Searcher(), description="who draws")
+    select: str = Field(
+        "last10_validation_accuracy",
+        description="the metric of a whole run that says which draw is best: of the validation set, or of the test "
+        "set if you name it",
+    )
+    scheduler: Scheduler | None = None
+    stop: dict[str, float] = {}
+    tune: Tune | None = Field(None, description="first find the best draw of each method and setting")
+    final: Final | None = Field(None, description="then run it with fresh seeds")
+    smoke: Changes | None = None
+    claims: list[Claim] = Field([], description="what the results are to decide: `fedray claims NAME`")
+
+    @field_validator("searcher", "scheduler", mode="before")
+    @classmethod
+    def _expand_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @field_validator("search")
+    @classmethod
+    def _check_search(cls, search: Space) -> Space:
+        return check_space("search", search)
+
+    @field_validator("cases")
+    @classmethod
+    def _check_cases(cls, cases: Cases) -> Cases:
+        for name, axis in cases.items():
+            for number, case in enumerate(axis):
+                check_space(f"cases.{name}.{number}.search", case.get("search", {}))
+        return cases
+
+    @field_validator("select")
+    @classmethod
+    def _check_select(cls, metric: str) -> str:
+        if metric not in SELECT:
+            raise unknown("select", metric, SELECT)
+        return metric
+
+    @field_validator("stop")
+    @classmethod
+    def _check_stop(cls, stop: dict[str, float]) -> dict[str, float]:
+        for key, value in stop.items():
+            if key not in STOPS:
+                raise unknown("stop", key, STOPS)
+            if value <= 0:
+                raise UserError(f"stop.{key}: found {as_written(value)}; every cell would stop at once")
+        return stop
+
+    @model_validator(mode="after")
+    def _check_axes(self) -> Self:
+        axes = {f"grid.{key}": values for key, values in self.grid.items()}
+        for name, values in (axes | {f"cases.{name}": cases for name, cases in self.cases.items()}).items():
+            written = [repr(value) for value in values]
+            if not values:
+                raise UserError(f"{name}: found []; at least one value is required")
+            if len(set(written)) < len(values):
+                twice = next(value for value in values if written.count(repr(value)) > 1)
+                raise UserError(f"{name}: lists {truncated_repr(twice)} more than once")
+        if not self.spaces:
+            if self.samples > 1:
+                raise UserError(f"samples: found {self.samples}; without `search` there is nothing to draw")
+            for key, is_given in (
+                ("searcher", self.searcher != Searcher()),
+                ("budget", self.budget != "draws"),
+                ("tune", self.tune is not None),
+            ):
+                if is_given:
+                    raise UserError(f"{key}: without `search` there is nothing to draw")
+        if self.stop and self.learns:
+            raise UserError("stop: found with optuna, which could not learn from what `stop` ends; leave one out")
+        for key in (key for space in self.spaces for key in space if self.learns):
+            if key.partition(".")[0] in ("data", "runtime"):
+                raise UserError(
+                    f"search.{key}: optuna cannot draw keys of data or runtime, which are needed before the first draw"
+                )
+        count = self.samples * math.prod(map(len, [*self.cases.values(), *self.grid.values()]))
+        if count > CELLS:
+            raise UserError(f"grid: the axes multiply to {count} cells; at most {CELLS} are allowed")
+        return self
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        for first, second in itertools.combinations(self.keys, 2):
+            if second in COMPONENTS and first.startswith(f"{second}."):
+                raise UserError(f"grid.{second}: stands after {first}, which it would undo; list it before")
+        return self
+
+    @model_validator(mode="after")
+    def _check_stages(self) -> Self:
+        if (self.tune is None) != (self.final is None):
+            missing, there = ("tune", "final") if self.tune is None else ("final", "tune")
+            raise UserError(f"{missing}: is required beside `{there}`")
+        if self.tune is None or self.final is None:
+            return self
+        if both := set(self.tune.seeds) & set(self.final.seeds):
+            raise UserError(
+                f"final.seeds: {min(both)} is also in tune.seeds; a seed that helped to choose says nothing about "
+                "the choice"
+            )
+        if self.stop:
+            raise UserError("stop: found beside `tune`, which could not choose what `stop` ends; leave one out")
+        held = get_dotted(self.base, "data.validation") is not None
+        for key in [*self.keys, *(["base.data.validation"] if held else [])]:
+            if key == "seed" or key.removeprefix("base.").startswith("data.validation"):
+                raise UserError(f"{key}: belongs to `tune` and `final`, which say it for each stage")
+        if is_on_test_set(self.select) and self.tune.validation is not None:
+            raise UserError(f"tune.validation: select is {self.select}, which does not look at it; leave one out")
+        if is_on_test_set(self.select) and self.final.train_on == "training":
+            raise UserError("final.train_on: found training; nothing is held out where `select` names the test set")
+        return self
+
+    @property
+    def learns(self) -> bool:
+        """Whether its draws follow from the results of earlier ones."""
+        return self.searcher.name == "optuna" and bool(self.spaces)
+
+    @property
+    def spaces(self) -> list[Space]:
+        """The spaces of `search` and of the cases, where they are not empty."""
+        found = [self.search, *(case.get("search", {}) for axis in self.cases.values() for case in axis)]
+        return [space for space in found if space]
+
+    @property
+    def keys(self) -> list[str]:
+        """Every key that cases, grid and search set, in the order in which they are set."""
+        cases = (key for axis in self.cases.values() for case in axis for key in case if key != "search")
+        return list(dict.fromkeys([*cases, *self.grid, *(key for space in self.spaces for key in space)]))
+
+    @property
+    def stopper(self) -> str:
+        """What may end a cell of this sweep early; empty where nothing may."""
+        rules = [f"{key}>={as_written(value)}" for key, value in self.stop.items()]
+        if self.scheduler is None:
+            return " ".join(rules)
+        # Who a scheduler stops depends on the other cells, so its outcomes hold for this sweep alone.
+        return " ".join([self.scheduler.rule, *rules, f"in {self.name}"])
+
+    @classmethod
+    def load(cls, path: Path, smoke: bool = False) -> "Sweep":
+        """Read a file and parse it. Raises UserError naming file and key."""
+        return cls.parse(load_yaml(path), smoke, path)
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any], smoke: bool = False, file: Path | None = None) -> "Sweep":
+        """Make a sweep of what a file holds.
+
+        Args:
+            document: the file's contents.
+            smoke: apply its own `smoke` section.
+            file: its path, for messages.
+
+        Raises:
+            UserError: naming the key, and the file if it is given.
+        """
+        try:
+            try:
+                sweep = cls.model_validate(dict(document))
+                return sweep._apply_smoke() if smoke else sweep
+            except ValidationError as error:
+                raise describe(error, "", cls) from None
+        except UserError as error:
+            raise UserError(str(error) if file is None else f"{file}: {error}") from None
+
+    def _apply_smoke(self) -> "Sweep":
+        if self.smoke is None:
+            raise UserError("smoke: this sweep has no smoke section")
+        if foreign := self.smoke.cases.keys() - self.cases.keys():
+            raise unknown("smoke.cases", min(foreign), self.cases)
+        changes = {
+            "name": f"{self.name}-smoke",
+            "base": apply_draw(self.base, self.smoke.base),
+            "grid": self.grid | self.smoke.grid,
+            "cases": self.cases | self.smoke.cases,
+        }
+        given = {key: getattr(self, key) for key in self.model_fields_set - {"smoke"}}
+        return type(self).model_validate(given | changes)
+
+    def with_overrides(self, changes: Mapping[str, Any]) -> "Sweep":
+        """A copy with other values, as `fedray sweep --set` gives them.
+
+        Args:
+            changes: dotted key -> value. A key of a run (`training.rounds`, `base.training.rounds`) changes the base,
+                a key of the file (`name`, `grid.training.lr`, `tune.validation.fraction`) the file.
+
+        Returns:
+            The sweep under a name of its own, `NAME-KEY-VALUE...`, unless `name` is among the changes: its results
+            must not be taken for those of the file as it is.
+
+        Raises:
+            UserError: a key that the grid, the cases or the search would set again, or a value that is not allowed.
+        """
+        document = {key: getattr(self, key) for key in self.model_fields_set}
+        words = [self.name]
+        for key, value in changes.items():
+            of_run, key = key.startswith("base."), key.removeprefix("base.")
+            if not of_run and key.partition(".")[0] in type(self).model_fields:
+                document = _with_file_key(document, key, value, f"--set {key}")
+            elif key in self.keys:
+                raise UserError(f"--set {key}: an axis of the sweep sets it too; try --set 'grid.{key}=[VALUE]'")
+            else:
+                document["base"] = with_key(document["base"], key, value)
+            words += [key, as_written(value)]
+        if "name" not in changes:
+            changed_words = re.sub(r"[^\w.]+", "-", "-".join(words[1:])).strip("-")
+            document["name"] = f"{self.name}-{changed_words}"[:120]
+        try:
+            return type(self).model_validate(document)
+        except ValidationError as error:
+            raise UserError(f"--set: {describe(error, '', type(self))}") from None
+
+    def combinations(self) -> Iterator[tuple[dict[str, Any], Space]]:
+        """Cases x grid, in the file's order: a configuration, and what is drawn for it."""
+        for cases, values in itertools.product(
+            itertools.product(*self.cases.values()), itertools.product(*self.grid.values())
+        ):
+            config, space = dict(self.base), dict(self.search)
+            for key, value in (
+                *(pair for case in cases for pair in case.items()),
+                *zip(self.grid, values, strict=True),
+            ):
+                if key == "search":
+                    space |= value
+                else:
+                    config = with_key(config, key, value)
+            yield config, space
+
+
+def _with_file_key(section: Mapping[str, Any], key: str, value: Any, what: str) -> dict[str, Any]:
+    """The keys of a section, or of a mapping whose own keys are dotted, with one of them set. Raises UserError."""
+    head, _, rest = key.partition(".")
+    held = section.get(head)
+    if not rest:
+        return {**section, head: value}
+    if isinstance(held, Checked):
+        return {**section, head: _with_file_key(held.model_dump(by_alias=True, exclude_unset=True), rest, value, what)}
+    if held is not None and not isinstance(held, Mapping):
+        raise UserError(f"{what}: {head} is not a mapping; only the whole of it can be set")
+    return {**section, head: {**(held or {}), rest: value}}

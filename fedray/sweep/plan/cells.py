@@ -1,0 +1,227 @@
+"""The cells of a sweep: one configuration and one seed each, with their data."""
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedray.common.component import as_written
+from fedray.common.errors import UserError
+from fedray.common.identity import hash_of
+from fedray.config import RunConfig
+from fedray.datasets.dataset import Dataset
+from fedray.engine.problem import Problem, fit_to_model
+from fedray.sweep.file.dotted import get_dotted
+from fedray.sweep.file.sections import is_on_test_set
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.draws import find_axes, iter_points
+
+KEPT_PROBLEMS = 8
+"""Dealt data sets that are kept: cells that share one follow each other."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration and one seed of a sweep."""
+
+    hash: str
+    label: str
+    run: RunConfig
+    data: str
+    """Key of its data set in `Problems.data`."""
+    identity: Mapping[str, Any]
+    """What the hash is the hash of."""
+
+
+class Problems:
+    """The data sets of a sweep, each loaded once, and its cells' problems.
+
+    Attributes:
+        data: key -> data set, fitted to the model's image size.
+    """
+
+    def __init__(self) -> None:
+        self.data: dict[str, Dataset] = {}
+        self._loaded: dict[str, tuple[Dataset, str]] = {}
+        self._problems: OrderedDict[str, Problem] = OrderedDict()
+        self._checked: set[str] = set()
+
+    def make_cell(self, run: RunConfig, label: str) -> Cell:
+        """Make the cell of a configuration; its data are loaded unless they are there. Raises UserError."""
+        source = json.dumps(run.data.options() | {"validation": None})
+        if source not in self._loaded:
+            data = run.data.load()
+            self._loaded[source] = data, data.digest
+        data, digest = self._loaded[source]
+        key = f"{digest}/{run.model.side}"
+        if key not in self.data:
+            self.data[key] = fit_to_model(data, run)
+        identity = run.identity(digest)
+        return Cell(hash_of(identity), label, run, key, identity)
+
+    def check(self, cell: Cell) -> None:
+        """Deal the data out, and try the model, once per kind of cell.
+
+        Cells that differ in their seed alone, or in hyper-parameters that no shape depends on, are of one kind. What
+        only one seed makes impossible is found when its trial starts.
+
+        Raises:
+            UserError: the data cannot be dealt out so, or the model cannot be built for them.
+        """
+        run = cell.run
+        dealt = self._describe_split(cell)[:-1]
+        if _is_new(self._checked, dealt):
+            self.get_problem(cell)
+        shapes = {key: value for key, value in run.algorithm.options().items() if not isinstance(value, float)}
+        probes = [probe.options() for probe in run.evaluation.probes]
+        if _is_new(self._checked, cell.data, run.model.options(), shapes, run.training.precision, probes):
+            self.get_problem(cell).build_network("cpu")
+
+    def get_problem(self, cell: Cell) -> Problem:
+        """Return the cell's problem, its data split among the clients; only the latest few splits are kept.
+
+        A search that learns and the thread that writes to MLflow ask at the same time, so it is taken out first.
+        """
+        setting = json.dumps(self._describe_split(cell))
+        dealt = self._problems.pop(setting, None) or Problem.build(cell.run, self.data[cell.data])
+        self._problems[setting] = dealt
+        if len(self._problems) > KEPT_PROBLEMS:
+            self._problems.popitem(last=False)
+        return replace(dealt, config=cell.run)
+
+    @staticmethod
+    def _describe_split(cell: Cell) -> list[Any]:
+        """What decides who holds which samples."""
+        run = cell.run
+        personal = run.evaluation.personal
+        return [
+            cell.data,
+            run.data.options()["validation"],
+            run.partition.options(),
+            run.clients.model_dump(mode="json"),
+            None if personal is None else personal.split,
+            run.seed,
+        ]
+
+
+def _is_new(seen: set[str], *setting: Any) -> bool:
+    key = json.dumps(setting)
+    known = key in seen
+    seen.add(key)
+    return not known
+
+
+class CellMaker:
+    """Makes the cells of a sweep, checked as far as that is possible without training.
+
+    Attributes:
+        sweep: the file.
+        problems: the cells' data.
+        axes: the dotted keys that cases, grid and search set.
+        varied: those whose values differ between configurations.
+    """
+
+    def __init__(self, sweep: Sweep) -> None:
+        self.sweep, self.problems, axes = sweep, Problems(), find_axes(sweep)
+        self.axes, self.varied = list(axes), [key for key, varies in axes.items() if varies]
+
+    def make_all(self) -> dict[str, Cell]:
+        """Make all cells of a sweep that does not learn.
+
+        Returns:
+            Hash -> cell, in the sweep's order; equal configurations are one cell.
+
+        Raises:
+            UserError: a configuration is wrong, its data or its model cannot be used.
+        """
+        made: dict[str, Cell] = {}
+        for point in iter_points(self.sweep):
+            cell = self.make(point)
+            made.setdefault(cell.hash, cell)
+        return made
+
+    def make(self, point: Mapping[str, Any]) -> Cell:
+        """Make the cell of one of the sweep's configurations. Raises UserError as `make_all`."""
+        run = RunConfig.parse(point)
+        if run.runtime.backend != "ray":
+            raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
+        if run.data.validation is None:
+            _refuse_unvalidated(self.sweep)
+        if self.sweep.learns:
+            refuse_unlogged(run, self.sweep.select)
+        cell = self.problems.make_cell(run, make_label(point, run, self.varied))
+        self.problems.check(cell)
+        return cell
+
+
+def refuse_unlogged(run: RunConfig, select: str) -> None:
+    """Raise UserError where a run will not log the metric that selects."""
+    lacking = ""
+    if ("personal" in select or "generic" in select) and run.evaluation.personal is None:
+        lacking = "the cells have no `evaluation.personal`"
+    elif "validation_client" in select or "validation_personal" in select:
+        if run.data.validation is None or run.data.validation.source != "clients":
+            lacking = "no samples of clients are held out (`from: clients`)"
+        elif "validation_client" in select and run.algorithm.keeps != "none":
+            lacking = f"{run.algorithm.name} has no global model"
+    if lacking:
+        raise UserError(f"select: found {select}, but {lacking}")
+
+
+def _refuse_unvalidated(sweep: Sweep) -> None:
+    """Nothing selects on the test set unless the file names it."""
+    lacking = "the cells have no `data.validation`"
+    if sweep.scheduler is not None and not is_on_test_set(sweep.scheduler.metric):
+        raise UserError(
+            f"scheduler.metric: found {sweep.scheduler.metric}, but {lacking}; hold samples out, or name the test set: "
+            "`metric: test_accuracy`"
+        )
+    if sweep.learns and not is_on_test_set(sweep.select):
+        raise UserError(
+            f"select: found {sweep.select}, but {lacking}; hold samples out, or name the test set: "
+            f"`select: {sweep.select.replace('validation', 'test')}`"
+        )
+    for key in sweep.stop:
+        if "validation" in key:
+            raise UserError(f"stop.{key}: {lacking}")
+
+
+def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] = ()) -> str:
+    """A readable name: `fedtoga ρ=0.1 α=0.1 dirichlet(0.1) lr=0.1 s0`.
+
+    Hyper-parameters as far as the file sets them, and the value of each other key that varies in the sweep.
+    """
+    words = [run.algorithm.name]
+    section = point.get("algorithm")
+    for key, value in section.items() if isinstance(section, Mapping) else ():
+        if key != "name":
+            value = value["name"] if isinstance(value, Mapping) else value
+            words.append(f"{run.algorithm.symbol(key)}={as_written(value)}")
+    words.append(run.partition.label())
+    named = ("algorithm", "partition", "seed", *(f"partition.{option}" for option in run.partition.required()))
+    for key in varied:
+        if not key.startswith("algorithm.") and key not in named:
+            value = get_dotted(point, key)
+            if isinstance(value, Mapping) and "name" in value:
+                value = value["name"]
+            if value is not None:
+                option = key.rpartition(".")[2]
+                option = run.partition.symbol(option) if key.startswith("partition.") else option
+                words.append(f"{option}={as_written(value)}")
+    return " ".join([*words, f"s{run.seed}"])
+
+
+def get_values(run: RunConfig, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the values of dotted keys: `algorithm` -> `fedsam`, `algorithm.rho` -> 0.1.
+
+    A section that is chosen by name stands for its name; a key that the configuration lacks is left out.
+    """
+    resolved, values = run.resolved(), dict[str, Any]()
+    for key in keys:
+        value = get_dotted(resolved, key)
+        if isinstance(value, Mapping):
+            value = value.get("name")
+        if value is not None:
+            values[key] = value
+    return values

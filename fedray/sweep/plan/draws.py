@@ -1,0 +1,125 @@
+"""The configurations that a sweep file stands for: cases x grid x draws."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fedray.common.errors import UserError
+from fedray.common.rng import generator
+from fedray.config import RunConfig
+from fedray.sweep.file.dotted import apply_draw, get_dotted
+from fedray.sweep.file.space import DISTRIBUTIONS, Searcher, Space
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.gradients import count_gradients_per_step
+
+
+def iter_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
+    """Yield every configuration as written (defaults not filled in), in the file's order.
+
+    Draws of `optuna` follow from results; random ones stand in for them (`fedray.sweep.plan.studies` makes the real
+    ones).
+    """
+    for config, space in sweep.combinations():
+        for values in make_draws(sweep, config, space):
+            yield apply_draw(config, values)
+
+
+def make_draws(sweep: Sweep, config: Mapping[str, Any], space: Space) -> list[dict[str, Any]]:
+    """Draw for a method and setting, as many times as the budget allows; for `optuna` stand-ins."""
+    count = sweep.samples if space else 1
+    draws = [draw(space, sweep.searcher, index, sweep.samples) for index in range(count)]
+    return take_affordable(sweep, config, draws)
+
+
+def take_affordable(sweep: Sweep, config: Mapping[str, Any], draws: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the first draws of a method and setting, as many as `budget` allows.
+
+    Args:
+        sweep: the file.
+        config: the method and setting.
+        draws: draws of its space, in order; at most `samples`.
+
+    Raises:
+        UserError: the budget allows none.
+    """
+    if sweep.budget == "draws" or draws == [{}]:
+        return list(draws)
+    left, affordable = sweep.samples + 1e-6, list[dict[str, Any]]()
+    for values in draws:
+        run = RunConfig.parse(apply_draw(config, values))
+        each = count_gradients_per_step(run)
+        left -= each
+        if left < 0:
+            if not affordable:
+                raise UserError(
+                    f"samples: found {sweep.samples}; {run.algorithm.name} takes {each:g} gradients per local step, so "
+                    "`budget: gradients` allows it no draw"
+                )
+            break
+        affordable.append(values)
+    return affordable
+
+
+def draw(space: Space, searcher: Searcher, index: int, count: int) -> dict[str, Any]:
+    """Make one draw: key -> value, in the space's order.
+
+    Draws of `random` and `sobol` depend on nothing but the searcher's seed, the key and the index, so they are the same
+    for every method, setting and seed. Those of `optuna` are made in `fedray.sweep.plan.studies`.
+
+    Args:
+        space: the searched keys and their distributions.
+        searcher: `random` or `sobol`, with its seed.
+        index: the number of the draw, from 0.
+        count: how many draws there are.
+    """
+    if searcher.name == "sobol":
+        points = _make_sobol_points(len(space), count, searcher.seed)[index]
+        return {
+            key: DISTRIBUTIONS[kind](float(u), *arguments)
+            for u, (key, distribution) in zip(points, space.items(), strict=True)
+            for kind, arguments in distribution.items()
+        }
+    return {
+        key: DISTRIBUTIONS[kind](float(generator(searcher.seed, f"search/{key}", index).random()), *arguments)
+        for key, distribution in space.items()
+        for kind, arguments in distribution.items()
+    }
+
+
+@cache
+def _make_sobol_points(keys: int, count: int, seed: int) -> np.ndarray:
+    """Return the first points of a scrambled Sobol sequence in [0, 1)^keys, `(count, keys)` (Owen's scrambling)."""
+    from scipy.stats import qmc  # here: half a second to import
+
+    size = 1 << (count - 1).bit_length()  # a whole net; its first points are the same for every size
+    points: np.ndarray = qmc.Sobol(keys, scramble=True, rng=np.random.default_rng(seed)).random(size)
+    return points[:count]
+
+
+def find_axes(sweep: Sweep) -> dict[str, bool]:
+    """Return the dotted keys that cases, grid and search set, each with whether its values differ.
+
+    A section that is chosen by name stands for that name and its options for themselves; an option differs if it does
+    so under one name.
+    """
+    keys, rows = sweep.keys, []
+    for point in iter_points(sweep):
+        row: dict[str, str] = {}
+        for key in keys:
+            value = get_dotted(point, key)
+            if isinstance(value, Mapping):
+                row |= {key if k == "name" else f"{key}.{k}": str(v) for k, v in value.items()}
+            else:
+                row[key] = str(value)
+        rows.append(row)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: _differs(rows, name) for name in names}
+
+
+def _differs(rows: Sequence[Mapping[str, str]], key: str) -> bool:
+    """Return whether a key has several values; an option of a named section has to have them under one name."""
+    section, _, option = key.partition(".")
+    values = {(row.get(section) if option else None, row.get(key)) for row in rows}
+    return len(values) > len({name for name, _ in values})

@@ -1,0 +1,146 @@
+"""How long a sweep would take on this machine: gradients are counted, one per model is measured.
+
+Counted are the gradients of a batch that training, evaluation and personal models take (a forward pass is a third of
+one), from the file and the published size of the data, as if clients had equal shards. Data that nobody published, your
+own arrays say, are read to be counted; nothing else reads data. Left out: augmentation, sending,
+what a method does with whole parameter vectors, and sharing: a trial is taken to have its core or GPU for itself.
+"""
+
+import json
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.nn.functional import cross_entropy
+
+from fedray.common.errors import UserError
+from fedray.config import RunConfig
+from fedray.datasets import data_source
+from fedray.datasets.base import Published
+from fedray.engine.cost import find_input_shape
+from fedray.models import make_model_spec
+from fedray.models.network import Network
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.draws import iter_points
+from fedray.sweep.plan.gradients import count_gradients, get_batch_size
+
+PATIENCE = 3.0
+"""Seconds of measuring per model, about; after one gradient that does not count."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """What the length of a gradient depends on. model: a JSON of its options."""
+
+    model: str
+    shape: tuple[int, ...]
+    classes: int
+    batch: int
+
+    def __str__(self) -> str:
+        options = json.loads(self.model)
+        size = "x".join(map(str, self.shape))
+        return f"{options['name']}, {size}, {self.classes} classes, batches of {self.batch}"
+
+
+def get_facts(run: RunConfig) -> Published | None:
+    """Sizes and shape of a run's data: published, or counted on the data themselves; None where these are not here."""
+    known = run.data.expected()
+    if known is not None and known.train is not None and known.test is not None:
+        return known
+    return _count_data(json.dumps(run.data.options() | {"validation": None}))
+
+
+@cache
+def _count_data(options: str) -> Published | None:
+    try:
+        data = data_source(json.loads(options)).load()
+    except UserError:
+        return None
+    return Published(len(data.y_train), len(data.y_test), data.num_classes, data.input_shape)
+
+
+def make_key(run: RunConfig, known: Published | None = None) -> Key:
+    """What the length of a gradient of a run depends on; `known` as for `gradients`.
+
+    Raises:
+        UserError: the data's shape is not known.
+    """
+    known = known or run.data.expected()
+    shape, classes = find_input_shape(run, known)
+    samples = -(-known.train // run.clients.total) if known and known.train else 1
+    return Key(json.dumps(run.model.options() | {"init": None}), shape, classes, get_batch_size(run, samples))
+
+
+@cache
+def measure_seconds(key: Key, device: str) -> float:
+    """Of one gradient of the cross-entropy in training mode: the median of several, after a first one.
+
+    On the CPU those of the processor, so that other work on the machine does not count.
+    """
+    clock = time.perf_counter if device == "cuda" else time.process_time
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as a run does
+    try:
+        model = make_model_spec(json.loads(key.model))
+        network = Network(
+            model.build(key.shape, key.classes), device, channels_last=device == "cpu" and model.channels_last
+        )
+        rng = np.random.default_rng(0)
+        x = torch.from_numpy(rng.normal(size=(key.batch, *key.shape)).astype(np.float32)).to(device)
+        if model.takes_tokens:
+            x = torch.from_numpy(rng.integers(0, key.classes, (key.batch, *key.shape))).to(device)
+        y = torch.arange(key.batch, device=device) % key.classes
+        network.train(True)
+        taken: list[float] = []
+        while len(taken) < 2 or (sum(taken) < PATIENCE and len(taken) < 100):
+            started = clock()
+            torch.autograd.grad(cross_entropy(network(x).logits, y), network.trained)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            taken.append(clock() - started)
+        return float(np.median(taken[1:]))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def print_estimate(sweep: Sweep) -> None:
+    """Print gradients, seconds and hours by model. Raises UserError for a file that is none."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    counted: dict[Key, float] = defaultdict(float)
+    cells: dict[Key, int] = defaultdict(int)
+    unknown = 0
+    seen: set[str] = set()
+    for run in (RunConfig.parse(point) for point in iter_points(sweep)):
+        identity = json.dumps([run.resolved() | {"runtime": None}], sort_keys=True)
+        if identity in seen:
+            continue
+        seen.add(identity)
+        known = get_facts(run)
+        if (number := count_gradients(run, known)) is None:
+            unknown += 1
+            continue
+        counted[make_key(run, known)] += number
+        cells[make_key(run, known)] += 1
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    unit = "GPU-hours" if device == "cuda" else "core-hours"
+    table = Table("cells", "model", "gradients", "seconds each", unit, box=None, pad_edge=False)
+    total = 0.0
+    for each, number in counted.items():
+        length = measure_seconds(each, device)
+        total += number * length / 3600
+        table.add_row(str(cells[each]), str(each), f"{number:.3g}", f"{length:.3g}", f"{number * length / 3600:.3g}")
+    console.print(table)
+    where = torch.cuda.get_device_name() if device == "cuda" else "one core of this machine"
+    console.print(
+        f"{sweep.name}: {total:.3g} {unit} on {where}, measured now, each trial alone on it"
+        + ("" if device == "cuda" else "; GPU-hours: not measured, there is no GPU here")
+    )
+    if unknown:
+        console.print(f"without {unknown} cells whose data are not here and have no published size")

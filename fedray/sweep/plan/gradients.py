@@ -1,0 +1,101 @@
+"""How many gradients of a batch a run takes, from the file and the published size of the data; nothing is read.
+
+Clients are counted as if they had equal shards. What a method takes per local step is measured (`engine.cost`).
+"""
+
+import json
+from functools import cache
+
+from fedray.algorithms import algorithm
+from fedray.common.errors import UserError
+from fedray.config import RunConfig
+from fedray.datasets.base import Published
+from fedray.engine.cost import Cost, measure_cost
+
+FORWARD = 1 / 3
+"""Of a gradient: two of its three passes of equal length are backward."""
+
+
+def count_gradients(run: RunConfig, known: Published | None = None) -> float | None:
+    """Gradients of a batch that a run takes, forward passes counted as a third.
+
+    Args:
+        run: the configuration.
+        known: of its data; None: what is published.
+
+    Returns:
+        The number, or None for data of unknown size.
+    """
+    known = known or run.data.expected()
+    if known is None or known.train is None or known.test is None:
+        return None
+    training, evaluation, method = run.training, run.evaluation, run.algorithm
+    samples = _count_samples(run, known.train)
+    batch, epoch = get_batch_size(run, samples), training.steps_per_epoch(samples)
+    client = _count_of_client(run, samples)
+    total = training.rounds * run.clients.cohort_size * client
+    rounds = range(1, training.rounds + 1)
+    testing = FORWARD * known.test / batch * (1 if method.keeps == "none" else run.clients.total)
+    testing += evaluation.train * FORWARD * known.train / batch
+    total += testing * sum(evaluation.is_due(t, training.rounds) for t in rounds)
+    if evaluation.personal is not None:
+        times = sum(evaluation.is_personal_due(t, training.rounds) for t in rounds)
+        tuning = {"tuned": evaluation.personal.tuned[-1] * epoch, "trained": client, "kept": 0}[method.personal]
+        total += times * run.clients.total * tuning
+    return total
+
+
+def count_training_gradients(run: RunConfig) -> float | None:
+    """Gradients of a batch that a run's training takes, forward passes counted as a third; None as `gradients`."""
+    known = run.data.expected()
+    if known is None or known.train is None:
+        return None
+    return run.training.rounds * run.clients.cohort_size * _count_of_client(run, _count_samples(run, known.train))
+
+
+def _count_of_client(run: RunConfig, samples: int) -> float:
+    """Gradients of a client with this many samples in a round."""
+    passes, training = _measure_cost(json.dumps(run.algorithm.options())), run.training
+    return training.steps(samples) * _count_of_step(passes) + passes.full_gradients * training.steps_per_epoch(samples)
+
+
+def count_gradients_per_step(run: RunConfig) -> float:
+    """Gradients of a batch per local step, forward passes counted as a third; FedAvg takes 1.
+
+    A pass over the whole shard is spread over the steps of its round.
+
+    Raises:
+        UserError: that depends on the size of the data, which is not known before they are read.
+    """
+    passes = _measure_cost(json.dumps(run.algorithm.options()))
+    if not passes.full_gradients:
+        return _count_of_step(passes)
+    if run.training.local_steps is None:
+        return _count_of_step(passes) + passes.full_gradients / run.training.epochs
+    known = run.data.expected()
+    if known is None or known.train is None:
+        raise UserError(
+            f"budget: {run.algorithm.name} passes over the whole shard, and the size of {run.data.name} is not known "
+            "before it is read; give training.local_epochs instead of local_steps"
+        )
+    per_epoch = run.training.steps_per_epoch(_count_samples(run, known.train))
+    return _count_of_step(passes) + passes.full_gradients * per_epoch / run.training.local_steps
+
+
+def _count_of_step(passes: Cost) -> float:
+    return passes.gradients + FORWARD * passes.predictions
+
+
+def _count_samples(run: RunConfig, train: int) -> int:
+    """Of a client, where all have as many of the training samples."""
+    return -(-train // run.clients.total)
+
+
+def get_batch_size(run: RunConfig, samples: int) -> int:
+    """Samples in a whole batch of a client with this many."""
+    return samples if run.training.batch_size == "full" else min(run.training.batch_size, samples)
+
+
+@cache
+def _measure_cost(options: str) -> Cost:
+    return measure_cost(algorithm(json.loads(options)))

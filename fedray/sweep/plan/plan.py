@@ -1,0 +1,184 @@
+"""What a call of a sweep will do: which cells there are, and which of them are done."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from fedray.common.errors import UserError, truncated_repr
+from fedray.runs.status import Status
+from fedray.sections import Runtime
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.cells import Cell, CellMaker, Problems
+from fedray.sweep.plan.studies import Known, advance, make_studies
+from fedray.tracking.location import is_there
+from fedray.tracking.records import Outcome
+
+if TYPE_CHECKING:
+    from fedray.cluster.prepare import Placement
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a call of a sweep will do. Nobody changes one; `dataclasses.replace` makes another.
+
+    Attributes:
+        maker: makes the cells, and holds their data.
+        cells: hash -> cell, in the sweep's order; of a search that learns those that can be drawn by now.
+        known: hash -> outcome in MLflow, of those that have one.
+        force: finished cells are run again.
+        chosen: hashes of the cells that this call may run; None: all.
+        tuned: of a final stage hash -> how the cell's configuration was chosen (`stages.record`).
+    """
+
+    maker: CellMaker
+    cells: Mapping[str, Cell]
+    known: Mapping[str, Outcome]
+    force: bool = False
+    chosen: frozenset[str] | None = None
+    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def sweep(self) -> Sweep:
+        """The file."""
+        return self.maker.sweep
+
+    @property
+    def problems(self) -> Problems:
+        """The cells' data."""
+        return self.maker.problems
+
+    @property
+    def to_run(self) -> list[Cell]:
+        """The cells that this call has to run."""
+        return [
+            cell
+            for cell in self.cells.values()
+            if self.is_chosen(cell) and (self.force or not self.is_done(self.known.get(cell.hash)))
+        ]
+
+    def is_chosen(self, cell: Cell) -> bool:
+        """Whether this call may run the cell."""
+        return self.chosen is None or cell.hash in self.chosen
+
+    @property
+    def requests(self) -> Counter[Runtime]:
+        """What trials ask of the cluster, and how many ask for it."""
+        return Counter(cell.run.runtime for cell in self.to_run)
+
+    def summary(self) -> str:
+        """One line: how many cells there are, are done and are left."""
+        statuses = Counter(outcome.status for outcome in self.known.values())
+        return (
+            f"{self.sweep.name}: {len(self.cells)} cells, {statuses[Status.FINISHED]} finished, "
+            f"{statuses[Status.DIVERGED]} diverged, {len(self.to_run)} to run"
+        )
+
+    def learn(self, known: Known) -> "Plan":
+        """The plan with the cells that can be drawn now; the same one where that adds none.
+
+        Args:
+            known: values of the cells that have an outcome.
+        """
+        if not self.sweep.learns:
+            return self
+        drawn = advance(make_studies(self.sweep, self.maker.make), known)
+        new = {cell.hash: cell for cell in drawn if cell.hash not in self.cells}
+        return replace(self, cells={**self.cells, **new}) if new else self
+
+    def resolved(self, cells: Sequence[Cell], placement: "Placement") -> "Plan":
+        """The plan with numbers for `gpus_per_actor: auto` of some of its cells, within a running Ray.
+
+        Raises:
+            UserError: the actors of a cell can never be placed.
+        """
+        runs = placement.resolve([(cell.run, self.problems.data[cell.data]) for cell in cells])
+        made = {cell.hash: replace(cell, run=run) for cell, run in zip(cells, runs, strict=True)}
+        return replace(self, cells={**self.cells, **made})
+
+    def values(self, outcomes: Mapping[str, Outcome]) -> dict[str, float | None]:
+        """What outcomes say of the metric that selects, of the cells that need not run again.
+
+        Raises:
+            UserError: a finished run has not logged the metric.
+        """
+        return {
+            cell: get_value(outcome.status, outcome.metrics, self.sweep.select)
+            for cell, outcome in outcomes.items()
+            if cell in self.cells and self.is_done(outcome)
+        }
+
+    def is_done(self, outcome: Outcome | None) -> bool:
+        """Whether another call would only repeat the outcome; what another rule stopped early is not done."""
+        if outcome is None:
+            return False
+        return outcome.status.is_final or (outcome.status.is_early and outcome.stopper == self.sweep.stopper)
+
+
+def get_value(status: Status, metrics: Mapping[str, float], select: str) -> float | None:
+    """The metric that selects, None unless the run has finished. Raises UserError where it was not logged."""
+    if status is not Status.FINISHED:
+        return None
+    if select not in metrics:
+        raise UserError(f"select: {select} is not logged by the runs; evaluation.personal gives personal accuracies")
+    return metrics[select]
+
+
+def make_plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Plan:
+    """Expand and check a sweep, and look its cells up; nothing is written.
+
+    Args:
+        sweep: the file.
+        force: run finished cells again.
+        only: the cells to run, as `selected` takes them; empty: all.
+
+    Raises:
+        UserError: a cell cannot run, or `only` names none; before anything starts.
+    """
+    if only and sweep.learns:
+        raise UserError("--only: the cells of a search with optuna follow from each other; run it whole")
+    maker = CellMaker(sweep)
+    cells = {} if sweep.learns else maker.make_all()
+    chosen = frozenset(hash for text in only for hash in select_cells(cells, text)) if only else None
+    made = Plan(maker, cells, {}, force, chosen)
+    while True:  # of a search that learns each turn adds a generation that has been run
+        known = look_up_outcomes([cell for cell in made.cells if cell not in made.known])
+        made = replace(made, known={**made.known, **known})
+        learnt = made.learn({} if force or not sweep.learns else made.values(made.known))
+        if learnt is made:
+            return made
+        made = learnt
+
+
+def look_up_outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
+    """Cell hash -> what the store has of it; of those that it has. Raises UserError where it cannot be used."""
+    if not is_there():
+        return {}
+    from fedray.tracking.store import outcomes  # here: MLflow takes seconds to import
+
+    return outcomes(cells)
+
+
+def select_cells(cells: Mapping[str, Cell], text: str) -> list[str]:
+    """The hashes of the cells that a text names.
+
+    Args:
+        cells: hash -> cell, in the sweep's order.
+        text: a cell's number in that order (from 1, as `--dry-run` shows it), the beginning of its hash (4 digits at
+            least), or a pattern of labels with `*` and `?`.
+
+    Raises:
+        UserError: the text names no cell.
+    """
+    hashes = list(cells)
+    if text.isdecimal() and 1 <= int(text) <= len(hashes):
+        return [hashes[int(text) - 1]]
+    found = [hash for hash in hashes if len(text) >= 4 and hash.startswith(text)]
+    found = found or [hash for hash, cell in cells.items() if fnmatchcase(cell.label, text)]
+    if not found:
+        raise UserError(
+            f"{truncated_repr(text)} names no cell; give a number from 1 to {len(hashes)}, the beginning of a hash or "
+            f"a pattern of labels such as '{next(iter(cells.values())).run.algorithm.name}*'"
+        )
+    return found

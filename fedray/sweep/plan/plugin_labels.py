@@ -1,0 +1,32 @@
+"""What plug-ins say of themselves, written down beside a sweep's cells for tables and figures.
+
+Analysis imports no class that a store names, so these words have to be in the store.
+"""
+
+from typing import Any
+
+from fedray.config import RunConfig
+
+
+def describe_plugins(run: RunConfig) -> dict[str, Any]:
+    """The words of a run's plug-ins, JSON types only; empty where it has none.
+
+    Returns:
+        `symbols`: class -> option -> letter (`Component.symbols`). `required`: the class of the partition -> its
+        options without a default. `titles`: metric -> title (`Probe.metrics`). `lower`: the metrics whose smallest
+        value is the best (`Probe.lower_is_better`).
+    """
+    components = (run.data, run.partition, run.model, run.algorithm, *run.evaluation.probes)
+    own = [component for component in components if ":" in component.name]
+    if not own:
+        return {}
+    probes = [probe for probe in run.evaluation.probes if probe in own]
+    return {
+        "symbols": {
+            one.name: {option: one.symbol(option) for option in type(one).model_fields if one.symbol(option) != option}
+            for one in own
+        },
+        "required": {one.name: one.required() for one in own if one is run.partition},
+        "titles": {metric: title for probe in probes for metric, title in probe.metrics.items()},
+        "lower": sorted(metric for probe in probes for metric in probe.lower_is_better),
+    }

@@ -1,0 +1,111 @@
+"""One cell on its own, for `fedray run`: found in a file, held while it runs."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from fedray.common.errors import UserError
+from fedray.config import RunConfig
+from fedray.engine.problem import Problem
+from fedray.sweep.file.dotted import apply_draw, with_key
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.cells import Cell, Problems, make_label
+from fedray.sweep.plan.draws import iter_points
+from fedray.sweep.plan.storage import CellLocks, get_cell_dir, get_cell_locks_file, refuse_unwritable_storage
+
+
+def load_cell(
+    document: Mapping[str, Any],
+    file: Path,
+    which: str | None = None,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+    backend: str | None = None,
+) -> tuple[Cell, Problem]:
+    """Return the cell of a run's file, or one cell of a sweep's file, with its problem.
+
+    Args:
+        document: what the file holds.
+        file: its path, for messages.
+        which: of a sweep: the cell's number or the beginning of its hash, as `pick_point`; None: the first cell.
+        changes: dotted key -> value that `--set` sets instead.
+        backend: what `--backend` sets instead.
+
+    Raises:
+        UserError: there is no such cell, or its configuration, data or model cannot be used.
+    """
+    if "base" in document:
+        written = pick_point(Sweep.parse(document, file=file), which)
+    elif which is not None:
+        raise UserError(f"--cell: {file} is one run, not a sweep")
+    else:
+        written = dict(document)
+    point = apply_draw(written, changes)
+    try:
+        run = RunConfig.parse(point if backend is None else with_key(point, "runtime.backend", backend))
+    except UserError as error:
+        source = "--backend" if _is_valid(point) else "--set" if _is_valid(written) else file
+        raise UserError(f"{source}: {error}") from None
+    problems = Problems()
+    cell = problems.make_cell(run, make_label(point, run))
+    return cell, problems.get_problem(cell)
+
+
+def _is_valid(point: Mapping[str, Any]) -> bool:
+    """Return whether a configuration can be parsed: then the mistake is in what changed it."""
+    try:
+        RunConfig.parse(point)
+    except UserError:
+        return False
+    return True
+
+
+def pick_point(sweep: Sweep, which: str | None = None) -> dict[str, Any]:
+    """Return one configuration of a sweep as the file writes it.
+
+    Args:
+        sweep: the file.
+        which: the cell's number (from 1, as `--dry-run` shows it) or the beginning of its hash; None: the first.
+
+    Raises:
+        UserError: there is no such cell.
+    """
+    if which is None:
+        return next(iter_points(sweep))
+    problems, points = Problems(), dict[str, dict[str, Any]]()
+    for point in iter_points(sweep):
+        points.setdefault(problems.make_cell(RunConfig.parse(point), "").hash, point)
+    if which.isdecimal() and 1 <= int(which) <= len(points):
+        return list(points.values())[int(which) - 1]
+    matches = [point for hash, point in points.items() if len(which) >= 4 and hash.startswith(which)]
+    if len(matches) != 1:
+        raise UserError(
+            f"--cell: {which!r} names {len(matches)} cells; a number from 1 to {len(points)} or a hash is required"
+        )
+    return matches[0]
+
+
+@contextlib.contextmanager
+def hold_cell(hash: str, again: bool) -> Iterator[Path]:
+    """Yield a cell's directory, the one that a sweep would use; no other process can run the cell meanwhile.
+
+    Args:
+        hash: the cell's.
+        again: empty the directory first; earlier runs no longer count.
+
+    Raises:
+        UserError: another process runs the cell, or the storage cannot be written.
+    """
+    refuse_unwritable_storage()
+    directory = get_cell_dir(hash)
+    with CellLocks(get_cell_locks_file()) as locks:
+        if not locks.take([hash]):
+            raise UserError(f"run: another process is running this cell, {hash}; wait for it, or give --no-track")
+        if again and directory.exists():
+            from fedray.tracking.tracker import Tracker  # here: MLflow takes seconds to import
+
+            Tracker().supersede([hash])
+            shutil.rmtree(directory)
+        yield directory

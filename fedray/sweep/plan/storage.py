@@ -1,0 +1,185 @@
+"""Which process runs which cell: two sweeps on one storage that share cells never run one of them twice.
+
+A claim is a locked byte of one file, at an offset that the cell's hash gives. The system takes it back when its holder
+ends, however that ends; where storage is on NFS its lock daemon does the same.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from fedray.common.errors import UserError, redacted, truncated_repr
+from fedray.common.yaml_files import located
+
+OFFSETS = 2**62
+"""Offsets below this are valid everywhere; two of 10^4 cells share one with a chance of 10^-11."""
+
+
+class CellLocks:
+    """The cells that this process has claimed. One object per process and file: closing any would give up all."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._file = path, path.open("a+b")
+
+    def take(self, cells: Iterable[str]) -> set[str]:
+        """Claim cells by hash; those that no other process holds. Nothing is waited for."""
+        return {cell for cell in cells if self._take(cell)}
+
+    def release(self, cell: str) -> None:
+        """Give a cell up: its outcome is known."""
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _get_offset(cell))
+
+    def _take(self, cell: str) -> bool:
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _get_offset(cell))
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError as error:
+            raise _explain_no_locks(self._path.parent, error) from None
+        return True
+
+    def __enter__(self) -> "CellLocks":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def _get_offset(cell: str) -> int:
+    return int(cell, 16) % OFFSETS
+
+
+def get_storage() -> Path:
+    """Where checkpoints live: $FEDRAY_STORAGE (shared by all nodes of a cluster), else .fedray here."""
+    return located("FEDRAY_STORAGE", os.environ.get("FEDRAY_STORAGE") or ".fedray").resolve()
+
+
+def refuse_unwritable_storage() -> None:
+    """Make the storage, and refuse one that cannot be written. Raises UserError."""
+    path = os.environ.get("FEDRAY_STORAGE", "")
+    if "://" in path:
+        raise UserError(f"FEDRAY_STORAGE: found {truncated_repr(redacted(path))}; expected a directory, got an address")
+    try:
+        get_storage().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=get_storage()):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"FEDRAY_STORAGE: cannot write {get_storage()}: {error.strerror}; set it to a directory that can be written"
+        ) from None
+
+
+@contextlib.contextmanager
+def make_scratch() -> Iterator[Path]:
+    """A directory in the storage for the duration of a block; what killed drivers have left beside it is removed.
+
+    Each is locked while its driver lives, on whichever machine that is.
+    """
+    with _lock_scratch() as root:
+        for left in _list_abandoned(root):
+            shutil.rmtree(left, ignore_errors=True)
+        own = root / uuid.uuid4().hex
+        own.mkdir()
+        lock = (own / "lock").open("w")
+        _try_lock(lock)
+    try:
+        yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+        lock.close()
+
+
+@contextlib.contextmanager
+def _lock_scratch() -> Iterator[Path]:
+    """The folder of all scratch directories; for the duration of a block nobody else makes one there, or looks."""
+    root = get_storage() / "tune"
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "lock").open("a") as one_at_a_time:
+        _try_lock(one_at_a_time, fcntl.LOCK_EX)
+        yield root
+
+
+def list_abandoned() -> list[Path]:
+    """What killed drivers have left."""
+    if not (get_storage() / "tune").is_dir():
+        return []
+    with _lock_scratch() as root:
+        return _list_abandoned(root)
+
+
+def _list_abandoned(root: Path) -> list[Path]:
+    return [path for path in root.iterdir() if path.is_dir() and _is_abandoned(path)]
+
+
+def _is_abandoned(path: Path) -> bool:
+    try:
+        with (path / "lock").open("a") as lock:
+            return _try_lock(lock)
+    except FileNotFoundError:  # its driver has just removed it
+        return False
+
+
+def get_cell_dir(hash: str) -> Path:
+    """Return where a cell's checkpoints are."""
+    return get_storage() / "cells" / hash
+
+
+def get_cell_locks_file() -> Path:
+    """Where the cells are claimed; no sweep's name begins so."""
+    return get_storage() / "locks" / ".cells"
+
+
+def get_sweep_lock_file(name: str) -> Path:
+    """What a process that runs the sweep holds; no sweep's name has the sign that stands for `/`."""
+    return get_storage() / "locks" / name.replace("/", "%")
+
+
+@contextlib.contextmanager
+def lock_sweep(name: str) -> Iterator[None]:
+    """One process per sweep and storage; the lock goes with its holder, however that ends. Raises UserError."""
+    path = get_sweep_lock_file(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        if not _try_lock(file):
+            raise UserError(f"{name}: another process is running this sweep (it holds {path})")
+        yield
+
+
+@contextlib.contextmanager
+def find_running_sweeps() -> Iterator[set[Path]]:
+    """The lock files of sweeps that are running; none of the others can start for the duration of a block."""
+    with contextlib.ExitStack() as stack:
+        yield {
+            path
+            for path in (get_storage() / "locks").iterdir()
+            if path != get_cell_locks_file() and not _try_lock(stack.enter_context(path.open("a")))
+        }
+
+
+def _try_lock(file: IO[str], how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
+    """Take a file's lock, which goes with the file; False where another process has it. Raises UserError."""
+    try:
+        fcntl.flock(file, how)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise _explain_no_locks(Path(file.name).parent, error) from None
+    return True
+
+
+def _explain_no_locks(folder: Path, error: OSError) -> UserError:
+    """For file systems without locks, such as Lustre's that is mounted with `noflock`."""
+    return UserError(
+        f"FEDRAY_STORAGE: files in {folder} cannot be locked: {error.strerror}; set it to a directory on a file system "
+        "with locks"
+    )

@@ -1,0 +1,101 @@
+"""The driver ends trials that hang; Tune starts them again from their checkpoints.
+
+A call has one limit (`cluster.timeouts`), enforced by the process that waits: a trial watches its client actors, the
+driver its trials, which announce a call that may take long.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ray import tune
+from ray.tune.experiment import Trial
+
+from fedray.cluster.ray_private import (
+    delete_heartbeat,
+    forgive_failures,
+    kill_process,
+    read_heartbeat,
+    write_heartbeat,
+)
+from fedray.cluster.timeouts import FIRST, SILENT, Heartbeat
+
+TICK = 5.0
+"""Seconds that count at most between two looks: a driver that was stopped itself has not been waiting."""
+
+
+def make_heartbeat(trial: str) -> Heartbeat:
+    """Return the heartbeat of a trial's process, which the driver reads. Args: trial: Tune's id of the trial."""
+    return Heartbeat(lambda seconds: write_heartbeat(trial, f"{time.monotonic()} {seconds}"))
+
+
+@dataclass
+class _Waited:
+    allowed: float
+    heard: str | None
+    """The heartbeat that was the latest when waiting began."""
+    seconds: float = 0.0
+
+
+class Watchdog(tune.Callback):
+    """Kills the process of a trial that is silent for longer than it may be, twice as long after each kill.
+
+    Attributes:
+        note: shows a line.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.note = note
+        self._waited: dict[str, _Waited] = {}
+        self._kills: Counter[str] = Counter()
+        self._made: Counter[str] = Counter()
+        self._looked = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # pickled for Tuner.restore, which is not used
+
+    def on_trial_start(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        self._waited[trial.trial_id] = _Waited(FIRST, read_heartbeat(trial.trial_id))
+
+    def on_trial_result(
+        self, iteration: int, trials: Sequence[Trial], trial: Trial, result: dict[str, Any], **_: Any
+    ) -> None:
+        self._waited[trial.trial_id] = _Waited(SILENT, read_heartbeat(trial.trial_id))
+        if result["made"] > self._made[trial.trial_id]:
+            self._made[trial.trial_id] = result["made"]
+            forgive_failures(trial)  # RETRIES are for one place, not for the whole run
+
+    def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        self._forget(trial)
+
+    def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        self._forget(trial)
+
+    def on_trial_error(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        self._forget(trial)
+
+    def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, TICK), now
+        for trial in trials:
+            waited = self._waited.get(trial.trial_id)
+            if waited is not None:
+                waited.seconds += passed
+                if waited.seconds > waited.allowed * 2 ** self._kills[trial.trial_id]:
+                    self._kill_unless_heard(trial, waited)
+
+    def _kill_unless_heard(self, trial: Trial, waited: _Waited) -> None:
+        heard = read_heartbeat(trial.trial_id)
+        if heard is not None and heard != waited.heard:
+            self._waited[trial.trial_id] = _Waited(float(heard.split()[1]), heard)
+            return
+        self._kills[trial.trial_id] += 1
+        del self._waited[trial.trial_id]
+        self.note(f"the process of trial {trial.trial_id} hangs: silent for {waited.seconds:.0f} s; ending it")
+        kill_process(trial)
+
+    def _forget(self, trial: Trial) -> None:
+        self._waited.pop(trial.trial_id, None)
+        delete_heartbeat(trial.trial_id)

@@ -1,0 +1,112 @@
+"""A plug-in's letters, titles and better direction reach tables and figures, and no class is imported for them."""
+
+import json
+
+import numpy as np
+import pytest
+from pydantic import Field
+
+from fedray.analysis.comparison import compared
+from fedray.analysis.data.axes import symbol
+from fedray.analysis.data.collect import collect
+from fedray.analysis.data.metrics import lower_is_better, title
+from fedray.analysis.plots.curves import curves
+from fedray.analysis.tables.build import build
+from fedray.config import RunConfig
+from fedray.evaluation.probe import Probe
+from fedray.partitions.base import Partition
+from fedray.partitions.shards import Shards
+from fedray.sweep.plan.plugin_labels import describe_plugins
+from fedray.tracking.tracker import Tracker
+from tests.analysis.runs import cell, history, write
+
+HERE = __name__
+ABSENT = "absent_from_here"
+
+
+class Skewed(Partition):
+    """Sample i belongs to client i mod N."""
+
+    symbols = {"strength": "ψ"}
+    strength: float = Field(ge=0)
+    rho: float = 0.5
+
+    def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
+        return Shards.from_owner(np.arange(len(labels)) % clients, clients)
+
+
+class Effort(Probe):
+    """Two metrics; in one less is better."""
+
+    metrics = {"effort": "effort of a client (J)", "lossless_*": "share kept, part"}
+    lower_is_better = frozenset({"effort"})
+
+
+def own(partition: str) -> dict[str, object]:
+    """The words of a run with the two classes above, as the driver writes them."""
+    run = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": {"name": f"{HERE}:Skewed", "strength": 2.0},
+            "model": "mlp",
+            "algorithm": "fedavg",
+            "evaluation": {"probes": [f"{HERE}:Effort", "drift"]},
+        }
+    )
+    return dict(json.loads(json.dumps(describe_plugins(run)).replace(HERE, partition)))
+
+
+def test_what_a_run_writes_down_of_its_plug_ins() -> None:
+    assert own(HERE) == {
+        "symbols": {f"{HERE}:Skewed": {"strength": "ψ", "rho": "ρ"}, f"{HERE}:Effort": {}},
+        "required": {f"{HERE}:Skewed": ["strength"]},
+        "titles": {"effort": "effort of a client (J)", "lossless_*": "share kept, part"},
+        "lower": ["effort"],
+    }
+
+
+def test_a_run_without_plug_ins_writes_nothing() -> None:
+    built_in = {"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"}
+    assert describe_plugins(RunConfig.parse(built_in | {"evaluation": {"probes": ["drift"]}})) == {}
+
+
+@pytest.fixture
+def stored(store: Tracker) -> Tracker:
+    """FedAvg with effort 3, FedSAM with effort 1, of a module that this process cannot import."""
+    cells, outcomes = [], {}
+    for algorithm, effort in (({"name": "fedavg"}, 3.0), ({"name": "fedsam", "rho": 0.1}, 1.0)):
+        for seed in (0, 1):
+            one = cell(algorithm, 0.1, seed)
+            one["config"]["partition"] = {"name": f"{ABSENT}:Skewed", "strength": 2.0}
+            cells.append(one | {"plugins": own(ABSENT)})
+            rows = [row | {"effort": effort, "lossless_a": 50.0} for row in history(10.0, 20.0)]
+            outcomes[one["hash"]] = ("finished", rows)
+    write(store, cells, outcomes)
+    return store
+
+
+def test_tables_and_figures_show_them(stored: Tracker) -> None:
+    """The required option is named though it has one value; the smallest effort is the best and called better."""
+    sweep = collect("sweep")
+    table = build(sweep, "effort")
+    assert table.title == "sweep: effort of a client (J) of the last round"
+    assert table.columns == [f"{ABSENT}:Skewed ψ=2.0"]
+    assert symbol("partition.strength", sweep.cells) == "ψ"
+    assert title("lossless_a", sweep.cells) == "share kept, part a of the last round"
+    assert lower_is_better("effort", sweep.cells)
+    assert not lower_is_better("lossless_a", sweep.cells), "its class says so, though its name contains `loss`"
+    assert lower_is_better("proximal_loss", sweep.cells)
+    found = compared(sweep, "fedavg", "effort")
+    assert (found.lower, found.improvements[0].wins, found.improvements[0].pairs) == (True, 2, 2)
+    (figure,) = curves(sweep, "effort").values()
+    assert figure.axes[0].get_ylabel() == "effort of a client (J)"
+
+
+def test_without_the_words_the_names_are_shown(store: Tracker) -> None:
+    one = cell({"name": "fedavg"}, 0.1, 0)
+    one["config"]["partition"] = {"name": f"{ABSENT}:Skewed", "strength": 2.0}
+    write(store, [one], {one["hash"]: ("finished", [row | {"effort": 1.0} for row in history(10.0)])})
+    sweep = collect("sweep")
+    assert build(sweep, "effort").title == "sweep: effort"
+    assert symbol("partition.strength", sweep.cells) == "strength"
+    assert not lower_is_better("effort", sweep.cells)

@@ -1,0 +1,158 @@
+"""A search made by hand: which trial is best, what was spent, which key matters."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import PathCollection
+
+from fedray.analysis.commands.figures import main
+from fedray.analysis.data.collect import Collected, collect
+from fedray.analysis.plots.search import best_so_far, drawn, heatmaps, importance, importances, keys, scatters, trials
+from fedray.analysis.report import page
+from fedray.analysis.tables.build import build
+from fedray.analysis.tables.formats import markdown
+from fedray.common.errors import UserError
+from fedray.runs.ending import Ending
+from fedray.runs.status import Status
+from fedray.tracking.records import CellRun
+from fedray.tracking.tracker import Tracker
+from tests.analysis.runs import history
+
+DRAWS = ((0.01, 0.1, 60), (0.3, 0.1, 80), (0.1, 0.5, 70), (0.02, 0.9, None), (0.2, 0.9, 75))
+"""ρ, lr, accuracy; the fourth was pruned after one of three rounds, at 90: it is not the best."""
+
+
+def listed(algorithm: dict[str, Any], lr: float, select: str = "last10_validation_accuracy") -> dict[str, Any]:
+    name = "-".join(map(str, [*algorithm.values(), lr]))
+    return {
+        "hash": name,
+        "label": name,
+        "config": {
+            "seed": 0,
+            "algorithm": algorithm,
+            "partition": {"name": "dirichlet", "alpha": 0.5},
+            "training": {"lr": lr, "rounds": 3},
+            "runtime": {"actors": 1},
+        },
+        "search": {"keys": ["algorithm.rho", "training.lr"], "select": select},
+    }
+
+
+def searched(store: Tracker, validation: bool = True) -> Collected:
+    """The validation accuracy is the test accuracy turned round, 100 - it, so that they select differently."""
+    cells = [listed({"name": "fedsam", "rho": rho}, lr) for rho, lr, _ in DRAWS]
+    parent = store.open_sweep("search", "", cells)
+    for one, (_, _, accuracy) in zip(cells, DRAWS, strict=True):
+        run = CellRun()
+        store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent)
+        rows = history(*([accuracy] * 3 if accuracy else [90]))
+        more = {"validation_accuracy": 100 - rows[0]["test_accuracy"]} if validation else {}
+        store.log_rows(run, [row | more for row in rows])
+        store.close_cell(run, Ending(Status.FINISHED if accuracy else Status.PRUNED))
+    return collect("search")
+
+
+def test_the_best_row_is_first_with_every_searched_key(store: Tracker) -> None:
+    """On validation the draw of 60 is best (40); the pruned one has a status of its own and is last."""
+    table = build(searched(store))
+    assert table.rows == [
+        "fedsam ρ=0.01 lr=0.1",
+        "fedsam ρ=0.1 lr=0.5",
+        "fedsam ρ=0.2 lr=0.9",
+        "fedsam ρ=0.3 lr=0.1",
+        "fedsam ρ=0.02 lr=0.9",
+    ]
+    assert table.columns == ["dirichlet α=0.5"]
+    text = markdown(table)
+    assert "- (1 pruned)" in text
+    assert "a search: best row first, by last10_validation_accuracy\n" in text
+
+
+def test_without_validation_it_says_so(store: Tracker) -> None:
+    table = build(searched(store, validation=False))
+    assert table.rows[0] == "fedsam ρ=0.3 lr=0.1"
+    assert "a search: best row first, by last10_test_accuracy (selected on the test set)" in table.notes
+    figure = best_so_far(collect("search"))["dirichlet α=0.5"]
+    assert figure.axes[0].get_ylabel() == "best test accuracy in %\n(selected on the test set)"
+
+
+def test_best_so_far(store: Tracker) -> None:
+    """Rounds 3, 6, 9, 10 (the pruned one: 1), 13; validation 40, then nothing better."""
+    sweep = searched(store)
+    assert list(trials(sweep)["_rounds"]) == [3, 3, 3, 1, 3]
+    (line,) = best_so_far(sweep)["dirichlet α=0.5"].axes[0].get_lines()
+    assert list(line.get_xdata()) == [3, 6, 9, 10, 13]
+    assert list(line.get_ydata()) == [40, 40, 40, 40, 40]
+
+
+def test_trials_on_the_keys_own_scale(store: Tracker) -> None:
+    """ρ spans a factor of 30: logarithmic; lr of 9: linear. The pruned trial is a hollow point of its own."""
+    figures = scatters(searched(store))
+    rho, lr = (figures[f"{key} dirichlet α=0.5"].axes[0] for key in ("algorithm.rho", "training.lr"))
+    assert (rho.get_xscale(), lr.get_xscale()) == ("log", "linear")
+    whole, pruned = rho.get_lines()
+    assert sorted(whole.get_xdata()) == [0.01, 0.1, 0.2, 0.3]
+    assert (list(pruned.get_xdata()), list(pruned.get_ydata())) == ([0.02], [10])
+    assert pruned.get_markerfacecolor() == "white"
+
+
+def test_two_keys(store: Tracker) -> None:
+    """Four finished trials by ρ (across) and lr (up): 40 at ρ = 0.01, lr = 0.1; hatched where nothing was tried."""
+    (figure,) = heatmaps(searched(store)).values()
+    grid = figure.axes[0].get_images()[0].get_array()
+    assert grid.shape == (3, 4)
+    assert figure.axes[0].patch.get_hatch(), "white is the best value"
+    assert (float(grid[0, 0]), float(grid[0, 3])) == (40, 20)
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["0.01", "0.1", "0.2", "0.3"]
+
+
+def test_many_values_are_points(store: Tracker) -> None:
+    cells = [listed({"name": "fedsam", "rho": 0.01 + 0.01 * k}, 0.1 + 0.05 * k) for k in range(14)]
+    parent = store.open_sweep("search", "", cells)
+    for k, one in enumerate(cells):
+        run = CellRun()
+        store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent)
+        store.log_rows(run, history(50 + k))
+        store.close_cell(run, Ending(Status.FINISHED))
+    (figure,) = heatmaps(collect("search")).values()
+    assert any(isinstance(one, PathCollection) for one in figure.axes[0].collections)
+    assert importances(collect("search"))  # both keys vary in fourteen trials
+
+
+def test_importance_finds_the_key_that_matters() -> None:
+    """The value follows ρ alone, up to noise of a hundredth: ρ explains nearly all, lr nearly nothing."""
+    rng = np.random.default_rng(0)
+    rho, lr = rng.uniform(0.01, 0.5, 60), rng.uniform(0.01, 0.5, 60)
+    done = pd.DataFrame({"rho": rho.astype(str), "lr": lr.astype(str), "_value": rho + rng.normal(0, 0.001, 60)})
+    share = importance(done, ["lr", "rho"])
+    assert list(share) == ["rho", "lr"]
+    assert share["rho"] > 0.95
+    assert importance(done, ["lr", "rho"]) == share  # seeded
+    assert importance(done[:9], ["lr", "rho"]) == {}, "too few trials"
+    words = done.assign(part=["all", "head"] * 30, _value=[1.0, 2.0] * 30)
+    assert next(iter(importance(words, ["rho", "part"]))) == "part"
+
+
+def test_a_grids_options_are_keys_too(store: Tracker) -> None:
+    cells = [listed({"name": "fedsam", "rho": rho}, 0.1) for rho in (0.1, 0.2)]
+    for one in cells:
+        del one["search"]
+    store.open_sweep("grid", "", cells)
+    assert keys(collect("grid")) == ["algorithm.rho"]
+    with pytest.raises(UserError, match="no trial with a value yet"):
+        trials(collect("grid"))
+
+
+def test_files_and_the_page(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = searched(store)
+    main("search", kind="search", out=tmp_path)
+    written = capsys.readouterr().out.split()
+    assert all(Path(one).stat().st_size for one in written if one.endswith(".png"))
+    assert sum("heatmap" in one for one in written) == 2
+    assert set(drawn(sweep)) == {"best-so-far", "trials", "heatmap", "importance"}
+    text = page(sweep, ["last10_test_accuracy"])
+    assert text.count('alt="trials: ') == 2
+    assert text.count('alt="best-so-far: ') == 1

@@ -1,0 +1,55 @@
+"""Small runs on scikit-learn's digits, for tests to vary."""
+
+from typing import Any
+
+from fedray.config import RunConfig
+from fedray.datasets.dataset import Dataset
+from fedray.engine.backend import InlineBackend
+from fedray.engine.problem import Problem
+from fedray.engine.simulation import Simulation
+
+
+def sections(
+    algorithm: Any = "fedavg", clients: Any = (6, 3), model: Any = 8, partition: Any = "iid", **other: Any
+) -> dict[str, Any]:
+    """The sections of a run.
+
+    Args:
+        algorithm: The section.
+        clients: How many there are and how many are drawn per round, or the section.
+        model: The width of the only hidden layer, or the section.
+        partition: α of Dirichlet's, or the section.
+        other: More sections, or `data` instead of the digits.
+    """
+    return {
+        "data": "digits",
+        "partition": {"name": "dirichlet", "alpha": partition} if isinstance(partition, float) else partition,
+        "clients": dict(zip(("total", "per_round"), clients, strict=True)) if isinstance(clients, tuple) else clients,
+        "model": {"name": "mlp", "hidden": [model]} if isinstance(model, int) else model,
+        "algorithm": algorithm,
+        "runtime": {"backend": "inline"},
+        **other,
+    }
+
+
+def config(*args: Any, **options: Any) -> RunConfig:
+    """The configuration of `sections`."""
+    return RunConfig.parse(sections(*args, **options))
+
+
+def problem(*args: Any, arrays: Dataset | None = None, **options: Any) -> Problem:
+    """The problem of `sections`, on other arrays if they are given."""
+    return Problem.build(config(*args, **options), arrays)
+
+
+def simulation(*args: Any, **options: Any) -> Simulation:
+    """`problem` in this process."""
+    return Simulation(problem(*args, **options), InlineBackend())
+
+
+def outcome(running: Simulation) -> tuple[str, str, list[dict[str, float]]]:
+    """Go on to the end: the hashes of θ and of the state, and the rows."""
+    while not running.done:
+        running.step()
+    result = running.make_result()
+    return result.summary()["theta_sha256"], result.summary()["state_sha256"], result.history

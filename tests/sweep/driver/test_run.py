@@ -1,0 +1,194 @@
+"""Whole sweeps through the command line, real Ray and real MLflow: killed, called again, with cells that diverge."""
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from mlflow import MlflowClient
+
+from tests.sweep.running import SWEEP, done, fedray, outcome, runs, state_hashes, write
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the small sweep has run undisturbed."""
+    folder = tmp_path_factory.mktemp("finished")
+    out = done(fedray(folder, "sweep", str(write(folder, SWEEP))))
+    assert "small: 4 finished" in out
+    for run in runs(folder):
+        shown = f"{run.data.metrics['summary/last10_test_accuracy']:.2f} %, mean of rounds 11 to 12 ("
+        assert any(run.info.run_name in line and shown in line for line in out.splitlines())
+    return folder
+
+
+def test_a_second_call_has_nothing_to_run(finished: Path) -> None:
+    before = state_hashes(finished)
+    started = time.monotonic()
+    out = done(fedray(finished, "sweep", "sweep.yaml"))
+    assert "4 cells, 4 finished, 0 diverged, 0 to run" in out
+    assert "[1/" not in out
+    assert time.monotonic() - started < 60
+    assert state_hashes(finished) == before
+
+
+def test_killed_half_way_and_called_again_ends_like_an_undisturbed_one(finished: Path, tmp_path: Path) -> None:
+    """SIGKILL of the driver when one cell has finished and others are on their way."""
+    driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)))
+    assert driver.stdout is not None
+    for line in driver.stdout:
+        if "finished" in line and "[1/4]" in line:
+            break
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait(timeout=10)
+    driver.communicate()
+    # The store is made beside the first cells, so that there may be none yet.
+    statuses = Counter(run.info.status for run in runs(tmp_path)) if (tmp_path / "mlflow.db").exists() else Counter()
+    assert statuses["FINISHED"] < 4, "it was killed too late to show anything"
+    out = done(fedray(tmp_path, "sweep", "sweep.yaml"))
+    assert "small: 4 finished" in out
+    assert state_hashes(tmp_path) == state_hashes(finished)
+    for run in runs(tmp_path):
+        client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+        steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "test_accuracy")]
+        assert sorted(set(steps)) == list(range(1, 13)), "every evaluated round is logged"
+        rows = (tmp_path / ".fedray/cells" / run.data.tags["fedray.cell"] / "rows.jsonl").read_text().splitlines()
+        assert [json.loads(row)["round"] for row in rows] == list(range(1, 13)), "none twice, none lost"
+
+
+def test_what_mlflow_holds(finished: Path, tmp_path: Path) -> None:
+    client = MlflowClient(tracking_uri=f"sqlite:///{finished / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("fedray")
+    everything = client.search_runs([experiment.experiment_id])
+    parents = [run for run in everything if run.data.tags["fedray.kind"] == "sweep"]
+    assert [run.info.run_name for run in parents] == ["small"]
+    run = next(run for run in runs(finished) if run.data.tags["algorithm"] == "scaffold")
+    assert run.data.tags["mlflow.parentRunId"] == parents[0].info.run_id
+    assert run.info.run_name.startswith("scaffold dirichlet(0.5) s")
+    assert run.data.params["training.lr"] == "0.1"
+    assert run.data.params["partition.alpha"] == "0.5"
+    artefacts = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
+    assert artefacts == {"config.yaml", "partition.png", "partition.npz", "confusion.csv"}
+    path = client.download_artifacts(run.info.run_id, "confusion.csv", str(tmp_path))
+    counts = np.loadtxt(path, delimiter=",", skiprows=1)[:, 1:]
+    assert counts.sum() == 360, "the test images of digits"
+    assert 100 * np.trace(counts) / 360 == pytest.approx(run.data.metrics["test_accuracy"])
+    history = client.get_metric_history(run.info.run_id, "test_accuracy")
+    values = [metric.value for metric in sorted(history, key=lambda metric: metric.step)]
+    assert run.data.metrics["summary/final_test_accuracy"] == values[-1]
+    assert run.data.metrics["summary/last10_test_accuracy"] == pytest.approx(sum(values[10:]) / 2)  # 12 // 5 rounds
+    assert run.data.metrics["summary/best_test_accuracy"] == max(values)
+
+
+def test_table_of_the_sweep(finished: Path) -> None:
+    out = done(fedray(finished, "tables", "small", "--format", "csv"))
+    lines = out.splitlines()
+    assert lines[0] == "row,column,mean,std,seeds,others"
+    scaffold = [
+        run.data.metrics["summary/last10_test_accuracy"]
+        for run in runs(finished)
+        if run.data.tags["algorithm"] == "scaffold"
+    ]
+    mean = sum(scaffold) / 2
+    row = next(line for line in lines if line.startswith("scaffold")).split(",")
+    assert float(row[2]) == pytest.approx(mean, rel=1e-5)
+    assert float(row[3]) == pytest.approx(abs(scaffold[0] - scaffold[1]) / 2**0.5, rel=1e-4)
+    assert row[4] == "2"
+
+
+def test_a_diverged_cell_is_marked_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    """lr = 1e20: one step makes the weights about 1e18, and the losses of the second are not finite."""
+    sweep = SWEEP | {"grid": {"training.lr": [1.0e20, 0.1]}, "base": SWEEP["base"] | {"algorithm": "fedavg"}}
+    out = done(fedray(tmp_path, "sweep", str(write(tmp_path, sweep))))
+    assert "small: 1 diverged, 1 finished" in out
+    bad = next(run for run in runs(tmp_path) if run.data.tags["fedray.status"] == "diverged")
+    assert bad.info.status == "FAILED"
+    assert bad.data.metrics["summary/diverged_round"] == 1
+    assert "diverged in round 1, client" in bad.data.tags["fedray.message"]
+    out = done(fedray(tmp_path, "tables", "small", "--rows", "training.lr"))
+    assert "(1 diverged)" in out
+    assert "2 cells, 1 finished, 1 diverged, 0 to run" in done(fedray(tmp_path, "sweep", "sweep.yaml"))
+
+
+def test_run_prints_the_same_hash_for_one_and_two_actors(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(SWEEP["base"] | {"algorithm": "fedtoga"}), encoding="utf-8")
+    processes = [
+        fedray(tmp_path, "run", str(path), "--json", "--no-track", *arguments)
+        for arguments in (("--set", "runtime.actors=1"), ("--set", "runtime.actors=2"), ("--backend", "inline"))
+    ]
+    results = [json.loads(done(process).splitlines()[-1]) for process in processes]
+    assert len({result["theta_sha256"] for result in results}) == 1
+    assert len({result["state_sha256"] for result in results}) == 1
+    assert results[0]["rounds"] == 12
+    assert set(results[0]) >= {
+        "test_accuracy",
+        "test_loss",
+        "rounds",
+        "theta_sha256",
+        "state_sha256",
+        "seconds_per_round",
+    }
+
+
+ONE_OF_EACH = {
+    "name": "each",
+    "base": SWEEP["base"] | {"training": {"rounds": 9, "local_epochs": 1, "batch_size": 50}},
+    "cases": [
+        {"algorithm": "fedavg", "training.lr": 0.1},
+        {"algorithm": "fedavg", "training.lr": 0.01},
+        {"algorithm": "fedavg", "training.lr": 0.001},
+        {"algorithm": "fedavg", "training.lr": 1.0e20},
+        {"algorithm": "tests.plugins:Raises", "training.lr": 0.1},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"stop": {"round": 3}},
+        {"scheduler": {"name": "median", "metric": "test_accuracy"}},
+        pytest.param({"scheduler": {"name": "asha", "metric": "test_accuracy"}}, marks=pytest.mark.faults),
+    ],
+)
+def test_stopped_diverged_and_failing_cells_side_by_side(rule: dict[str, Any], tmp_path: Path) -> None:
+    """Whatever stops cells early, one that diverges in round 1 and one whose code raises do not disturb the others.
+
+    Whom a scheduler prunes depends on who comes first; `stop` ends all three that can be trained.
+    """
+    out = done(fedray(tmp_path, "sweep", str(write(tmp_path, ONE_OF_EACH | rule))), code=1)
+    found = outcome(tmp_path)
+    failed = "tests.plugins:Raises dirichlet(0.5) lr=0.1 s0"
+    assert found.pop(failed) == "failed"
+    assert found.pop("fedavg dirichlet(0.5) lr=1e+20 s0") == "diverged"
+    assert set(found.values()) <= ({"stopped"} if "stop" in rule else {"finished", "pruned"})
+    assert {run.info.status for run in runs(tmp_path)} <= {"FINISHED", "FAILED"}
+    raised = next(run for run in runs(tmp_path) if run.info.run_name == failed)
+    assert raised.data.tags["fedray.message"] == "ZeroDivisionError: on purpose"
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    assert "traceback.txt" in {artifact.path for artifact in client.list_artifacts(raised.info.run_id)}
+    assert "ZeroDivisionError: on purpose" in out
+    if "stop" in rule:  # the same rule again: only the failed cell is tried again; without it, the stopped ones go on
+        assert "1 to run" in done(fedray(tmp_path, "sweep", "sweep.yaml", "--dry-run"))
+        write(tmp_path, ONE_OF_EACH | {"name": "whole"})
+        assert "4 to run" in done(fedray(tmp_path, "sweep", "sweep.yaml", "--dry-run"))
+
+
+def test_force_replaces_and_supersedes(finished: Path, tmp_path: Path) -> None:
+    """A forced cell gets a run of its own from round 1 on; the earlier one no longer counts."""
+    sweep = SWEEP | {"grid": {"algorithm": ["scaffold"], "seed": [0]}}
+    done(fedray(tmp_path, "sweep", str(write(tmp_path, sweep))))
+    assert "small: 1 finished" in done(fedray(tmp_path, "sweep", "sweep.yaml", "--force"))
+    found = runs(tmp_path)
+    assert sorted(run.data.tags["fedray.status"] for run in found) == ["finished", "superseded"]
+    assert {run.data.tags.get("fedray.state_sha256") for run in found} == {
+        state_hashes(finished)[found[0].data.tags["fedray.cell"]]
+    }
+    assert "0 to run" in done(fedray(tmp_path, "sweep", "sweep.yaml", "--dry-run"))

@@ -1,0 +1,202 @@
+"""Tune, then test: which cells each stage has, and that the choice follows held-out samples, not the test set."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from fedray.common.errors import UserError
+from fedray.engine.backend import InlineBackend
+from fedray.engine.loop import run
+from fedray.runs.status import Status
+from fedray.sweep.driver.stages import choose, describe_choices, make_final_stage, make_tune_stage, preview_final_stage
+from fedray.sweep.file.dotted import apply_draw
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.draws import iter_points
+from fedray.sweep.plan.plan import Plan, make_plan
+from fedray.tracking.records import Outcome, final_metrics
+
+FILE: dict[str, Any] = {
+    "name": "tuned",
+    "base": {
+        "data": "digits",
+        "clients": {"total": 5, "per_round": 2},
+        "model": {"name": "mlp", "hidden": [8]},
+        "training": {"rounds": 3, "local_epochs": 1, "batch_size": 50},
+        "evaluation": {"every": 1},
+    },
+    "grid": {"partition": ["iid", {"name": "dirichlet", "alpha": 0.5, "min_size": 0}]},
+    "cases": [
+        {"algorithm": "fedavg"},
+        {"algorithm": "fedprox", "search": {"algorithm.mu": {"choice": [0.001, 0.01, 0.1]}}},
+    ],
+    "search": {"training.lr": {"loguniform": [0.01, 1]}},
+    "samples": 4,
+    "searcher": {"name": "sobol", "seed": 1},
+    "tune": {"seeds": [10, 11], "validation": {"fraction": 0.2}},
+    "final": {"seeds": [0, 1, 2]},
+}
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without a store."""
+    monkeypatch.chdir(tmp_path)
+
+
+def file(**changes: Any) -> Sweep:
+    return Sweep.model_validate(FILE | changes)
+
+
+def with_outcomes(planned: Plan, value: Any) -> Plan:
+    """The plan with a finished run of every cell. value: cell -> the metrics it has, None for a diverged one."""
+    known = {}
+    for cell in planned.cells.values():
+        metrics = value(cell.run)
+        known[cell.hash] = Outcome(Status.FINISHED if metrics else Status.DIVERGED, "", metrics or {})
+    return Plan(planned.maker, planned.cells, known)
+
+
+def quality(lr: float, best: float) -> float:
+    return 90 - 10 * math.log10(lr / best) ** 2
+
+
+def test_the_tune_stage_holds_out_and_has_seeds_of_its_own() -> None:
+    """2 methods x 2 partitions x 4 draws x 2 seeds."""
+    stage = make_tune_stage(file())
+    assert stage.name == "tuned/tune"
+    planned = make_plan(stage)
+    assert len(planned.cells) == 32
+    runs = [cell.run for cell in planned.cells.values()]
+    assert {one.seed for one in runs} == {10, 11}
+    assert {one.data.validation.fraction for one in runs if one.data.validation} == {0.2}
+    assert all(one.data.validation for one in runs)
+
+
+@pytest.mark.parametrize("searcher", ["random", "sobol", "optuna"])
+def test_the_final_stage_runs_the_best_draw_of_each_method_and_setting(searcher: str) -> None:
+    """Made-up outcomes: fedavg is best near lr 0.5 on IID data and near 0.02 else, and the largest μ is the worst."""
+
+    def value(one: Any) -> dict[str, float]:
+        best = 0.5 if one.partition.name == "iid" else 0.02
+        found = quality(one.training.lr, best) - 100 * getattr(one.algorithm, "mu", 0.0) + 0.01 * one.seed
+        return {"last10_validation_accuracy": found, "last10_test_accuracy": -found}
+
+    asked = file(searcher={"name": searcher, "seed": 1})
+    planned = with_outcomes(make_plan(make_tune_stage(asked)), value)
+    choices = choose(planned)
+    assert len(choices) == 4
+    for one in choices:
+        best = 0.5 if one.config["partition"] == "iid" else 0.02
+        scores = [quality(d["training.lr"], best) - 100 * d.get("algorithm.mu", 0.0) for d in one.draws]
+        assert one.values == one.draws[int(np.argmax(scores))]
+        assert one.score == pytest.approx(max(scores) + 0.105), "the mean of seeds 10 and 11"
+    second = make_final_stage(asked, [apply_draw(one.config, one.values) for one in choices])
+    runs = [cell.run for cell in make_plan(second).cells.values()]
+    assert len(runs) == 4 * 3
+    assert {one.seed for one in runs} == {0, 1, 2}
+    assert all(one.data.validation is None for one in runs), "trained on all samples"
+    kept = make_final_stage(file(final={"seeds": [0], "train_on": "training"}), [choices[0].config])
+    (run_,) = [cell.run for cell in make_plan(kept).cells.values()]
+    assert run_.data.validation is not None
+    assert run_.data.validation.fraction == 0.2
+
+
+@pytest.mark.parametrize(("select", "extreme"), [("last10_validation_loss", min), ("final_validation_accuracy", max)])
+def test_the_lowest_loss_or_the_highest_accuracy_is_chosen(select: str, extreme: Any) -> None:
+    """Made-up outcomes: loss and accuracy are both the learning rate."""
+    asked = file(grid={"partition": ["iid"]}, cases=[{"algorithm": "fedavg"}], select=select)
+    (choice,) = choose(with_outcomes(make_plan(make_tune_stage(asked)), lambda one: {select: one.training.lr}))
+    assert choice.values == extreme(choice.draws, key=lambda one: one["training.lr"])
+    assert len({one["training.lr"] for one in choice.draws}) == 4
+
+
+def test_what_the_final_table_is_told() -> None:
+    """4 draws x 2 seeds x 3 rounds are 24; fedprox takes one gradient a step as fedavg does; the largest lr wins."""
+    asked = file(grid={"partition": ["iid"]})
+    first = make_plan(make_tune_stage(asked))
+    planned = with_outcomes(first, lambda one: {"last10_validation_accuracy": one.training.lr})
+    choices = choose(planned)
+    second = make_plan(make_final_stage(asked, [apply_draw(one.config, one.values) for one in choices]))
+    told = describe_choices(asked, choices, second)
+    assert list(told) == list(second.cells), "seed by seed, method by method"
+    first, other = told[next(iter(told))], told[list(told)[3]]
+    assert (first["select"], first["train_on"]) == ("last10_validation_accuracy", "all")
+    assert first["held_out"] == {"fraction": 0.2, "from": "clients"}
+    assert (first["draws"], first["finished"], first["rounds"]) == (4, 4, 24)
+    assert first["gradients"] == other["gradients"]
+    assert first["ranges"] == {"training.lr": "[0.01, 1], log"}
+    assert first["edges"] == ["training.lr"]
+
+
+def test_an_equal_budget_in_gradients() -> None:
+    """4 draws x 2 seeds of FedAvg take as many gradients as 2 draws x 2 seeds of FedSAM, in half as many rounds."""
+    cases = [{"algorithm": "fedavg"}, {"algorithm": "fedsam", "search": {"algorithm.rho": {"choice": [0.1, 0.2]}}}]
+    asked = file(grid={"partition": ["iid"]}, cases=cases, budget="gradients")
+    first = make_plan(make_tune_stage(asked))
+    planned = with_outcomes(first, lambda one: {"last10_validation_accuracy": one.training.lr})
+    assert len(planned.cells) == 4 * 2 + 2 * 2
+    choices = choose(planned)
+    told = describe_choices(
+        asked, choices, make_plan(make_final_stage(asked, [apply_draw(one.config, one.values) for one in choices]))
+    )
+    avg, sam = told[next(iter(told))], told[list(told)[3]]
+    assert (avg["draws"], avg["rounds"], sam["draws"], sam["rounds"]) == (4, 24, 2, 12)
+    # a round: 2 clients with 1437/5 samples, 6 steps of at most 50
+    assert avg["gradients"] == sam["gradients"] == 24 * 2 * 6
+    assert avg["budget"] == sam["budget"] == "gradients"
+
+
+def test_a_draw_that_diverged_with_a_seed_is_never_chosen_and_none_at_all_is_said() -> None:
+    asked = file(grid={"partition": ["iid"]}, cases=[{"algorithm": "fedavg"}])
+    best = max(value["training"]["lr"] for value in iter_points(make_tune_stage(asked)))
+
+    def value(one: Any) -> dict[str, float] | None:
+        return None if one.training.lr == best and one.seed == 11 else {"last10_validation_accuracy": one.training.lr}
+
+    (choice,) = choose(with_outcomes(make_plan(make_tune_stage(asked)), value))
+    assert choice.values["training.lr"] < best
+    assert choice.finished == 3
+    with pytest.raises(UserError, match=r"tuned/tune: no draw of fedavg iid .* has finished with every seed"):
+        choose(with_outcomes(make_plan(make_tune_stage(asked)), lambda one: None))
+    asked = file(grid={"partition": ["iid"]}, cases=[{"algorithm": "fedavg"}], scheduler={"name": "asha"})
+    with pytest.raises(UserError, match=r"leave the scheduler out, or raise scheduler\.grace"):
+        choose(with_outcomes(make_plan(make_tune_stage(asked)), lambda one: None))
+
+
+def test_selecting_on_the_test_set_would_show(tmp_path: Path) -> None:
+    """Digits whose test labels are those of the next class: what learns is right about none of them.
+
+    On held-out samples the learning rate that learns best is chosen, and its test accuracy is below chance. By name,
+    `select: last10_test_accuracy` chooses one that learns less.
+    """
+    x, y = load_digits(return_X_y=True)
+    x, y = (x / 16).astype(np.float32), y.astype(np.int64)
+    np.savez("d.npz", x_train=x[:1400], y_train=y[:1400], x_test=x[1400:], y_test=(y[1400:] + 1) % 10)
+    base = FILE["base"] | {"data": {"name": "npz", "path": "d.npz"}, "model": {"name": "mlp", "hidden": [32]}}
+    base |= {"training": {"rounds": 16, "local_epochs": 2, "batch_size": 20}}
+    changes = {"base": base, "grid": {"partition": ["iid"]}, "cases": [{"algorithm": "fedavg"}], "searcher": "sobol"}
+    changes["search"] = {"training.lr": {"loguniform": [0.0001, 1]}}
+    chosen = {}
+    for select in ("last10_validation_accuracy", "last10_test_accuracy"):
+        tune = {"seeds": [10]} if "test" in select else {"seeds": [10], "validation": {}}
+        asked = file(**changes, select=select, tune=tune)
+        planned = make_plan(make_tune_stage(asked))
+        histories = {
+            cell.run.training.lr: final_metrics(run(planned.problems.get_problem(cell), InlineBackend()).history)
+            for cell in planned.cells.values()
+        }
+        (choice,) = choose(with_outcomes(planned, lambda one, found=histories: found[one.training.lr]))
+        chosen[select] = choice.values["training.lr"], histories[choice.values["training.lr"]]
+    honest, peeking = chosen["last10_validation_accuracy"], chosen["last10_test_accuracy"]
+    assert honest[1]["last10_validation_accuracy"] > 60
+    assert honest[1]["last10_test_accuracy"] < 10
+    assert peeking[0] < honest[0]
+    assert peeking[1]["last10_test_accuracy"] > honest[1]["last10_test_accuracy"]
+
+
+def test_before_tuning_the_final_stage_is_known_but_for_the_values() -> None:
+    assert len(list(iter_points(preview_final_stage(file())))) == 2 * 2 * 3

@@ -1,0 +1,100 @@
+"""Sweep files as objects: axes of cases, draws, and the journey to a cluster."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fedray.common.errors import UserError
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.draws import find_axes, iter_points
+from tests.sweep.running import REPOSITORY, write
+
+FILES = [
+    path
+    for path in sorted((REPOSITORY / "sweeps").rglob("*.yaml"))
+    if "clusters" not in path.parts and {"name", "base"} <= yaml.safe_load(path.read_text(encoding="utf-8")).keys()
+]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(REPOSITORY / "sweeps")))
+def test_a_sweep_survives_its_journey_over_ray_client(path: Path) -> None:
+    """`fedray sweep --address ray://...` sends the sweep to the driver in the cluster, pickled."""
+    sweep = Sweep.load(path)
+    again = pickle.loads(pickle.dumps(sweep))  # noqa: S301 (what was just made)
+    assert again == sweep
+    assert list(iter_points(again)) == list(iter_points(sweep))
+
+
+def test_the_files_are_found() -> None:
+    assert {"quickstart.yaml", "table1.yaml"} <= {path.name for path in FILES}
+
+
+def test_draws_without_a_search_are_refused() -> None:
+    with pytest.raises(UserError, match="samples: found 3; without `search` there is nothing to draw"):
+        Sweep.model_validate({"name": "x", "base": {}, "samples": 3})
+
+
+def written(folder: Path, sweep: dict[str, Any]) -> Path:
+    return write(folder, {"name": "s", "base": {"seed": 3}, **sweep})
+
+
+def test_axes_of_cases_are_multiplied_and_later_ones_win(tmp_path: Path) -> None:
+    """2 x 2 cases x 2 seeds, in the file's order: the second axis overrides the first, the grid both."""
+    path = written(
+        tmp_path,
+        {"cases": {"a": [{"x": 1, "seed": 5}, {"x": 2}], "b": [{"y": 1}, {"y": 2, "x": 9}]}, "grid": {"seed": [0, 1]}},
+    )
+    assert [(p["x"], p["y"], p["seed"]) for p in iter_points(Sweep.load(path))] == [
+        (1, 1, 0),
+        (1, 1, 1),
+        (9, 2, 0),
+        (9, 2, 1),
+        (2, 1, 0),
+        (2, 1, 1),
+        (9, 2, 0),
+        (9, 2, 1),
+    ]
+
+
+def test_smoke_replaces_an_axis_of_cases_and_keeps_the_others(tmp_path: Path) -> None:
+    sweep = {"cases": {"a": [{"x": 1}, {"x": 2}], "b": [{"y": 1}, {"y": 2}]}, "smoke": {"cases": {"a": [{"x": 7}]}}}
+    path = written(tmp_path, sweep)
+    assert len(list(iter_points(Sweep.load(path)))) == 4
+    assert list(iter_points(Sweep.load(path, smoke=True))) == [{"seed": 3, "x": 7, "y": 1}, {"seed": 3, "x": 7, "y": 2}]
+    one = written(tmp_path, {"cases": [{"x": 1}, {"x": 2}], "smoke": {"cases": [{"x": 7}]}})
+    assert list(iter_points(Sweep.load(one, smoke=True))) == [{"seed": 3, "x": 7}]
+
+
+def test_what_varies_is_named_key_by_key(tmp_path: Path) -> None:
+    """Of a section the keys that differ; what all configurations have in common is not named."""
+    training = [{"training": {"rounds": 3, "lr": 0.1}}, {"training": {"rounds": 5, "lr": 0.1, "momentum": 0.9}}]
+    path = written(tmp_path, {"cases": training, "grid": {"model": [{"name": "mlp"}], "clients.total": [5, 6]}})
+    assert [key for key, varies in find_axes(Sweep.load(path)).items() if varies] == [
+        "training.rounds",
+        "clients.total",
+        "training.momentum",
+    ]
+
+
+def test_draws_are_keyed_by_key_and_index(tmp_path: Path) -> None:
+    """A longer search begins with the shorter one, another seed or key changes no draw, and draws are short numbers."""
+
+    def drawn(samples: int, **more: Any) -> list[float]:
+        search = {"rho": {"loguniform": [0.001, 0.1]}, **more}
+        path = written(tmp_path, {"search": search, "samples": samples, "grid": {"seed": [0, 1]}})
+        return [point["rho"] for point in iter_points(Sweep.load(path))]
+
+    short = drawn(3)
+    assert len(set(short)) == 3
+    assert short[:3] == short[3:], "the same draws for every seed"
+    assert drawn(5)[:3] == drawn(3, alpha={"choice": [1, 2]})[:3] == short[:3]
+    assert all(value == float(f"{value:.6g}") and 0.001 <= value <= 0.1 for value in short)
+
+
+def test_smoke_cannot_add_an_axis_of_cases(tmp_path: Path) -> None:
+    path = written(tmp_path, {"cases": {"setting": [{"x": 1}]}, "smoke": {"cases": {"setings": [{"x": 7}]}}})
+    with pytest.raises(UserError, match=r"sweep\.yaml: smoke\.cases: .*did you mean 'setting'"):
+        Sweep.load(path, smoke=True)

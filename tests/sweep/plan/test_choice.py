@@ -1,0 +1,133 @@
+"""Sweeps by name, cells by number, hash or label, and what `--set` makes of a file."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedray.common.errors import UserError
+from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps, locate_sweep
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.cells import CellMaker
+from fedray.sweep.plan.plan import select_cells
+from fedray.sweep.plan.single import pick_point
+from tests import small
+
+BASE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})
+
+
+def sweep(**changes: Any) -> Sweep:
+    grid = {"algorithm": ["fedavg", {"name": "fedsam", "rho": 0.1}], "seed": [0, 1]}
+    return Sweep.model_validate({"name": "x", "base": BASE, "grid": grid} | changes)
+
+
+def test_shipped_sweeps_go_by_name() -> None:
+    assert {"quickstart", "fedtoga/table1"} <= set(list_sweeps())
+    assert not any(name.startswith("clusters") for name in list_sweeps())
+    assert locate_sweep(Path("quickstart")) == get_sweeps_folder() / "quickstart.yaml"
+    assert locate_sweep(Path("mine.yaml")) == Path("mine.yaml"), "a path is left alone, whether it exists or not"
+    with pytest.raises(UserError, match="did you mean quickstart"):
+        locate_sweep(Path("quickstrat"))
+
+
+def test_a_file_of_ones_own_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("quickstart").write_text("name: mine\n")
+    assert locate_sweep(Path("quickstart")) == Path("quickstart")
+
+
+def test_a_folder_does_not_hide_a_shipped_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("quickstart").mkdir()
+    assert locate_sweep(Path("quickstart")) == get_sweeps_folder() / "quickstart.yaml"
+
+
+def test_cells_by_number_hash_and_label() -> None:
+    cells = CellMaker(sweep()).make_all()
+    hashes = list(cells)
+    assert select_cells(cells, "3") == [hashes[2]]
+    assert select_cells(cells, hashes[1][:6]) == [hashes[1]]
+    assert select_cells(cells, "fedsam*") == hashes[2:]
+    assert select_cells(cells, "*s1") == [hashes[1], hashes[3]]
+    for wrong in ("0", "5", "moon*", "zz"):
+        with pytest.raises(UserError, match="names no cell; give a number from 1 to 4"):
+            select_cells(cells, wrong)
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ({"partition.sigma": [0, 0.3]}, ["sigma=0", "sigma=0.3"]),
+        ({"partition": [{"name": "dirichlet_client", "alpha": 1, "sigma": s} for s in (0, 1)]}, ["sigma=0", "sigma=1"]),
+        ({"model": [{"name": "mlp", "hidden": [h]} for h in (4, 8)]}, ["hidden=[4]", "hidden=[8]"]),
+        ({"model": [{"name": "mlp", "hidden": [4]}, "simple_cnn"]}, ["model=mlp", "model=simple_cnn"]),
+        ({"data": [{"name": "digits"}, {"name": "digits", "channels": 3}]}, ["", "channels=3"]),
+    ],
+    ids=str,
+)
+def test_labels_tell_cells_apart_by_every_option_that_varies(grid: dict[str, Any], words: list[str]) -> None:
+    """But for the option that is part of a partition's name, and for what the name of a section says already."""
+    base = BASE | {"partition": {"name": "dirichlet_client", "alpha": 1}, "algorithm": "fedavg"}
+    found = Sweep.model_validate({"name": "x", "base": base, "grid": grid})
+    labels = [cell.label for cell in CellMaker(found).make_all().values()]
+    assert labels == [" ".join(f"fedavg dirichlet_client(1) {word} s0".split()) for word in words]
+
+
+def test_the_configuration_of_one_cell() -> None:
+    loaded = sweep()
+    hashes = list(CellMaker(loaded).make_all())
+    first = {**BASE, "algorithm": "fedavg", "seed": 0}
+    last = {**BASE, "algorithm": {"name": "fedsam", "rho": 0.1}, "seed": 1}
+    assert pick_point(loaded) == first
+    assert pick_point(loaded, "1") == first
+    assert pick_point(loaded, "4") == pick_point(loaded, hashes[3]) == last
+    with pytest.raises(UserError, match="names 0 cells"):
+        pick_point(loaded, "5")
+
+
+def test_set_changes_the_base_or_the_file_and_the_name() -> None:
+    changed = sweep().with_overrides({"training.rounds": 1, "grid.seed": [7]})
+    assert changed.base["training"] == {"rounds": 1}
+    assert changed.grid["seed"] == [7]
+    assert changed.name == "x-training.rounds-1-grid.seed-7", "its results are not taken for the file's"
+    assert sweep().with_overrides({"training.rounds": 1, "name": "mine"}).name == "mine"
+    assert sweep().with_overrides({"grid.training.lr": [0.1, 0.2]}).grid["training.lr"] == [0.1, 0.2]
+
+
+def test_set_reaches_into_every_section() -> None:
+    """A key of the base by its long name, one below a section with defaults, and one below a section without."""
+    search = {"algorithm.rho": {"uniform": [0, 1]}}
+    tuned = sweep(grid={"algorithm": ["fedsam"]}, search=search, tune={"seeds": [0]}, final={"seeds": [1]})
+    assert tuned.with_overrides({"searcher.seed": 1}).searcher.seed == 1
+    assert tuned.with_overrides({"searcher.name": "sobol", "searcher.seed": 2}).searcher.model_dump() == {
+        "name": "sobol",
+        "seed": 2,
+        "generation": None,
+    }
+    validation = tuned.with_overrides({"tune.validation.fraction": 0.3}).tune
+    assert validation is not None
+    assert validation.model_dump(exclude_unset=True) == {"seeds": (0,), "validation": {"fraction": 0.3}}
+    pool = (
+        tuned.with_overrides({"tune.validation": {"from": "clients"}})
+        .with_overrides({"tune.validation.from": "pool"})
+        .tune
+    )
+    assert pool is not None
+    assert pool.model_dump(exclude_unset=True) == {"seeds": (0,), "validation": {"from": "pool"}}
+    assert tuned.with_overrides({"base.training.rounds": 3}) == tuned.with_overrides({"training.rounds": 3})
+    assert tuned.with_overrides({"base.training.rounds": 3}).base["training"] == {"rounds": 3}
+    assert tuned.with_overrides({"base.name": "x"}).base["name"] == "x"  # which every cell then refuses
+
+
+def test_set_refuses_what_an_axis_would_undo() -> None:
+    with pytest.raises(UserError, match=r"--set seed: an axis of the sweep sets it too; try"):
+        sweep().with_overrides({"seed": 3})
+    with pytest.raises(UserError, match="samples: found 3"):
+        sweep().with_overrides({"samples": 3})
+    with pytest.raises(UserError, match=r"--set seed: an axis of the sweep sets it too"):
+        sweep().with_overrides({"base.seed": 3})
+    with pytest.raises(UserError, match=r"--set name\.x: name is not a mapping"):
+        sweep().with_overrides({"name.x": 1})
+    claim = {"name": "a", "says": "it is better", "method": "fedsam"}
+    with pytest.raises(UserError, match=r"--set claims\.x: claims is not a mapping"):
+        sweep(claims=[claim]).with_overrides({"claims.x": 1})

@@ -1,0 +1,146 @@
+"""`fedray sweep --dry-run --estimate`: counted by hand, measured in passing."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from fedray.common.entry import entry
+from fedray.config import RunConfig
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.estimate import Key, get_facts, make_key, measure_seconds, print_estimate
+from fedray.sweep.plan.gradients import count_gradients
+from tests import small
+
+RUN = small.sections(
+    clients=(10, 4),
+    model="mlp",
+    training={"rounds": 6, "local_epochs": 2, "batch_size": 20},
+    evaluation={"every": 6, "last": 1},
+    runtime={},
+)
+
+
+def run(**sections: Any) -> RunConfig:
+    """1,437 digits over 10 clients: 144 each (one more than for most), 8 batches of 20; 360 test images are 18."""
+    return RunConfig.parse(RUN | sections)
+
+
+TRAINING = 6 * 4 * 2 * 8
+"""Rounds x cohort x epochs x batches."""
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({}, TRAINING + 18 / 3),  # one evaluation, a forward pass is a third
+        ({"algorithm": "fedsam"}, 2 * TRAINING + 6),
+        ({"algorithm": "fedntd"}, TRAINING * (1 + 1 / 3) + 6),  # predictions of the global model
+        ({"algorithm": "mimelite"}, TRAINING + 6 * 4 * 8 + 6),  # a pass over the shard per client and round
+        ({"evaluation": {"every": 2, "last": 1}}, TRAINING + 3 * 6),  # rounds 2, 4, 6
+        ({"evaluation": {}}, TRAINING + 6 * 6),  # the last ten rounds are, so all six
+        ({"evaluation": {"every": 4, "last": 2}}, TRAINING + 3 * 6),  # rounds 4, 5, 6
+        ({"evaluation": {"every": 6, "last": 1, "train": True}}, TRAINING + 6 + 1437 / 20 / 3),
+        (
+            {"evaluation": {"every": 3, "last": 1, "personal": {"epochs": [1, 5], "every": 3}}},
+            TRAINING + 2 * 6 + 2 * 10 * 5 * 8,
+        ),  # twice all clients tune for 5 epochs
+        (
+            {"evaluation": {"every": 6, "last": 1, "personal": {"epochs": 5, "every": 4}}},
+            TRAINING + 2 * 6 + 2 * 10 * 5 * 8,
+        ),  # rounds 4 and 6: a round whose personal models are tested is evaluated, whatever `every` says
+        (
+            {
+                "algorithm": "fedge",
+                "model": {"name": "mlp", "hidden": [16]},
+                "evaluation": {"every": 6, "last": 1, "personal": {}},
+            },
+            TRAINING + 6 + 10 * 2 * 8,
+        ),  # all clients make one round of local training
+        ({"algorithm": "local-only"}, TRAINING + 10 * 6),  # no global model: all clients' are tested
+        ({"data": "femnist"}, None),
+    ],
+)
+def test_gradients_counted_by_hand(sections: dict[str, Any], expected: float | None) -> None:
+    found = count_gradients(run(**sections))
+    assert found == (expected if expected is None else pytest.approx(expected))
+
+
+def test_a_model_is_measured_as_the_data_shape_it() -> None:
+    """Images are resized for LeNet; a batch is no larger than a shard."""
+    lenet = make_key(run(model="lenet", training={"batch_size": 500}))
+    assert (lenet.shape, lenet.classes, lenet.batch) == ((1, 32, 32), 10, 144)
+    small = Key('{"name": "mlp", "hidden": [4]}', (1, 8, 8), 10, 2)
+    large = Key('{"name": "mlp", "hidden": [2000]}', (1, 32, 32), 10, 200)
+    assert 0 < measure_seconds(small, "cpu") < measure_seconds(large, "cpu")
+
+
+def test_your_own_arrays_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """90 training and 30 test images over 10 clients: 9 each, a batch of 9; 12 gradients an epoch would be wrong.
+
+    6 rounds x 4 clients x 2 epochs x 1 batch; one evaluation of 30/9 batches at a third. The file need not exist for
+    the others: without it the size is unknown.
+    """
+    monkeypatch.chdir(tmp_path)
+    images, labels = np.zeros((120, 5, 7), np.uint8), np.arange(120) % 3
+    np.savez("own.npz", x_train=images[:90], y_train=labels[:90], x_test=images[90:], y_test=labels[90:])
+    own = run(data={"name": "npz", "path": "own.npz", "mean": [0.5], "std": [0.5]})
+    known = get_facts(own)
+    assert known is not None
+    assert (known.train, known.test, known.classes, known.shape) == (90, 30, 3, (1, 5, 7))
+    assert count_gradients(own, known) == pytest.approx(6 * 4 * 2 * 1 + 30 / 9 / 3)
+    assert (make_key(own, known).shape, make_key(own, known).classes, make_key(own, known).batch) == ((1, 5, 7), 3, 9)
+    assert get_facts(run(data={"name": "npz", "path": "other.npz"})) is None
+
+
+def test_a_sweep_on_your_own_arrays_costs_something(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    images, labels = np.zeros((120, 5, 7), np.uint8), np.arange(120) % 3
+    np.savez("own.npz", x_train=images[:90], y_train=labels[:90], x_test=images[90:], y_test=labels[90:])
+    print_estimate(
+        Sweep.parse(
+            {"name": "own", "base": RUN | {"data": {"name": "npz", "path": "own.npz"}}, "grid": {"seed": [0, 1]}}
+        )
+    )
+    out = capsys.readouterr().out
+    row = re.search(r"^2 +mlp, 1x5x7, 3 classes, batches of 9 +(\S+) +(\S+) +(\S+)", out, re.MULTILINE)
+    assert row is not None, out
+    assert float(row[1]) == pytest.approx(2 * (48 + 30 / 27), rel=1e-2)
+    hours = re.search(r"own: (\S+) core-hours", out)
+    assert hours is not None
+    assert float(hours[1]) == pytest.approx(float(row[1]) * float(row[2]) / 3600, rel=0.02)
+    assert float(hours[1]) > 0
+    assert "without" not in out
+
+
+def test_the_command_needs_no_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweep.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "name": "x",
+                "base": RUN | {"data": "mnist"},
+                "cases": [{}, {"clients.per_round": 4}, {"data": "femnist"}],
+                "grid": {"seed": [0, 1]},
+            }
+        )
+    )
+    monkeypatch.setattr("sys.argv", ["fedray", "sweep", "sweep.yaml", "--dry-run", "--estimate"])
+    from fedray.cli.main import app
+
+    with pytest.raises(SystemExit) as stop:
+        entry(app)
+    out = capsys.readouterr().out
+    assert stop.value.code == 0, out
+    assert re.search(r"^2 +mlp, 1x28x28, 10 classes, batches of 20 ", out, re.MULTILINE), "equal cells are one"
+    assert "x: " in out
+    assert "without 2 cells" in out
+    assert not list(tmp_path.glob("mlflow*"))

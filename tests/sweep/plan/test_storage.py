@@ -1,0 +1,185 @@
+"""Who runs a cell: one process at a time, and a dead one no more."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
+import pytest
+
+from fedray.common.errors import UserError
+from fedray.sweep.plan.storage import (
+    CellLocks,
+    find_running_sweeps,
+    get_cell_locks_file,
+    get_sweep_lock_file,
+    list_abandoned,
+    lock_sweep,
+    make_scratch,
+    refuse_unwritable_storage,
+)
+
+HOLDER = """
+import sys
+from pathlib import Path
+from fedray.sweep.plan.storage import CellLocks
+claims = CellLocks(Path(sys.argv[1]))
+print(sorted(claims.take(["00000000000000aa", "00000000000000bb"])), flush=True)
+for line in sys.stdin:
+    claims.release(line.strip())
+    print("released", flush=True)
+"""
+A, B, C = "00000000000000aa", "00000000000000bb", "ffffffffffffffff"
+
+
+def test_a_cell_is_claimed_once_until_it_is_released_or_its_holder_dies(tmp_path: Path) -> None:
+    path = tmp_path / "locks" / "cells"
+    with CellLocks(path) as claims:
+        assert claims.take([A]) == {A}
+        claims.release(A)
+        with subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as holder:
+            assert holder.stdin is not None
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == f"{[A, B]}\n"
+            assert claims.take([A, B, C]) == {C}
+            print(A, file=holder.stdin, flush=True)
+            holder.stdout.readline()
+            assert claims.take([A, B]) == {A}
+            holder.kill()
+            holder.wait()
+            assert claims.take([B]) == {B}
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("file", r"cannot write .*/file: File exists; set it to a directory that can be written"),
+        ("file/below", r"cannot write .*/file/below: Not a directory"),
+        ("/proc/sys/fedray", r"cannot write /proc/sys/fedray: "),
+        ("s3://bucket/fedray", r"found 's3://bucket/fedray'; expected a directory, got an address"),
+        ("https://me:secret@host/x", r"found 'https://\*\*\*@host/x'; expected a directory, got an address"),
+        ("~nobodyatall/x", r"found '~nobodyatall/x': "),
+    ],
+)
+def test_a_storage_that_cannot_be_written_is_refused(
+    path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FEDRAY_STORAGE", path)
+    with pytest.raises(UserError, match=f"^FEDRAY_STORAGE: {message}"):
+        refuse_unwritable_storage()
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+SCRATCH = """
+import sys
+from fedray.sweep.plan.storage import make_scratch
+with make_scratch() as folder:
+    (folder / "state").touch()
+    print(folder, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_what_a_killed_driver_left_is_gone_after_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three drivers one lives and one is stopped (SIGSTOP): theirs stay. The third one is killed."""
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+    (tmp_path / "tune/4711").mkdir(parents=True)  # without a lock
+    drivers = [
+        subprocess.Popen([sys.executable, "-c", SCRATCH], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    folders = [Path(driver.stdout.readline().strip()) for driver in drivers if driver.stdout]
+    drivers[0].kill()
+    drivers[0].wait()
+    drivers[1].send_signal(signal.SIGSTOP)
+    with make_scratch() as own:
+        assert {path for path in (tmp_path / "tune").iterdir() if path.is_dir()} == {own, *folders[1:]}
+    drivers[1].send_signal(signal.SIGCONT)
+    for driver in drivers[1:]:
+        driver.communicate("\n")
+    assert [path.name for path in (tmp_path / "tune").iterdir()] == ["lock"]
+
+
+def test_a_folder_that_goes_while_it_is_looked_at_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another sweep ends between the look at its folder and the look at the lock in it."""
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+    going = tmp_path / "tune" / "going"
+    going.mkdir(parents=True)
+    is_dir = Path.is_dir
+
+    def then_gone(path: Path) -> bool:
+        there = is_dir(path)
+        if path == going and there:
+            going.rmdir()
+        return there
+
+    monkeypatch.setattr(Path, "is_dir", then_gone)
+    assert list_abandoned() == []
+    assert not going.exists()
+
+
+def test_no_two_sweeps_share_a_lock_and_none_has_that_of_the_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+    names = ["a/tune", "a_tune", "a.tune", "a-tune", "cells", "x/cells"]
+    files = {get_sweep_lock_file(name) for name in names}
+    assert len(files) == len(names)
+    assert get_cell_locks_file() not in files
+    assert {path.parent for path in files} == {get_cell_locks_file().parent}
+    with CellLocks(get_cell_locks_file()) as claims, contextlib.ExitStack() as stack:
+        claims.take([A])
+        for name in names:
+            stack.enter_context(lock_sweep(name))
+        with find_running_sweeps() as running:
+            assert running == files
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_one_line(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+
+    def refuses(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    for name in ("flock", "lockf"):
+        monkeypatch.setattr(fcntl, name, refuses)
+    for folder, context in (
+        ("locks", lambda: lock_sweep("small")),
+        ("locks", find_running_sweeps),
+        ("tune", make_scratch),
+    ):
+        with (
+            pytest.raises(UserError, match=rf"^FEDRAY_STORAGE: files in {tmp_path}/{folder} cannot be locked: "),
+            context(),
+        ):
+            pass
+    refused = pytest.raises(UserError, match=rf"{tmp_path}/locks cannot be locked: ")
+    with CellLocks(get_cell_locks_file()) as locks, refused:
+        locks.take([A])
+
+
+def test_a_directory_that_is_being_made_is_not_taken_for_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver has made it and has not locked it yet: `fedray clean --yes` would remove it under that driver."""
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+    (tmp_path / "tune" / "new").mkdir(parents=True)
+    with (tmp_path / "tune" / "lock").open("a") as making, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(making, fcntl.LOCK_EX)
+        found = pool.submit(list_abandoned)
+        wait([found], timeout=0.3)
+        with (tmp_path / "tune" / "new" / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(making, fcntl.LOCK_UN)
+            assert found.result(10) == []
+    assert list_abandoned() == [tmp_path / "tune" / "new"]

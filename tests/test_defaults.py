@@ -1,0 +1,82 @@
+"""Every default, as `defaults.json` holds it: a cell does not say what is default, so its hash cannot tell a new one.
+
+`python -m tests.test_defaults` writes the file again.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedray import config
+from fedray.algorithms import ALGORITHMS
+from fedray.algorithms.feddisco import FedDisco
+from fedray.algorithms.fedexp import FedExP
+from fedray.common.component import Checked
+from fedray.common.identity import default_entries, revision_of
+from fedray.datasets.base import Validation
+from fedray.evaluation.registry import PROBES
+from fedray.models import MODELS
+from fedray.partitions import PARTITIONS
+from fedray.sections import Clients, Evaluation, Personal, Runtime, Training
+
+FILE = Path(__file__).with_name("defaults.json")
+SECTIONS: dict[str, type[Checked]] = {
+    "clients": Clients,
+    "training": Training,
+    "training.feddisco": FedDisco,
+    "training.fedexp": FedExP,
+    "evaluation": Evaluation,
+    "evaluation.personal": Personal,
+    "runtime": Runtime,
+    "data.validation": Validation,
+    **{f"algorithm.{name}": kind for name, kind in ALGORITHMS.items()},
+    **{f"model.{name}": kind for name, kind in MODELS.items()},
+    **{f"partition.{name}": kind for name, kind in PARTITIONS.items()},
+    **{f"probe.{name}": kind for name, kind in PROBES.items()},
+}
+
+
+def present() -> dict[str, Any]:
+    """Return the defaults of the code, as the file holds them."""
+    sections = {name: {"revision": revision_of(kind), **default_entries(kind)} for name, kind in SECTIONS.items()}
+    return {"numerics": config.NUMERICS, **sections}
+
+
+def refuse_silent_changes(held: dict[str, Any], found: dict[str, Any]) -> None:
+    """Raise AssertionError for a default that has changed while the hashes of cells have not."""
+    if found["numerics"] > held["numerics"]:
+        return
+    for section in SECTIONS.keys() & held.keys():
+        old, new = held[section], found[section]
+        if new["revision"] > old["revision"]:
+            continue
+        for key in old.keys() & new.keys():
+            assert new[key] == old[key], (
+                f"the default of {section}.{key} was {old[key]!r} and is {new[key]!r}: finished cells that do not "
+                f"write it would be taken for cells with the new value. Increment `revision` of the class, or NUMERICS "
+                "in fedray/config.py; then run `python -m tests.test_defaults`"
+            )
+
+
+def test_a_changed_default_changes_hashes() -> None:
+    held, found = json.loads(FILE.read_text()), json.loads(json.dumps(present()))
+    refuse_silent_changes(held, found)
+    assert found == held, f"{FILE} is not of this code: run `python -m tests.test_defaults`"
+
+
+def test_a_silent_change_is_refused() -> None:
+    held = {"numerics": 1, "training": {"revision": 0, "lr": 0.1}}
+    changed = {"training": {"revision": 0, "lr": 0.2}}
+    with pytest.raises(AssertionError, match=r"the default of training\.lr was 0\.1 and is 0\.2: .* Increment"):
+        refuse_silent_changes(held, {"numerics": 1, **changed})
+    refuse_silent_changes(held, {"numerics": 2, **changed})
+    refuse_silent_changes(held, {"numerics": 1, "training": {"revision": 1, "lr": 0.2}})
+    refuse_silent_changes(held, {"numerics": 1, "training": {"revision": 0, "lr": 0.1, "new": 3}})
+
+
+if __name__ == "__main__":
+    if FILE.exists():
+        refuse_silent_changes(json.loads(FILE.read_text()), json.loads(json.dumps(present())))
+    FILE.write_text(json.dumps(present(), indent=1) + "\n")
