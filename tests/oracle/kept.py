@@ -10,8 +10,8 @@ from .tensors import Tensors, dot, norm, restrict, times
 from .world import Batch, Local, World
 
 Kept = tuple[Tensors, dict[str, list[Tensors]]]
-Order = Callable[[int, int, str], np.ndarray]
-"""(round, client, purpose) -> a permutation of the client's samples."""
+Order = Callable[[int, int, str, float], np.ndarray]
+"""(round, client, purpose, share) -> the samples of a pass over this share of the client's, in their order."""
 
 
 def _halves(w: World, kept: set[str]) -> Kept:
@@ -47,7 +47,7 @@ def fedbn(w: World) -> Kept:
 def epochs(w: World, order: Order, t: int, i: int, purpose: str, share: float = 1.0) -> list[Batch]:
     """The batches of a pass in an order of its own over a share of the samples."""
     X, y = w.clients[i]
-    at = order(t, i, purpose)[: max(1, round(share * len(y)))]
+    at = order(t, i, purpose, share)
     return [(X[at[s : s + w.batch_size]], y[at[s : s + w.batch_size]]) for s in range(0, len(at), w.batch_size)]
 
 
@@ -223,7 +223,7 @@ def fedas(w: World, order: Order, align_lr: float, align_batch: int, fisher: str
             last, (X, labels) = bodies[i], w.clients[i]
             c = Local(w, t, i, restrict(x, body(w)) + heads[i])
             means = class_means(w, c.y if last is None else last + heads[i], i)
-            at = order(t, i, "alignment")
+            at = order(t, i, "alignment", 1)
             for start in range(0, len(at), align_batch):
                 part = at[start : start + align_batch]
                 out, y = w.net.forward(c.y, X[part]), labels[part]
@@ -233,7 +233,7 @@ def fedas(w: World, order: Order, align_lr: float, align_batch: int, fisher: str
                 c.y = c.y - align_lr * restrict(w.net.backward(c.y, X[part], out, dh=dh)[0], body(w))
             for batch in c.batches:
                 c.step(w.grad(c.y, batch))
-            at, size = order(t, i, "fisher"), 1 if fisher == "samples" else min(w.batch_size, len(labels))
+            at, size = order(t, i, "fisher", 1), 1 if fisher == "samples" else min(w.batch_size, len(labels))
             parts = [at[start : start + size] for start in range(0, len(at), size)]
             squares = [norm(w.grad(c.y, (X[part], labels[part]))) ** 2 for part in parts]
             F = float(np.mean(squares) if fisher == "samples" else np.sum(squares))

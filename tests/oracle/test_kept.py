@@ -51,12 +51,13 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
 WITHOUT_ORDER = ("fedper", "lg-fedavg", "fedbn")
 
 
-def order(t: int, i: int, purpose: str) -> np.ndarray:
-    return generator(SEED, f"{purpose} batches", t, i).permutation(SIZES[i])
-
-
 def oracle(w: World, method: str, options: dict[str, Any]) -> kept.Kept:
     """The final model and what every client's vector is called."""
+
+    def order(t: int, i: int, purpose: str, share: float) -> np.ndarray:
+        drawn = generator(SEED, f"{purpose} batches", t, i).permutation(SIZES[i])[: max(1, round(share * SIZES[i]))]
+        return drawn if w.order else np.sort(drawn)  # w.order is empty if the setting does not shuffle
+
     function = getattr(kept, method.replace("-", "_"))
     return function(w, **options) if method in WITHOUT_ORDER else function(w, order, **options)
 
