@@ -14,16 +14,16 @@ from fedray.engine.worker import Worker, count_chunks
 
 
 class Backend(Protocol):
-    """Where clients are trained. Calls come from one thread, `open` first; results never depend on the backend."""
+    """Interface for training clients. Calls come from one thread, `open` first; results never depend on the backend."""
 
     def open(self, problem: Problem) -> None:
-        """Make ready for a problem; whatever the one before left is replaced."""
+        """Prepare for a problem, replacing everything of the previous one."""
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
-        """Train every task of a round; what each process gives."""
+        """Train every task of a round; returns one reply per process."""
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
-        """Exact sums over a whole set of `Problem.evaluated`, as `Worker.evaluate`, of each process."""
+        """Return the exact sums of each process over a whole set of `Problem.evaluated`, as `Worker.evaluate`."""
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
@@ -31,13 +31,13 @@ class Backend(Protocol):
         """Test personal models, as `Worker.evaluate_personal`."""
 
     def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
-        """Write clients' states where they lie, as `client_files.write_states`."""
+        """Write clients' states on the machine that holds them, as `client_files.write_states`."""
 
     def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
-        """client -> the hash of its state, computed where it lies."""
+        """Return client -> hash of its state, computed where the state is held."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
 
 
 class InlineBackend:

@@ -1,9 +1,9 @@
-"""What a method costs, measured: a few rounds of the real engine, looking at what is really sent and kept.
+"""Costs of a method, measured: a few rounds of the real engine, counting the tensors that are sent and kept.
 
-Everything is in multiples of the model (P float32 numbers, 4 P bytes), per participant and round. A tensor that is sent
-under two names is sent once; single numbers and BatchNorm's running statistics (which every method sends) are free.
-FedTOGA's Table 4 counts otherwise: uplink alone as communication, and as storage the client's vectors plus its model.
-`measure_relative_compute` counts what a method computes: floating-point operations of its rounds against FedAvg's.
+All values are multiples of the model (P float32 numbers, 4 P bytes), per participant and round. A tensor that is sent
+under two names counts once; single numbers and BatchNorm's running statistics (which every method sends) are free.
+FedTOGA's Table 4 counts differently: communication is the uplink alone, storage the client's vectors plus its model.
+`measure_relative_compute` compares the floating-point operations of a method's rounds with FedAvg's.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ from fedray.sections import Training
 
 @dataclass(frozen=True)
 class Cost:
-    """What a method costs, in multiples of the model; the last three count passes.
+    """Costs of a method in multiples of the model; the last three count passes.
 
     Attributes:
         down: sent to each participant in a round.
         up: sent by each participant in a round.
         client: kept by a client between rounds.
-        server: kept by the server beside x.
+        server: kept by the server in addition to x.
         gradients: backward passes per local step.
         predictions: forward passes without gradient per local step.
         full_gradients: passes over the whole shard per round.
@@ -62,9 +62,11 @@ class Cost:
 
 
 class _Meter(InlineBackend):
-    """Trains as the inline backend does, and weighs the last round's first client.
+    """Trains as the inline backend does, and measures the first client of the last round.
 
-    training: the local training that is weighed; None for the run's own. In the last round (from 0) operations, too.
+    Args:
+        training: the local training to measure; None for the run's own.
+        last: the round (from 0) whose operations are counted; -1 for none.
     """
 
     def __init__(self, training: Training | None = None, last: int = -1) -> None:
@@ -91,12 +93,12 @@ class _Meter(InlineBackend):
 
 
 def _count_numbers(tensors: Iterable[Tensor]) -> int:
-    """Entries of the different tensors; single numbers count nothing."""
+    """Return the number of entries of all distinct tensors; single numbers are free."""
     return sum({id(tensor): tensor.numel() for tensor in tensors if tensor.numel() > 1}.values())
 
 
 ROUNDS = 3
-"""So that states which start empty are filled."""
+"""Enough rounds to fill states that start empty."""
 
 
 def _run_metered(
@@ -108,9 +110,9 @@ def _run_metered(
     training: dict[str, object],
     meter: _Meter,
 ) -> Simulation:
-    """Three rounds of two clients with so many random samples each, weighed by the meter.
+    """Run three metered rounds of two clients with `samples` random samples each.
 
-    Steps are short, so that none diverges, whatever the scale of a method's loss.
+    Steps are short, so that none diverges, however large a method's loss is.
     """
     rng = np.random.default_rng(0)
     config = RunConfig.parse(
@@ -136,19 +138,19 @@ def _run_metered(
         for _ in range(ROUNDS):
             simulation.step()
     finally:
-        torch.set_num_threads(threads)  # a run pins its own number
+        torch.set_num_threads(threads)  # a run sets its own number
     return simulation
 
 
 def measure_cost(
     algorithm: Algorithm, model: object = None, shape: tuple[int, ...] = (1, 28, 28), classes: int = 10
 ) -> Cost:
-    """Measure an algorithm on random inputs, with three local steps a round.
+    """Measure an algorithm on random inputs, with three local steps per round.
 
     Args:
         algorithm: the method.
         model: a configuration's `model` section; default: a small MLP.
-        shape: of one sample.
+        shape: shape of one sample.
         classes: number of classes.
 
     Raises:
@@ -165,14 +167,14 @@ def measure_cost(
 
 
 def find_input_shape(config: RunConfig, known: Published | None = None) -> tuple[tuple[int, ...], int]:
-    """Shape of a sample as the model receives it, and classes.
+    """Return the shape of a sample as the model receives it, and the number of classes.
 
     Args:
-        config: of the run.
-        known: of its data; None: what is published.
+        config: the run's configuration.
+        known: shape and classes of its data; None for the published ones.
 
     Raises:
-        UserError: only the data could tell.
+        UserError: the shape is not known before the data are read.
     """
     known = known or config.data.expected()
     if known is not None:
@@ -193,11 +195,11 @@ def find_input_shape(config: RunConfig, known: Published | None = None) -> tuple
 
 
 def measure_relative_compute(config: RunConfig) -> float:
-    """Floating-point operations of a client's round, in multiples of FedAvg's with the same model and local training.
+    """Return the floating-point operations of a client's round relative to FedAvg's with the same model and training.
 
-    PyTorch counts them while a round is trained with the run's model, input shape and epochs: matrix products and
-    convolutions, forward and backward. Operations on whole parameter vectors are not counted. A forward pass is about a
-    third of a gradient. Batches have two samples here, and an epoch one batch.
+    PyTorch counts them during a round with the run's model, input shape and epochs: matrix products and convolutions,
+    forward and backward. Operations on whole parameter vectors are not counted. A forward pass is about a third of a
+    gradient. Batches have two samples here, and an epoch has one batch.
 
     Raises:
         UserError: the data's shape is not known before they are read.
@@ -216,12 +218,12 @@ def measure_relative_compute(config: RunConfig) -> float:
 def _count_operations(
     algorithm: str, model: str, shape: tuple[int, ...], classes: int, per_epoch: int, epochs: int
 ) -> int:
-    """Operations of one client's round; the rounds before it are short."""
+    """Return the operations of one client's round; earlier rounds are short."""
     own = Training(batch_size=2, lr=0.01, local_epochs=epochs)
     meter = _Meter(own, ROUNDS - 1)
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
-        if len(shape) == 1:  # text: oneDNN's LSTM is one fused operation, which would count nothing
-            warnings.simplefilter("ignore")  # the switch itself warns of Intel's GPUs
+        if len(shape) == 1:  # text: oneDNN's LSTM is one fused operation, counted as zero
+            warnings.simplefilter("ignore")  # the switch itself warns about Intel's GPUs
             stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         _run_metered(json.loads(algorithm), json.loads(model), shape, classes, 2 * per_epoch, {"local_steps": 1}, meter)
     return meter.operations

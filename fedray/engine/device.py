@@ -1,4 +1,4 @@
-"""glibc's allocator told to keep freed memory or to give it back, and what is particular to CUDA's devices."""
+"""PyTorch's and glibc's settings of a process: memory allocation, isolation of a run, CUDA kernels."""
 
 import contextlib
 import ctypes
@@ -20,21 +20,21 @@ MIB = 1 << 20
 
 
 def keep_memory() -> bool:
-    """Tune this process's malloc to keep the memory that it frees: for a process that trains.
+    """Tune this process's malloc to keep freed memory; for a process that trains.
 
-    Without it every vector above 128 KiB is mapped, faulted in page by page and given back, at each operation.
+    Otherwise every vector above 128 KiB is mapped, faulted in page by page and unmapped, at each operation.
 
     Returns:
-        Whether that was possible; False where the C library is not glibc.
+        True if that was possible; False if the C library is not glibc.
     """
     return _tune_malloc({M_MMAP_THRESHOLD: 32 * MIB, M_TRIM_THRESHOLD: 1024 * MIB, M_TOP_PAD: 64 * MIB})
 
 
 def map_vectors() -> bool:
-    """Tune this process's malloc to give every vector from 1 MiB on pages of its own: for one that keeps references.
+    """Tune this process's malloc to map every vector of 1 MiB or more separately; for a process that keeps references.
 
-    Thousands of small things that stay, made between vectors that pass, would each keep a hole of a vector's size from
-    being used again (100 KB for each client with a state, with a million parameters).
+    Otherwise thousands of small, long-lived objects allocated between short-lived vectors would each keep a hole of a
+    vector's size from being reused (100 KB for each client with a state, at a million parameters).
 
     Returns:
         As `keep_memory`.
@@ -57,7 +57,7 @@ _ONE_RUN = threading.RLock()
 
 @contextlib.contextmanager
 def isolate_run() -> Iterator[None]:
-    """Give a run PyTorch's usual settings for a block, and give the caller's back at its end.
+    """Give a run PyTorch's default settings within a block, and restore the caller's afterwards.
 
     Gradients are on, autocast is off, numbers are float32 in full precision, new tensors are on the CPU. The random
     generator and the number of threads belong to the process, so a run in another thread waits.
@@ -80,7 +80,7 @@ def isolate_run() -> Iterator[None]:
 
 
 def refuse_missing(device: str) -> None:
-    """Raise UserError where this process cannot see the device that the configuration asks for."""
+    """Raise UserError if this process cannot see the device that the configuration asks for."""
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu")
 
@@ -90,10 +90,10 @@ def prepare(tf32: bool, deterministic: bool) -> None:
 
     Args:
         tf32: allow TensorFloat-32.
-        deterministic: the same bits from the same numbers. An operation that has no such kernel raises RuntimeError
-            when it is used.
+        deterministic: use kernels that give the same bits for the same numbers. An operation without such a kernel
+            raises RuntimeError when it is used.
     """
-    torch.backends.cuda.matmul.allow_tf32 = tf32  # torch allows convolutions TF32 unless told not to
+    torch.backends.cuda.matmul.allow_tf32 = tf32  # by default torch allows TF32 in convolutions
     torch.backends.cudnn.allow_tf32 = tf32
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
@@ -104,14 +104,14 @@ def prepare(tf32: bool, deterministic: bool) -> None:
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes of a GPU: the most that this process ever held, its CUDA context included, and all there are."""
+    """GPU memory in bytes: the most that this process has held, its CUDA context included, and the GPU's total."""
 
     used: int
     total: int
 
 
 def measure_peak() -> Peak:
-    """Of the current device, which no other process uses meanwhile."""
+    """Measure the current device; no other process may use it meanwhile."""
     free, total = torch.cuda.mem_get_info()
     context = total - free - torch.cuda.memory_reserved()
     return Peak(context + torch.cuda.max_memory_reserved(), total)

@@ -18,16 +18,16 @@ from fedray.evaluation import personal
 from fedray.evaluation import tables as tables_of
 
 PREVIOUS_THETA = "previous_theta"
-"""Name among the server's vectors of the iterate before the last, which no algorithm sees."""
+"""Name among the server's vectors of the iterate before the last; algorithms do not see it."""
 
 
 @dataclass(frozen=True)
 class Tested:
-    """A state on the test set.
+    """Test results of a state.
 
     Attributes:
         row: the metrics.
-        sums: over the test set, which the metrics come from; empty without a global model.
+        sums: the sums over the test set from which the metrics are computed; empty without a global model.
         tables: as `State.tables`.
     """
 
@@ -51,7 +51,7 @@ class Tester:
         problem: the run.
         backend: where it is tested.
         state: what is tested.
-        broadcast: what so many clients would receive now.
+        broadcast: returns what a given number of clients would receive now.
     """
 
     problem: Problem
@@ -95,7 +95,7 @@ class Tester:
         return Tested(row, sums, tables)
 
     def _validate(self) -> dict[str, float]:
-        """The global model on what is held out, as one set and, where it is from clients, over these."""
+        """Metrics of the global model on held-out samples: as one set and, if clients own them, over the clients."""
         if self.problem.validation is None:
             return {}
         sums, count = self._sum("validation"), len(self.problem.validation.indices)
@@ -117,7 +117,7 @@ class Tester:
         return sums
 
     def test_personal(self, request: PersonalEval) -> dict[int, dict[str, float]]:
-        """The scores of `_clients_to_test`: client -> test -> value. Raises Diverged."""
+        """Return the scores of `_clients_to_test`: client -> test -> value. Raises Diverged."""
         s, ids = self.state, self._clients_to_test(request.own)
         tasks = [ClientTask(i, 1 / len(ids), s.clients.get(i, Vectors())) for i in ids]
         scores = self.backend.evaluate_personal(self.broadcast(len(ids)), tasks, request)
@@ -127,7 +127,7 @@ class Tester:
         return scores
 
     def _clients_to_test(self, own: bool) -> list[int]:
-        """Every client that has samples and, with `own`, test samples of its own."""
+        """Return every client that has samples and, with `own`, test samples of its own."""
         tests, tested = self.problem.tests, self.problem.shards.sizes > 0
         if own and tests is not None:
             tested &= tests.sizes > 0

@@ -1,4 +1,4 @@
-"""Sums whose value depends neither on order nor on grouping, so that actors can reduce before they send.
+"""Sums that do not depend on order or grouping, so that actors can reduce before they send.
 
 A floating-point sum changes with its order. Here every weighted vector is rounded to a multiple of 2^-44 and summed as
 64-bit integers, which is associative. 2^-44 = 5.7e-14 is below float32's own resolution for entries above 5e-7.
@@ -13,11 +13,11 @@ from torch import Tensor
 SCALE = 2.0**44
 LIMIT = 2.0**62
 BLOCK = 1 << 16
-"""Entries of a vector worked on at a time: 512 KiB of float64 stay in a processor's cache, for 0.6 of the time."""
+"""Entries of a vector processed at a time: 512 KiB of float64 fit a processor's cache, which takes 0.6 of the time."""
 
 
 class NotSummable(Exception):
-    """A vector is not finite or too large for the fixed-point range; the argument says which."""
+    """Raised if a vector is not finite or too large for the fixed-point range; the message says which."""
 
 
 class Accumulator:
@@ -30,17 +30,17 @@ class Accumulator:
         """Add weight x vector.
 
         Args:
-            name: of the sum.
-            vector: of any shape.
-            weight: of the vector.
-            terms: how many vectors the whole sum will have (the cohort).
+            name: name of the sum.
+            vector: any shape.
+            weight: factor of the vector.
+            terms: number of vectors in the whole sum (the cohort's size).
 
         Raises:
-            NotSummable: |vector| x weight x terms reaches 2^18, or an entry is not finite. Nothing is added then, and
-                nothing can wrap around.
+            NotSummable: |vector| x weight x terms reaches 2^18, or an entry is not finite. Then nothing is added, so
+                the sums cannot overflow.
         """
         factor, vector = weight * SCALE, vector.detach()
-        if vector.numel() == 1:  # the loss of a step, for which the operations below would take longer than the step
+        if vector.numel() == 1:  # such as a loss: the operations below would take longer than the step
             number = float(vector) * factor
             self._refuse(name, abs(number), terms)
             self._add(name, torch.full(vector.shape, round(number), dtype=torch.int64))
@@ -70,12 +70,12 @@ class Accumulator:
 
 
 def add_up(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """What several accumulators have summed.
+    """Add the sums of several accumulators.
 
-    Block by block: whole vectors of int64 and float64 in between would take three times as long.
+    This works block by block: int64 and float64 copies of whole vectors would take three times as long.
 
     Args:
-        parts: name -> sum, of each accumulator. The tensors may lie in memory that can only be read.
+        parts: name -> sum, of each accumulator. The tensors may be in read-only memory.
 
     Returns:
         name -> float32.
@@ -93,12 +93,12 @@ def add_up(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def is_finite(vector: Tensor) -> bool:
-    """Whether every entry is finite, in one pass that needs no memory."""
+    """Return True if every entry is finite; one pass that allocates no memory."""
     return math.isfinite(_find_largest(vector))
 
 
 def _find_largest(vector: Tensor) -> float:
-    """The largest magnitude; NaN where there is one."""
+    """Return the largest magnitude; NaN if there is one."""
     if not vector.numel():
         return 0.0
     low, high = torch.aminmax(vector)

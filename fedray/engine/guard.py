@@ -1,9 +1,9 @@
-"""The in-place trap: a method that writes into what it was given is refused, instead of giving other numbers elsewhere.
+"""Guard against in-place changes: a method that writes into its inputs is refused, because its numbers would vary.
 
-What a client receives is shared: by the clients that the same process trains after it, and by the server. A method
-that writes `c.theta -= ...` would thus give numbers that depend on the number of actors. PyTorch counts the changes of
-every tensor, and views share the count with what they view. Two ways around it are not seen: `tensor.data`, which has a
-count of its own, and the NumPy array of a tensor.
+What a client receives is shared with the clients that the same process trains next, and with the server. The numbers
+of a method that writes `c.theta -= ...` would thus depend on the number of actors. PyTorch counts the changes of every
+tensor, and a view shares the counter of its base. Two ways around it go undetected: `tensor.data`, which has its own
+counter, and a tensor's NumPy array.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from fedray.common.errors import UserError
 
 @contextlib.contextmanager
 def forbid_changes(algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Within, the algorithm's code runs; afterwards every tensor must be what it was.
+    """Refuse changes in place: after the block, which runs the algorithm's code, every tensor must be as before.
 
     Args:
-        algorithm: whose class the message names.
-        tensors: what must not change, by the name that the method has for it.
+        algorithm: its class is named in the message.
+        tensors: the tensors that must not change, by the names that the method uses for them.
 
     Raises:
         UserError: a tensor was changed in place.
@@ -33,7 +33,7 @@ def forbid_changes(algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> Itera
 
 
 def refuse_changed(algorithm: Algorithm, name: str, tensor: Tensor, version: int) -> None:
-    """Raise UserError where the tensor is no longer of this version."""
+    """Raise UserError if the tensor no longer has this version."""
     if tensor._version != version:
         raise UserError(
             f"algorithm: class {type(algorithm).__name__} ({algorithm.name}) changes {name} in place, which others "

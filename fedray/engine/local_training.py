@@ -1,4 +1,4 @@
-"""Local training: batches, learning rate, clipping, weight decay, momentum; and personal models. No Ray in here."""
+"""Local training: batches, learning rate, clipping, weight decay, momentum; and personal models. Independent of Ray."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -21,9 +21,9 @@ from fedray.partitions.shards import Shards
 from fedray.sections import Training
 
 OWN, OWN_BUFFERS = "own", "own_buffers"
-"""Names in a client's state of the parameters and running statistics that it keeps (`Algorithm.keeps`)."""
+"""Names, in a client's state, of the parameters and running statistics that it keeps (`Algorithm.keeps`)."""
 RESERVED = {"update", "shared_update", "buffers", "train_loss", "sums"}
-"""Names of uploads that are fedray's own."""
+"""Names of uploads that are reserved for fedray."""
 
 
 def draw_batches(
@@ -41,12 +41,12 @@ def draw_batches(
 
     Args:
         training: batch size, epochs or steps.
-        samples: in the client's shard.
-        seed: of the run. With round, client and purpose it keys the order.
+        samples: number of samples in the client's shard.
+        seed: the run's seed. Together with round, client and purpose it keys the order.
         round: t, from 0.
         client: its id.
-        purpose: of the draw; empty for ordinary local training.
-        steps: how many; default the configuration's.
+        purpose: purpose of the draw; empty for ordinary local training.
+        steps: number of steps; by default the configuration's.
     """
     rng = generator(seed, f"{purpose}shuffle", round, client)
     size = samples if training.batch_size == "full" else training.batch_size
@@ -69,10 +69,10 @@ class LocalTrainer:
     Attributes:
         algorithm: the method.
         training: batches, steps and the local optimiser.
-        network: the model; while a client trains it holds the client's running statistics.
-        population: what the clients have in common.
+        network: the model; during a client's training it holds that client's running statistics.
+        population: what all clients have in common.
         shards: each client's training samples.
-        stepping: another method, whose server step is taken and may need uploads of its own.
+        stepping: another method whose server step is taken and which may need uploads of its own; None for none.
     """
 
     algorithm: Algorithm
@@ -83,7 +83,7 @@ class LocalTrainer:
     stepping: Algorithm | None = None
 
     def start(self, broadcast: Broadcast, task: ClientTask) -> LocalClient:
-        """Return a client before its first step, at x but for what it keeps; the network holds its buffers."""
+        """Return a client before its first step: at x, except for the parts it keeps. The network gets its buffers."""
         algorithm, training, network = self.algorithm, self.training, self.network
         indices, kept = self.shards[task.client], load_state(task.state)
         samples = len(indices)
@@ -124,8 +124,8 @@ class LocalTrainer:
         """Make all local steps of one client.
 
         Returns:
-            The client (its new state, its update) and every upload, `update` and `buffers` included. The update holds
-            the shared parameters alone, in theta's order; `buffers` the running statistics that clients do not keep.
+            The client (its new state, its update) and every upload, including `update` and `buffers`. The update holds
+            the shared parameters only, in theta's order; `buffers` the running statistics that clients do not keep.
         """
         algorithm, network = self.algorithm, self.network
         c = self.start(broadcast, task)
@@ -147,15 +147,15 @@ class LocalTrainer:
         return c, uploads
 
     def personalise(self, broadcast: Broadcast, task: ClientTask, epochs: int) -> LocalClient:
-        """Make a client's personal model (`Algorithm.personal`) and prepare it; nothing of the run changes.
+        """Make a client's personal model (`Algorithm.personal`) and prepare it; the run itself does not change.
 
         Args:
             broadcast: what the client receives.
             task: the client.
-            epochs: of fine-tuning, for methods that fine-tune.
+            epochs: epochs of fine-tuning, for methods that fine-tune.
 
         Returns:
-            The client, its personal model at `theta`; the network holds its buffers.
+            The client, with its personal model at `theta`; the network holds its buffers.
         """
         kind = self.algorithm.personal
         if kind == "tuned":
@@ -172,12 +172,12 @@ class LocalTrainer:
         return c
 
     def _make_tuning(self, epochs: int) -> Training:
-        """Return the training with so many epochs of fine-tuning."""
+        """Return the training section for this many epochs of fine-tuning."""
         plain = {"clip_norm": None, "weight_decay": 0.0, "momentum": 0.0} if self.algorithm.finetunes_plainly else {}
         return self.training.model_copy(update={"local_epochs": epochs, "local_steps": None, **plain})
 
     def _tune(self, c: LocalClient) -> None:
-        """Fine-tune."""
+        """Fine-tune the client's model."""
         part, algorithm = self.algorithm.finetuned_part, self.algorithm
         self._descend(
             c,
@@ -188,7 +188,7 @@ class LocalTrainer:
         )
 
     def _take_steps(self, c: LocalClient, purpose: str = "") -> None:
-        """Make `begin` and all local steps. purpose: keys the draws."""
+        """Call `begin` and take all local steps. purpose: keys the draws."""
         algorithm, training = self.algorithm, self.training
         algorithm.begin(c)
         self._descend(
@@ -214,9 +214,9 @@ class LocalTrainer:
 
         Args:
             c: the client.
-            purpose: Keys the draws.
+            purpose: keys the draws.
             direction: q.
-            trained_part: The part to which each step is confined.
+            trained_part: the part of the parameters that each step changes.
             rate: η_k.
             decoupled_weight: λ of a term λ y that is not clipped.
         """
@@ -233,7 +233,7 @@ class LocalTrainer:
             c.theta = descent.step(c.theta, q, c.rate, mask, decoupled_weight)
 
     def _upload(self, c: LocalClient) -> dict[str, Sum | PerClient]:
-        """Return what the methods upload; raises UserError if it is no upload or has a name that is taken."""
+        """Return what the methods upload. Raises UserError for a value that is no upload, or a name that is taken."""
         uploads: dict[str, Sum | PerClient] = {}
         for method in (self.algorithm, *([self.stepping] if self.stepping else [])):
             for name, upload in method.upload(c).items():
@@ -251,7 +251,7 @@ class LocalTrainer:
 
     @contextlib.contextmanager
     def _draw_and_guard(self, c: LocalClient, purpose: str) -> Iterator[None]:
-        """Key torch's draws by the client, and refuse changes in place of what it was given, within a block."""
+        """Within a block, key torch's draws by the client and refuse changes of the client's inputs in place."""
         given = {"c.theta_0": c.theta_0, "the initial parameters": c.network.initial}
         given |= {f"c.message.{name}": v for name, v in c.message.items()}
         given |= {f"c.state.{name}": v for name, v in c.state.items()}
@@ -260,7 +260,7 @@ class LocalTrainer:
             yield
 
     def _mask_decayed(self) -> Tensor | None:
-        """Return float32 `(P,)`: 1 on the parameters with weight decay; None for all."""
+        """Return float32 `(P,)`, 1 for the parameters with weight decay; None if all have it."""
         if self.training.weight_decay_on == "all":
             return None
         network = self.network

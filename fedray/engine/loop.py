@@ -1,4 +1,4 @@
-"""The one round loop: resume, make the rounds that are left, save when due."""
+"""The round loop, of which there is one: resume, make the remaining rounds, save when due."""
 
 import contextlib
 import time
@@ -14,7 +14,7 @@ from fedray.engine.simulation import Simulation
 from fedray.engine.state import State, StateDamaged
 
 CHECKPOINT_SECONDS = 300.0
-"""A checkpoint is made at least this often, where rounds are not longer than that."""
+"""A checkpoint is made at least this often, unless a round takes longer."""
 
 
 def make_rounds(
@@ -23,20 +23,20 @@ def make_rounds(
     every: int = 50,
     seconds: float = CHECKPOINT_SECONDS,
 ) -> Generator[State]:
-    """Make all rounds that are left, from the newest checkpoint where there is one.
+    """Make all remaining rounds, starting from the newest checkpoint if there is one.
 
-    A consumer that stops early closes the generator, and what has been made is saved; so it is at Ctrl-C. Where a
-    client's state turns out to be damaged on disk, the run goes back to the checkpoint before.
+    If the consumer stops early, or at Ctrl-C, the finished rounds are saved. If a client's state turns out to be
+    damaged on disk, the run goes back to the checkpoint before.
 
     Args:
         simulation: the run; at its start, or restored.
         checkpoints: where to resume from and save to; None for neither. The evaluated rounds are written there too,
             as `rows.jsonl`.
         every: rounds between checkpoints. The last round is always saved.
-        seconds: longest time between checkpoints, as far as rounds are not longer.
+        seconds: longest time between checkpoints, unless a round takes longer.
 
     Yields:
-        The state that the run begins with, then that after each round.
+        The state at the start, then the state after each round.
 
     Raises:
         UserError: a checkpoint or a row cannot be written or read, or was written by a later version.
@@ -70,7 +70,7 @@ def make_rounds(
     except (GeneratorExit, KeyboardInterrupt):
         simulation.restore(state)  # an interrupted round leaves no trace
         if checkpoints is not None and state.round > saved:
-            with contextlib.suppress(UserError):  # nobody listens any more, and the checkpoint before is still there
+            with contextlib.suppress(UserError):  # the caller is gone, and the previous checkpoint is still there
                 _save(checkpoints, simulation, saved)
         raise
 
@@ -99,7 +99,7 @@ def _save(checkpoints: Checkpoints, simulation: Simulation, before: int) -> None
 
 
 def run(problem: Problem, backend: Backend, state: State | None = None) -> Result:
-    """All rounds of a problem, from the start or from a state."""
+    """Make all rounds of a problem, from the start or from a state."""
     simulation = Simulation(problem, backend)
     if state is not None:
         simulation.restore(state)

@@ -1,4 +1,4 @@
-"""What the server and the processes that train clients send each other."""
+"""Messages between the server and the processes that train clients."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,14 +11,16 @@ from fedray.engine.state import ClientState
 
 @dataclass(frozen=True, kw_only=True)
 class Broadcast:
-    """What every client of a round receives.
+    """Message to every client of a round.
 
     Attributes:
         round: t, from 0.
         lr: η_t.
         theta: float32 `(P,)`.
         buffers: float32 `(B,)`.
-        measured: whether the probes look at each client after its training.
+        measured: True if the probes look at each client after its training.
+        message: the method's own vectors (`Algorithm.message`).
+        cohort: number of clients in the round.
         steps: K, if the method draws the round's number of local steps; None for the configuration's.
     """
 
@@ -34,7 +36,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class ClientTask:
-    """One client's part of a round: its id, its weight π_i and what it kept (empty before its first activity)."""
+    """One client's part of a round: its id, its weight π_i and its state (empty before its first participation)."""
 
     client: int
     weight: float
@@ -43,15 +45,15 @@ class ClientTask:
 
 @dataclass
 class Reply:
-    """What some clients of a round return.
+    """Results of some clients of a round.
 
     Attributes:
         sums: reduced uploads, int64 in units of 2^-44.
         each: client -> uploads that are not reduced.
         states: client -> its new state.
-        diverged: which clients diverged, and why.
-        probes: client -> what was measured of it.
-        sent: bytes of what these clients upload.
+        diverged: client -> why it diverged.
+        probes: client -> its measurements.
+        sent: bytes that these clients upload.
     """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
@@ -64,10 +66,10 @@ class Reply:
 
 @dataclass(frozen=True)
 class PersonalEval:
-    """Which tests personal models take.
+    """The tests that personal models take.
 
     Attributes:
-        epochs: of fine-tuning, ascending; `everyone` and `train` apply to the last alone.
+        epochs: epochs of fine-tuning, ascending; `everyone` and `train` apply to the last one only.
         own: test on the client's own test samples.
         everyone: test on the whole test set.
         train: test on the client's own training samples.
@@ -80,5 +82,5 @@ class PersonalEval:
 
 
 def count_bytes(tensors: Iterable[Tensor]) -> int:
-    """Of the different tensors: one that is sent under two names is sent once."""
+    """Return the total size in bytes; a tensor that appears under two names counts once."""
     return sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}.values())

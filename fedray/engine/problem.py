@@ -1,4 +1,4 @@
-"""Everything a configuration names, made: arrays, shards, model. Each process builds the same from the same inputs."""
+"""A configuration's data, shards and model, built. Each process builds the same from the same inputs."""
 
 import io
 import logging
@@ -22,26 +22,26 @@ log = logging.getLogger("fedray")
 
 @dataclass(frozen=True)
 class Problem:
-    """A configuration with its data dealt out."""
+    """A configuration with its data split among clients."""
 
     config: RunConfig
     data: Dataset
     shards: Shards
     tests: Shards | None = None
-    """Each client's own test samples, where personal models are to be evaluated."""
+    """Each client's own test samples, if personal models are evaluated."""
     validation: Shards | None = None
-    """Training samples that are held out: each client's, or all in one entry where they are `from: pool`."""
+    """Held-out training samples: each client's, or a single entry if they are `from: pool`."""
 
     @classmethod
     def build(cls, config: RunConfig, data: Dataset | None = None) -> "Problem":
         """Load the data, fit them to the model and split them.
 
         Args:
-            config: of the run.
+            config: the run's configuration.
             data: what the configured source would load; None to load it.
 
         Raises:
-            UserError: what can only be known with the data at hand is wrong.
+            UserError: a mistake that only shows once the data are loaded.
         """
         data = fit_to_model(data or config.data.load(), config)
         shards, validation = split_validation(
@@ -67,11 +67,11 @@ class Problem:
 
     @cached_property
     def evaluated(self) -> dict[str, np.ndarray]:
-        """Which samples an evaluation looks at.
+        """Samples of each evaluated set.
 
         Returns:
-            Split -> int64 `(n,)`, positions in the test set or in the training set. `train` is without what is held
-            out; `validation`, where there is one, is what is held out, client by client.
+            Split -> int64 `(n,)`, positions in the test set or in the training set. `train` excludes held-out samples;
+            `validation`, present if any are held out, lists them client by client.
         """
         train = np.arange(len(self.data.y_train))
         sets = {"test": np.arange(len(self.data.y_test)), "train": train}
@@ -81,12 +81,12 @@ class Problem:
 
     @property
     def own_validation(self) -> Shards | None:
-        """Each client's own held-out samples; None where nothing is held out, or not from clients."""
+        """Each client's own held-out samples; None if none are held out, or not from clients."""
         asked = self.config.data.validation
         return self.validation if asked is not None and asked.source == "clients" else None
 
     def draw_picture(self) -> bytes:
-        """The client x class heatmap as PNG. Takes a quarter of a second."""
+        """Return the client x class heatmap as PNG; takes a quarter of a second."""
         from fedray.partitions.heterogeneity import draw_heatmap  # here: matplotlib takes half a second to import
 
         counts = self.shards.count_labels(self.data.y_train, self.data.num_classes)
@@ -95,12 +95,12 @@ class Problem:
         return file.getvalue()
 
     def pack_split(self) -> bytes:
-        """Who holds which samples, as an npz file that needs no pickle.
+        """Return the samples of each client as an npz file that needs no pickle.
 
         Returns:
             `train_indices`, `train_offsets`: client i holds the training samples `train_indices[train_offsets[i]:
-            train_offsets[i + 1]]` (int64). `test_*` likewise, where clients have test samples of their own, and
-            `validation_*`, where samples are held out.
+            train_offsets[i + 1]]` (int64). Likewise `test_*`, if clients have test samples of their own, and
+            `validation_*`, if samples are held out.
         """
         file = io.BytesIO()
         parts = {"train": self.shards, "test": self.tests, "validation": self.validation}
@@ -110,21 +110,21 @@ class Problem:
         return file.getvalue()
 
     def make_artefacts(self) -> dict[str, bytes]:
-        """What a run's record holds of its split: file name -> content."""
+        """Return the files about the split that a run's record holds: file name -> content."""
         return {"partition.png": self.draw_picture(), "partition.npz": self.pack_split()}
 
     def build_module(self) -> nn.Module:
-        """The freshly initialised model of this seed."""
+        """Return the freshly initialised model of this seed."""
         with torch_draws(self.config.seed, "init"):
             try:
                 module = self.config.model.build(self.data.input_shape, self.data.num_classes)
-            except (RuntimeError, MemoryError) as error:  # of torch: too large, or no size of a tensor
+            except (RuntimeError, MemoryError) as error:  # raised by torch: too large, or not a valid tensor size
                 raise UserError(f"model: {self.config.model.name} cannot be built: {one_line(error)}") from None
         self.config.model.load_init(module)
         return module
 
     def build_network(self, device: torch.device | str) -> Network:
-        """The model laid out flat on `device`, checked against one sample, at the algorithm's x⁰.
+        """Return the model on `device`, laid out flat, checked against one sample, at the algorithm's x⁰.
 
         Raises:
             UserError: the model does not accept the input shape, or has fewer outputs than the data have classes.
@@ -168,7 +168,7 @@ class Problem:
 
 
 def fit_to_model(data: Dataset, config: RunConfig) -> Dataset:
-    """Images smaller or larger than the one size a model takes are resized, and it is said."""
+    """Resize images to the one size that the model takes, if it has one, and log it."""
     size = config.model.side
     shape = data.input_shape
     if size is None or len(shape) != 3 or shape[1:] == (size, size):

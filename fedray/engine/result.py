@@ -1,4 +1,4 @@
-"""What a run gives: its curve, its trained model, and both on disk."""
+"""Result of a run: its history, its trained model, and how to save the model."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 SOMETIMES = ("validation_accuracy", "personal_accuracy", "personal_std", "personal_worst10", "generic_accuracy")
-"""What a run measures beside accuracy and losses, where its configuration asks for it."""
+"""Metrics besides accuracy and losses that a run has if its configuration asks for them."""
 
 
 def refuse_without_model(algorithm: Algorithm) -> None:
-    """Raise UserError where a method has no global model, because each client keeps its own parameters."""
+    """Raise UserError if a method has no global model, because each client keeps its own parameters."""
     if algorithm.keeps != "none":
         raise UserError(f"model: {algorithm.name} has no global model; each client keeps parameters of its own")
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """What a run gives.
+    """Result of a run.
 
     Attributes:
         history: a row per evaluated round: `round`, `test_accuracy` in percent, `test_loss`, `train_loss`, `lr`, and
-            what `evaluation` asks for beside. `megabytes_sent`: 10^6 bytes to and from clients in all rounds so far.
+            the metrics that `evaluation` adds. `megabytes_sent`: 10^6 bytes to and from clients in all rounds so far.
         layout: the slices of theta.
-        state: everything that the run would go on from.
-        problem: the configuration with its data dealt out.
-        run_id: the run in MLflow; empty where it was not logged.
+        state: everything needed to continue the run.
+        problem: the configuration with its data split among clients.
+        run_id: the run's id in MLflow; empty if it was not logged.
     """
 
     history: list[dict[str, float]]
@@ -61,10 +61,11 @@ class Result:
         return get_tested_theta(self.state)
 
     def summary(self) -> dict[str, Any]:
-        """The accuracy that tables show, the last round's metrics, hashes, bytes sent, and mean seconds per round.
+        """Return the accuracy shown in tables, the last round's metrics, hashes, bytes sent, and mean seconds per
+        round.
 
-        `last10_test_accuracy` is the mean over the rounds that `last_rounds` counts; seconds are without evaluation.
-        `theta_sha256` is that of the x which training goes on from; FedExP tests the mean of the last two (D-82).
+        `last10_test_accuracy` is the mean over the rounds that `last_rounds` counts; seconds exclude evaluation.
+        `theta_sha256` is the hash of the x from which training continues; FedExP tests the mean of the last two (D-82).
         """
         last, state = self.history[-1], self.state
         return {
@@ -83,18 +84,18 @@ class Result:
         }
 
     def to_frame(self) -> "DataFrame":
-        """The history as a pandas DataFrame with a row per evaluated round, `round` as its index."""
+        """Return the history as a pandas DataFrame: a row per evaluated round, with `round` as its index."""
         from pandas import DataFrame  # here: it takes a second to import, and a run does not need it
 
         return DataFrame(self.history).set_index("round")
 
     def table(self, name: str) -> "DataFrame":
-        """What the latest evaluation found beside numbers, as a pandas DataFrame.
+        """Return a table of the latest evaluation as a pandas DataFrame.
 
         Args:
             name: `clients`, a row per client with its accuracies (with `evaluation.personal`); `confusion`, a row per
-                class, samples by the class that the global model takes them for. Clients, classes and samples are
-                integers.
+                class, with its number of samples per class that the global model predicts. Clients, classes and samples
+                are integers.
 
         Raises:
             UserError: the run has no such table.
@@ -108,9 +109,9 @@ class Result:
 
     @isolate_run()
     def model(self) -> nn.Module:
-        """The trained global model, as it was tested: a new module on the CPU, in evaluation mode.
+        """Return the trained global model, as it was tested: a new module on the CPU, in evaluation mode.
 
-        It takes images as the run does: float32 in [0, 1], normalised with the mean and deviation of `data`.
+        Its inputs are those of the run: images in float32, [0, 1], normalised with the mean and deviation of `data`.
 
         Raises:
             UserError: the method has no global model, because each client keeps its own parameters.
@@ -129,7 +130,7 @@ class Result:
     def save(self, path: str | Path) -> Path:
         """Write the trained model's state_dict as a safetensors file; `safetensors.torch.load_file` reads it.
 
-        Its metadata hold the configuration and the `theta_sha256` of the summary.
+        The file's metadata hold the configuration and the `theta_sha256` of the summary.
 
         Raises:
             UserError: the file cannot be written, or the method has no global model.

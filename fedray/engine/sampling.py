@@ -1,4 +1,4 @@
-"""Who takes part in a round, and what each client weighs in its average."""
+"""The clients of a round, and each one's weight in the average."""
 
 from collections.abc import Callable
 
@@ -12,18 +12,18 @@ from fedray.sections import Clients, Training
 
 
 def draw_cohort(config: RunConfig, sizes: np.ndarray, t: int) -> np.ndarray:
-    """The clients of round t (from 0).
+    """Draw the clients of round t (from 0).
 
     Args:
-        config: of the run; `clients` and `seed` count here.
-        sizes: int64 `(N,)`, each client's training samples. Clients without any take no part.
+        config: the run's configuration; `clients` and `seed` matter here.
+        sizes: int64 `(N,)`, each client's training samples. Clients without samples do not take part.
         t: the round, from 0.
 
     Returns:
-        Ids, int64 `(M,)`, ascending. A draw of nobody is repeated.
+        Ids, int64 `(M,)`, ascending. An empty cohort is redrawn.
 
     Raises:
-        Diverged: where `clients.cohorts` names none but empty clients.
+        Diverged: every client that `clients.cohorts` names for this round is empty.
     """
     clients = config.clients
     if clients.cohorts is not None:
@@ -41,7 +41,7 @@ def draw_cohort(config: RunConfig, sizes: np.ndarray, t: int) -> np.ndarray:
 
 def _draw(clients: Clients, rng: np.random.Generator) -> np.ndarray:
     count = clients.cohort_size
-    if clients.sampling == "bernoulli":  # the number of successes first, then who: no draw per client
+    if clients.sampling == "bernoulli":  # the number of successes first, then which: no draw per client
         rate = clients.per_round if isinstance(clients.per_round, float) else count / clients.total
         count = int(rng.binomial(clients.total, rate))
     return rng.choice(clients.total, size=count, replace=False, shuffle=False)
@@ -50,18 +50,18 @@ def _draw(clients: Clients, rng: np.random.Generator) -> np.ndarray:
 def weigh_cohort(
     config: RunConfig, sizes: np.ndarray, cohort: np.ndarray, label_counts: Callable[[], np.ndarray]
 ) -> dict[int, float]:
-    """Return π: client -> its weight in the cohort's average; they sum to 1.
+    """Return π: client -> its weight in the cohort's average; the weights sum to 1.
 
-    The method says which (`Algorithm.weights`), or `training.aggregation`.
+    The method (`Algorithm.weights`) or `training.aggregation` sets them.
 
     Args:
-        config: of the run.
+        config: the run's configuration.
         sizes: int64 `(N,)`, each client's training samples.
         cohort: ids, int64 `(M,)`.
-        label_counts: gives each client's samples of each class, int64 `(N, C)`.
+        label_counts: returns each client's number of samples of each class, int64 `(N, C)`.
 
     Raises:
-        UserError: the method's weights are no weights, or no client of the cohort has a whole batch.
+        UserError: the method's weights are not valid weights, or no client of the cohort has a whole batch.
     """
     weights = config.weighing.weights(Cohort(sizes[cohort], lambda: label_counts()[cohort]))
     if weights is None:

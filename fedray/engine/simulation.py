@@ -1,4 +1,4 @@
-"""One round: draw a cohort, train it, reduce, aggregate, commit, record. `state()` and `restore()` are complete."""
+"""One round: draw a cohort, train it, reduce, aggregate, commit, record. `state` and `restore` are complete."""
 
 import logging
 import time
@@ -32,12 +32,12 @@ log = logging.getLogger("fedray")
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A round's local training.
+    """Result of a round's local training.
 
     Attributes:
-        weights: client -> π_i, of those that took part.
-        parts: what each process returned.
-        reply: what is kept of it per client.
+        weights: client -> π_i, for those that took part.
+        parts: the reply of each process.
+        reply: the per-client parts of all replies.
         dropped: number of clients whose numbers went wrong.
         broadcast: what each client received.
     """
@@ -65,20 +65,19 @@ class Simulation:
         with torch_draws(config.seed, "server state"):
             server = config.algorithm.server_state(theta)
         self.replies = Vectors()
-        """What the clients of the last round were told each for itself, `(M, ...)` by ascending id."""
+        """The server's individual answers to the clients of the last round, `(M, ...)` by ascending id."""
         self._state = State(0, theta, network.buffers.clone(), server)
 
     @property
     def done(self) -> bool:
-        """Whether all rounds are made."""
+        """True once all rounds are made."""
         return self._state.round >= self.problem.config.training.rounds
 
     def step(self) -> None:
         """Make one round.
 
         Raises:
-            Diverged: numbers went wrong. In training the state is that of the round before; in testing that after the
-                round.
+            Diverged: numbers went wrong. In training, the state is that of the previous round; in testing, of this one.
         """
         started = time.perf_counter()
         if self.profile is not None:
@@ -94,11 +93,11 @@ class Simulation:
         self.lap("evaluate")
 
     def draw_cohort(self, t: int) -> np.ndarray:
-        """The clients of round t (from 0), ascending."""
+        """Draw the clients of round t (from 0), ascending."""
         return draw_cohort(self.problem.config, self.problem.shards.sizes, t)
 
     def _train(self, cohort: np.ndarray) -> Trained:
-        """Train the cohort; where `training.on_divergence` is `drop`, again without those whose numbers went wrong."""
+        """Train the cohort; if `training.on_divergence` is `drop`, repeat without diverged clients."""
         s, drawn = self._state, len(cohort)
         while True:
             server = self._make_server(s.round, len(cohort))
@@ -116,14 +115,14 @@ class Simulation:
             cohort = self._leave_out(s.round, cohort, reply)  # the round is made again, as if they had not been drawn
 
     def _reduce(self, trained: Trained) -> dict[str, Tensor]:
-        """The uploads of the round by name: exact sums over the cohort, and stacks of what is not summed."""
+        """Return the round's uploads by name: exact sums over the cohort, and stacks of the unsummed ones."""
         return add_up([part.sums for part in trained.parts]) | _stack(trained.reply.each)
 
     def _aggregate(self, trained: Trained, sums: Mapping[str, Tensor]) -> tuple[Server, Vectors]:
         """Let the algorithm make the new server.
 
         Returns:
-            The server, and what it answers each client, name -> `(M, ...)` by ascending id.
+            The server, and its individual answers to the clients, name -> `(M, ...)` by ascending id.
         """
         config, t = self.problem.config, self._state.round
         server = self._make_server(t, len(trained.weights))
@@ -141,14 +140,14 @@ class Simulation:
         return server, replies
 
     def _list_given(self) -> dict[str, Tensor]:
-        """What the server is before aggregation, by the names that a method has for it."""
+        """Return the server's tensors before aggregation, by the names that a method uses for them."""
         s = self._state
         return {"server.theta": s.theta} | {f"server.state.{name}": v for name, v in s.server.items()}
 
     def _commit(
         self, trained: Trained, sums: Mapping[str, Tensor], server: Server, replies: Vectors, started: float
     ) -> None:
-        """Go on to the next state, in one assignment: whatever failed above has left the state as it was."""
+        """Move to the next state, in one assignment: after a failure above, the state is unchanged."""
         s = self._state
         previous = {PREVIOUS_THETA: s.theta} if self.problem.config.stepping.tests_average else {}
         self.replies = replies
@@ -169,9 +168,9 @@ class Simulation:
         )
 
     def _count_bytes_received(self, trained: Trained, replies: Vectors) -> int:
-        """Bytes that the clients of a round receive: parameters, running statistics, the message, the answer.
+        """Return the bytes that the clients of a round receive: parameters, running statistics, message and answer.
 
-        What they keep of their own is not sent.
+        Parameters that clients keep are not sent.
         """
         broadcast, whole = trained.broadcast, len(self._shared) == self.layout.size
         each = count_bytes([*broadcast.message.values(), *([broadcast.theta] * whole)])
@@ -181,7 +180,7 @@ class Simulation:
 
     @cached_property
     def _shared(self) -> Tensor:
-        """The positions in theta of what clients and server exchange."""
+        """Positions in theta of the parameters that clients and server exchange."""
         return self.layout.part(self.problem.config.algorithm.shares).nonzero().flatten()
 
     def _record(self, trained: Trained, sums: Mapping[str, Tensor]) -> None:
@@ -206,7 +205,7 @@ class Simulation:
     def _probe(
         self, trained: Trained, update: Tensor | None, tested: Mapping[str, Tensor], row: Mapping[str, float]
     ) -> dict[str, float]:
-        """What the probes find: means over the cohort, and values of the round."""
+        """Return the probes' metrics: means over the cohort, and values of the round."""
         data, measured = self.problem.data, trained.reply.probes
         seen = EvaluatedRound(
             weights=trained.weights,
@@ -228,7 +227,7 @@ class Simulation:
         return found
 
     def lap(self, part: str) -> None:
-        """Where a profile is kept: what has passed since the last call was this part's."""
+        """Attribute the time since the last call to this part, if the run is profiled."""
         if self.profile is not None:
             self.profile.lap(part)
 
@@ -241,7 +240,7 @@ class Simulation:
         return self.problem.config.training.on_divergence == "drop"
 
     def _make_server(self, t: int, cohort: int) -> Server:
-        """What the server is in round t: copies, so that a round that fails leaves no trace."""
+        """Return the server of round t, with copies, so that a round that fails leaves no trace."""
         s, training = self._state, self.problem.config.training
         return Server(
             theta=s.theta,
@@ -271,7 +270,7 @@ class Simulation:
         )
 
     def _spread_update(self, update: Tensor | None) -> Tensor:
-        """The update of all parameters (P,) from that of the shared ones; zero elsewhere."""
+        """Expand the update of the shared parameters to all parameters `(P,)`; zero elsewhere."""
         shares = self.problem.config.algorithm.shares
         if update is None:
             return torch.zeros(self.layout.size)
@@ -280,50 +279,50 @@ class Simulation:
         return torch.zeros(self.layout.size).index_copy_(0, self._shared, update)
 
     def evaluate(self) -> dict[str, float]:
-        """Test the state as the configuration asks, probes aside; accuracies in percent. Raises Diverged."""
+        """Test the state as the configuration asks, without probes; accuracies in percent. Raises Diverged."""
         return self.tester.test().row
 
     @property
     def tester(self) -> Tester:
-        """The tests of the state as it is now."""
+        """The tests of the current state."""
         return Tester(self.problem, self.backend, self._state, self._make_personal_broadcast)
 
     def _make_personal_broadcast(self, clients: int) -> Broadcast:
-        """What so many clients would receive now; the learning rate is that of the round just made."""
+        """Return what this many clients would receive now, with the learning rate of the round just made."""
         server = self._make_server(self._state.round - 1, clients)
         server.theta = get_tested_theta(self._state)
         return self._make_broadcast(server)
 
     @cached_property
     def _label_counts(self) -> np.ndarray:
-        """Each client's samples of each class, int64 `(N, C)`."""
+        """Each client's number of samples of each class, int64 `(N, C)`."""
         data = self.problem.data
         return self.problem.shards.count_labels(data.y_train, data.num_classes)
 
     def _mark_held_classes(self, client: int) -> Tensor:
-        """Which classes a client has training samples of, bool `(C,)`."""
+        """Return bool `(C,)`, True for the classes of which a client has training samples."""
         data = self.problem.data
         labels = data.y_train[self.problem.shards[client]]
         return torch.from_numpy(np.bincount(labels, minlength=data.num_classes) > 0)
 
     @property
     def state(self) -> State:
-        """The run as it is after the last whole round. Neither it nor its tensors are ever modified in place."""
+        """The run after the last whole round. Neither the state nor its tensors are ever modified in place."""
         return self._state
 
     def restore(self, state: State) -> None:
-        """Go on from a state of the same configuration."""
+        """Continue from a state of the same configuration."""
         self._state = state
 
     def make_result(self) -> Result:
-        """What the run has given so far; clients' states that lie elsewhere have their hashes."""
+        """Return the result so far; client states that are held elsewhere get their hashes."""
         unknown = {i: s for i, s in self._state.clients.items() if isinstance(s, StateRef) and s.sha256 is None}
         if unknown:
             self.backend.hash_states(unknown)
         return Result(self._state.history, self.layout, self._state, self.problem)
 
     def _leave_out(self, t: int, cohort: np.ndarray, reply: Reply) -> np.ndarray:
-        """The cohort less the clients whose numbers went wrong. Raises Diverged: see `training.on_divergence`."""
+        """Return the cohort without the clients whose numbers went wrong. Raises Diverged if that is so configured."""
         first = min(reply.diverged)  # the same client, however many actors reported
         error = Diverged(t + 1, first, reply.diverged[first])
         left = cohort[~np.isin(cohort, list(reply.diverged))]
@@ -335,7 +334,7 @@ class Simulation:
 
 
 def _add_replies(trained: Trained, replies: Vectors) -> Mapping[int, ClientState]:
-    """Return the clients' new states, and in them what the server replies to each."""
+    """Return the clients' new states, including the server's reply to each."""
     states = trained.reply.states
     if not replies:
         return states
@@ -346,7 +345,7 @@ def _add_replies(trained: Trained, replies: Vectors) -> Mapping[int, ClientState
 
 
 def join(parts: Sequence[Reply]) -> Reply:
-    """What is kept per client, of all processes; their sums stay apart."""
+    """Join the per-client parts of all replies; the processes' sums stay separate."""
     whole = Reply()
     for part in parts:
         whole.states |= part.states
@@ -358,6 +357,6 @@ def join(parts: Sequence[Reply]) -> Reply:
 
 
 def _stack(each: dict[int, Vectors]) -> dict[str, Tensor]:
-    """Per-client uploads, `(M, ...)` by ascending client id."""
+    """Stack per-client uploads to `(M, ...)`, by ascending client id."""
     names = {name for vectors in each.values() for name in vectors}
     return {name: torch.stack([each[i][name] for i in sorted(each)]) for name in sorted(names)}

@@ -1,4 +1,4 @@
-"""All that a run is between two rounds."""
+"""The complete state of a run between two rounds."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -11,20 +11,20 @@ from fedray.common.vectors import Vectors
 
 
 class StateRef(ABC):
-    """A client's state that lies elsewhere: in another process's memory, or in a file.
+    """A client's state that is held elsewhere: in another process's memory, or in a file.
 
     Attributes:
-        sha256: `vectors_sha256` of the state, once somebody who held it has computed that.
+        sha256: `vectors_sha256` of the state, once a process that holds it has computed it.
     """
 
     sha256: str | None
 
     @abstractmethod
     def load(self) -> Vectors:
-        """The state; its tensors may lie in memory that must not be written to.
+        """Return the state; its tensors may be in read-only memory.
 
         Raises:
-            StateDamaged: it lies in a file that is not what was written.
+            StateDamaged: the file does not hold what was written.
         """
 
 
@@ -32,17 +32,17 @@ ClientState = Vectors | StateRef
 
 
 class StateDamaged(Exception):
-    """A client's state cannot be read from its file: the file's name and the reason."""
+    """Raised if a client's state cannot be read from its file; args: the file's name and the reason."""
 
 
 def load_state(state: ClientState) -> Vectors:
-    """The state itself, from wherever it lies."""
+    """Return the state itself, wherever it is held."""
     return state.load() if isinstance(state, StateRef) else state
 
 
 @dataclass(frozen=True)
 class State:
-    """All that a run is after `round` rounds, never modified. There is no generator state: every draw is keyed."""
+    """A run after `round` rounds, never modified. There is no generator state: every draw is keyed."""
 
     round: int
     theta: Tensor
@@ -53,18 +53,18 @@ class State:
     """client -> the round (1-based) that last changed its state."""
     history: list[dict[str, float]] = field(default_factory=list)
     seconds: float = 0.0
-    """Wall time of all rounds, evaluation excluded."""
+    """Wall time of all rounds, without evaluation."""
     dropped: int = 0
-    """How often a client was left out of a round because its numbers went wrong."""
+    """Number of times that a client was left out of a round because its numbers went wrong."""
     tables: Mapping[str, Mapping[str, list[float]]] = field(default_factory=dict)
-    """What the latest evaluation found beside numbers, name -> column -> values: `clients` and `confusion`."""
+    """Tables of the latest evaluation, name -> column -> values: `clients` and `confusion`."""
     evaluation_seconds: float = 0.0
     """Wall time of all evaluations."""
     sent: tuple[int, int] = (0, 0)
-    """Bytes sent to the clients and by them, in all rounds together."""
+    """Bytes sent to the clients and by the clients, in all rounds together."""
 
     def sha256(self) -> str:
-        """Hash of round, server, buffers and each client's hash: equal exactly when everything that matters is."""
+        """Hash of round, server, buffers and each client's hash; equal exactly if all of these are."""
         server = Vectors({"theta": self.theta, "buffers": self.buffers})
         server |= {f"server.{name}": v for name, v in self.server.items()}
         digest = hashlib.sha256(f"{self.round} {vectors_sha256(server)}".encode())
@@ -74,13 +74,13 @@ class State:
 
 
 def state_sha256(state: ClientState) -> str:
-    """The hash of a client's state: known, or computed here."""
+    """Return the hash of a client's state: the stored one, or computed here."""
     known = state.sha256 if isinstance(state, StateRef) else None
     return known or vectors_sha256(load_state(state))
 
 
 def vectors_sha256(vectors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names, dtypes, shapes and bytes, by ascending name."""
+    """SHA-256 of names, dtypes, shapes and bytes, in ascending order of names."""
     digest = hashlib.sha256()
     for name, v in sorted(vectors.items()):
         digest.update(f"{name}{v.dtype}{tuple(v.shape)}".encode())

@@ -1,4 +1,4 @@
-"""What trains clients and tests models in one process; the backends differ only in how many of these there are."""
+"""Trains clients and tests models in one process; the backends differ only in their number of workers."""
 
 import contextlib
 import math
@@ -29,12 +29,12 @@ from fedray.partitions.shards import Shards
 
 MAX_TEST_LOSS = 1e5
 MAX_CONFUSED = 200
-"""Up to so many classes it is counted which of them is taken for which; a larger matrix nobody looks at."""
+"""The confusion matrix is computed for at most this many classes."""
 LESS_MEMORY = "lower training.batch_size, or raise runtime.cpus_per_actor or gpus_per_actor: fewer actors on a node"
 
 
 class Worker:
-    """One process's share of a run: the model, the samples, and no memory of clients between calls."""
+    """One process's part of a run: the model and the samples; it keeps nothing of a client between calls."""
 
     def __init__(self, problem: Problem) -> None:
         config = problem.config
@@ -109,15 +109,15 @@ class Worker:
         Args:
             theta: float32 `(P,)`.
             buffers: float32 `(B,)`.
-            chunks: which chunks, from 0.
+            chunks: numbers of the chunks, from 0.
             split: the set.
 
         Returns:
             Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of chunks
-            whose mean loss is not finite or above 1e5 (then `loss` lacks them). For the test set also `confusion`,
-            samples by class and answer `(C, outputs)` of up to 200 classes, and, by the name of the probe, what probes
-            sum over it (`Probe.test_sums`), divided by 500. For what clients hold out also `correct_of_clients`, right
-            answers of each client that holds samples out.
+            whose mean loss is not finite or above 1e5 (such chunks are left out of `loss`). For the test set also
+            `confusion`, samples by class and answer `(C, outputs)` for up to 200 outputs, and, under each probe's name,
+            its sums (`Probe.test_sums`), divided by 500. For samples held out by clients also `correct_of_clients`, the
+            correct answers of each client that holds samples out.
         """
         self.network.load(theta.to(self.device))
         self.network.buffers.copy_(buffers)
@@ -136,7 +136,7 @@ class Worker:
                 output = self.network(x)
                 logits = self.problem.config.algorithm.logits(output)
             loss = cross_entropy(logits, y, reduction="sum")
-            bounded = loss <= MAX_TEST_LOSS * len(y)  # false for NaN; what is not bounded cannot be summed
+            bounded = loss <= MAX_TEST_LOSS * len(y)  # false for NaN; an unbounded loss cannot be summed
             sums.add("unbounded", (~bounded).float(), 1.0, terms)
             sums.add("loss", torch.where(bounded, loss, 0.0), 1 / n, terms)
             answers, outputs = logits.argmax(1), logits.shape[1]
@@ -165,9 +165,9 @@ class Worker:
 
         Returns:
             client -> test -> value. `own_E` after E epochs: accuracy on the client's own test samples, percent.
-            `everyone`, `everyone_loss`: accuracy and mean loss on the whole test set. Where samples are held out also
-            `validation_E`, of the client's own (if it has any), `everyone_validation` and `everyone_validation_loss`.
-            `train_E`: accuracy on the client's own training samples. What cannot be a number any more is NaN.
+            `everyone`, `everyone_loss`: accuracy and mean loss on the whole test set. If samples are held out, also
+            `validation_E` on the client's own (if it has any), `everyone_validation` and `everyone_validation_loss`.
+            `train_E`: accuracy on the client's own training samples. A score is NaN if the model's outputs are NaN.
         """
         there, tests = self._to_device(broadcast), self.problem.tests
         held, evaluated = self.problem.own_validation, self.problem.evaluated
@@ -192,7 +192,7 @@ class Worker:
         return result
 
     def _score(self, c: LocalClient, samples: Samples, indices: np.ndarray) -> tuple[float, float]:
-        """Accuracy in percent and mean loss of what a client answers to some samples."""
+        """Return accuracy in percent and mean loss of a client's answers to some samples."""
         correct, loss = 0, 0.0
         for start in range(0, len(indices), CHUNK):
             c.start_step(0, *samples.batch(indices[start : start + CHUNK]))
@@ -221,7 +221,7 @@ class Worker:
 
 @contextlib.contextmanager
 def _explain(what: str) -> Iterator[None]:
-    """What a user can mend is a UserError: memory ran out (the host's or a GPU's), or no kernel is deterministic."""
+    """Turn errors that a user can fix into UserErrors: out of memory (CPU or GPU), or no deterministic kernel."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -230,7 +230,7 @@ def _explain(what: str) -> Iterator[None]:
                 f"runtime.deterministic: {str(error).split()[0]} has no deterministic kernel; set it to "
                 "false, and runs differ in their last bits"
             ) from None
-        # torch has an error class for CUDA's memory alone.
+        # torch has an error class only for CUDA's memory.
         if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "allocate memory" not in str(error):
             raise
         if torch.cuda.is_available():
@@ -243,10 +243,10 @@ def _move_to_cpu(vectors: Mapping[str, Tensor]) -> Vectors:
 
 
 def count_chunks(samples: int) -> int:
-    """Chunks of a set of samples."""
+    """Return the number of chunks of a set."""
     return -(-samples // CHUNK)
 
 
 def number_holders(held: Shards | None) -> np.ndarray | None:
-    """Whose each held-out sample is, int64 `(n,)`, counted 0, 1, ... over the clients that hold any out."""
+    """Return each held-out sample's owner, int64 `(n,)`, numbered 0, 1, ... over the clients that hold any out."""
     return None if held is None else np.repeat(np.cumsum(held.sizes > 0) - 1, held.sizes)

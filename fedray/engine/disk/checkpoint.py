@@ -1,10 +1,10 @@
 """A run's state on disk: written atomically, checked when read, never unpickled.
 
-A cell's directory holds, per checkpoint after round r: `server-r.safetensors` (theta, buffers, server vectors) and,
-written last and by atomic rename, `checkpoint-r.json`, which names every file it needs with its SHA-256. A client's
-state is a file `client-i-a.safetensors`, a the round that last changed it. It is written once, by the process that
-holds the state, and read when the client is drawn again. The last two checkpoints are kept, and the client files that
-they name.
+A cell's directory holds two files per checkpoint after round r: `server-r.safetensors` (theta, buffers, server vectors)
+and, written last and by atomic rename, `checkpoint-r.json`, which names every file it needs with its SHA-256. A
+client's state is a file `client-i-a.safetensors`, where a is the round that last changed it. It is written once, by the
+process that holds the state, and read when the client is drawn again. The last two checkpoints are kept, with the
+client files that they name.
 """
 
 import contextlib
@@ -39,33 +39,33 @@ KEPT = 2
 FORMAT = 1
 """Format of the manifest. Increment when this version could not read the new one."""
 DAMAGE = (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
-"""What reading a file raises that is missing, or that this module did not write, or not so."""
+"""Exceptions from files that are missing, malformed, or not written by this module."""
 OURS = (
     r"(checkpoint-\d+\.json|server-\d+\.safetensors|client-\d+-\d+\.safetensors)(\.\d+\.tmp)?"
     r"|rows\.jsonl\.\d+\.tmp"
 )
-"""Names of the files that a checkpoint or a killed process may have left; `rows.jsonl` itself stays."""
+"""Names of the files that a checkpoint or a killed process may leave behind; `rows.jsonl` itself stays."""
 
 Writer = Callable[[str, Sequence[Version]], dict[int, Written]]
-"""Writes states into a directory: `client_files.write_states`, or a backend's, where the states lie."""
+"""Writes states into a directory: `client_files.write_states`, or a backend's, which writes where the states are."""
 
 
 class Checkpoints:
     """The checkpoints of one cell.
 
     Args:
-        directory: where they are.
-        cell: its hash, which each manifest then names; empty where the directory's name says it.
+        directory: their folder.
+        cell: the cell's hash, which each manifest names; empty if the directory's name tells the cell.
     """
 
     def __init__(self, directory: Path, cell: str = "") -> None:
         self.directory, self.cell = directory, cell
-        # What the next save may build on: only what this process has read or written and so knows to be there.
+        # The next save relies only on files that this process has read or written, and so knows to exist.
         self._before: dict[int, Written] = {}
-        self._damaged: set[int] = set()  # rounds that `load` has passed over
+        self._damaged: set[int] = set()  # rounds that `load` has skipped
 
     def rounds(self) -> list[int]:
-        """Rounds of which a manifest exists, ascending.
+        """Return the rounds that have a manifest, ascending.
 
         Raises:
             UserError: the directory cannot be read.
@@ -78,11 +78,11 @@ class Checkpoints:
         return sorted(int(match[1]) for match in names if match)
 
     def save(self, state: State, writer: Writer = write_states) -> None:
-        """Write the state; of the clients only what changed since the checkpoint before.
+        """Write the state; only clients that changed since the previous checkpoint are written.
 
         Raises:
-            OSError: a file cannot be written (disk full, say). The checkpoint before then stays as it was.
-            UserError: a file cannot be read for now; nothing is removed then.
+            OSError: a file cannot be written (disk full, say). The previous checkpoint then stays as it was.
+            UserError: a file cannot be read at the moment; then nothing is removed.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         clients = {i: known for i, known in self._before.items() if state.active.get(i) == known.active}
@@ -110,18 +110,18 @@ class Checkpoints:
             }
             self._write_manifest(state.round, manifest)
         except OSError:
-            self._prune(state.round)  # what no manifest names only fills the disk
+            self._prune(state.round)  # files that no manifest names only fill the disk
             raise
         self._before = clients
         self._prune(state.round)
 
     def load(self) -> State | None:
-        """The newest state that is whole, or None; clients' states are read, and checked, when they are needed.
+        """Return the newest intact state, or None; clients' states are read and checked when they are needed.
 
-        What is damaged is logged and passed over.
+        A damaged checkpoint is logged and skipped.
 
         Raises:
-            UserError: a checkpoint was written by a later version, or a file cannot be read for now.
+            UserError: a checkpoint was written by a later version, or a file cannot be read at the moment.
         """
         for round in reversed(self.rounds()):
             try:
@@ -132,7 +132,7 @@ class Checkpoints:
         return None
 
     def refuse_other_cell(self) -> None:
-        """Raise UserError where the newest manifest names another cell: its rounds are not this one's."""
+        """Raise UserError if the newest manifest names another cell: its rounds belong to that cell."""
         for round in reversed(self.rounds()):
             with contextlib.suppress(*DAMAGE):
                 if (found := self._load_manifest(round)["cell"] or self.cell) != self.cell:
@@ -143,7 +143,7 @@ class Checkpoints:
                 return
 
     def fall_back(self, damaged: StateDamaged) -> State | None:
-        """As `load`, once the checkpoints are gone that name the file of a client's state that is damaged."""
+        """Remove the checkpoints that name a client's damaged file, then load as `load` does."""
         path, reason = damaged.args
         for round in self.rounds():
             with contextlib.suppress(*DAMAGE):
@@ -155,7 +155,7 @@ class Checkpoints:
         return self.load()
 
     def drop_clients(self) -> None:
-        """Remove the clients' states of a finished run; model, history and hashes of the newest checkpoint stay."""
+        """Remove the clients' states of a finished run; keep model, history and hashes of the newest checkpoint."""
         for round in reversed(self.rounds()):
             with contextlib.suppress(*DAMAGE):
                 self._write_manifest(round, self._load_manifest(round) | {"states": "dropped"})
@@ -224,9 +224,9 @@ class Checkpoints:
         return content
 
     def _prune(self, newest: int, kept: int = KEPT) -> None:
-        """Remove all but the last whole checkpoints up to that of the round `newest`, and the files that they need.
+        """Remove all but the last intact checkpoints up to the round `newest`, with the files that they need.
 
-        A whole checkpoint of a later round stays: another process has gone on while this one stood still.
+        An intact checkpoint of a later round stays: another process has made it while this one was suspended.
         """
         needed, whole = set[str](), 0
         self._damaged.discard(newest)
@@ -247,7 +247,7 @@ class Checkpoints:
 
 
 def _list_files(manifest: dict[str, Any]) -> set[str]:
-    """The names of the files that a checkpoint needs beside its manifest."""
+    """Return the names of the files that a checkpoint needs besides its manifest."""
     dropped = manifest.get("states") == "dropped"
     clients = set() if dropped else {name_file(i, known.active) for i, known in manifest["clients"].items()}
     return clients | {f"server-{manifest['round']}.safetensors"}

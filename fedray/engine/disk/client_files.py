@@ -1,4 +1,4 @@
-"""Clients' states as files: one per client and version, hashed where it lies, read when it is needed."""
+"""Clients' states as files: one per client and version, hashed by the process that holds it, read when needed."""
 
 import os
 import time
@@ -17,11 +17,11 @@ from fedray.engine.state import ClientState, StateDamaged, StateRef, load_state,
 
 T = TypeVar("T")
 PAUSES = (0.1, 1.0, 3.0)
-"""Seconds before each new attempt at what the file system refuses."""
+"""Seconds before each new attempt at an access that the file system refuses."""
 
 
 class Version(NamedTuple):
-    """A client's state to be written: the round that last changed it, and where it lies."""
+    """A client's state to be written: the round that last changed it, and the state or a reference to it."""
 
     client: int
     active: int
@@ -29,7 +29,7 @@ class Version(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What a manifest says of a client's state: the round that last changed it, its hash, the bytes of its file."""
+    """A manifest's entry for a client's state: the round that last changed it, its hash, the size of its file."""
 
     active: int
     sha256: str
@@ -54,13 +54,13 @@ class StoredState(StateRef):
 
 
 def retry(access: Callable[[], T], path: str | Path) -> T:
-    """The result of `access`, tried again a few times.
+    """Return the result of `access`, repeating it a few times if it fails.
 
-    That a server of files is away, or that a process has too many of them open, says nothing about a file's content.
+    A file server that is away, or too many open files, says nothing about a file's content.
 
     Args:
         access: reads or removes a file, or lists a folder.
-        path: which one, for the message.
+        path: the file or folder, for the message.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -82,7 +82,7 @@ def retry(access: Callable[[], T], path: str | Path) -> T:
 
 
 def name_file(client: int, active: int) -> str:
-    """Of the state that a client has since the round `active` (1-based)."""
+    """Return the name of the file with the state that a client has had since the round `active` (1-based)."""
     return f"client-{client}-{active}.safetensors"
 
 
@@ -90,7 +90,7 @@ def write_states(directory: str, versions: Sequence[Version]) -> dict[int, Writt
     """Write each state to a file of its own; a reader sees whole files or none.
 
     Raises:
-        OSError: a file cannot be written (disk full, say). Those that were written stay: no manifest names them.
+        OSError: a file cannot be written (disk full, say). Files already written stay, unnamed by any manifest.
     """
     written: dict[int, Written] = {}
     for client, active, state in versions:
@@ -103,12 +103,12 @@ def write_states(directory: str, versions: Sequence[Version]) -> dict[int, Writt
 
 
 def hash_states(states: Mapping[int, ClientState]) -> dict[int, str]:
-    """client -> the hash of its state."""
+    """Return client -> hash of its state."""
     return {i: state_sha256(state) for i, state in states.items()}
 
 
 def write(directory: Path, name: str, content: bytes) -> None:
-    """Write and rename. Raises OSError; nothing is left of a file that could not be written."""
+    """Write to a temporary file and rename it. Raises OSError, and then leaves no file behind."""
     temporary = directory / f"{name}.{os.getpid()}.tmp"
     try:
         with temporary.open("wb") as file:

@@ -1,4 +1,4 @@
-"""A run's evaluated rounds as text beside its checkpoints: `rows.jsonl`, a JSON object per line, for any program."""
+"""A run's evaluated rounds as text next to its checkpoints: `rows.jsonl`, one JSON object per line, for any program."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ class RowFile:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "rows.jsonl"
-        self._lines: int | None = None  # None: what the file holds was written by another process, or by none
+        self._lines: int | None = None  # None: the file was written by another process, or does not exist
 
     def follow(self, history: Sequence[Mapping[str, float]]) -> None:
-        """Make the file hold these rows, no others and each once.
+        """Make the file hold exactly these rows, each once.
 
-        New rows are appended. At the start of a process, and where a run has gone back to an earlier checkpoint, the
-        file is replaced as a whole: a row whose round is made again would stand there twice.
+        New rows are appended. At the start of a process, and if a run has gone back to an earlier checkpoint, the whole
+        file is replaced; otherwise the rows of repeated rounds would appear twice.
 
         Raises:
             OSError: the file cannot be written.
