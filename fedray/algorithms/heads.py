@@ -1,24 +1,13 @@
 """Methods that treat body and head apart: FedRod has two heads, FedBABU leaves its head as it is, FedRep's is local."""
 
-from typing import Literal
-
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import (
-    Algorithm,
-    Client,
-    Forward,
-    ParameterGroup,
-    Received,
-    Server,
-    Sum,
-    Uploads,
-    Vectors,
-)
+from fedray.algorithms.base import Algorithm, Client, Forward, ParameterGroup, Uploads
 from fedray.algorithms.linear_head import LinearHead, counts
+from fedray.algorithms.partial import KeepsPart
 from fedray.models.network import Output
 
 
@@ -83,7 +72,7 @@ class FedBABU(Algorithm):
         return "body"
 
 
-class FedRep(Algorithm):
+class FedRep(KeepsPart):
     """q = g(y) on the head in the first epochs of a round, then on the body.
 
     Each client keeps its own head, only the body is sent; a newcomer has the initial one. A round of no more than
@@ -97,7 +86,6 @@ class FedRep(Algorithm):
     idea = "a shared body under each client's own head, trained in turn"
     reads_features = True
     shares = "body"
-    keeps = "head"
     generic = False
     finetuned_part = "head"
     body_epochs: int = Field(
@@ -106,25 +94,6 @@ class FedRep(Algorithm):
         description="last epochs of a round, in which the body moves",
         json_schema_extra={"paper": {"FedRep's code": 1}},
     )
-    newcomer: Literal["initial", "average"] = Field(
-        "initial", description="the head of a client's first round: the initial one, or the last cohort's average"
-    )
-
-    def message(self, server: Server) -> Vectors:
-        return Vectors(head=server.state.head) if "head" in server.state else Vectors()
-
-    def newcomers_own(self, initial: Tensor, message: Vectors) -> Tensor:
-        return message.get("head", initial)
-
-    def upload(self, c: Client) -> Uploads:
-        if self.newcomer == "initial":
-            return {}
-        return {"head": Sum(c.theta[c.layout.part("head").to(c.theta.device) > 0], c.weight)}
-
-    def aggregate(self, server: Server, got: Received) -> None:
-        super().aggregate(server, got)
-        if self.newcomer == "average":
-            server.state.head = got.head
 
     def trained_part(self, c: Client) -> ParameterGroup:
         return "body" if c.epoch >= c.epochs - self.body_epochs else "head"

@@ -1,25 +1,63 @@
 """Methods that average a part of the model and leave the rest with the clients: FedPer, LG-FedAvg, FedBN."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
+from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, ParameterGroup
+from fedray.algorithms.base import (
+    Algorithm,
+    Client,
+    ParameterGroup,
+    Part,
+    Received,
+    Server,
+    Sum,
+    Uploads,
+    Vectors,
+)
 
 
-class FedPer(Algorithm):
+class KeepsPart(Algorithm):
+    """Base of the methods whose clients keep head or body: a newcomer's part is x⁰'s, or the last cohort's average."""
+
+    keeps: ClassVar[Part] = "head"
+    newcomer: Literal["initial", "average"] = Field(
+        "initial", description="what a client's first round starts with: the initial part, or the last cohort's average"
+    )
+
+    def message(self, server: Server) -> Vectors:
+        return Vectors({name: server.state[name] for name in server.state if name == self.keeps})
+
+    def newcomers_own(self, initial: Tensor, message: Vectors) -> Tensor:
+        return message.get(self.keeps, initial)
+
+    def upload(self, c: Client) -> Uploads:
+        if self.newcomer == "initial":
+            return {}
+        return {self.keeps: Sum(c.theta[c.layout.part(self.keeps).to(c.theta.device) > 0], c.weight)}
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        super().aggregate(server, got)
+        if self.newcomer == "average":
+            server.state[self.keeps] = got.sums[self.keeps]
+
+
+class FedPer(KeepsPart):
     """q = g(y) on body and head at once; the body is averaged, each client keeps its own head.
 
     A client starts a round at (b, h_i) and sends the body's part of u_i alone. The personal model is (b, h_i) as it
     stands; FL-bench fine-tunes it first (`adapts`, for `evaluation.personal.epochs` epochs, D-59). Nothing of the
     paper's text was read again: the definition follows its ports and general knowledge [M].
+
+    As the code has it: in FL-bench a newcomer starts with the average of the last cohort's heads (`newcomer: average`,
+    D-106).
     """
 
     name = "fedper"
     paper = "Arivazhagan et al., Federated learning with personalization layers, 2019"
     idea = "a shared body under each client's own head, trained together"
     shares = "body"
-    keeps = "head"
     generic = False
     adapts: Literal["none", "head", "all"] = Field(
         "none",
@@ -38,12 +76,12 @@ class FedPer(Algorithm):
         return self.adapts
 
 
-class LGFedAvg(Algorithm):
+class LGFedAvg(KeepsPart):
     """q = g(y) on body and head at once; the head is averaged, each client keeps its own body.
 
     FedPer's mirror image: lower layers are local, upper ones global, as the paper says. The authors' CIFAR runs share
     the convolutions instead, which is `fedper` (D-57). All start at the same x⁰ (their runs start from a FedAvg
-    checkpoint), and π weighs the clients that are present (D-58).
+    checkpoint), and π weighs the clients that are present (D-58). `newcomer: average` is FL-bench's, of bodies (D-106).
     """
 
     name = "lg-fedavg"

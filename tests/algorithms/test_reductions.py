@@ -184,6 +184,10 @@ REDUCTIONS = [
         f"{HERE}:SharedHead", f"{HERE}:Alternating", options={"momentum": 0, "weight_decay": 0, "local_epochs": 3}
     ),
     Reduction("fedrep body_epochs=2", "fedbabu"),
+    *[
+        Reduction(f"{name} newcomer=average", name, options=EVERYONE)  # nobody comes later
+        for name in ("fedrep", "fedper", "lg-fedavg")
+    ],
     Reduction("perfedavg inner_lr=0", "fedavg"),
     Reduction("perfedavg inner_lr=0 hessian_free=true", "fedavg"),
     Reduction("knnper lam=1", "fedavg"),

@@ -14,29 +14,33 @@ Order = Callable[[int, int, str, float], np.ndarray]
 """(round, client, purpose, share) -> the samples of a pass over this share of the client's, in their order."""
 
 
-def _halves(w: World, kept: set[str]) -> Kept:
-    """FedAvg on the other tensors; `kept` ones stay with the client, who trains both at once."""
+def _halves(w: World, kept: set[str], newcomer: str = "initial") -> Kept:
+    """FedAvg on the other tensors; `kept` ones stay with the client, who trains both at once.
+
+    newcomer `average`: a client's first ones are the last cohort's average, as in FL-bench.
+    """
     x, shared = w.x0, set(w.x0) - kept
-    own = [restrict(x, kept) for _ in range(w.N)]
+    own, met, first = [restrict(x, kept) for _ in range(w.N)], set[int](), restrict(x, kept)
     for t in range(w.rounds):
         u = {}
         for i in w.cohorts[t]:
-            c = Local(w, t, i, restrict(x, shared) + own[i])
+            c = Local(w, t, i, restrict(x, shared) + (own[i] if i in met else first))
             for batch in c.batches:
                 c.step(w.grad(c.y, batch))
             own[i], u[i] = restrict(c.y, kept), restrict(c.u, shared)
-        x = x + w.server_lr * w.average(u)
+        x, met = x + w.server_lr * w.average(u), met | set(u)
+        first = w.average({i: own[i] for i in u}) if newcomer == "average" else first
     return x, {"own": [Tensors({name: part[name] for name in part if name in kept}) for part in own]}
 
 
-def fedper(w: World, adapts: str = "none") -> Kept:
+def fedper(w: World, adapts: str = "none", newcomer: str = "initial") -> Kept:
     """Arivazhagan et al., 2019."""
-    return _halves(w, w.net.head)
+    return _halves(w, w.net.head, newcomer)
 
 
-def lg_fedavg(w: World) -> Kept:
+def lg_fedavg(w: World, newcomer: str = "initial") -> Kept:
     """Liang et al., 2020."""
-    return _halves(w, body(w))
+    return _halves(w, body(w), newcomer)
 
 
 def fedbn(w: World) -> Kept:

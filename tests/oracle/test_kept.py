@@ -30,6 +30,7 @@ AS = {"align_lr": 0.5, "align_batch": 3}
 METHODS: list[tuple[str, dict[str, Any]]] = [
     ("fedper", {}),
     ("fedper", {"adapts": "all"}),
+    *[(method, {"newcomer": "average"}) for method in ("fedper", "lg-fedavg")],
     ("lg-fedavg", {}),
     ("fedbn", {}),
     ("ditto", {"lam": 0.7}),
