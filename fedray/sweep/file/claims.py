@@ -1,4 +1,4 @@
-"""What a sweep or a paper claims, stated so that results can decide it. `analysis.claims` decides."""
+"""Claims of a sweep or a paper, stated so that results can decide them; `analysis.claims` decides."""
 
 from typing import Literal, Self
 
@@ -9,18 +9,18 @@ from fedray.sections import Section
 
 
 class Claim(Section):
-    """A method against others, in columns of a table."""
+    """A comparison of a method with others, in columns of a table."""
 
     name: str = Field(pattern=r"^\w[\w.-]*$", max_length=60)
     says: str = Field(min_length=1, description="the claim in words")
     source: str = Field("", description="where it is made: abstract, table 1")
-    sweep: str = Field("", description="whose runs decide; default the sweep of this file")
-    published: str = Field("", description="the published table to put beside; default `sweep`, where it is one")
-    metric: str = Field("last10_test_accuracy", description="as `fedray tables` takes it")
+    sweep: str = Field("", description="the sweep whose runs decide; default the sweep of this file")
+    published: str = Field("", description="published table to compare with; default `sweep`, if it is one")
+    metric: str = Field("last10_test_accuracy", description="metric, as in `fedray tables --metric`")
     method: str = Field(
-        description="a row of the table, or words of its name: `fedsam`, `fedsam ρ=0.1`; of falls, all for every row"
+        description="a row of the table, or words of its name: `fedsam`, `fedsam ρ=0.1`; falls: `all` means every row"
     )
-    against: Literal["all"] | list[str] = Field("all", description="rows, or words of their names; all: every other")
+    against: Literal["all"] | list[str] = Field("all", description="rows, or words of their names; all: the others")
     relation: Literal["better", "within", "insensitive", "steadier", "smaller_drop", "falls"] = Field(
         "better",
         description="better: than each of `against`, by more than `by`; within: at most `by` from each; "
@@ -29,13 +29,15 @@ class Claim(Section):
         "loses less than each of `against`; falls: the method is better in the first of `columns` than in the last",
     )
     by: float = Field(0, ge=0)
-    unit: Literal["points", "percent"] = Field("points", description="of `by`: the metric's, or percent of the other")
-    columns: Literal["every"] | list[str] = Field(
-        "every", description="of the table; else columns that have these words in their names"
+    unit: Literal["points", "percent"] = Field(
+        "points", description="unit of `by`: the metric's, or percent of the other value"
     )
-    holds_in: Literal["every", "most"] = Field("every", description="of the columns: in how many it has to hold")
+    columns: Literal["every"] | list[str] = Field(
+        "every", description="every column of the table, or those with these words in their names"
+    )
+    holds_in: Literal["every", "most"] = Field("every", description="number of columns in which the claim has to hold")
     over: str = Field("", description="keys to average the columns over, as `fedray tables --over` takes them")
-    printed: float | None = Field(None, description="the difference that the paper states, where no table prints it")
+    printed: float | None = Field(None, description="the difference that the paper states, if no table has it")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

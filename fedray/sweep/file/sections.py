@@ -18,18 +18,18 @@ def _refuse_repeats(seeds: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Scheduler(Section):
-    """Who ends cells that lag behind the others, so that the budget goes to the others."""
+    """Ends cells that lag behind the others, so that the budget goes to the others."""
 
     name: Literal["asha", "median"] = Field(
-        description="asha: at each rung only the best 1/factor goes on, compared with those that were there before "
-        "(asynchronous successive halving), so what is ended depends on timing; median: what is below the median of "
-        "the others' running means ends"
+        description="asha: at each rung only the best 1/factor go on, compared with those that got there before "
+        "(asynchronous successive halving), so the outcome depends on timing; median: a cell ends if it is below the "
+        "median of the others' running means"
     )
     metric: Literal["validation_accuracy", "test_accuracy"] = Field(
-        "validation_accuracy", description="what is compared; the test set only if you name it"
+        "validation_accuracy", description="the metric to compare; the test set is used only if you name it"
     )
-    grace: int | None = Field(None, gt=0, description="rounds that every cell gets; default a ninth of all")
-    factor: int | None = Field(None, gt=1, description="of asha; default 3")
+    grace: int | None = Field(None, gt=0, description="rounds that every cell may run; default a ninth of all")
+    factor: int | None = Field(None, gt=1, description="for asha; default 3")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -39,7 +39,7 @@ class Scheduler(Section):
 
     @property
     def rule(self) -> str:
-        """`asha`, and what differs from the first version, which compared test accuracies."""
+        """`asha`, and the settings that differ from those of the first version, which compared test accuracies."""
         more = {"metric": (self.metric, "test_accuracy"), "grace": (self.grace, None), "factor": (self.factor, None)}
         return " ".join([self.name, *(f"{key}={value}" for key, (value, first) in more.items() if value != first)])
 
@@ -47,9 +47,9 @@ class Scheduler(Section):
 class Tune(Section):
     """The first stage: every draw of every method and setting, with seeds of its own."""
 
-    seeds: tuple[Seed, ...] = Field(min_length=1, description="of this stage; none of them is used by `final`")
+    seeds: tuple[Seed, ...] = Field(min_length=1, description="seeds of this stage; `final` must use others")
     validation: Validation | None = Field(
-        None, description="what is held out to select on; default `{}`, and nothing where `select` names the test set"
+        None, description="samples to hold out and select on; default `{}`, or none if `select` names the test set"
     )
 
     _different = field_validator("seeds")(_refuse_repeats)
@@ -58,9 +58,9 @@ class Tune(Section):
 class Final(Section):
     """The second stage: the best draw of each method and setting, with fresh seeds."""
 
-    seeds: tuple[Seed, ...] = Field(min_length=1, description="none of them was used to tune")
+    seeds: tuple[Seed, ...] = Field(min_length=1, description="seeds that were not used to tune")
     train_on: Literal["all", "training"] = Field(
-        "all", description="all: also what was held out to tune; training: without it"
+        "all", description="all: also the samples held out for tuning; training: without them"
     )
     _different = field_validator("seeds")(_refuse_repeats)
 
@@ -76,14 +76,14 @@ SELECT = tuple(
     if what == "accuracy" or of in ("validation", "test")
     for which in parts
 )
-"""The metrics of a whole run that can select a draw; those without `validation` look at the test set."""
+"""Metrics of a whole run that can select a draw; those without `validation` are of the test set."""
 
 
 def is_on_test_set(metric: str) -> bool:
-    """Whether a metric that selects is of the test set."""
+    """Return True if a selection metric is of the test set."""
     return "validation" not in metric
 
 
 def is_lower_better(metric: str) -> bool:
-    """Whether the smallest value of a metric that selects is the best."""
+    """Return True if the smallest value of a selection metric is the best."""
     return metric.endswith("_loss")

@@ -6,18 +6,18 @@ from pathlib import Path
 from fedray.common.errors import UserError, truncated_repr
 
 CLAIMS = "claims.yaml"
-"""A paper's claims, beside its sweeps."""
+"""File of a paper's claims, next to its sweeps."""
 
 
 def get_sweeps_folder() -> Path:
-    """Where they are: inside the package in an installed wheel, beside it in a checkout."""
+    """Return the folder of the sweeps: inside the package in an installed wheel, next to it in a checkout."""
     package = Path(__file__).parents[2]
     inside = package / "sweeps"
     return inside if inside.is_dir() else package.parent / "sweeps"
 
 
 def list_sweeps() -> list[str]:
-    """`quickstart`, `fedtoga/table1`, ..., sorted. Cluster templates and papers' claims are not sweeps."""
+    """Return `quickstart`, `fedtoga/table1`, ..., sorted, without cluster templates and papers' claims."""
     root = get_sweeps_folder()
     found = (path.relative_to(root) for path in root.rglob("*.yaml") if path.name != CLAIMS)
     return sorted(
@@ -26,15 +26,15 @@ def list_sweeps() -> list[str]:
 
 
 def list_papers() -> list[str]:
-    """The papers with a file of claims: `fedgela`, ..., sorted."""
+    """Return the papers with a file of claims, sorted: `fedgela`, ..."""
     return sorted(path.parent.name for path in get_sweeps_folder().glob(f"*/{CLAIMS}"))
 
 
 def locate_sweep(file: Path) -> Path:
-    """The file itself where it exists, else the shipped sweep of that name; a folder does not hide it.
+    """Return the file itself if it exists, otherwise the shipped sweep of that name; a folder does not hide it.
 
     Raises:
-        UserError: there is neither; it names the nearest shipped sweep.
+        UserError: neither exists; the message names the nearest shipped sweep.
     """
     known = list_sweeps()
     if file.as_posix() in known and (file.is_dir() or not file.exists()):

@@ -1,4 +1,4 @@
-"""What a search draws: the distribution of each key, and the draws of `random` and `sobol`. No results in here."""
+"""Search spaces: the distribution of each key, and the draws of `random` and `sobol`, which ignore results."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,20 +10,20 @@ from fedray.common.component import Checked, as_written, describe
 from fedray.common.errors import UserError, truncated_repr, unknown
 
 Space = dict[str, dict[str, list[Any]]]
-"""Dotted key -> {distribution: arguments}, as a sweep file has it."""
+"""Dotted key -> {distribution: arguments}, as in a sweep file."""
 
 
 class Searcher(Checked):
-    """Who draws the values of `search`."""
+    """Draws the values of `search`."""
 
     name: Literal["random", "sobol", "optuna"] = Field(
         "random",
         description="random: independent draws; sobol: a scrambled Sobol sequence, which covers the space evenly; "
         "optuna: TPE, which learns from the cells that have finished",
     )
-    seed: int = Field(0, ge=0, lt=2**32, description="of the draws; not the seed of a run")
+    seed: int = Field(0, ge=0, lt=2**32, description="seed of the draws; not the seed of a run")
     generation: int | None = Field(
-        None, gt=0, description="optuna: draws that are made together, before any of their results is known; default 8"
+        None, gt=0, description="for optuna: draws made together, before any of their results is known; default 8"
     )
 
     @model_validator(mode="after")
@@ -34,7 +34,7 @@ class Searcher(Checked):
 
 
 def round_short(value: float) -> float:
-    """Six significant digits, which a person can type again."""
+    """Round to six significant digits, which a person can type again."""
     return float(f"{value:.6g}")
 
 
@@ -44,14 +44,14 @@ DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
     "randint": lambda u, low, high: min(low + int(u * (high - low)), high - 1),
     "choice": lambda u, *values: values[min(int(u * len(values)), len(values) - 1)],
 }
-"""Name -> the value at the quantile u in [0, 1)."""
+"""Name -> function that returns the value at the quantile u in [0, 1)."""
 ARGUMENTS = {
     "uniform": "[LOW, HIGH]",
     "loguniform": "[LOW, HIGH], above 0",
     "randint": "[LOW, HIGH), integers",
     "choice": "a list of values, at least one",
 }
-"""What they take, for messages."""
+"""Arguments of each distribution, for messages."""
 
 
 def check_space(where: str, found: Any) -> Space:
@@ -59,10 +59,10 @@ def check_space(where: str, found: Any) -> Space:
 
     Args:
         where: the key of the file that holds the space.
-        found: what it holds.
+        found: its value.
 
     Raises:
-        UserError: naming the key.
+        UserError: a distribution is wrong; the message names the key.
     """
     try:
         space = TypeAdapter(Space).validate_python(found)
@@ -82,7 +82,7 @@ def check_space(where: str, found: Any) -> Space:
 
 
 def _takes(kind: str, arguments: list[Any]) -> bool:
-    """Return whether a distribution can be drawn from with these arguments."""
+    """Return True if a distribution can be drawn from with these arguments."""
     if kind == "choice":
         return bool(arguments)
     number = int if kind == "randint" else int | float
@@ -98,7 +98,7 @@ def _takes(kind: str, arguments: list[Any]) -> bool:
 
 
 def format_range(distribution: Mapping[str, list[Any]]) -> str:
-    """The range of a key as a reader wants it: `[0.01, 0.5], log`, `{all, body, head}`."""
+    """Format the range of a key for a reader: `[0.01, 0.5], log`, `{all, body, head}`."""
     ((kind, arguments),) = distribution.items()
     if kind == "choice":
         return "{" + ", ".join(as_written(value) for value in arguments) + "}"
@@ -108,19 +108,19 @@ def format_range(distribution: Mapping[str, list[Any]]) -> str:
 
 
 NEAR_END = 0.05
-"""Part of a continuous range, on a logarithmic scale if it is drawn on one, that counts as its end."""
+"""Part of a continuous range (logarithmic if drawn so) that counts as its end."""
 
 
 def is_at_edge(best: Any, distribution: Mapping[str, list[Any]]) -> bool:
-    """Return whether the range ends at the best value, so that a better one may lie beyond it.
+    """Return True if the best value is at an end of its range, so that a better one may exist outside.
 
     Args:
-        best: The chosen value of a key.
-        distribution: What it was drawn from.
+        best: the chosen value of a key.
+        distribution: the distribution it was drawn from.
 
     Returns:
         True for the smallest and the largest of several numbers, and for the outer 5 % of a continuous range. False for
-        a choice of things without an order.
+        a choice of values without an order.
     """
     ((kind, arguments),) = distribution.items()
     if kind == "choice":

@@ -1,4 +1,4 @@
-"""A sweep file and the cells it means. No Ray in here."""
+"""A sweep file and its cells. Independent of Ray."""
 
 import itertools
 import math
@@ -20,19 +20,19 @@ from fedray.sweep.file.sections import SELECT, Final, Scheduler, Tune, is_on_tes
 from fedray.sweep.file.space import Searcher, Space, check_space
 
 STOPS = ("round", "validation_accuracy", "test_accuracy")
-"""What `stop` can name: a cell ends when it is at or above the value."""
+"""Keys of `stop`: a cell ends when the value reaches the limit."""
 
 
 CELLS = 100_000
-"""A sweep of more cells is taken for a mistake."""
+"""A sweep of more cells is presumed a mistake."""
 
 
 Cases = dict[str, Annotated[list[dict[str, Any]], Field(min_length=1)]]
-"""Axes of settings that belong together: name of the axis -> settings, each of dotted keys."""
+"""Axes of settings that belong together: name of the axis -> settings, each a mapping of dotted keys."""
 
 
 def _name_axes(cases: Any) -> Any:
-    """A plain list of cases is one axis, named `cases`."""
+    """Turn a plain list of cases into one axis named `cases`."""
     return {"cases": cases} if isinstance(cases, list) else cases
 
 
@@ -47,7 +47,7 @@ Grid = Annotated[dict[str, list[Any]], AfterValidator(_refuse_search)]
 
 
 class Changes(Section):
-    """What `--smoke` changes: dotted keys of the base, whole axes of the grid and of the cases."""
+    """Changes that `--smoke` makes: dotted keys of the base, whole axes of the grid and of the cases."""
 
     base: dict[str, Any] = {}
     grid: Grid = {}
@@ -64,17 +64,17 @@ class Sweep(Section):
     cases: Annotated[Cases, BeforeValidator(_name_axes)] = Field(
         {}, description="settings that belong together: a list is one axis, a mapping names several"
     )
-    search: Space = Field({}, description="what is drawn; a case may have a `search` of its own beside its keys")
+    search: Space = Field({}, description="keys to draw; a case may also have a `search` of its own")
     samples: int = Field(1, gt=0, description="draws of `search` per grid point")
     budget: Literal["draws", "gradients"] = Field(
         "draws",
-        description="what every method and setting has as many of: draws, or gradients, those that `samples` draws of "
-        "a method take that takes one per local step",
+        description="kept equal across methods and settings: the number of draws, or of gradients; `gradients` allows "
+        "each method as many as `samples` draws take of a method with one gradient per local step",
     )
-    searcher: Searcher = Field(Searcher(), description="who draws")
+    searcher: Searcher = Field(Searcher(), description="how the values are drawn")
     select: str = Field(
         "last10_validation_accuracy",
-        description="the metric of a whole run that says which draw is best: of the validation set, or of the test "
+        description="the metric of a whole run that decides which draw is best: of the validation set, or of the test "
         "set if you name it",
     )
     scheduler: Scheduler | None = None
@@ -82,7 +82,7 @@ class Sweep(Section):
     tune: Tune | None = Field(None, description="first find the best draw of each method and setting")
     final: Final | None = Field(None, description="then run it with fresh seeds")
     smoke: Changes | None = None
-    claims: list[Claim] = Field([], description="what the results are to decide: `fedray claims NAME`")
+    claims: list[Claim] = Field([], description="claims for the results to decide: `fedray claims NAME`")
 
     @field_validator("searcher", "scheduler", mode="before")
     @classmethod
@@ -184,28 +184,28 @@ class Sweep(Section):
 
     @property
     def learns(self) -> bool:
-        """Whether its draws follow from the results of earlier ones."""
+        """True if draws follow from the results of earlier ones."""
         return self.searcher.name == "optuna" and bool(self.spaces)
 
     @property
     def spaces(self) -> list[Space]:
-        """The spaces of `search` and of the cases, where they are not empty."""
+        """All nonempty spaces: that of `search` and those of the cases."""
         found = [self.search, *(case.get("search", {}) for axis in self.cases.values() for case in axis)]
         return [space for space in found if space]
 
     @property
     def keys(self) -> list[str]:
-        """Every key that cases, grid and search set, in the order in which they are set."""
+        """All keys that cases, grid and search set, in the order in which they are set."""
         cases = (key for axis in self.cases.values() for case in axis for key in case if key != "search")
         return list(dict.fromkeys([*cases, *self.grid, *(key for space in self.spaces for key in space)]))
 
     @property
     def stopper(self) -> str:
-        """What may end a cell of this sweep early; empty where nothing may."""
+        """Rules that may end a cell of this sweep early; empty if there are none."""
         rules = [f"{key}>={as_written(value)}" for key, value in self.stop.items()]
         if self.scheduler is None:
             return " ".join(rules)
-        # Who a scheduler stops depends on the other cells, so its outcomes hold for this sweep alone.
+        # Which cells a scheduler stops depends on the others, so its outcomes are valid in this sweep only.
         return " ".join([self.scheduler.rule, *rules, f"in {self.name}"])
 
     @classmethod
@@ -215,15 +215,15 @@ class Sweep(Section):
 
     @classmethod
     def parse(cls, document: Mapping[str, Any], smoke: bool = False, file: Path | None = None) -> "Sweep":
-        """Make a sweep of what a file holds.
+        """Make a sweep from the contents of a file.
 
         Args:
             document: the file's contents.
-            smoke: apply its own `smoke` section.
+            smoke: apply the file's `smoke` section.
             file: its path, for messages.
 
         Raises:
-            UserError: naming the key, and the file if it is given.
+            UserError: a key is wrong; the message names it, and the file if it is given.
         """
         try:
             try:
@@ -249,18 +249,18 @@ class Sweep(Section):
         return type(self).model_validate(given | changes)
 
     def with_overrides(self, changes: Mapping[str, Any]) -> "Sweep":
-        """A copy with other values, as `fedray sweep --set` gives them.
+        """Return a copy with other values, as `fedray sweep --set` gives them.
 
         Args:
             changes: dotted key -> value. A key of a run (`training.rounds`, `base.training.rounds`) changes the base,
-                a key of the file (`name`, `grid.training.lr`, `tune.validation.fraction`) the file.
+                a key of the file (`name`, `grid.training.lr`, `tune.validation.fraction`) changes the file.
 
         Returns:
-            The sweep under a name of its own, `NAME-KEY-VALUE...`, unless `name` is among the changes: its results
-            must not be taken for those of the file as it is.
+            The sweep under a name of its own, `NAME-KEY-VALUE...`, unless `name` is among the changes, so that its
+            results are not confused with those of the unchanged file.
 
         Raises:
-            UserError: a key that the grid, the cases or the search would set again, or a value that is not allowed.
+            UserError: the grid, the cases or the search would overwrite a key, or a value is not allowed.
         """
         document = {key: getattr(self, key) for key in self.model_fields_set}
         words = [self.name]
@@ -282,7 +282,7 @@ class Sweep(Section):
             raise UserError(f"--set: {describe(error, '', type(self))}") from None
 
     def combinations(self) -> Iterator[tuple[dict[str, Any], Space]]:
-        """Cases x grid, in the file's order: a configuration, and what is drawn for it."""
+        """Yield cases x grid in the file's order: a configuration, and the space to draw for it."""
         for cases, values in itertools.product(
             itertools.product(*self.cases.values()), itertools.product(*self.grid.values())
         ):
@@ -299,7 +299,7 @@ class Sweep(Section):
 
 
 def _with_file_key(section: Mapping[str, Any], key: str, value: Any, what: str) -> dict[str, Any]:
-    """The keys of a section, or of a mapping whose own keys are dotted, with one of them set. Raises UserError."""
+    """Return a section (or a mapping whose own keys are dotted) with one key set. Raises UserError."""
     head, _, rest = key.partition(".")
     held = section.get(head)
     if not rest:

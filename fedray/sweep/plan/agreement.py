@@ -1,4 +1,4 @@
-"""Whether a stranger's configuration of a cell is the one that the cell's identity describes."""
+"""Checks that a stranger's configuration of a cell is the one that the cell's identity describes."""
 
 import inspect
 from collections.abc import Mapping
@@ -18,21 +18,21 @@ from fedray.partitions import make_partition
 
 COMPONENTS = {"data": data_source, "partition": make_partition, "model": make_model_spec, "algorithm": algorithm}
 DERIVED = {"data": {"digest"}, "training": {"channels_last"}}
-"""Section -> entries of its identity that depend on more than the configuration says in this section."""
+"""Section -> entries of its identity that depend on more than this section of the configuration."""
 DEFAULT = "the default"
-"""Stands in messages for the value of an entry that an identity leaves out."""
+"""Shown in messages as the value of an entry that an identity leaves out."""
 ADDED = {"numerics", "revisions", "sources"}
 """Entries of an identity that belong to no section."""
 
 
 def refuse_disagreement(config: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Refuse a configuration that differs from the identity of its cell, wherever fedray knows the classes it names.
+    """Refuse a configuration that differs from its cell's identity, as far as fedray knows the classes it names.
 
-    Nothing is imported and no file is read: a section with a plug-in is not compared, and of a path only whether there
-    is one. `NUMERICS` or a `revision` other than ours can mean other defaults, so these are not compared either.
+    Nothing is imported and no file is read: a section with a plug-in is not compared, and for a path only its presence
+    is. Another `NUMERICS` or `revision` than this version's can mean other defaults, so those are not compared either.
 
     Raises:
-        UserError: names the key.
+        UserError: a key differs; the message names it.
     """
     if identity.get("numerics") != NUMERICS:
         return
@@ -58,7 +58,7 @@ def _refuse_import(path: str) -> NoReturn:
 
 
 def _build(name: str, config: Mapping[str, Any]) -> Any:
-    """Return one section of a configuration, of which others cannot be built."""
+    """Return one section of a configuration whose other sections may be impossible to build."""
     field = RunConfig.model_fields[name]
     if name in COMPONENTS:
         return COMPONENTS[name](config.get(name))

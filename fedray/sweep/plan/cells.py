@@ -18,7 +18,7 @@ from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
 
 KEPT_PROBLEMS = 8
-"""Dealt data sets that are kept: cells that share one follow each other."""
+"""Number of split data sets that are kept; cells that share one follow each other."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Cell:
     data: str
     """Key of its data set in `Problems.data`."""
     identity: Mapping[str, Any]
-    """What the hash is the hash of."""
+    """The object that the hash is computed from."""
 
 
 class Problems:
@@ -48,7 +48,7 @@ class Problems:
         self._checked: set[str] = set()
 
     def make_cell(self, run: RunConfig, label: str) -> Cell:
-        """Make the cell of a configuration; its data are loaded unless they are there. Raises UserError."""
+        """Make the cell of a configuration, loading its data if they are not loaded yet. Raises UserError."""
         source = json.dumps(run.data.options() | {"validation": None})
         if source not in self._loaded:
             data = run.data.load()
@@ -61,13 +61,13 @@ class Problems:
         return Cell(hash_of(identity), label, run, key, identity)
 
     def check(self, cell: Cell) -> None:
-        """Deal the data out, and try the model, once per kind of cell.
+        """Split the data and build the model, once per kind of cell.
 
-        Cells that differ in their seed alone, or in hyper-parameters that no shape depends on, are of one kind. What
-        only one seed makes impossible is found when its trial starts.
+        Cells that differ only in their seed, or in hyper-parameters that change no shape, are of one kind. An error
+        that only one seed causes is found when its trial starts.
 
         Raises:
-            UserError: the data cannot be dealt out so, or the model cannot be built for them.
+            UserError: the data cannot be split this way, or the model cannot be built for them.
         """
         run = cell.run
         dealt = self._describe_split(cell)[:-1]
@@ -79,9 +79,10 @@ class Problems:
             self.get_problem(cell).build_network("cpu")
 
     def get_problem(self, cell: Cell) -> Problem:
-        """Return the cell's problem, its data split among the clients; only the latest few splits are kept.
+        """Return the cell's problem, with its data split among the clients; only the latest few splits are kept.
 
-        A search that learns and the thread that writes to MLflow ask at the same time, so it is taken out first.
+        A search that learns and the thread that writes to MLflow may call this at the same time, so the entry is popped
+        first.
         """
         setting = json.dumps(self._describe_split(cell))
         dealt = self._problems.pop(setting, None) or Problem.build(cell.run, self.data[cell.data])
@@ -92,7 +93,7 @@ class Problems:
 
     @staticmethod
     def _describe_split(cell: Cell) -> list[Any]:
-        """What decides who holds which samples."""
+        """Return everything that decides which client holds which samples."""
         run = cell.run
         personal = run.evaluation.personal
         return [
@@ -113,13 +114,13 @@ def _is_new(seen: set[str], *setting: Any) -> bool:
 
 
 class CellMaker:
-    """Makes the cells of a sweep, checked as far as that is possible without training.
+    """Makes the cells of a sweep, checked as far as possible without training.
 
     Attributes:
         sweep: the file.
         problems: the cells' data.
         axes: the dotted keys that cases, grid and search set.
-        varied: those whose values differ between configurations.
+        varied: the keys whose values differ between configurations.
     """
 
     def __init__(self, sweep: Sweep) -> None:
@@ -133,7 +134,7 @@ class CellMaker:
             Hash -> cell, in the sweep's order; equal configurations are one cell.
 
         Raises:
-            UserError: a configuration is wrong, its data or its model cannot be used.
+            UserError: a configuration is wrong, or its data or its model cannot be used.
         """
         made: dict[str, Cell] = {}
         for point in iter_points(self.sweep):
@@ -142,7 +143,7 @@ class CellMaker:
         return made
 
     def make(self, point: Mapping[str, Any]) -> Cell:
-        """Make the cell of one of the sweep's configurations. Raises UserError as `make_all`."""
+        """Make the cell of one of the sweep's configurations. Raises UserError like `make_all`."""
         run = RunConfig.parse(point)
         if run.runtime.backend != "ray":
             raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
@@ -156,7 +157,7 @@ class CellMaker:
 
 
 def refuse_unlogged(run: RunConfig, select: str) -> None:
-    """Raise UserError where a run will not log the metric that selects."""
+    """Raise UserError if a run will not log the metric that selects."""
     lacking = ""
     if ("personal" in select or "generic" in select) and run.evaluation.personal is None:
         lacking = "the cells have no `evaluation.personal`"
@@ -170,7 +171,7 @@ def refuse_unlogged(run: RunConfig, select: str) -> None:
 
 
 def _refuse_unvalidated(sweep: Sweep) -> None:
-    """Nothing selects on the test set unless the file names it."""
+    """Raise UserError if something selects on validation data that are not held out: the test set must be named."""
     lacking = "the cells have no `data.validation`"
     if sweep.scheduler is not None and not is_on_test_set(sweep.scheduler.metric):
         raise UserError(
@@ -188,9 +189,9 @@ def _refuse_unvalidated(sweep: Sweep) -> None:
 
 
 def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] = ()) -> str:
-    """A readable name: `fedtoga ρ=0.1 α=0.1 dirichlet(0.1) lr=0.1 s0`.
+    """Return a readable name: `fedtoga ρ=0.1 α=0.1 dirichlet(0.1) lr=0.1 s0`.
 
-    Hyper-parameters as far as the file sets them, and the value of each other key that varies in the sweep.
+    It has the hyper-parameters that the file sets, and the value of each other key that varies in the sweep.
     """
     words = [run.algorithm.name]
     section = point.get("algorithm")
@@ -215,7 +216,7 @@ def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] =
 def get_values(run: RunConfig, keys: Sequence[str]) -> dict[str, Any]:
     """Return the values of dotted keys: `algorithm` -> `fedsam`, `algorithm.rho` -> 0.1.
 
-    A section that is chosen by name stands for its name; a key that the configuration lacks is left out.
+    A section that is chosen by name gives its name; a key that the configuration lacks is left out.
     """
     resolved, values = run.resolved(), dict[str, Any]()
     for key in keys:

@@ -1,4 +1,4 @@
-"""The configurations that a sweep file stands for: cases x grid x draws."""
+"""The configurations of a sweep file: cases x grid x draws."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -18,8 +18,8 @@ from fedray.sweep.plan.gradients import count_gradients_per_step
 def iter_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Yield every configuration as written (defaults not filled in), in the file's order.
 
-    Draws of `optuna` follow from results; random ones stand in for them (`fedray.sweep.plan.studies` makes the real
-    ones).
+    Draws of `optuna` follow from results; here random ones take their place (`fedray.sweep.plan.studies` makes the
+    real ones).
     """
     for config, space in sweep.combinations():
         for values in make_draws(sweep, config, space):
@@ -27,7 +27,7 @@ def iter_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
 
 
 def make_draws(sweep: Sweep, config: Mapping[str, Any], space: Space) -> list[dict[str, Any]]:
-    """Draw for a method and setting, as many times as the budget allows; for `optuna` stand-ins."""
+    """Draw for a method and setting, as often as the budget allows; for `optuna` these are placeholders."""
     count = sweep.samples if space else 1
     draws = [draw(space, sweep.searcher, index, sweep.samples) for index in range(count)]
     return take_affordable(sweep, config, draws)
@@ -42,7 +42,7 @@ def take_affordable(sweep: Sweep, config: Mapping[str, Any], draws: Sequence[dic
         draws: draws of its space, in order; at most `samples`.
 
     Raises:
-        UserError: the budget allows none.
+        UserError: the budget does not allow a single draw.
     """
     if sweep.budget == "draws" or draws == [{}]:
         return list(draws)
@@ -65,14 +65,14 @@ def take_affordable(sweep: Sweep, config: Mapping[str, Any], draws: Sequence[dic
 def draw(space: Space, searcher: Searcher, index: int, count: int) -> dict[str, Any]:
     """Make one draw: key -> value, in the space's order.
 
-    Draws of `random` and `sobol` depend on nothing but the searcher's seed, the key and the index, so they are the same
-    for every method, setting and seed. Those of `optuna` are made in `fedray.sweep.plan.studies`.
+    Draws of `random` and `sobol` depend only on the searcher's seed, the key and the index, so they are the same for
+    every method, setting and seed. Those of `optuna` are made in `fedray.sweep.plan.studies`.
 
     Args:
         space: the searched keys and their distributions.
         searcher: `random` or `sobol`, with its seed.
         index: the number of the draw, from 0.
-        count: how many draws there are.
+        count: total number of draws.
     """
     if searcher.name == "sobol":
         points = _make_sobol_points(len(space), count, searcher.seed)[index]
@@ -93,16 +93,16 @@ def _make_sobol_points(keys: int, count: int, seed: int) -> np.ndarray:
     """Return the first points of a scrambled Sobol sequence in [0, 1)^keys, `(count, keys)` (Owen's scrambling)."""
     from scipy.stats import qmc  # here: half a second to import
 
-    size = 1 << (count - 1).bit_length()  # a whole net; its first points are the same for every size
+    size = 1 << (count - 1).bit_length()  # a complete net; its first points are the same for every size
     points: np.ndarray = qmc.Sobol(keys, scramble=True, rng=np.random.default_rng(seed)).random(size)
     return points[:count]
 
 
 def find_axes(sweep: Sweep) -> dict[str, bool]:
-    """Return the dotted keys that cases, grid and search set, each with whether its values differ.
+    """Return the dotted keys that cases, grid and search set, each with True if its values differ.
 
-    A section that is chosen by name stands for that name and its options for themselves; an option differs if it does
-    so under one name.
+    A section that is chosen by name gives its name, and its options separately; an option differs if it does so under
+    one name.
     """
     keys, rows = sweep.keys, []
     for point in iter_points(sweep):
@@ -119,7 +119,7 @@ def find_axes(sweep: Sweep) -> dict[str, bool]:
 
 
 def _differs(rows: Sequence[Mapping[str, str]], key: str) -> bool:
-    """Return whether a key has several values; an option of a named section has to have them under one name."""
+    """Return True if a key has several values; for an option of a named section, several under one name."""
     section, _, option = key.partition(".")
     values = {(row.get(section) if option else None, row.get(key)) for row in rows}
     return len(values) > len({name for name, _ in values})

@@ -1,9 +1,9 @@
-"""How long a sweep would take on this machine: gradients are counted, one per model is measured.
+"""Estimate of a sweep's duration on this machine: gradients are counted, and one per model is timed.
 
-Counted are the gradients of a batch that training, evaluation and personal models take (a forward pass is a third of
-one), from the file and the published size of the data, as if clients had equal shards. Data that nobody published, your
-own arrays say, are read to be counted; nothing else reads data. Left out: augmentation, sending,
-what a method does with whole parameter vectors, and sharing: a trial is taken to have its core or GPU for itself.
+The count covers the gradients of a batch that training, evaluation and personal models take (a forward pass is a third
+of one), from the file and the published size of the data, as if clients had equal shards. Only data without a published
+size, such as your own arrays, are read. Not included: augmentation, communication, operations on whole parameter
+vectors, and sharing: each trial is assumed to have its core or GPU to itself.
 """
 
 import json
@@ -31,12 +31,12 @@ from fedray.sweep.plan.draws import iter_points
 from fedray.sweep.plan.gradients import count_gradients, get_batch_size
 
 PATIENCE = 3.0
-"""Seconds of measuring per model, about; after one gradient that does not count."""
+"""Approximate seconds of measurement per model, after a first gradient that does not count."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """What the length of a gradient depends on. model: a JSON of its options."""
+    """Everything that the duration of a gradient depends on. model: a JSON of its options."""
 
     model: str
     shape: tuple[int, ...]
@@ -50,7 +50,7 @@ class Key:
 
 
 def get_facts(run: RunConfig) -> Published | None:
-    """Sizes and shape of a run's data: published, or counted on the data themselves; None where these are not here."""
+    """Return sizes and shape of a run's data: published, or counted in the data; None if the data are missing."""
     known = run.data.expected()
     if known is not None and known.train is not None and known.test is not None:
         return known
@@ -67,7 +67,7 @@ def _count_data(options: str) -> Published | None:
 
 
 def make_key(run: RunConfig, known: Published | None = None) -> Key:
-    """What the length of a gradient of a run depends on; `known` as for `gradients`.
+    """Return everything that the duration of a run's gradient depends on; `known` as for `count_gradients`.
 
     Raises:
         UserError: the data's shape is not known.
@@ -80,9 +80,10 @@ def make_key(run: RunConfig, known: Published | None = None) -> Key:
 
 @cache
 def measure_seconds(key: Key, device: str) -> float:
-    """Of one gradient of the cross-entropy in training mode: the median of several, after a first one.
+    """Measure the seconds of one gradient of the cross-entropy in training mode: the median of several, after a first
+    one.
 
-    On the CPU those of the processor, so that other work on the machine does not count.
+    On the CPU this is processor time, so that other work on the machine does not count.
     """
     clock = time.perf_counter if device == "cuda" else time.process_time
     threads = torch.get_num_threads()
@@ -111,7 +112,7 @@ def measure_seconds(key: Key, device: str) -> float:
 
 
 def print_estimate(sweep: Sweep) -> None:
-    """Print gradients, seconds and hours by model. Raises UserError for a file that is none."""
+    """Print gradients, seconds and hours by model. Raises UserError if the file is not a valid sweep."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     counted: dict[Key, float] = defaultdict(float)
     cells: dict[Key, int] = defaultdict(int)

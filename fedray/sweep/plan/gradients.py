@@ -1,6 +1,6 @@
-"""How many gradients of a batch a run takes, from the file and the published size of the data; nothing is read.
+"""Number of batch gradients that a run takes, from the file and the published size of the data; nothing is read.
 
-Clients are counted as if they had equal shards. What a method takes per local step is measured (`engine.cost`).
+Clients are counted as if they had equal shards. A method's gradients per local step are measured (`engine.cost`).
 """
 
 import json
@@ -13,15 +13,15 @@ from fedray.datasets.base import Published
 from fedray.engine.cost import Cost, measure_cost
 
 FORWARD = 1 / 3
-"""Of a gradient: two of its three passes of equal length are backward."""
+"""Cost of a forward pass relative to a gradient, which takes three passes of equal length, two of them backward."""
 
 
 def count_gradients(run: RunConfig, known: Published | None = None) -> float | None:
-    """Gradients of a batch that a run takes, forward passes counted as a third.
+    """Return the number of batch gradients that a run takes; a forward pass counts as a third.
 
     Args:
         run: the configuration.
-        known: of its data; None: what is published.
+        known: sizes of its data; None for the published ones.
 
     Returns:
         The number, or None for data of unknown size.
@@ -46,7 +46,7 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
 
 
 def count_training_gradients(run: RunConfig) -> float | None:
-    """Gradients of a batch that a run's training takes, forward passes counted as a third; None as `gradients`."""
+    """Return the batch gradients of a run's training, a forward pass counting as a third; None if of unknown size."""
     known = run.data.expected()
     if known is None or known.train is None:
         return None
@@ -54,18 +54,18 @@ def count_training_gradients(run: RunConfig) -> float | None:
 
 
 def _count_of_client(run: RunConfig, samples: int) -> float:
-    """Gradients of a client with this many samples in a round."""
+    """Return the batch gradients of a client with this many samples in a round."""
     passes, training = _measure_cost(json.dumps(run.algorithm.options())), run.training
     return training.steps(samples) * _count_of_step(passes) + passes.full_gradients * training.steps_per_epoch(samples)
 
 
 def count_gradients_per_step(run: RunConfig) -> float:
-    """Gradients of a batch per local step, forward passes counted as a third; FedAvg takes 1.
+    """Return the batch gradients per local step, a forward pass counting as a third; FedAvg takes 1.
 
     A pass over the whole shard is spread over the steps of its round.
 
     Raises:
-        UserError: that depends on the size of the data, which is not known before they are read.
+        UserError: the number depends on the size of the data, which is not known before they are read.
     """
     passes = _measure_cost(json.dumps(run.algorithm.options()))
     if not passes.full_gradients:
@@ -87,12 +87,12 @@ def _count_of_step(passes: Cost) -> float:
 
 
 def _count_samples(run: RunConfig, train: int) -> int:
-    """Of a client, where all have as many of the training samples."""
+    """Return the samples per client if all clients have equally many."""
     return -(-train // run.clients.total)
 
 
 def get_batch_size(run: RunConfig, samples: int) -> int:
-    """Samples in a whole batch of a client with this many."""
+    """Return the number of samples in a full batch of a client with this many samples."""
     return samples if run.training.batch_size == "full" else min(run.training.batch_size, samples)
 
 

@@ -1,4 +1,4 @@
-"""What a call of a sweep will do: which cells there are, and which of them are done."""
+"""Plan of a call of a sweep: its cells, and which of them are done."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a call of a sweep will do. Nobody changes one; `dataclasses.replace` makes another.
+    """Plan of a call of a sweep, never modified; `dataclasses.replace` makes another.
 
     Attributes:
         maker: makes the cells, and holds their data.
-        cells: hash -> cell, in the sweep's order; of a search that learns those that can be drawn by now.
-        known: hash -> outcome in MLflow, of those that have one.
-        force: finished cells are run again.
-        chosen: hashes of the cells that this call may run; None: all.
-        tuned: of a final stage hash -> how the cell's configuration was chosen (`stages.record`).
+        cells: hash -> cell, in the sweep's order; for a search that learns, those that can be drawn so far.
+        known: hash -> outcome in MLflow, for cells that have one.
+        force: True to run finished cells again.
+        chosen: hashes of the cells that this call may run; None for all.
+        tuned: for a final stage, hash -> how the cell's configuration was chosen (`stages.describe_choices`).
     """
 
     maker: CellMaker
@@ -59,16 +59,16 @@ class Plan:
         ]
 
     def is_chosen(self, cell: Cell) -> bool:
-        """Whether this call may run the cell."""
+        """Return True if this call may run the cell."""
         return self.chosen is None or cell.hash in self.chosen
 
     @property
     def requests(self) -> Counter[Runtime]:
-        """What trials ask of the cluster, and how many ask for it."""
+        """Resource requests of trials, with the number of trials that make each."""
         return Counter(cell.run.runtime for cell in self.to_run)
 
     def summary(self) -> str:
-        """One line: how many cells there are, are done and are left."""
+        """Return one line: the number of cells, of finished and diverged ones, and of those left to run."""
         statuses = Counter(outcome.status for outcome in self.known.values())
         return (
             f"{self.sweep.name}: {len(self.cells)} cells, {statuses[Status.FINISHED]} finished, "
@@ -76,7 +76,7 @@ class Plan:
         )
 
     def learn(self, known: Known) -> "Plan":
-        """The plan with the cells that can be drawn now; the same one where that adds none.
+        """Return the plan with the cells that can be drawn now; the same object if there are no new ones.
 
         Args:
             known: values of the cells that have an outcome.
@@ -88,7 +88,7 @@ class Plan:
         return replace(self, cells={**self.cells, **new}) if new else self
 
     def resolved(self, cells: Sequence[Cell], placement: "Placement") -> "Plan":
-        """The plan with numbers for `gpus_per_actor: auto` of some of its cells, within a running Ray.
+        """Return the plan with numbers for `gpus_per_actor: auto` in some of its cells; Ray must be running.
 
         Raises:
             UserError: the actors of a cell can never be placed.
@@ -98,7 +98,7 @@ class Plan:
         return replace(self, cells={**self.cells, **made})
 
     def values(self, outcomes: Mapping[str, Outcome]) -> dict[str, float | None]:
-        """What outcomes say of the metric that selects, of the cells that need not run again.
+        """Return the selection metric of each outcome, for cells that need not run again.
 
         Raises:
             UserError: a finished run has not logged the metric.
@@ -110,14 +110,14 @@ class Plan:
         }
 
     def is_done(self, outcome: Outcome | None) -> bool:
-        """Whether another call would only repeat the outcome; what another rule stopped early is not done."""
+        """Return True if another call would only repeat the outcome; a cell that another rule stopped is not done."""
         if outcome is None:
             return False
         return outcome.status.is_final or (outcome.status.is_early and outcome.stopper == self.sweep.stopper)
 
 
 def get_value(status: Status, metrics: Mapping[str, float], select: str) -> float | None:
-    """The metric that selects, None unless the run has finished. Raises UserError where it was not logged."""
+    """Return the selection metric, or None unless the run has finished. Raises UserError if it was not logged."""
     if status is not Status.FINISHED:
         return None
     if select not in metrics:
@@ -126,15 +126,15 @@ def get_value(status: Status, metrics: Mapping[str, float], select: str) -> floa
 
 
 def make_plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Plan:
-    """Expand and check a sweep, and look its cells up; nothing is written.
+    """Expand and check a sweep, and look up its cells; nothing is written.
 
     Args:
         sweep: the file.
         force: run finished cells again.
-        only: the cells to run, as `selected` takes them; empty: all.
+        only: the cells to run, as `select_cells` takes them; empty for all.
 
     Raises:
-        UserError: a cell cannot run, or `only` names none; before anything starts.
+        UserError: a cell cannot run, or `only` names no cell. Raised before anything starts.
     """
     if only and sweep.learns:
         raise UserError("--only: the cells of a search with optuna follow from each other; run it whole")
@@ -142,7 +142,7 @@ def make_plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Pl
     cells = {} if sweep.learns else maker.make_all()
     chosen = frozenset(hash for text in only for hash in select_cells(cells, text)) if only else None
     made = Plan(maker, cells, {}, force, chosen)
-    while True:  # of a search that learns each turn adds a generation that has been run
+    while True:  # for a search that learns, each turn adds a generation that has been run
         known = look_up_outcomes([cell for cell in made.cells if cell not in made.known])
         made = replace(made, known={**made.known, **known})
         learnt = made.learn({} if force or not sweep.learns else made.values(made.known))
@@ -152,7 +152,7 @@ def make_plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Pl
 
 
 def look_up_outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
-    """Cell hash -> what the store has of it; of those that it has. Raises UserError where it cannot be used."""
+    """Return cell hash -> outcome, for cells that the store has. Raises UserError if the store cannot be used."""
     if not is_there():
         return {}
     from fedray.tracking.store import outcomes  # here: MLflow takes seconds to import
@@ -161,12 +161,12 @@ def look_up_outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
 
 
 def select_cells(cells: Mapping[str, Cell], text: str) -> list[str]:
-    """The hashes of the cells that a text names.
+    """Return the hashes of the cells that a text names.
 
     Args:
         cells: hash -> cell, in the sweep's order.
-        text: a cell's number in that order (from 1, as `--dry-run` shows it), the beginning of its hash (4 digits at
-            least), or a pattern of labels with `*` and `?`.
+        text: a cell's number in that order (from 1, as `--dry-run` shows it), the beginning of its hash (at least 4
+            digits), or a pattern of labels with `*` and `?`.
 
     Raises:
         UserError: the text names no cell.

@@ -1,4 +1,4 @@
-"""What plug-ins say of themselves, written down beside a sweep's cells for tables and figures.
+"""Symbols and titles of plug-ins, stored with a sweep's cells for tables and figures.
 
 Analysis imports no class that a store names, so these words have to be in the store.
 """
@@ -9,12 +9,12 @@ from fedray.config import RunConfig
 
 
 def describe_plugins(run: RunConfig) -> dict[str, Any]:
-    """The words of a run's plug-ins, JSON types only; empty where it has none.
+    """Return the symbols and titles of a run's plug-ins, JSON types only; empty if it has none.
 
     Returns:
-        `symbols`: class -> option -> letter (`Component.symbols`). `required`: the class of the partition -> its
-        options without a default. `titles`: metric -> title (`Probe.metrics`). `lower`: the metrics whose smallest
-        value is the best (`Probe.lower_is_better`).
+        `symbols`: class -> option -> letter (`Component.symbols`). `required`: class of the partition -> its options
+        without a default. `titles`: metric -> title (`Probe.metrics`). `lower`: metrics whose smallest value is the
+        best (`Probe.lower_is_better`).
     """
     components = (run.data, run.partition, run.model, run.algorithm, *run.evaluation.probes)
     own = [component for component in components if ":" in component.name]

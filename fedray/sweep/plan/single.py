@@ -1,4 +1,4 @@
-"""One cell on its own, for `fedray run`: found in a file, held while it runs."""
+"""One cell on its own, for `fedray run`: found in a file, locked while it runs."""
 
 import contextlib
 import shutil
@@ -24,14 +24,14 @@ def load_cell(
     changes: Mapping[str, Any] = MappingProxyType({}),
     backend: str | None = None,
 ) -> tuple[Cell, Problem]:
-    """Return the cell of a run's file, or one cell of a sweep's file, with its problem.
+    """Return the cell of a run's file, or one cell of a sweep's file, and its problem.
 
     Args:
-        document: what the file holds.
+        document: the file's contents.
         file: its path, for messages.
-        which: of a sweep: the cell's number or the beginning of its hash, as `pick_point`; None: the first cell.
-        changes: dotted key -> value that `--set` sets instead.
-        backend: what `--backend` sets instead.
+        which: for a sweep, the cell's number or the beginning of its hash, as in `pick_point`; None for the first.
+        changes: dotted key -> value, from `--set`.
+        backend: the value of `--backend`; None if it was not given.
 
     Raises:
         UserError: there is no such cell, or its configuration, data or model cannot be used.
@@ -54,7 +54,7 @@ def load_cell(
 
 
 def _is_valid(point: Mapping[str, Any]) -> bool:
-    """Return whether a configuration can be parsed: then the mistake is in what changed it."""
+    """Return True if a configuration can be parsed; then a mistake must be in the changes to it."""
     try:
         RunConfig.parse(point)
     except UserError:
@@ -63,11 +63,11 @@ def _is_valid(point: Mapping[str, Any]) -> bool:
 
 
 def pick_point(sweep: Sweep, which: str | None = None) -> dict[str, Any]:
-    """Return one configuration of a sweep as the file writes it.
+    """Return one configuration of a sweep as the file has it.
 
     Args:
         sweep: the file.
-        which: the cell's number (from 1, as `--dry-run` shows it) or the beginning of its hash; None: the first.
+        which: the cell's number (from 1, as `--dry-run` shows it) or the beginning of its hash; None for the first.
 
     Raises:
         UserError: there is no such cell.
@@ -89,10 +89,10 @@ def pick_point(sweep: Sweep, which: str | None = None) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def hold_cell(hash: str, again: bool) -> Iterator[Path]:
-    """Yield a cell's directory, the one that a sweep would use; no other process can run the cell meanwhile.
+    """Lock a cell and yield its directory, the same that a sweep would use.
 
     Args:
-        hash: the cell's.
+        hash: the cell's hash.
         again: empty the directory first; earlier runs no longer count.
 
     Raises:

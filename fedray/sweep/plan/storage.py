@@ -1,7 +1,7 @@
-"""Which process runs which cell: two sweeps on one storage that share cells never run one of them twice.
+"""Locks that decide which process runs a cell: two sweeps on one storage never run a shared cell twice.
 
-A claim is a locked byte of one file, at an offset that the cell's hash gives. The system takes it back when its holder
-ends, however that ends; where storage is on NFS its lock daemon does the same.
+A claim is a locked byte of one file, at an offset given by the cell's hash. The operating system releases it when its
+holder ends, however that ends; on NFS the lock daemon does the same.
 """
 
 import contextlib
@@ -19,22 +19,22 @@ from fedray.common.errors import UserError, redacted, truncated_repr
 from fedray.common.yaml_files import located
 
 OFFSETS = 2**62
-"""Offsets below this are valid everywhere; two of 10^4 cells share one with a chance of 10^-11."""
+"""Offsets below this are valid everywhere; the chance that two of 10^4 cells share one is 10^-11."""
 
 
 class CellLocks:
-    """The cells that this process has claimed. One object per process and file: closing any would give up all."""
+    """Cells claimed by this process. One object per process and file: closing any of them would release all claims."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._file = path, path.open("a+b")
 
     def take(self, cells: Iterable[str]) -> set[str]:
-        """Claim cells by hash; those that no other process holds. Nothing is waited for."""
+        """Claim cells by hash, without waiting; returns those that no other process holds."""
         return {cell for cell in cells if self._take(cell)}
 
     def release(self, cell: str) -> None:
-        """Give a cell up: its outcome is known."""
+        """Release a cell whose outcome is known."""
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _get_offset(cell))
 
     def _take(self, cell: str) -> bool:
@@ -60,12 +60,12 @@ def _get_offset(cell: str) -> int:
 
 
 def get_storage() -> Path:
-    """Where checkpoints live: $FEDRAY_STORAGE (shared by all nodes of a cluster), else .fedray here."""
+    """Return the folder of checkpoints: $FEDRAY_STORAGE (shared by all nodes of a cluster), else .fedray here."""
     return located("FEDRAY_STORAGE", os.environ.get("FEDRAY_STORAGE") or ".fedray").resolve()
 
 
 def refuse_unwritable_storage() -> None:
-    """Make the storage, and refuse one that cannot be written. Raises UserError."""
+    """Create the storage, and refuse one that cannot be written to. Raises UserError."""
     path = os.environ.get("FEDRAY_STORAGE", "")
     if "://" in path:
         raise UserError(f"FEDRAY_STORAGE: found {truncated_repr(redacted(path))}; expected a directory, got an address")
@@ -81,9 +81,9 @@ def refuse_unwritable_storage() -> None:
 
 @contextlib.contextmanager
 def make_scratch() -> Iterator[Path]:
-    """A directory in the storage for the duration of a block; what killed drivers have left beside it is removed.
+    """Yield a directory in the storage for the duration of a block, and remove what killed drivers have left there.
 
-    Each is locked while its driver lives, on whichever machine that is.
+    Each such directory is locked while its driver lives, whichever machine that is on.
     """
     with _lock_scratch() as root:
         for left in _list_abandoned(root):
@@ -101,7 +101,7 @@ def make_scratch() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _lock_scratch() -> Iterator[Path]:
-    """The folder of all scratch directories; for the duration of a block nobody else makes one there, or looks."""
+    """Yield the folder of all scratch directories, locked against other processes for the duration of a block."""
     root = get_storage() / "tune"
     root.mkdir(parents=True, exist_ok=True)
     with (root / "lock").open("a") as one_at_a_time:
@@ -110,7 +110,7 @@ def _lock_scratch() -> Iterator[Path]:
 
 
 def list_abandoned() -> list[Path]:
-    """What killed drivers have left."""
+    """Return the directories that killed drivers have left."""
     if not (get_storage() / "tune").is_dir():
         return []
     with _lock_scratch() as root:
@@ -130,23 +130,23 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def get_cell_dir(hash: str) -> Path:
-    """Return where a cell's checkpoints are."""
+    """Return the folder of a cell's checkpoints."""
     return get_storage() / "cells" / hash
 
 
 def get_cell_locks_file() -> Path:
-    """Where the cells are claimed; no sweep's name begins so."""
+    """Return the file in which cells are claimed; no sweep's name starts with a dot."""
     return get_storage() / "locks" / ".cells"
 
 
 def get_sweep_lock_file(name: str) -> Path:
-    """What a process that runs the sweep holds; no sweep's name has the sign that stands for `/`."""
+    """Return the file that a process locks while it runs the sweep; no sweep's name contains the `%` used for `/`."""
     return get_storage() / "locks" / name.replace("/", "%")
 
 
 @contextlib.contextmanager
 def lock_sweep(name: str) -> Iterator[None]:
-    """One process per sweep and storage; the lock goes with its holder, however that ends. Raises UserError."""
+    """Allow one process per sweep and storage; the lock ends with its holder, however that ends. Raises UserError."""
     path = get_sweep_lock_file(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
@@ -157,7 +157,7 @@ def lock_sweep(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def find_running_sweeps() -> Iterator[set[Path]]:
-    """The lock files of sweeps that are running; none of the others can start for the duration of a block."""
+    """Yield the lock files of running sweeps; no other sweep can start for the duration of a block."""
     with contextlib.ExitStack() as stack:
         yield {
             path
@@ -167,7 +167,7 @@ def find_running_sweeps() -> Iterator[set[Path]]:
 
 
 def _try_lock(file: IO[str], how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
-    """Take a file's lock, which goes with the file; False where another process has it. Raises UserError."""
+    """Lock a file until it is closed; return False if another process holds the lock. Raises UserError."""
     try:
         fcntl.flock(file, how)
     except BlockingIOError:
@@ -178,7 +178,7 @@ def _try_lock(file: IO[str], how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
 
 
 def _explain_no_locks(folder: Path, error: OSError) -> UserError:
-    """For file systems without locks, such as Lustre's that is mounted with `noflock`."""
+    """Return the error for file systems without locks, such as Lustre mounted with `noflock`."""
     return UserError(
         f"FEDRAY_STORAGE: files in {folder} cannot be locked: {error.strerror}; set it to a directory on a file system "
         "with locks"

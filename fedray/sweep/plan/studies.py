@@ -1,8 +1,8 @@
-"""Which draws a search makes, given what has finished: one study per method and setting.
+"""Draws of a search, given the finished cells: one study per method and setting.
 
 `random` and `sobol` make all draws at once. `optuna` makes them in generations of a fixed size: a generation is asked
-for when every cell of the one before has an outcome, and those are told in the order of their draws. So the draws
-depend on results alone, neither on how many cells run at a time nor on kills: calling again replays what is known.
+for when every cell of the previous one has an outcome, and outcomes are passed on in the order of the draws. So the
+draws depend only on results, not on the number of concurrent cells or on kills: another call replays what is known.
 With a scheduler that ends cells early the results themselves depend on timing, and so do the draws.
 """
 
@@ -20,11 +20,11 @@ from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.draws import draw, take_affordable
 
 Known = Mapping[str, float | None]
-"""Hash -> value of `select` of the cells that have an outcome; None where that is not a finished run."""
+"""Hash -> value of `select`, for cells that have an outcome; None if that is not a finished run."""
 GENERATION = 8
-"""Draws that TPE makes together."""
+"""Number of draws that TPE makes together."""
 Make = Callable[[dict[str, Any]], Cell]
-"""The cell of a configuration as a sweep file has it."""
+"""Returns the cell of a configuration written as in a sweep file."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class Draw:
 
     Attributes:
         values: key -> value.
-        cells: one per seed.
+        cells: the cells, one per seed.
     """
 
     values: dict[str, Any]
     cells: list[Cell]
 
     def is_known(self, known: Known) -> bool:
-        """Whether all its cells have an outcome."""
+        """Return True if all its cells have an outcome."""
         return all(cell.hash in known for cell in self.cells)
 
     def score(self, known: Known) -> float | None:
-        """Mean of `select` over the seeds; None unless every seed has finished."""
+        """Return the mean of `select` over the seeds; None unless every seed has finished."""
         found = [known.get(cell.hash) for cell in self.cells]
         finished = [value for value in found if value is not None]
         return sum(finished) / len(found) if len(finished) == len(found) else None
@@ -55,8 +55,8 @@ class Study:
 
     Attributes:
         configs: the setting, once for each seed.
-        space: what is drawn.
-        draws: those made so far, by index.
+        space: the space to draw from.
+        draws: the draws made so far, by index.
     """
 
     def __init__(self, sweep: Sweep, configs: list[dict[str, Any]], space: Space, make: Make) -> None:
@@ -65,7 +65,7 @@ class Study:
         self._sweep, self._make, self._spent = sweep, make, False
 
     def advance(self, known: Known) -> list[Cell]:
-        """Make the draws that can be made now; their cells."""
+        """Make the draws that can be made now, and return their cells."""
         new: list[Cell] = []
         while not self._spent and all(one.is_known(known) for one in self.draws):
             all_draws = [*(one.values for one in self.draws), *self._ask(known)]
@@ -83,7 +83,7 @@ class Study:
         return Draw(values, [self._make(apply_draw(config, values)) for config in self.configs])
 
     def best(self, known: Known, lower: bool) -> tuple[int, float] | None:
-        """Index and score of the best draw that has finished, the first of equal ones."""
+        """Return index and score of the best finished draw, the first of equal ones."""
         scores = [(index, score) for index, one in enumerate(self.draws) if (score := one.score(known)) is not None]
         if not scores:
             return None
@@ -117,7 +117,7 @@ class LearningStudy(Study):
 
         for one in self.draws[self._told :]:
             score, trial = one.score(known), self._asked[self._told]
-            # What diverged or was ended early is told as pruned: TPE ranks it below all that finished.
+            # Diverged cells and those ended early count as pruned: TPE ranks them below all finished ones.
             self._study.tell(trial, score, None if score is not None else TrialState.PRUNED)
             self._told += 1
         count = min(self._generation, self.samples - len(self.draws))
@@ -148,11 +148,11 @@ class LearningStudy(Study):
 
 
 def make_studies(sweep: Sweep, make: Make) -> list[Study]:
-    """The studies of a sweep in its order, without any draw yet.
+    """Make the studies of a sweep, in its order and without draws.
 
     Args:
-        sweep: whose cases and grid, seeds aside, are the methods and settings.
-        make: gives the cell of a configuration.
+        sweep: the file; its cases and grid, without the seeds, give the methods and settings.
+        make: returns the cell of a configuration.
     """
     groups: dict[str, tuple[list[dict[str, Any]], Space]] = {}
     for config, space in sweep.combinations():
@@ -164,7 +164,7 @@ def make_studies(sweep: Sweep, make: Make) -> list[Study]:
 
 
 def advance(all_studies: list[Study], known: Known) -> Iterator[Cell]:
-    """The cells that can be run now and were not known of before, each once."""
+    """Yield the cells that can be run now and are new, each once."""
     seen = {cell.hash for study in all_studies for one in study.draws for cell in one.cells}
     for study in all_studies:
         for cell in study.advance(known):
