@@ -1,4 +1,4 @@
-"""What may be removed from the storage: what belongs to cells that are done, and what killed drivers have left."""
+"""Folders of the storage that may be removed: those of finished cells, and those that killed drivers have left."""
 
 import contextlib
 import shutil
@@ -18,15 +18,13 @@ from fedray.sweep.plan.storage import (
 from fedray.tracking.archive import stored_sweep
 from fedray.tracking.store import best_runs, cells_of, open_store, read_status, sweeps_in
 
-"""Status of the cells that no call runs again, so that nobody resumes from their checkpoints."""
-
-
 DONE = [status for status in Status if status.is_final]
+"""Statuses of cells that no call runs again, so that their checkpoints are no longer needed."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of the storage: its size, and why it may go or has to stay."""
+    """A folder of the storage: its size, and why it may be removed or has to stay."""
 
     path: Path
     nbytes: int
@@ -35,16 +33,16 @@ class Folder:
 
 @contextlib.contextmanager
 def find_removable(name: str | None = None) -> Iterator[tuple[list[Folder], list[Folder]]]:
-    """Look through the storage; for the duration of a block nobody else can begin to run a cell that may go.
+    """Search the storage; for the duration of a block no other process can begin to run a cell that may be removed.
 
     Args:
-        name: of the sweep whose cells to look at; None: all that lie there, and what killed drivers have left.
+        name: the sweep whose cells to check; None for all cells in the storage, and what killed drivers have left.
 
     Yields:
-        The folders that may go, and those of cells that stay.
+        The folders that may be removed, and those of cells that stay.
 
     Raises:
-        UserError: there is no store that knows which cells are done, or it does not know the sweep.
+        UserError: no store knows which cells are done, or it does not know the sweep.
     """
     root = get_storage()
     found = sorted((root / "cells").iterdir()) if (root / "cells").is_dir() else []

@@ -1,4 +1,4 @@
-"""`fedray sweep --dry-run`: how many cells, what a trial asks of the cluster, whether it fits."""
+"""`fedray sweep --dry-run`: number of cells, resource requests of trials, and whether they fit."""
 
 import os
 from collections import Counter
@@ -15,14 +15,14 @@ from fedray.sweep.plan.plan import Plan
 
 
 def list_local_nodes() -> list[dict[str, float]]:
-    """What a Ray started on this machine would have."""
+    """Return the resources of a Ray started on this machine."""
     import torch
 
     return [{"CPU": float(count_cpus()), "GPU": float(torch.cuda.device_count())}]
 
 
 def print_plan(plan: Plan, address: str | None) -> None:
-    """Print the plan. Raises UserError where a trial can never be placed."""
+    """Print the plan. Raises UserError if a trial can never be placed."""
     console = Console(highlight=False)
     table = Table("", "cell", "status", "run", box=None, pad_edge=False)
     known = plan.known
@@ -54,7 +54,7 @@ def print_plan(plan: Plan, address: str | None) -> None:
 
 
 def _averaged(runs: Sequence[RunConfig]) -> Iterator[str]:
-    """Yield which rounds `last10_*` averages; how many cells have which, if they differ."""
+    """Yield the rounds that `last10_*` averages, with the number of cells for each choice if cells differ."""
     for metric, personal in (("test_accuracy", False), ("personal_accuracy", True)):
         rounds = (run.evaluation.averaged(run.training.rounds, personal) for run in runs)
         found = Counter(describe_rounds([one]) for one in rounds if one)

@@ -1,8 +1,8 @@
 """`fedray sweep --address ray://...`: the sweep's driver runs inside the cluster, as Tune's own does over Ray Client.
 
-A driver there cannot write into this folder, so the store and the checkpoints must be named: MLFLOW_TRACKING_URI and
+Such a driver cannot write into this folder, so the store and the checkpoints must be named: MLFLOW_TRACKING_URI and
 FEDRAY_STORAGE are required, and passed on with FEDRAY_DATA. They travel as the driver's argument: Ray would write a
-runtime environment, with the store's password in it, into its logs and its dashboard.
+runtime environment, including the store's password, into its logs and its dashboard.
 """
 
 import contextlib
@@ -36,15 +36,15 @@ PASSED = (
     "MLFLOW_TRACKING_CLIENT_CERT_PATH",
 )
 ENDING = 120.0
-"""Seconds that a driver which was told to stop has for its trials' checkpoints and the store."""
+"""Seconds that an interrupted driver has for its trials' checkpoints and the store."""
 
 
 def run_in_cluster(
     sweep: Sweep, address: str, force: bool, max_concurrent: int | None, only: Sequence[str] = ()
 ) -> int:
-    """Run a sweep's driver as a task of the cluster and print what it prints.
+    """Run a sweep's driver as a task of the cluster and print its output.
 
-    Relative paths, those in the sweep too, are relative to this working directory; the cluster has to see it.
+    Relative paths, including those in the sweep, are relative to this working directory, which the cluster has to see.
 
     Returns:
         The driver's exit code.
@@ -60,13 +60,13 @@ def run_in_cluster(
     if "FEDRAY_DATA" in environment:
         environment["FEDRAY_DATA"] = str(data_dir().resolve())
     with use_cluster(address):
-        task = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(_drive)  # its process ends, and with it the secrets
+        task = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(_drive)  # its process ends, with its secrets
         reference = task.remote(sweep, force, max_concurrent, list(only), environment, os.getcwd())
         try:
             code, message = ray.get(reference)
         except KeyboardInterrupt:
             ray.cancel(reference)
-            with contextlib.suppress(GetTimeoutError, RayError):  # or it would die before it has written how far it is
+            with contextlib.suppress(GetTimeoutError, RayError):  # so that it saves its progress before it dies
                 ray.get(reference, timeout=ENDING)
             raise
     if message:
@@ -83,10 +83,10 @@ def _drive(
     environment: dict[str, str],
     folder: str,
 ) -> tuple[int, str]:
-    """The driver, in the cluster: its exit code, or the message of a UserError."""
+    """Run as the driver in the cluster; returns the exit code, or the message of a UserError."""
     os.environ |= environment
     redact_logs()
-    with contextlib.suppress(OSError):  # not seen here: relative paths will be refused by name
+    with contextlib.suppress(OSError):  # the folder is not visible here: relative paths will be refused by name
         os.chdir(folder)
     try:
         return run_file(sweep, sweep.name, force, only, max_concurrent, "auto"), ""

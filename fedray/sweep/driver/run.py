@@ -1,4 +1,4 @@
-"""The driver of a sweep: runs what is left to run, called by the command line and by a task of a cluster alike."""
+"""Driver of a sweep: runs the remaining cells, called by the command line or by a task in a cluster."""
 
 import contextlib
 import sys
@@ -25,17 +25,17 @@ from fedray.sweep.trials.writer import Writer
 from fedray.tracking.location import refuse_unwritable_store
 
 POLL = 2.0
-"""Seconds between looks at cells that another sweep runs."""
+"""Seconds between checks of cells that another sweep runs."""
 
 
 def refuse_unwritable() -> None:
-    """Refuse, before anything is computed, a store or a storage that cannot be written. Raises UserError."""
+    """Refuse a store or storage that cannot be written to, before anything is computed. Raises UserError."""
     refuse_unwritable_store()
     refuse_unwritable_storage()
 
 
 def plan_and_print(sweep: Sweep, file: str, force: bool = False, only: Sequence[str] = ()) -> Plan:
-    """Plan a sweep and print what is to be done. Raises UserError that names the file."""
+    """Plan a sweep and print a summary. Raises a UserError that names the file."""
     try:
         made = planning.make_plan(sweep, force, only)
     except UserError as error:
@@ -48,10 +48,10 @@ def drive(plan: Plan, max_concurrent: int | None = None, address: str | None = N
     """Run a planned sweep with this process as its driver, and print its counts.
 
     Returns:
-        The exit code: 0, 1 where cells failed or are missing, 130 where the sweep was interrupted.
+        The exit code: 0; 1 if cells failed or are missing; 130 if the sweep was interrupted.
 
     Raises:
-        UserError: as `execute`.
+        UserError: as in `execute`.
     """
     session = execute(plan, max_concurrent, address)
     counts = session.counts
@@ -66,18 +66,18 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
     """Run a planned sweep.
 
     Returns:
-        The call at its end, with the outcomes.
+        The session at its end, with the outcomes.
 
     Raises:
-        UserError: before anything starts or is written to the store, where a trial can never be placed or another
-            process runs this sweep.
+        UserError: a trial can never be placed, or another process runs this sweep. Raised before anything starts or is
+            written to the store.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_as_interrupt())
         stack.enter_context(lock_sweep(plan.sweep.name))
         placement = Placement()
         if plan.to_run:
-            with ThreadPoolExecutor(1, "imports") as beside:  # seconds each; Ray sets signals only in the main thread
+            with ThreadPoolExecutor(1, "imports") as beside:  # seconds each; Ray needs the main thread for signals
                 imported = beside.submit(import_module, "fedray.sweep.trials.tune")
                 stack.enter_context(use_cluster(address, _choose_preloads(plan, max_concurrent)))
                 imported.result()
@@ -96,20 +96,22 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
 
 
 def _choose_preloads(plan: Plan, max_concurrent: int | None) -> Sequence[str]:
-    """What Ray's processes, of which it starts one per CPU, import at once: where each will be a trial's or an actor's,
-    that goes on while this process prepares."""
+    """Return the modules that Ray's processes (one per CPU) import at once.
+
+    If each will be a trial's or an actor's, they import them while this process prepares.
+    """
     wanted = sum(count * runtime.actor_count for runtime, count in plan.requests.items())
     spread = all(runtime.cpus_per_actor <= 1 and not runtime.gpus for runtime in plan.requests)
     return ["fedray.sweep.trials.trainable"] if spread and min(wanted, max_concurrent or wanted) >= count_cpus() else []
 
 
 def _run_until_done(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
-    """Run what is to run and no other sweep runs; wait for what another one does.
+    """Run the cells that no other sweep runs, and wait for those that another sweep runs.
 
     Args:
         session: the call of the sweep.
-        cells: those that it has taken.
-        max_concurrent: trials at a time.
+        cells: the cells that it has taken.
+        max_concurrent: maximum number of trials at a time.
     """
     told = False
     while cells or session.learn() or session.left:
@@ -122,7 +124,7 @@ def _run_until_done(session: Session, cells: Sequence[Cell], max_concurrent: int
                 flush=True,
             )
         if cells:
-            from fedray.sweep.trials.tune import run_cells  # here: a sweep with nothing to run does without Tune
+            from fedray.sweep.trials.tune import run_cells  # here: a sweep with nothing to run does not need Tune
 
             run_cells(session, cells, max_concurrent)
             if session.stopped:

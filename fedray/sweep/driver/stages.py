@@ -1,4 +1,4 @@
-"""Tune, then test: the two sweeps that a file with `tune` and `final` means; the results of one make the other."""
+"""The two sweeps of a file with `tune` and `final`; the results of the first make the second."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ SHARED = (
     "select",
     "scheduler",
 )
-"""What the tune stage takes over from the file."""
+"""Keys of the file that the tune stage adopts."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Choice:
     """The best draw of a method and setting.
 
     Attributes:
-        config: the setting, without seed and without the drawn keys.
+        config: the setting, without the seed and the drawn keys.
         values: drawn key -> chosen value.
         score: mean over the seeds of the metric that selects.
         draws: the values of all draws.
-        finished: how many of them have finished with every seed.
-        space: what was drawn from.
+        finished: number of draws that have finished with every seed.
+        space: the space they were drawn from.
     """
 
     config: dict[str, Any]
@@ -57,7 +57,7 @@ class Choice:
 
 
 def make_tune_stage(sweep: Sweep) -> Sweep:
-    """The tune stage as a sweep of its own, `NAME/tune`."""
+    """Return the tune stage as a sweep of its own, `NAME/tune`."""
     assert sweep.tune is not None  # noqa: S101 (for the type checker)
     held = {} if is_on_test_set(sweep.select) else {"data.validation": [_get_validation(sweep).model_dump(mode="json")]}
     given = {key: getattr(sweep, key) for key in SHARED}
@@ -66,7 +66,7 @@ def make_tune_stage(sweep: Sweep) -> Sweep:
 
 
 def make_final_stage(sweep: Sweep, configs: Sequence[Mapping[str, Any]]) -> Sweep:
-    """The final stage as a sweep of its own, with the file's name.
+    """Return the final stage as a sweep of its own, with the file's name.
 
     Args:
         sweep: the file.
@@ -87,7 +87,7 @@ def make_final_stage(sweep: Sweep, configs: Sequence[Mapping[str, Any]]) -> Swee
 
 
 def preview_final_stage(sweep: Sweep) -> Sweep:
-    """The final stage as far as it is known before tuning: the first draw stands for the chosen one."""
+    """Return the final stage as far as it is known before tuning, with the first draw in place of the chosen one."""
     return make_final_stage(
         sweep,
         [apply_draw(config, draw(space, sweep.searcher, 0, sweep.samples)) for config, space in sweep.combinations()],
@@ -99,10 +99,10 @@ def _get_validation(sweep: Sweep) -> Validation:
 
 
 def choose(plan: Plan) -> list[Choice]:
-    """The best draw of each method and setting of a tune stage all of whose cells have an outcome.
+    """Return the best draw of each method and setting of a tune stage whose cells all have an outcome.
 
     Raises:
-        UserError: of a method and setting no draw has finished with every seed.
+        UserError: a method and setting has no draw that has finished with every seed.
     """
     known = plan.values(plan.known)
     found = make_studies(plan.sweep, plan.maker.make)
@@ -127,7 +127,7 @@ def _pick_best(plan: Plan, study: Study, known: Mapping[str, float | None]) -> C
 
 
 def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dict[str, dict[str, Any]]:
-    """What the final stage's run in MLflow says of the choice, for its tables.
+    """Describe the choices for the final stage's run in MLflow and its tables.
 
     Args:
         sweep: the file.
@@ -135,8 +135,8 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
         plan: the final stage.
 
     Returns:
-        Hash of a final cell -> how its configuration was chosen. `gradients` (of a batch, of all of its tune stage) is
-        None where the size of the data is not known.
+        Hash of a final cell -> how its configuration was chosen. `gradients` (of a batch, in the whole tune stage) is
+        None if the size of the data is not known.
     """
     assert sweep.tune is not None  # noqa: S101 (for the type checker)
     assert sweep.final is not None  # noqa: S101 (for the type checker)
@@ -170,7 +170,7 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
 
 
 def _get_fixed_keys(sweep: Sweep) -> dict[str, Any]:
-    """The keys that the final stage sets for all."""
+    """Return the keys that the final stage sets for all configurations."""
     return {key: values[0] for key, values in sweep.grid.items() if key != "seed"}
 
 
@@ -183,22 +183,22 @@ def run_file(
     address: str | None = None,
     dry_run: bool = False,
 ) -> int:
-    """Run a sweep, both stages of one that tunes, and print what happens: `fedray sweep`.
+    """Run a sweep, or both stages of one that tunes, and print what happens: `fedray sweep`.
 
     Args:
         sweep: the file's contents.
         file: its name, for messages.
         force: run finished cells again.
-        only: the cells to run, as `select_cells` takes them; empty: all.
+        only: the cells to run, as `select_cells` takes them; empty for all.
         max_concurrent: trials at a time; None: as many as fit.
-        address: of a cluster, `auto` or HOST:PORT; None: $RAY_ADDRESS, else this machine.
+        address: a cluster's address, `auto` or HOST:PORT; None for $RAY_ADDRESS, or this machine if that is not set.
         dry_run: only print what would run.
 
     Returns:
-        The exit code, as `run.drive`.
+        The exit code, as in `run.drive`.
 
     Raises:
-        UserError: as `run.drive`, or the store or the storage cannot be written.
+        UserError: as in `run.drive`, or the store or the storage cannot be written to.
     """
     if not dry_run:
         refuse_unwritable()
@@ -220,13 +220,13 @@ def run_stages(
     address: str | None = None,
     dry_run: bool = False,
 ) -> int:
-    """Tune, then test, each resumed where it was left; with `dry_run` only say what is left of either.
+    """Tune, then test, resuming each; with `dry_run` only print what is left of either.
 
     Returns:
-        The exit code, as `run.drive`; that of the tune stage where some of its cells have no outcome.
+        The exit code, as in `run.drive`; that of the tune stage if some of its cells have no outcome.
 
     Raises:
-        UserError: as `run.drive`, `only` names cells, or no draw of a method and setting has finished.
+        UserError: as in `run.drive`, `only` names cells, or no draw of a method and setting has finished.
     """
     if only:
         raise UserError("--only: the final stage follows from the whole tune stage; run the file whole")
@@ -255,7 +255,7 @@ def run_stages(
 
 
 def _refuse_undecided(plan: Plan, file: str) -> None:
-    """Raise UserError where the cells of a tune stage will not log what chooses, before hours are spent on them."""
+    """Raise UserError if a tune stage's cells will not log the selection metric, before hours are spent on them."""
     try:
         for cell in plan.cells.values():
             refuse_unlogged(cell.run, plan.sweep.select)
@@ -264,7 +264,7 @@ def _refuse_undecided(plan: Plan, file: str) -> None:
 
 
 def describe_choice(choice: Choice, select: str) -> str:
-    """One line: the method and setting, the chosen values and what they scored."""
+    """Return one line: the method and setting, the chosen values and their score."""
     run = RunConfig.parse(apply_draw(choice.config, choice.values))
     values = ", ".join(f"{key}={as_written(value)}" for key, value in choice.values.items()) or "nothing to draw"
     return f"{run.algorithm.name} {run.partition.label()}: {values} ({select} {choice.score:.2f})"

@@ -1,7 +1,7 @@
 """`fedray verify NAME`: run a sample of a sweep's finished cells again and compare every number.
 
 The sweep may come from a stranger's archive, whose numbers may have been changed by hand. So each metric of each round
-and each summary is compared, and not only the hashes.
+and each summary is compared, not only the hashes.
 """
 
 import math
@@ -23,15 +23,15 @@ from fedray.tracking.records import final_metrics
 from fedray.tracking.store import SUMMARY, read_status
 
 COMPARED = ("system", "cpu", "gpu", "torch")
-"""Environment that the last bits of a run depend on, as `provenance` names it."""
+"""Properties of the environment that the last bits of a run depend on, as `provenance` names them."""
 HASHES = ("theta_sha256", "state_sha256")
 GOOD = ("same", "agrees")
-"""Words of the verdicts that speak for the sweep."""
+"""Verdicts that support the sweep."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a cell is `same`, `agrees`, `different`, `not comparable` or `not trusted`, and why."""
+    """Verdict on a cell: `same`, `agrees`, `different`, `not comparable` or `not trusted`, and why."""
 
     label: str
     word: str
@@ -44,15 +44,15 @@ class Verdict:
 def verify(name: str, count: int, trust: Collection[str] = ()) -> Iterator[Verdict]:
     """Run some finished cells of a sweep again, in this process.
 
-    A module that a cell names is imported only if you trust it, or if its source is the one that the cell was run with.
+    A module that a cell names is imported only if you trust it, or if its source is that of the cell's run.
 
     Args:
-        name: of a sweep in the store.
-        count: how many; they are spread evenly over the sweep.
+        name: name of a sweep in the store.
+        count: number of cells, spread evenly over the sweep.
         trust: modules that may be imported.
 
     Yields:
-        A verdict for each.
+        A verdict for each cell.
 
     Raises:
         UserError: there is no such sweep, or it has no finished cell.
@@ -78,7 +78,7 @@ def verify(name: str, count: int, trust: Collection[str] = ()) -> Iterator[Verdi
 
 
 def _refuse_untrusted(path: str, trust: Collection[str], sources: Mapping[str, str]) -> None:
-    """Refuse to import a module that is neither trusted nor the one that the cell was run with."""
+    """Refuse to import a module that is neither trusted nor unchanged since the cell's run."""
     module = path.partition(":")[0]
     here, there = find_source_digest(module), sources.get(path)
     if module in trust or (here is not None and here == there):
@@ -113,13 +113,13 @@ def _judge(sweep: StoredSweep, cell: Mapping[str, Any], finished: Sequence[Mappi
 
 
 def _changed(identity: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
-    """Return the parts of a cell's identity that are not as the sweep lists them."""
+    """Return the parts of a cell's identity that differ from the sweep's list."""
     listed = cell.get("identity", {})
     return ", ".join(sorted(key for key in identity.keys() | listed.keys() if identity.get(key) != listed.get(key)))
 
 
 def _other_environment(tags: Mapping[str, str], on_cpu: bool) -> str:
-    """Return why the bits of a run may differ from those of its stored one; empty if they may not."""
+    """Return why the bits of a run may differ from those of the stored one; empty if they may not."""
     here = environment_tags()
     for key in COMPARED:
         there, mine = tags.get(PREFIX + key), here.get(PREFIX + key)
@@ -129,7 +129,7 @@ def _other_environment(tags: Mapping[str, str], on_cpu: bool) -> str:
 
 
 def _differences(history: Sequence[Mapping[str, float]], stored: Points) -> list[str]:
-    """Return a phrase for each metric of a round, and each summary of the rounds, that is not the stored one."""
+    """Return a phrase for each metric of a round, and each summary, that differs from the stored value."""
     rounds = {(name, int(row["round"])): value for row in history for name, value in row.items() if name != "round"}
     last = int(history[-1]["round"])
     summary = {(SUMMARY + name, last): value for name, value in final_metrics(history).items()}
@@ -167,10 +167,10 @@ def _compare_accuracies(
     cell: Mapping[str, Any],
     finished: Sequence[Mapping[str, Any]],
 ) -> Verdict:
-    """Judge a run whose bits may differ: its accuracies agree if they are as near as those of the setting's seeds.
+    """Judge a run whose bits may differ: its accuracies agree if they are within the spread of the setting's seeds.
 
     The spread of the seeds is the smaller of two: with the stored accuracy of this seed, and with the one found here.
-    So neither one changed number nor the same change to all widens it.
+    So it cannot be widened by changing one number, nor by changing all numbers by the same amount.
     """
     others = [one["hash"] for one in finished if one is not cell and _without_seed(one) == _without_seed(cell)]
     if not others:

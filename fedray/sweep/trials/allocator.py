@@ -1,4 +1,4 @@
-"""How many actors each cell of a sweep gets when it starts."""
+"""Number of actors for each cell of a sweep, decided when it starts."""
 
 import time
 from collections.abc import Sequence
@@ -22,20 +22,20 @@ class _Live:
     began: float
     first: tuple[float, int] | None = None
     last: tuple[float, int] | None = None
-    """When it had made how many rounds, by its first and its last report."""
+    """Time and number of rounds made, at the first and at the last report."""
 
     @property
     def bundles(self) -> list[dict[str, float]]:
         return [get_bundle(self.run.runtime)] * self.actors
 
     def pace(self) -> float | None:
-        """Seconds per round, if known."""
+        """Return seconds per round, if known."""
         if self.first is None or self.last is None or self.last[1] <= self.first[1]:
             return None
         return (self.last[0] - self.first[0]) / (self.last[1] - self.first[1])
 
     def remaining(self, now: float, length: float) -> float:
-        """Seconds until it ends: from its pace, else from the length of a cell on one actor (NaN where unknown)."""
+        """Return seconds until it ends: by its pace, else by the length of a cell on one actor (NaN if unknown)."""
         pace = self.pace()
         if pace is not None and self.last is not None:
             ends = self.last[0] + pace * (self.run.training.rounds - self.last[1])
@@ -45,9 +45,10 @@ class _Live:
 
 
 class ActorAllocator(tune.Callback):
-    """Gives actors to cells: the number they ask for, or where that is `auto` a share of the room there is.
+    """Gives actors to cells: the number they ask for, or for `auto` a share of the free capacity.
 
-    max_concurrent: how many cells may run at a time; None: as many as fit.
+    Args:
+        max_concurrent: maximum number of cells at a time; None for as many as fit.
     """
 
     def __init__(self, max_concurrent: int | None) -> None:
@@ -59,11 +60,11 @@ class ActorAllocator(tune.Callback):
         return {}  # pickled for Tuner.restore, which is not used
 
     def give(self, cell: Cell, left: int) -> int:
-        """How many actors the next cell gets; 0: it has to wait.
+        """Return the number of actors for the next cell; 0 if it has to wait.
 
         Args:
             cell: the cell.
-            left: cells that have not begun, this one included.
+            left: number of cells that have not begun, including this one.
         """
         asked = cell.run.runtime.actors
         actors = self._allocate(cell.run, left) if asked == "auto" else asked
@@ -83,7 +84,7 @@ class ActorAllocator(tune.Callback):
         return allocate(free, left, running, length, max_useful_actors(run))
 
     def _estimate_length(self) -> float:
-        """Seconds of a cell with one actor, the mean of what is known; else NaN."""
+        """Return seconds of a cell with one actor, the mean of the known ones; NaN if there are none."""
         paced = [(live, live.pace()) for live in self._live.values()]
         known = [pace * live.run.training.rounds * live.actors for live, pace in paced if pace is not None]
         return fmean([*self._lengths, *known]) if self._lengths or known else float("nan")
@@ -105,7 +106,7 @@ class ActorAllocator(tune.Callback):
         self._live.pop(trial.config["cell"].hash, None)
 
     def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        """A cell that is started again gets as many actors as before, or what a lost node has left."""
+        """Give a restarted cell as many actors as before, or as many as fit if a node was lost."""
         cell = trial.config["cell"]
         live = self._live[cell.hash]
         live.first = live.last = None

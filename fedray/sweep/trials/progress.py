@@ -1,4 +1,4 @@
-"""What a sweep shows while it runs: a live table on a terminal, plain lines into a pipe."""
+"""Progress of a running sweep: a live table on a terminal, plain lines into a pipe."""
 
 import time
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ STYLE = {
 
 
 class Progress:
-    """Outcome of each cell as it comes in."""
+    """Shows the outcome of each cell as it comes in."""
 
     def __init__(self, total: int) -> None:
         self.console = Console(highlight=False)
@@ -42,20 +42,20 @@ class Progress:
             self._live.stop()
 
     def started(self, cell: str, label: str) -> None:
-        """A trial of the cell begins."""
+        """Show that a trial of the cell begins."""
         self._running[cell] = label, time.monotonic()
         self._rows[cell] = "starting"
 
     def row(self, cell: str, row: Mapping[str, float], rounds: int) -> None:
-        """The last evaluated round of a running cell."""
+        """Show the last evaluated round of a running cell."""
         self._rows[cell] = f"round {row['round']:.0f}/{rounds}  {row['test_accuracy']:.2f} %"
 
     def note(self, text: str) -> None:
-        """One line that is not an outcome."""
+        """Print one line that is not an outcome."""
         self.console.print(redacted(text), markup=False, soft_wrap=True)
 
     def ended(self, cell: str, status: Status, text: str) -> None:
-        """A cell has an outcome."""
+        """Show the outcome of a cell."""
         label, since = self._running.pop(cell, (cell, time.monotonic()))
         self._rows.pop(cell, None)
         self.outcomes[cell] = status

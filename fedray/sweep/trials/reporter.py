@@ -1,4 +1,4 @@
-"""Everything Tune reports, handed on to MLflow and to the display."""
+"""Passes Tune's reports on to MLflow and to the display."""
 
 import logging
 import os
@@ -33,9 +33,9 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class TuneReporter(tune.Callback):
-    """Everything Tune reports goes to MLflow and to the display, from the driver.
+    """Passes Tune's reports on to MLflow and to the display, in the driver.
 
-    What goes to MLflow does so by the session's writer, in order.
+    MLflow gets them through the session's writer, in order.
     """
 
     def __init__(self, session: Session, progress: Progress) -> None:
@@ -45,7 +45,7 @@ class TuneReporter(tune.Callback):
         self._splits: OrderedDict[str, dict[str, bytes]] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune pickles its callbacks for Tuner.restore, which is not used: a store and a display cannot be
+        return {}  # pickled for Tuner.restore, which is not used; a store and a display cannot be pickled
 
     def on_trial_start(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         self._start(self._cell(trial))
@@ -54,7 +54,7 @@ class TuneReporter(tune.Callback):
         if cell.hash not in self._runs:
             self._runs[cell.hash] = CellRun()
             self._write(self._open, cell, self._runs[cell.hash], cell.hash in self.session.plan.known)
-        self._write(self._runs[cell.hash].history.clear)  # a trial's first report holds all rows there are
+        self._write(self._runs[cell.hash].history.clear)  # a trial's first report holds all rows so far
         self._histories[cell.hash] = []
         self.progress.started(cell.hash, cell.label)
 
@@ -73,7 +73,7 @@ class TuneReporter(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         cell = self._cell(trial)
-        if cell.hash not in self.progress.outcomes:  # Tune ended it, not the trial: `stop` or a scheduler
+        if cell.hash not in self.progress.outcomes:  # Tune ended it, by `stop` or a scheduler
             sweep, history = self.session.plan.sweep, self._histories[cell.hash]
             reached = history and any(history[-1].get(key, 0) >= value for key, value in sweep.stop.items())
             self._close(cell, Ending(Status.STOPPED if reached else Status.PRUNED, stopper=sweep.stopper))
@@ -84,7 +84,7 @@ class TuneReporter(tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         cell = self._cell(trial)
-        if cell.hash not in self._runs:  # no process of it ever came up
+        if cell.hash not in self._runs:  # none of its processes ever started
             self._start(cell)
         error = trial.get_error()
         reason = str(error or "the trial's process died").strip()
@@ -98,7 +98,7 @@ class TuneReporter(tune.Callback):
             self._write(self._flush)
 
     def close_rest(self) -> None:
-        """Whatever is still open when Tune returns was interrupted. Returns when all has been handed to the tracker."""
+        """Close cells that are open when Tune returns as interrupted, and wait until the tracker has everything."""
         for cell in self.session.plan.cells.values():
             if cell.hash in self._runs and cell.hash not in self.progress.outcomes:
                 self._close(cell, Ending(Status.INTERRUPTED, INTERRUPTED))
@@ -151,9 +151,9 @@ class TuneReporter(tune.Callback):
         drops = ending.status is Status.FINISHED and not cell.run.keeps_states
         written = partial(self._written, cell, _drop_states if drops else _do_nothing)
         run = self._runs[cell.hash]
-        run.ended = time.monotonic()  # the writer may be far behind
+        run.ended = time.monotonic()  # the writer may lag far behind
         self._write(self._close_run, run, ending, summary, written, rows)
-        self._write(run.history.clear)  # the driver does not grow with the cells that have ended
+        self._write(run.history.clear)  # so that the driver's memory does not grow with finished cells
         history = self._histories.pop(cell.hash)
         text = describe_accuracy(history) if history else "no evaluation"
         self.session.closed(cell.hash, ending.status, history)
@@ -174,22 +174,22 @@ class TuneReporter(tune.Callback):
         self.session.tracker.close_cell(run, ending, summary, written, rows)
 
     def _written(self, cell: Cell, tidy_up: Callable[[Cell], None]) -> None:
-        """The store has the cell's outcome; before, another sweep that took the cell would run it again."""
+        """Tidy up and release a cell once the store has its outcome; earlier, another sweep could run it again."""
         tidy_up(cell)
         self.session.claims.release(cell.hash)
 
     @staticmethod
     def _keep(cell: Cell, traceback: str) -> str:
-        """Write a traceback beside the cell's checkpoints; MLflow has it, too.
+        """Write a traceback next to the cell's checkpoints; it is in MLflow, too.
 
         Returns:
-            Where it is: the file's path, relative where it is below here.
+            The file's path, relative if it is below the working directory.
         """
         path = get_cell_dir(cell.hash) / "traceback.txt"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(redacted(traceback), encoding="utf-8")
-        except OSError as error:  # the disk is full, say: the other cells go on all the same
+        except OSError as error:  # the disk is full, say; the other cells continue
             return f"in MLflow; {path} cannot be written: {error.strerror}"
         return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
@@ -198,7 +198,7 @@ class TuneReporter(tune.Callback):
 
 
 def _drop_states(cell: Cell) -> None:
-    """Remove the clients' states of a cell whose run is FINISHED in the store; files that stay only take room."""
+    """Remove the clients' states of a cell whose run is FINISHED in the store; a failure only costs disk space."""
     try:
         Checkpoints(get_cell_dir(cell.hash)).drop_clients()
     except (OSError, UserError) as error:

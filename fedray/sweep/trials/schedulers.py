@@ -1,4 +1,4 @@
-"""Who ends cells that lag behind: Tune's schedulers, among cells that may be compared."""
+"""Tune's schedulers, which end cells that lag behind, applied among comparable cells."""
 
 import json
 from collections import defaultdict
@@ -16,12 +16,12 @@ from fedray.tracking.tracker import flat
 
 
 def make_scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]) -> TrialScheduler:
-    """What the sweep's file asks for.
+    """Make the scheduler that the sweep's file asks for.
 
     Args:
         sweep: the file.
-        rounds: most rounds of a cell.
-        run_of: a cell's configuration, by its hash.
+        rounds: largest number of rounds of a cell.
+        run_of: returns a cell's configuration by its hash.
     """
     asked = sweep.scheduler
     if asked is None:
@@ -40,11 +40,11 @@ def make_scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]
 
 
 def get_group(run: RunConfig, searched: Collection[str]) -> str:
-    """What cells have in common that a scheduler compares: all that is not searched, the seed too.
+    """Return the properties that cells must share to be compared: all that is not searched, including the seed.
 
     Args:
         run: a cell's configuration.
-        searched: the keys of the search. Where there is none, it is the grid that searches: the method's options and
+        searched: the keys of the search. Without a search the grid takes its place: the method's options and
             `training`.
     """
     searched = searched or ("training", *(f"algorithm.{name}" for name in run.algorithm.options() if name != "name"))
@@ -57,13 +57,13 @@ def _is_inside(key: str, keys: Collection[str]) -> bool:
 
 
 class PerGroupScheduler(FIFOScheduler):
-    """A scheduler for each group of trials: a draw is compared with draws of its own method, setting and seed.
+    """One scheduler per group of trials: a draw is compared with draws of its own method, setting and seed.
 
-    Else a method that starts slowly, and a harder setting, would lose all of theirs to the others.
+    Otherwise a method that starts slowly, or a harder setting, would lose all its draws.
 
     Args:
-        group: what a cell has in common with its rivals, by its hash.
-        make: a new scheduler.
+        group: returns what a cell must share with its rivals, by its hash.
+        make: makes a new scheduler.
     """
 
     def __init__(self, group: Callable[[str], str], make: Callable[[], TrialScheduler]) -> None:
@@ -71,7 +71,7 @@ class PerGroupScheduler(FIFOScheduler):
         self._group, self._each = group, defaultdict[str, TrialScheduler](make)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PerGroupScheduler":
-        return self  # Tune copies what it is given; this one knows the sweep that runs
+        return self  # Tune copies its arguments; this one belongs to the running sweep
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # pickled for Tuner.restore, which is not used

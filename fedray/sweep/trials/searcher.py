@@ -1,4 +1,4 @@
-"""The searcher that Tune asks for trials: the cells of a sweep in their order, made when there is room for one."""
+"""Searcher that Tune asks for trials: the cells of a sweep in order, made when there is room for them."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from fedray.sweep.trials.trainable import TrialCell
 
 
 class NextCells(Searcher):
-    """Hands out cells one by one; of a search that learns the next generation of draws as soon as its results allow.
+    """Hands out cells one by one; for a search that learns, the next generation of draws as soon as results allow.
 
-    A grid goes this way, too: Tune's own grid search copies all cells for each of them. It keeps no state: what is to
-    be drawn (`sweep.studies`) follows from the outcomes, which are in `session` and in MLflow.
+    Grids use it, too: Tune's own grid search copies all cells for each of them. It keeps no state: the next draws
+    (`sweep.plan.studies`) follow from the outcomes, which are in `session` and in MLflow.
     """
 
     def __init__(self, session: Session, cells: Sequence[Cell], reporter: TuneReporter, shares: ActorAllocator) -> None:
@@ -29,7 +29,7 @@ class NextCells(Searcher):
         self._known = -1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "NextCells":
-        return self  # Tune copies what it is given; this one belongs to the sweep that runs
+        return self  # Tune copies its arguments; this one belongs to the running sweep
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # pickled for Tuner.restore, which is not used
@@ -38,7 +38,7 @@ class NextCells(Searcher):
         return True
 
     def suggest(self, trial_id: str) -> Any:
-        """The next trial; None where results or room have to come first; FINISHED where nothing is left."""
+        """Return the next trial; None if results or free capacity must come first; FINISHED if nothing is left."""
         sweep = self.session.plan.sweep
         if not self._queue and sweep.learns and len(self.session.values) != self._known:
             self._known = len(self.session.values)
@@ -53,7 +53,7 @@ class NextCells(Searcher):
         return None if sweep.learns and any(running) else Searcher.FINISHED
 
     def _make_config(self, cell: Cell, actors: int) -> dict[str, Any]:
-        """Return a trial's config: its cell, and the sweep's axes by name for what Tune compares and shows."""
+        """Return a trial's config: its cell, and the sweep's axes by name, for Tune to compare and show."""
         sweep, run = self.session.plan.sweep, cell.run
         told = TrialCell(
             hash=cell.hash,
@@ -74,10 +74,10 @@ class NextCells(Searcher):
         self._queue.extend(cells)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Nothing: outcomes come through the reporter, whole."""
+        """Do nothing: outcomes come through the reporter, complete."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: there is no state."""
+        """Do nothing: there is no state."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing: there is no state."""
+        """Do nothing: there is no state."""

@@ -1,4 +1,4 @@
-"""What a call of a sweep knows while it runs."""
+"""State of a call of a sweep while it runs."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class Session:
-    """A call of a sweep that is running.
+    """A running call of a sweep.
 
     Attributes:
-        plan: what is to be done, with numbers for `gpus_per_actor: auto`.
-        claims: which cells this process runs.
+        plan: the plan, with numbers for `gpus_per_actor: auto`.
+        claims: locks of the cells that this process runs.
         writer: the thread that uses `tracker`.
-        tracker: MLflow, there from `open` on.
-        parent: id of the sweep's run in MLflow, from then on.
+        tracker: MLflow; set by `open`.
+        parent: id of the sweep's run in MLflow; empty before `open`.
         statuses: hash -> `fedray.status` of the cells that have an outcome.
         values: hash -> the metric that selects, of the cells that have an outcome; None unless it is `finished`.
-        tried: hashes of the cells that this process has taken, or has found to be finished by another one.
+        tried: hashes of the cells that this process has taken, or has found to be finished by another process.
         placement: gives cells numbers for `gpus_per_actor: auto`.
-        data: key -> data set, of those that the processes of Tune's trials have.
+        data: key -> data set, for those that the processes of Tune's trials have.
     """
 
     plan: Plan
@@ -51,17 +51,17 @@ class Session:
 
     @property
     def counts(self) -> Counter[Status]:
-        """How many of the sweep's cells have which outcome (`missing`: none yet)."""
+        """Number of the sweep's cells with each outcome (`missing`: none yet)."""
         return Counter(self.statuses.get(cell, Status.MISSING) for cell in self.plan.cells)
 
     @property
     def left(self) -> set[str]:
-        """Hashes of the cells that are to be run and that this process has not taken."""
+        """Hashes of the cells to run that this process has not taken."""
         return {cell.hash for cell in self.plan.to_run} - self.tried
 
     @property
     def stopped(self) -> bool:
-        """Whether a cell that this process has taken has no outcome, once Tune has returned: it was told to stop."""
+        """True if a cell of this process has no outcome after Tune has returned, because Tune was interrupted."""
         return any(self.statuses.get(cell, Status.MISSING).is_open for cell in self.tried)
 
     def closed(self, cell: str, status: Status, history: Sequence[Mapping[str, float]]) -> None:
@@ -77,10 +77,11 @@ class Session:
             self.values[cell] = get_value(status, final_metrics(history), self.plan.sweep.select)
 
     def open(self) -> None:
-        """Let the writer open the store and the sweep's run, which are made where they are missing; once.
+        """Let the writer open the store and the sweep's run, creating them if needed; only the first call has an
+        effect.
 
-        That takes seconds of a core, so it is left until a trial has something to write: until then Ray's processes
-        use the cores to import.
+        That takes seconds of a core, so it waits until a trial has something to write: until then Ray's processes need
+        the cores for their imports.
         """
         if not self._asked:
             self._asked = True
@@ -95,7 +96,7 @@ class Session:
         self._listed = len(self.plan.cells)
 
     def close(self) -> None:
-        """Let the writer end the sweep's run, and wait until all has arrived in the store."""
+        """Let the writer end the sweep's run, and wait until everything has arrived in the store."""
         self.open()
         self.writer.ask(self._close)
 
@@ -108,7 +109,7 @@ class Session:
         self.tracker.close()
 
     def look_up(self, cells: Iterable[str]) -> dict[str, Outcome]:
-        """What the store has of cells, once all that was sent to it has arrived."""
+        """Return the store's outcomes of cells, after everything sent to it has arrived."""
         return self.writer.ask(lambda: self.tracker.outcomes(cells)) if self.parent else look_up_outcomes(cells)
 
     def take(
@@ -116,21 +117,21 @@ class Session:
         wanted: Iterable[str] | None = None,
         look_up: Callable[[Iterable[str]], dict[str, Outcome]] | None = None,
     ) -> list[Cell]:
-        """Claim the cells that are left and that nobody else runs.
+        """Claim the cells that are left and that no other process runs.
 
         Args:
-            wanted: hashes of those to claim; default all.
-            look_up: gives the outcomes that the store has of cells; default `look_up`.
+            wanted: hashes of the cells to claim; default all.
+            look_up: returns the store's outcomes of cells; default `look_up`.
 
         Returns:
-            Those of them that another sweep has not just finished, with numbers for `gpus_per_actor: auto`.
+            The claimed cells that another sweep has not just finished, with numbers for `gpus_per_actor: auto`.
 
         Raises:
             UserError: the actors of a cell can never be placed.
         """
         claimed = self.claims.take(self.left if wanted is None else wanted)
         self.tried |= claimed
-        # Read only now that nobody else can run them: the sweep that did may just have finished them.
+        # Read only now that no other process can run them: another sweep may just have finished them.
         self.note((look_up or self.look_up)(claimed))
         cells = [cell for cell in self.plan.to_run if cell.hash in claimed]
         for hash in claimed - {cell.hash for cell in cells}:
@@ -139,24 +140,24 @@ class Session:
         return [self.plan.cells[cell.hash] for cell in cells]
 
     def note(self, found: Mapping[str, Outcome]) -> None:
-        """Take over outcomes from the store, unless the plan is to run everything again."""
+        """Adopt outcomes from the store, unless the plan is to run everything again."""
         self.statuses |= {cell: outcome.status for cell, outcome in found.items()}
         self.plan = replace(self.plan, known={**self.plan.known, **found})
         if not self.plan.force:
             self.values |= self.plan.values(found) if self.plan.sweep.learns else {}
 
     def learn(self) -> set[str]:
-        """Draw what the outcomes so far allow; hashes of the new cells, which nobody has taken yet."""
+        """Draw as far as the outcomes allow; returns the hashes of the new cells, which are not taken yet."""
         grown = self.plan.learn(self.values)
         new = grown.cells.keys() - self.plan.cells.keys()
         self.plan = grown
         return new
 
     def learn_and_take(self) -> list[Cell]:
-        """Draw what the outcomes so far allow, and take of it what can start while Tune runs; the rest is left.
+        """Draw as far as the outcomes allow, and take the cells that can start while Tune runs; the others are left.
 
-        A data set that Tune's trials do not have is handed over when Tune starts again. So is what has to be measured
-        first: that takes a whole GPU, which the trials may hold for as long as Tune waits here.
+        A data set that Tune's trials do not have is handed over when Tune starts again. A measurement also waits until
+        then: it needs a whole GPU, which the trials may hold as long as Tune waits here.
         """
         new = self.learn()
         cells, data = [self.plan.cells[hash] for hash in new], self.plan.problems.data
@@ -165,7 +166,7 @@ class Session:
 
 
 def _look_up_if_reachable(cells: Iterable[str]) -> dict[str, Outcome]:
-    """What the store has of cells, read beside the writer; a store that is away has nothing, for now."""
+    """Return the store's outcomes of cells, without the writer; empty if the store cannot be reached at the moment."""
     try:
         return look_up_outcomes(cells)
     except UserError:
@@ -173,7 +174,7 @@ def _look_up_if_reachable(cells: Iterable[str]) -> dict[str, Outcome]:
 
 
 def describe_cells(plan: Plan) -> list[dict[str, Any]]:
-    """The sweep's cells as its run in MLflow holds them; of a search and of a final stage with what analysis needs."""
+    """List the cells for the sweep's run in MLflow; for a search or a final stage also what analysis needs of it."""
     keys = list(dict.fromkeys(key for space in plan.sweep.spaces for key in space))
     search = {"search": {"keys": keys, "select": plan.sweep.select}} if keys else {}
     tuned = {cell: {"tuned": dict(chosen)} for cell, chosen in plan.tuned.items()}

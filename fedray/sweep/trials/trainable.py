@@ -1,4 +1,4 @@
-"""One cell of a sweep as Ray Tune runs it: a Trainable that trains or owns client actors, and outlives its trials."""
+"""One cell of a sweep as a Trainable of Ray Tune: it trains or owns client actors, and outlives its trials."""
 
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -26,11 +26,11 @@ from fedray.sections import Runtime
 from fedray.sweep.trials.watchdog import make_heartbeat
 
 REPORT_SECONDS = 1.0
-"""A report is made about this often; rounds evaluated in between travel together. Only then can a trial be stopped."""
+"""Approximate interval of reports, which carry all rows since the last one; a trial can only be stopped at a report."""
 
 
 class DataRef:
-    """A data set's object reference, wrapped so that Ray hands it on instead of fetching it."""
+    """A data set's object reference, wrapped so that Ray passes it on instead of fetching it."""
 
     def __init__(self, data: Dataset) -> None:
         self.ref = ray.put(data)
@@ -38,16 +38,16 @@ class DataRef:
 
 @dataclass(frozen=True)
 class TrialCell:
-    """A cell as Tune hands it to a process. Tune copies, flattens and keeps what it is given, so this is small.
+    """A cell as Tune passes it to a process; small, because Tune copies, flattens and keeps its trials' configs.
 
     Attributes:
-        hash: the cell's.
+        hash: the cell's hash.
         run: its configuration, packed.
         data: key of its data set.
-        directory: of its checkpoints.
-        actors: how many it gets.
-        bundle: what one actor asks of the cluster.
-        report_each: something other than its last round may end it.
+        directory: folder of its checkpoints.
+        actors: number of its actors.
+        bundle: resources that one actor asks of the cluster.
+        report_each: True if a round other than its last may end it.
     """
 
     hash: str
@@ -66,9 +66,9 @@ class TrialCell:
 
     @property
     def resources(self) -> tune.PlacementGroupFactory:
-        """A bundle per actor; with one actor the trial trains itself and has it, else it asks for nothing.
+        """One bundle per actor. With one actor the trial trains itself and has the bundle; otherwise it asks for none.
 
-        All are given at once, so trials cannot deadlock on one another.
+        All bundles are granted together, so trials cannot deadlock.
         """
         bundles = [dict(self.bundle)] * self.actors
         return tune.PlacementGroupFactory(bundles if len(bundles) == 1 else [{}, *bundles])
@@ -77,9 +77,9 @@ class TrialCell:
 class CellTrainable(tune.Trainable):
     """Runs `config["cell"]`, a `TrialCell`.
 
-    Each report holds `made`, the number of rounds, and `rows`, the newly evaluated ones; the first one after a start
-    holds all there are, so that nothing is lost when a driver died between a checkpoint and its log. The last one has
-    `status`: finished, diverged or failed.
+    Each report holds `made`, the number of rounds, and `rows`, the newly evaluated ones. The first report after a start
+    holds all rows, so that none is lost if a driver died between a checkpoint and its log. The last one has `ending`
+    (finished, diverged or failed) and `summary`.
     """
 
     @classmethod
@@ -100,7 +100,7 @@ class CellTrainable(tune.Trainable):
 
     def _begin(self, config: dict[str, Any]) -> None:
         self._cell: TrialCell = config["cell"]
-        self.config = {}  # Tune would send it back with every report, and keep it
+        self.config = {}  # otherwise Tune sends it back with every report, and keeps it
         self._rounds: Generator[State] | None = None
         self._history: list[dict[str, float]] = []
         self._made = 0
@@ -130,10 +130,10 @@ class CellTrainable(tune.Trainable):
                 every = self._simulation.problem.config.runtime.checkpoint_every
                 self._rounds = make_rounds(self._simulation, Checkpoints(self._cell.directory), every)
             return self._advance(self._simulation, self._rounds)
-        except ray.exceptions.RayTaskError as error:  # raised by the code that an actor ran, possibly a plug-in's
+        except ray.exceptions.RayTaskError as error:  # raised by code in an actor, possibly a plug-in's
             return self._last(describe_error(error.cause, str(error)))
         except ray.exceptions.RayError:
-            raise  # the cluster's fault: Tune starts the trial again, and it goes on from its checkpoint
+            raise  # a failure of the cluster: Tune restarts the trial, which continues from its checkpoint
         except Exception as error:
             return self._last(describe_error(error))
 
@@ -158,7 +158,7 @@ class CellTrainable(tune.Trainable):
         return {"done": True, **self._rows(), "ending": ending, "summary": dict(summary)}
 
     def cleanup(self) -> None:
-        """The end of the process; of an unfinished cell (the sweep was told to stop) the rounds made are kept."""
+        """Close at the end of the process; the rounds of an unfinished cell (after an interrupt) are kept."""
         if self._rounds is not None:
             self._rounds.close()
         self._close()

@@ -22,25 +22,25 @@ from fedray.sweep.trials.trainable import CellTrainable, DataRef
 from fedray.sweep.trials.watchdog import Watchdog
 
 RETRIES = 3
-"""How often a trial whose process died is started again (from its checkpoint) before it makes a new round."""
+"""Number of times that a trial whose process died is restarted (from its checkpoint) before it makes a new round."""
 
 WAITING = 4
-"""How many trials may wait for room at least; of one, trials would start one after the other. Each has asked the
-cluster for its resources, which costs time; but a cluster that grows by itself only grows for those that wait, so that
-there may be as many as it has CPUs."""
+"""Minimum number of pending trials. With one, trials would start one at a time. Each pending trial has asked the
+cluster for its resources, which takes time; but a cluster with autoscaling grows only for pending trials, so there may
+be as many as it has CPUs."""
 
 give_trials_waiting_processes()
 
 
 def run_cells(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
-    """Run cells as trials of Tune on the Ray that is running. Their outcomes go into `session.statuses`."""
+    """Run cells as trials of Tune on the running Ray. Their outcomes go into `session.statuses`."""
     with Progress(len(cells)) as progress:
         reporter = TuneReporter(session, progress)
         if session.plan.force:
             reporter.forget(cells)
         with contextlib.ExitStack() as stack:
             stack.callback(reporter.close_rest)
-            folder = stack.enter_context(make_scratch())  # Tune's own state, which nothing resumes from
+            folder = stack.enter_context(make_scratch())  # Tune's own state, from which nothing resumes
             _run_tune(session, cells, reporter, max_concurrent, folder)
 
 
@@ -56,7 +56,7 @@ def _run_tune(
         "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a cell may end before it was ever evaluated
         "TUNE_MAX_PENDING_TRIALS_PG": str(max(WAITING, int(ray.cluster_resources().get("CPU", 0)))),
     }
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the TuneReporter says what failed
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the TuneReporter reports failures
     shares = ActorAllocator(max_concurrent)
     tuner = tune.Tuner(
         tune.with_parameters(CellTrainable, data=_handed_over(session, cells)),
@@ -90,7 +90,7 @@ def _run_tune(
 
 
 def _handed_over(session: Session, cells: Sequence[Cell]) -> dict[str, DataRef]:
-    """The data sets that the trials will need: of a search that learns all that it has drawn so far."""
+    """Return the data sets that the trials will need; for a search that learns, all that it has drawn so far."""
     known = session.plan.problems.data
     wanted = known if session.plan.sweep.learns else {cell.data for cell in cells}
     session.data |= {key: DataRef(known[key]) for key in wanted if key not in session.data}

@@ -1,7 +1,7 @@
-"""The driver ends trials that hang; Tune starts them again from their checkpoints.
+"""Watchdog by which the driver ends trials that hang; Tune restarts them from their checkpoints.
 
-A call has one limit (`cluster.timeouts`), enforced by the process that waits: a trial watches its client actors, the
-driver its trials, which announce a call that may take long.
+A call has one limit (`cluster.timeouts`), enforced by the process that waits: a trial watches its client actors, and
+the driver watches its trials, which announce a call that may take long.
 """
 
 import time
@@ -23,11 +23,11 @@ from fedray.cluster.ray_private import (
 from fedray.cluster.timeouts import FIRST, SILENT, Heartbeat
 
 TICK = 5.0
-"""Seconds that count at most between two looks: a driver that was stopped itself has not been waiting."""
+"""Maximum seconds counted between two looks: a driver that was suspended itself has not been waiting."""
 
 
 def make_heartbeat(trial: str) -> Heartbeat:
-    """Return the heartbeat of a trial's process, which the driver reads. Args: trial: Tune's id of the trial."""
+    """Return the heartbeat of a trial's process, which the driver reads. trial: Tune's id of the trial."""
     return Heartbeat(lambda seconds: write_heartbeat(trial, f"{time.monotonic()} {seconds}"))
 
 
@@ -35,15 +35,15 @@ def make_heartbeat(trial: str) -> Heartbeat:
 class _Waited:
     allowed: float
     heard: str | None
-    """The heartbeat that was the latest when waiting began."""
+    """The latest heartbeat when waiting began."""
     seconds: float = 0.0
 
 
 class Watchdog(tune.Callback):
-    """Kills the process of a trial that is silent for longer than it may be, twice as long after each kill.
+    """Kills the process of a trial that is silent for too long; the limit doubles after each kill.
 
-    Attributes:
-        note: shows a line.
+    Args:
+        note: prints a line.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
@@ -65,7 +65,7 @@ class Watchdog(tune.Callback):
         self._waited[trial.trial_id] = _Waited(SILENT, read_heartbeat(trial.trial_id))
         if result["made"] > self._made[trial.trial_id]:
             self._made[trial.trial_id] = result["made"]
-            forgive_failures(trial)  # RETRIES are for one place, not for the whole run
+            forgive_failures(trial)  # RETRIES count per round, not per run
 
     def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         self._forget(trial)

@@ -1,4 +1,4 @@
-"""The thread that writes to MLflow, so that neither Tune nor an actor waits for the store or for a picture."""
+"""Thread that writes to MLflow, so that neither Tune nor an actor waits for the store or for a plot."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 
 class Writer:
-    """Calls functions one after another in a thread of its own. Only they touch the tracker.
+    """Calls functions one after another in a thread of its own, the only one that uses the tracker.
 
     At the end of the block it waits until all have been called.
 
     Attributes:
-        refusal: what a call raised.
+        refusal: the exception that a call raised.
     """
 
     def __init__(self) -> None:
@@ -32,32 +32,32 @@ class Writer:
         self._pool.shutdown()
 
     def send(self, write: Callable[..., object], *arguments: Any) -> None:
-        """Call it when all that was sent before has been called. What it raises is raised by `check` or `finish`."""
+        """Call `write` after everything sent before. Its exception is raised by `check` or `finish`."""
         self._sent.append(self._pool.submit(write, *arguments))
 
     def ask(self, read: Callable[..., T], *arguments: Any) -> T:
-        """What it returns, once all that was sent before has been called. Raises what it or one of them raised."""
+        """Call `read` after everything sent before and return its result. Raises its exception, or an earlier one."""
         answer = self._pool.submit(read, *arguments)
         self.finish()
         return answer.result()
 
     @property
     def idle(self) -> bool:
-        """Whether all that was sent has been called and checked."""
+        """True if everything sent has been called and checked."""
         return not self._sent
 
     def check(self) -> None:
-        """Raise what has gone wrong so far."""
+        """Raise the first exception so far."""
         while self._sent and self._sent[0].done():
             self._raise(self._sent.popleft())
 
     def finish(self) -> None:
-        """Wait until all has been called. Raises what went wrong, unless that is being raised already."""
+        """Wait until everything has been called. Raises the first exception, unless it was raised before."""
         while self._sent:
             self._raise(self._sent.popleft())
 
     def _raise(self, sent: Future[Any]) -> None:
         error = sent.exception()
-        if self.refusal is None and error is not None:  # the others are refused for the same reason
+        if self.refusal is None and error is not None:  # the others fail for the same reason
             self.refusal = error
             raise error
