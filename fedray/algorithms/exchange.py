@@ -76,7 +76,8 @@ class Server:
     """What the server knows when it aggregates.
 
     theta: x, the global model. state: the algorithm's own vectors. clients: N. cohort: M, the clients that took part.
-    round: t, from 0. lr: η_t, the local learning rate of this round. server_lr: η_g. first_lr: η_0.
+    round: t, from 0. lr: η_t, the local learning rate of this round. server_lr: η_g. first_lr: η_0. lr_decay: η_{t+1}
+    over η_t.
     """
 
     theta: Tensor
@@ -88,6 +89,7 @@ class Server:
     lr: float = 0.0
     server_lr: float = 1.0
     first_lr: float = 0.0
+    lr_decay: float = 1.0
 
 
 class SecondModel(ABC):

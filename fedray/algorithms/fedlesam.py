@@ -12,7 +12,28 @@ from fedray.algorithms.scaffold import Scaffold
 from fedray.models.network import Layout
 
 
-class FedLESAM(Algorithm):
+class Towards(Algorithm):
+    """Base of the methods that perturb along a vector of theirs, of which the authors' code takes scalars."""
+
+    shift: Literal["vector", "scalars"] = Field(
+        "vector", description="e along that vector, or one of its scalars for each tensor (the code, D-10, D-89)"
+    )
+    norm: Literal["global", "summed"] = Field(
+        "global", description="what e is divided by: one norm, or the sum of the tensors' (the code, D-11, D-89)"
+    )
+
+    def towards(self, ahead: Tensor, layout: Layout) -> Tensor:
+        """Return the direction `(P,)` of e, of length 1 unless `shift` or `norm` is the code's."""
+        if (self.shift, self.norm) == ("vector", "global"):
+            return unit(ahead)
+        sizes = list(layout.sizes)
+        parts = ahead.split(sizes) if self.shift == "vector" else ahead[: len(sizes)].split(1)
+        lengths = torch.stack([torch.linalg.vector_norm(part) for part in parts])
+        length = lengths.sum() if self.norm == "summed" else torch.linalg.vector_norm(lengths)
+        return torch.cat([part.expand(size) for part, size in zip(parts, sizes, strict=True)]) / (length + 1e-7)
+
+
+class FedLESAM(Towards):
     """q = g(y + e) with e = ρ unit(x_old - x), the same in all steps; x_old is the x of the client's last activity.
 
     One gradient per step. Readings: e is that vector (the released code adds one scalar per tensor, D-10) under one
@@ -34,12 +55,6 @@ class FedLESAM(Algorithm):
     estimate: Literal["client", "server"] = Field(
         "client", description="who knows the global change: each client since its last activity, or the server"
     )
-    shift: Literal["vector", "scalars"] = Field(
-        "vector", description="e along x_old - x, or one of its scalars for each tensor (the code, D-10)"
-    )
-    norm: Literal["global", "summed"] = Field(
-        "global", description="what e is divided by: one norm, or the sum of the tensors' (the code, D-11)"
-    )
 
     def server_state(self, theta: Tensor) -> Vectors:
         state = super().server_state(theta)
@@ -60,16 +75,6 @@ class FedLESAM(Algorithm):
         else:
             back = torch.zeros_like(c.theta_0) if c.first else c.state.x_old - c.theta_0
         c.local.e = self.rho * self.towards(back, c.layout)
-
-    def towards(self, back: Tensor, layout: Layout) -> Tensor:
-        """The direction of e, of length 1 unless its parts are the code's."""
-        if (self.shift, self.norm) == ("vector", "global"):
-            return unit(back)
-        sizes = list(layout.sizes)
-        parts = back.split(sizes) if self.shift == "vector" else back[: len(sizes)].split(1)
-        lengths = torch.stack([torch.linalg.vector_norm(part) for part in parts])
-        length = lengths.sum() if self.norm == "summed" else torch.linalg.vector_norm(lengths)
-        return torch.cat([part.expand(size) for part, size in zip(parts, sizes, strict=True)]) / (length + 1e-7)
 
     def gradient(self, c: Client) -> Tensor:
         return c.grad(c.theta + c.local.e)

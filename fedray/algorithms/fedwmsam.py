@@ -6,12 +6,13 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from fedray.algorithms.base import Client, Received, Server, Sum, Uploads, Vectors, unit
+from fedray.algorithms.base import Client, Received, Server, Sum, Uploads, Vectors
+from fedray.algorithms.fedlesam import Towards
 from fedray.algorithms.momentum import ClientMomentum
 from fedray.common.errors import UserError
 
 
-class FedWMSAM(ClientMomentum):
+class FedWMSAM(Towards, ClientMomentum):
     """q = α (g(y + e) + c - c_i) + (1 - α) Δ with e = ρ unit(x + k Δ_i - y), Δ_i = Δ + α/(1 - α) (c - c_i); k: the
     step.
 
@@ -19,10 +20,12 @@ class FedWMSAM(ClientMomentum):
     moves α <- 0.99 α + 0.01 clip(mean_i (1 + cos(u_i, Δ)), 0.1, 0.9) with the Δ of the round (a cosine with 0 makes the
     term 0), so that updates along the momentum lower α.
 
-    Readings: e is one vector of length ρ, where the code adds scalars (D-89); it points uphill, as in the authors'
-    summary (`sign: code` descends, D-90); k Δ_i lacks η as written (`target: scaled` has it, D-91); Δ has no factor of
-    the learning rate's decay (D-92); α's rule is known from code alone (D-93). α = 1 with ρ = 0 is SCAFFOLD, without
-    variates and with ρ = 0 this is FedCM. The paper's formulas were not read, only its poster and code [S].
+    Readings: e is one vector of length ρ (D-89) that points uphill, as in the authors' summary (D-90); k Δ_i lacks η as
+    written (`target: scaled` has it, D-91); α's rule is known from code alone (D-93). α = 1 with ρ = 0 is SCAFFOLD,
+    without variates and with ρ = 0 this is FedCM. The paper's formulas were not read, only its poster and code [S].
+
+    As the code has it: `shift: scalars` and `norm: summed`, as FedLESAM (D-89); e descends (`sign: code`, D-90); Δ
+    has a factor of the learning rate's decay (`delta_decay`, D-92).
     """
 
     name = "fedwmsam"
@@ -42,6 +45,7 @@ class FedWMSAM(ClientMomentum):
     variates: bool = Field(True, description="with control variates c and c_i")
     sign: Literal["uphill", "code"] = Field("uphill", description="direction of e (D-90)")
     target: Literal["plain", "scaled"] = Field("plain", description="scaled: k η Δ_i in place of k Δ_i (D-91)")
+    delta_decay: bool = Field(False, description="Δ times training.lr_decay, as in the code (D-92)")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -70,7 +74,7 @@ class FedWMSAM(ClientMomentum):
         if self.variates:
             ahead = ahead + alpha / (1 - alpha) * (c.message.c - c.state.c)
         steps = c.step * (c.lr if self.target == "scaled" else 1.0)
-        e = self.rho * unit(c.theta_0 + steps * ahead - c.theta)
+        e = self.rho * self.towards(c.theta_0 + steps * ahead - c.theta, c.layout)
         return e if self.sign == "uphill" else -e
 
     def direction(self, c: Client) -> Tensor:
@@ -94,6 +98,8 @@ class FedWMSAM(ClientMomentum):
 
     def aggregate(self, server: Server, got: Received) -> None:
         super().aggregate(server, got)
+        if self.delta_decay:
+            server.state.delta = server.lr_decay * server.state.delta
         if self.variates:
             server.state.c = server.state.c + got.c_change / server.clients
         if self.adaptive:

@@ -252,6 +252,7 @@ class Simulation:
             lr=training.lr * training.lr_decay**t,
             server_lr=training.server_lr,
             first_lr=training.lr,
+            lr_decay=training.lr_decay,
         )
 
     def _make_broadcast(self, server: Server, measured: bool = False) -> Broadcast:

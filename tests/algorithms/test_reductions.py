@@ -215,6 +215,8 @@ REDUCTIONS = [
     Reduction("fedmoswa rho=1 alpha=1 gamma=1", "scaffold", 1e-5, options={**EVERYONE, "momentum": 0}),
     Reduction(f"{WMSAM} variates=false alpha=0.3", "fedcm alpha=0.3"),
     Reduction(f"{WMSAM} alpha=1", "scaffold", 1e-5),
+    Reduction(f"{WMSAM} shift=scalars norm=summed", WMSAM),
+    Reduction("fedwmsam delta_decay=true", "fedwmsam", options={"lr_decay": 1.0}),
     Reduction(f"{WMSAM} alpha=0.5", "fedavg", 1e-5, options=HALF_LR, right_options={"lr": 0.05}),
     Reduction("fednsam rho=0 gamma=0.8", "fedacg lam=0.8 beta=0"),
     Reduction("fednsam rho=0.2 gamma=0", "fedsam rho=0.2"),

@@ -35,7 +35,7 @@ FORMS: dict[str, dict[str, str]] = {
     "summed": {"norm": "summed"},
     "as the code": {"shift": "scalars", "norm": "summed"},
 }
-"""FedLESAM's `shift` and `norm` as its code has them."""
+"""`shift` and `norm` as the codes of FedLESAM and FedWMSAM have them."""
 KL: dict[str, Any] = {"rho": 1.0, "perturb": "all", "settings": MLP_ONLY}
 RADII: dict[str, dict[str, str]] = {
     "fixed": {"radius": "fixed"},
@@ -192,6 +192,8 @@ CASES: list[Case] = [
             "plain momentum": {"variates": False},
             "downhill": {"sign": "code"},
             "scaled": {"target": "scaled"},
+            "decayed": {"delta_decay": True},
+            **FORMS,
         },
         "fedwmsam",
         settings=MLP_ONLY,

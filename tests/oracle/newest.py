@@ -1,5 +1,6 @@
 """Sharpness-aware methods of 2025 and 2026: FedGloSS, FedSWA, FedMoSWA, FedWMSAM, FedNSAM."""
 
+from .sharpness import towards
 from .tensors import Tensors, dot, mean, norm, total, unit, zeros
 from .world import World
 
@@ -73,8 +74,10 @@ def fedwmsam(
     variates: bool = True,
     sign: str = "uphill",
     target: str = "plain",
+    delta_decay: bool = False,
+    **form: str,
 ) -> Tensors:
-    """Li et al., NeurIPS 2025, as its code and poster have it, with the whole perturbation as one vector."""
+    """Li et al., NeurIPS 2025, as its code and poster have it; form: `shift` and `norm`, D-89; delta_decay: D-92."""
     x, delta, c_server, own, a = w.x0, zeros(w.x0), zeros(w.x0), w.each(w.x0), alpha
     for t in range(w.rounds):
         u, slope, change, values = {}, {}, [], []
@@ -82,7 +85,8 @@ def fedwmsam(
             correction = c_server - own[c.i] if variates else zeros(x)
             path = delta + a / (1 - a) * correction
             for k, batch in enumerate(c.batches):
-                e = rho * unit(x + k * (c.eta if target == "scaled" else 1) * path - c.y) if k else zeros(x)
+                ahead = x + k * (c.eta if target == "scaled" else 1) * path - c.y
+                e = rho * towards(ahead, **form) if k else zeros(x)
                 g = w.grad(c.y - e if sign == "code" else c.y + e, batch)
                 c.step(a * (g + correction) + (1 - a) * delta)
             new = own[c.i] - c_server - c.u / (c.counted * c.eta)
@@ -90,7 +94,7 @@ def fedwmsam(
             lengths = norm(c.u) * norm(delta)
             values.append(1 + dot(c.u, delta) / lengths if lengths else 0.0)
             u[c.i], slope[c.i], own[c.i] = c.u, c.u / (c.counted * c.eta), new
-        x, delta = x + w.server_lr * w.average(u), -w.average(slope)
+        x, delta = x + w.server_lr * w.average(u), -(w.lr_decay if delta_decay else 1) * w.average(slope)
         c_server = c_server + total(change) / w.N
         if adaptive:
             a = 0.99 * a + 0.01 * min(0.9, max(0.1, sum(values) / len(values)))

@@ -72,35 +72,37 @@ def fedsmoo(w: World, alpha: float, rho: float, perturbation_dual: str = "whole"
     return x
 
 
+def towards(away: Tensors, shift: str = "vector", norm: str = "global") -> Tensors:
+    """unit(away); `shift` scalars: coordinate j for the whole of tensor j (D-10); `norm` summed: over the sum of the
+    tensors' norms (D-11).
+    """
+    everything = np.concatenate([value.ravel() for value in away.values()])
+    parts = {name: everything[j] if shift == "scalars" else value for j, (name, value) in enumerate(away.items())}
+    lengths = [float(np.sqrt(np.sum(np.square(part)))) for part in parts.values()]
+    length = sum(lengths) if norm == "summed" else float(np.sqrt(np.sum(np.square(lengths))))
+    return Tensors({name: (0 * away[name] + parts[name]) / (length + 1e-7) for name in away})
+
+
 class Lesam:
     """FedLESAM's gradient, at y + rho unit(x_old - x); at y where there is no x_old (D-11b).
 
     x_old is the model of the client's last activity; `estimate` server: of the last round, whoever was active. `shift`
-    scalars: coordinate j for the whole of tensor j (D-10); `norm` summed: the sum of the tensors' norms (D-11).
+    and `norm` as in `towards`.
     """
 
     def __init__(
         self, w: World, rho: float, estimate: str = "client", shift: str = "vector", norm: str = "global"
     ) -> None:
-        self.w, self.rho, self.estimate, self.shift, self.norm = w, rho, estimate, shift, norm
+        self.w, self.rho, self.estimate, self.form = w, rho, estimate, {"shift": shift, "norm": norm}
         self.models: dict[int, Tensors] = {}
         self.active: dict[int, int] = {}
 
     def __call__(self, c: Local, batch: Batch) -> Tensors:
         if c.step_number == 0:
             known = self.models.get(c.t - 1 if self.estimate == "server" else self.active.get(c.i, -1))
-            self.delta = zeros(c.start) if known is None else self.ascent(known - c.start)
+            self.delta = zeros(c.start) if known is None else self.rho * towards(known - c.start, **self.form)
             self.models[c.t], self.active[c.i] = c.start, c.t
         return self.w.grad(c.y + self.delta, batch)
-
-    def ascent(self, away: Tensors) -> Tensors:
-        everything = np.concatenate([value.ravel() for value in away.values()])
-        shift = {
-            name: everything[j] if self.shift == "scalars" else value for j, (name, value) in enumerate(away.items())
-        }
-        lengths = [float(np.sqrt(np.sum(np.square(part)))) for part in shift.values()]
-        length = sum(lengths) if self.norm == "summed" else float(np.sqrt(np.sum(np.square(lengths))))
-        return Tensors({name: self.rho * (0 * away[name] + shift[name]) / (length + 1e-7) for name in away})
 
 
 def fedlesam(w: World, rho: float, **form: str) -> Tensors:
