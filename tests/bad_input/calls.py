@@ -224,7 +224,7 @@ CASES: dict[str, Case] = {
     "paper's table": Case(
         ["tables", "sweep", "--paper", "fedsol/table99"],
         "published table of fedsol: unknown name 'table99'; did you mean 'table9'? valid: table1, table10, "
-        "table2, table3, table4, table5, table9",
+        "table2, table3, table4, table5, table9, v1_table1",
         stored,
     ),
     "figures of what": Case(
@@ -232,8 +232,7 @@ CASES: dict[str, Case] = {
     ),
     "kind": Case(
         ["figures", "sweep", "--kind", "pie"],
-        "--kind: unknown name 'pie'; valid: bars, classes, confusion, curves, fairness, methods, partition, search, "
-        "sensitivity",
+        "--kind: unknown name 'pie'; valid: bars, …",
         stored,
     ),
     "curves by what": Case(

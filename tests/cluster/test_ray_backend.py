@@ -171,9 +171,10 @@ def test_why_a_new_actor_cannot_be_opened_is_said(backends: dict[int, RayBackend
     """Its GPU may have no room left, say; here it is told of a device that it does not get."""
     simulation = Simulation(Problem.build(config("fedavg")), backends[1])
     simulation.step()
-    settings, *rest = backends[1]._setup
-    settings = settings | {"runtime": settings["runtime"] | {"device": "cuda"}}
-    backends[1]._setup = settings, *rest  # type: ignore[assignment]
+    packed, *rest = backends[1]._setup
+    run = RunConfig.unpack(packed)
+    run = run.model_copy(update={"runtime": run.runtime.model_copy(update={"device": "cuda"})})
+    backends[1]._setup = run.pack(), *rest  # type: ignore[assignment]
     ray.kill(backends[1]._actors[0])
     with pytest.raises(UserError, match=r"^runtime\.device: found cuda with gpus_per_actor 0"):
         simulation.step()

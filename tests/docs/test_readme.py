@@ -126,7 +126,9 @@ def test_python_example() -> None:
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
     assert code is not None
     done = subprocess.run([sys.executable, "-c", code[1]], capture_output=True, text=True, timeout=120)
-    assert "test_accuracy" in done.stdout, done.stderr
+    printed = re.fullmatch(r"(\d+\.\d+) torch\.Size\(\[15010\]\)\n", done.stdout)
+    assert printed is not None, done.stdout + done.stderr
+    assert 90 < float(printed[1]) < 100
 
 
 def test_ui_answers_on_loopback_only(home: Path, quickstart: tuple[str, float]) -> None:

@@ -116,7 +116,7 @@ def test_the_lowest_loss_or_the_highest_accuracy_is_chosen(select: str, extreme:
 
 def test_what_the_final_table_is_told() -> None:
     """4 draws x 2 seeds x 3 rounds are 24; fedprox takes one gradient a step as fedavg does; the largest lr wins."""
-    asked = file(grid={"partition": ["iid"]})
+    asked = file(grid={"partition": ["iid"]}, search={"training.lr": {"choice": [0.1, 1.0]}})
     first = make_plan(make_tune_stage(asked))
     planned = with_outcomes(first, lambda one: {"last10_validation_accuracy": one.training.lr})
     choices = choose(planned)
@@ -128,7 +128,7 @@ def test_what_the_final_table_is_told() -> None:
     assert first["held_out"] == {"fraction": 0.2, "from": "clients"}
     assert (first["draws"], first["finished"], first["rounds"]) == (4, 4, 24)
     assert first["gradients"] == other["gradients"]
-    assert first["ranges"] == {"training.lr": "[0.01, 1], log"}
+    assert first["ranges"] == {"training.lr": "{0.1, 1.0}"}
     assert first["edges"] == ["training.lr"]
 
 
