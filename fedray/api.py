@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedray.common.calls import checked_arguments
 from fedray.common.cpus import usable_cpus
+from fedray.common.errors import UserError, truncated_repr
 from fedray.common.progress import Moved, bar
 from fedray.common.signals import sigterm_as_interrupt
-from fedray.common.yaml_files import load_yaml
+from fedray.common.yaml_files import load_yaml, located
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import Backend, InlineBackend
@@ -27,9 +29,12 @@ from fedray.runs.status import Status
 from fedray.sections import Runtime
 
 Evaluated = Callable[[dict[str, float]], None]
-"""Callback with each newly evaluated round's row."""
+"""Callback with a copy of each newly evaluated round's row."""
+NAME = 250
+"""Maximum number of characters of a run's name."""
 
 
+@checked_arguments
 @isolate_run()
 def simulate(
     config: Mapping[str, Any] | RunConfig | str | Path,
@@ -56,7 +61,7 @@ def simulate(
         config: a run's YAML file, or its contents as a nested mapping (docs/configuration.md).
         track: name of the run in MLflow; None: it is not logged there.
         checkpoints: directory for the checkpoints of this configuration, read and written; None: neither.
-        evaluated: called with the row of each newly evaluated round.
+        evaluated: called with a copy of the row of each newly evaluated round.
         profile: filled with the time of each part of a round.
         data: the data set that `config` names, if it is loaded already.
         progress: show a bar on standard error; None: on a terminal and in a notebook.
@@ -69,10 +74,15 @@ def simulate(
             another configuration; nothing is logged in this case.
         Diverged: numbers went wrong in a round.
     """
-    parsed = RunConfig.parse(load_yaml(Path(config)) if isinstance(config, str | Path) else config)
+    if isinstance(config, str | Path):
+        config = load_yaml(located("simulate: config", str(config)))
+    if track is not None and not (track.strip() and track.isprintable() and len(track) <= NAME):
+        found = truncated_repr(track)
+        raise UserError(f"simulate: track: found {found}; up to {NAME} printable characters are required")
+    parsed = RunConfig.parse(config)
     data = data or parsed.data.load()
     cell = "" if track is None and checkpoints is None else parsed.cell(data.digest)
-    directory = None if checkpoints is None else Path(checkpoints)
+    directory = None if checkpoints is None else located("simulate: checkpoints", str(checkpoints))
     return run_problem(Problem.build(parsed, data), cell, track, directory, evaluated, profile, progress)
 
 
@@ -146,7 +156,7 @@ def _run(
         told = len(state.history)
         for state in states:
             for row in state.history[told:]:
-                evaluated(row)
+                evaluated(dict(row))
             told = len(state.history)
             moved(state.round, state.history)
             simulation.lap("report")
@@ -173,7 +183,7 @@ def _run_tracked(
     tracker.open_cell(log, cell, name, config.resolved(), config.tags(), parent=None, again=again, files=files)
 
     def logged(row: dict[str, float]) -> None:
-        tracker.log_rows(log, [row])
+        tracker.log_rows(log, [dict(row)])
         evaluated(row)
 
     try:

@@ -29,9 +29,10 @@ class Scaffnew(Proximal):
     needs_everyone: ClassVar[bool] = True
     p: float = Field(
         0.1,
-        gt=0,
+        ge=1e-4,
         le=1,
-        description="probability that a step is followed by averaging; not read with `steps: fixed`",
+        description="probability that a step is followed by averaging, which gives 1/p steps in the mean; not read "
+        "with `steps: fixed`",
         json_schema_extra={"paper": {"theory": "1/√κ"}},
     )
     steps: Literal["drawn", "fixed"] = Field("drawn", description="the number of local steps of a round (D-102)")

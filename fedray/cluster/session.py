@@ -6,8 +6,10 @@ import contextlib
 import ray
 
 from fedray.cluster.connection import use_cluster
+from fedray.common.calls import checked_arguments
 
 
+@checked_arguments
 def connect(address: str | None = None) -> None:
     """Start Ray, or join a cluster, until this process ends.
 

@@ -42,8 +42,8 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
 def truncated_repr(value: object) -> str:
     """Return the `repr` of a user's value, short enough for one line."""
     try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # an integer of more digits than Python prints
+        text = re.sub(r"\s*\n\s*", " ", repr(value))
+    except Exception:  # an integer of more digits than Python prints, a class of the user's own
         text = f"<{type(value).__name__}>"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from fedray.common.errors import UserError, one_line
@@ -109,10 +110,22 @@ class Arrays(Images):
         return state | {"__dict__": {key: None if key in KEYS else value for key, value in state["__dict__"].items()}}
 
     def read(self) -> Dataset:
-        arrays = {key: np.asarray(getattr(self, key)) for key in KEYS if getattr(self, key) is not None}
+        arrays = {key: _as_array(key, getattr(self, key)) for key in KEYS if getattr(self, key) is not None}
         if not arrays:
             raise UserError("data.name: arrays exist in memory only; pass them to fedray.simulate, or save an npz file")
         return checked("arrays", "data", arrays)
+
+
+def _as_array(key: str, value: Any) -> np.ndarray:
+    """Return an array of anything that has one, without a copy where that is possible."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+    if isinstance(value, np.ma.MaskedArray):
+        raise UserError(f"data: {key} is masked, and a mask would be lost; fill it, or leave the samples out")
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, sparse tensors, tensors on a GPU
+        raise UserError(f"data: {key} cannot be made an array: {one_line(error)}") from None
 
 
 def checked(name: str, where: str, arrays: dict[str, np.ndarray]) -> Dataset:
@@ -143,7 +156,7 @@ def _images(where: str, key: str, x: np.ndarray) -> np.ndarray:
     if x.dtype == np.float32 and x.ndim >= 2:
         if not np.isfinite(x).all():
             raise UserError(f"{where}: {key} holds NaN or infinity")
-        return x
+        return np.ascontiguousarray(x)  # PyTorch takes no negative strides
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         return np.ascontiguousarray(x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2))
     raise UserError(f"{where}: {key} is {x.dtype} {x.shape}; uint8 (n, h, w[, c]) or float32 (n, ...) is required")

@@ -12,6 +12,9 @@ from torch import Tensor
 from fedray.common.errors import UserError
 from fedray.datasets.augment import Transform, augmented
 
+TYPES = ("int64", "uint8", "float32")
+"""Of inputs; labels and clients' ids have the first."""
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -39,6 +42,7 @@ class Dataset:
     augment: tuple[Transform, ...] = ()
 
     def __post_init__(self) -> None:
+        self._refuse_types()
         for part in ("train", "test"):
             x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")
             clients = getattr(self, f"client_{part}")
@@ -62,6 +66,17 @@ class Dataset:
             raise UserError(
                 f"data.augment: data {self.name} are not images; their samples have shape {self.x_train.shape[1:]}"
             )
+
+    def _refuse_types(self) -> None:
+        for key in ("x_train", "x_test", "y_train", "y_test", "client_train", "client_test"):
+            value, types = getattr(self, key), TYPES if key.startswith("x") else TYPES[:1]
+            if not isinstance(value, np.ndarray) and (value is not None or not key.startswith("client")):
+                raise UserError(f"data {self.name}: {key} is a {type(value).__name__}; a NumPy array is required")
+            if value is not None and value.dtype not in types:
+                raise UserError(f"data {self.name}: {key} is {value.dtype}; {' or '.join(types)} is required")
+        if self.x_train.dtype != self.x_test.dtype:  # only uint8 is scaled
+            found = f"x_train is {self.x_train.dtype}, x_test {self.x_test.dtype}"
+            raise UserError(f"data {self.name}: {found}; one type is required, since only uint8 is scaled")
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm
+from fedray.common.calls import checked_arguments
 from fedray.common.errors import UserError, unknown
+from fedray.common.yaml_files import located_file
 from fedray.engine.device import isolate_run
+from fedray.engine.disk.client_files import write
 from fedray.engine.evaluate import get_tested_theta
 from fedray.engine.problem import Problem
 from fedray.engine.state import State, theta_sha256
@@ -103,7 +106,7 @@ class Result:
         from pandas import DataFrame
 
         if name not in self.state.tables:
-            raise unknown("table", name, self.state.tables)
+            raise unknown("table", str(name), self.state.tables)
         frame = DataFrame(self.state.tables[name])
         return frame.astype({column: int for column in frame if not str(column).endswith("accuracy")})
 
@@ -127,6 +130,7 @@ class Result:
                 buffer.copy_(part.view_as(buffer))
         return module.eval()
 
+    @checked_arguments
     def save(self, path: str | Path) -> Path:
         """Write the trained model's state_dict as a safetensors file; `safetensors.torch.load_file` reads it.
 
@@ -135,10 +139,11 @@ class Result:
         Raises:
             UserError: the file cannot be written, or the method has no global model.
         """
+        file = located_file("save", str(path)).resolve()
         tensors = {name: tensor.contiguous().clone() for name, tensor in self.model().state_dict().items()}
         metadata = {"theta_sha256": theta_sha256(self.state.theta), "config": self.problem.config.model_dump_json()}
         try:
-            save_file(tensors, path, metadata)
-        except Exception as error:  # safetensors has an exception of its own
-            raise UserError(f"{path}: the model cannot be written: {error}") from None
+            write(file.parent, file.name, save(tensors, metadata))
+        except OSError as error:
+            raise UserError(f"{path}: the model cannot be written: {error.strerror}") from None
         return Path(path)

@@ -257,6 +257,25 @@ CASES: dict[str, Case] = {
         "grid.algorithm: stands after algorithm.rho, which it would undo; list it before",
         grid={"algorithm.rho": [0.1], "algorithm": ["fedsam"]},
     ),
+    "a key in a case and in the grid": sweep(
+        "grid.seed: seed also has a value in cases.cases.1; leave one out",
+        cases=[{"algorithm.rho": 0.1}, {"seed": 0}],
+        grid={"seed": [0, 1]},
+    ),
+    "an option in a case's section and in the grid": sweep(
+        "grid.algorithm.rho: algorithm.rho also has a value in cases.how.0; leave one out",
+        cases={"how": [{"algorithm": {"name": "fedsam", "rho": 0.1}}]},
+        grid={"algorithm.rho": [0.2]},
+    ),
+    "a name in a case and a section in the grid": sweep(
+        "grid.algorithm: algorithm.name also has a value in cases.cases.0; leave one out",
+        cases=[{"algorithm": "fedsam"}],
+        grid={"algorithm": [{"name": "fedavg"}]},
+    ),
+    "a section and its key in the grid": sweep(
+        "grid.training.lr: training.lr also has a value in grid.training; leave one out",
+        grid={"training": [{"lr": 0.1}], "training.lr": [0.2]},
+    ),
     "search in the grid": sweep(
         "grid: found {'search': [1]}; `search` stands beside `grid`; a case may have one of its own",
         grid={"search": [1]},

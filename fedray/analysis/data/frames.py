@@ -12,6 +12,7 @@ from mlflow.exceptions import MlflowException
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.data.metrics import by_round
 from fedray.analysis.data.runs import configuration, newest_state
+from fedray.common.calls import checked_arguments
 from fedray.common.errors import UserError, truncated_repr
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Samples
@@ -46,6 +47,7 @@ class Results:
         return f"<Results of {self.name}: {len(self.cells)} cells ({counts}), {len(self.curves)} points of curves>"
 
 
+@checked_arguments
 def run_sweep(
     sweep: str | Path | Mapping[str, Any],
     *,
@@ -73,6 +75,8 @@ def run_sweep(
     Raises:
         UserError: the sweep cannot run; nothing has been started then.
     """
+    if max_concurrent is not None and max_concurrent < 1:
+        raise UserError(f"run_sweep: max_concurrent: found {max_concurrent}; at least 1 is required")
     loaded = Sweep.parse(sweep, smoke) if isinstance(sweep, Mapping) else Sweep.load(locate_sweep(Path(sweep)), smoke)
     if changes:
         loaded = loaded.with_overrides(changes)
@@ -83,6 +87,7 @@ def run_sweep(
     return results(loaded.name)
 
 
+@checked_arguments
 def results(name: str) -> Results:
     """A sweep's cells and curves, as MLflow has them.
 
@@ -104,6 +109,7 @@ def _curves(sweep: Collected) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["cell", "label", "round", "metric", "value"])
 
 
+@checked_arguments
 def load(run: str) -> Result:
     """A run that was made before, from its newest checkpoint.
 
@@ -129,6 +135,7 @@ def load(run: str) -> Result:
     return Result(state.history, layout, state, problem, run)
 
 
+@checked_arguments
 def log_model(run: str) -> str:
     """Log the trained model of a run that was made before to MLflow, beside the run.
 

@@ -32,6 +32,13 @@ def with_key(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     return {**config, key: value}
 
 
+def list_leaves(key: str, value: Any) -> list[str]:
+    """Return the dotted keys that one setting gives values: `algorithm: {name: fedsam, rho: 0.1}` gives two."""
+    if isinstance(value, Mapping) and value:
+        return [leaf for inner, one in value.items() for leaf in list_leaves(f"{key}.{inner}", one)]
+    return [f"{key}.name" if key in COMPONENTS else key]
+
+
 def apply_draw(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy with several dotted keys set, in their order: the values of a draw."""
     result = dict(config)

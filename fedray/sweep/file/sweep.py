@@ -15,7 +15,7 @@ from fedray.common.names import SWEEP
 from fedray.common.yaml_files import load_yaml
 from fedray.sections import Section
 from fedray.sweep.file.claims import Claim
-from fedray.sweep.file.dotted import COMPONENTS, apply_draw, get_dotted, with_key
+from fedray.sweep.file.dotted import COMPONENTS, apply_draw, get_dotted, list_leaves, with_key
 from fedray.sweep.file.sections import SELECT, Final, Scheduler, Tune, is_on_test_set
 from fedray.sweep.file.space import Searcher, Space, check_space
 
@@ -156,6 +156,23 @@ class Sweep(Section):
         for first, second in itertools.combinations(self.keys, 2):
             if second in COMPONENTS and first.startswith(f"{second}."):
                 raise UserError(f"grid.{second}: stands after {first}, which it would undo; list it before")
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_second_values(self) -> Self:
+        """Refuse a key that the grid and another axis set; a later axis of cases may replace an earlier one's value."""
+        places = {
+            leaf: f"cases.{name}.{number}"
+            for name, axis in self.cases.items()
+            for number, case in enumerate(axis)
+            for key, value in case.items()
+            for leaf in ([] if key == "search" else list_leaves(key, value))
+        }
+        for key, values in self.grid.items():
+            own = dict.fromkeys(leaf for value in values for leaf in list_leaves(key, value))
+            if both := next((leaf for leaf in own if leaf in places), None):
+                raise UserError(f"grid.{key}: {both} also has a value in {places[both]}; leave one out")
+            places |= dict.fromkeys(own, f"grid.{key}")
         return self
 
     @model_validator(mode="after")

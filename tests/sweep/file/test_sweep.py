@@ -42,10 +42,10 @@ def written(folder: Path, sweep: dict[str, Any]) -> Path:
 
 
 def test_axes_of_cases_are_multiplied_and_later_ones_win(tmp_path: Path) -> None:
-    """2 x 2 cases x 2 seeds, in the file's order: the second axis overrides the first, the grid both."""
+    """2 x 2 cases x 2 seeds, in the file's order: the second axis overrides the first."""
     path = written(
         tmp_path,
-        {"cases": {"a": [{"x": 1, "seed": 5}, {"x": 2}], "b": [{"y": 1}, {"y": 2, "x": 9}]}, "grid": {"seed": [0, 1]}},
+        {"cases": {"a": [{"x": 1}, {"x": 2}], "b": [{"y": 1}, {"y": 2, "x": 9}]}, "grid": {"seed": [0, 1]}},
     )
     assert [(p["x"], p["y"], p["seed"]) for p in iter_points(Sweep.load(path))] == [
         (1, 1, 0),
@@ -57,6 +57,13 @@ def test_axes_of_cases_are_multiplied_and_later_ones_win(tmp_path: Path) -> None
         (9, 2, 0),
         (9, 2, 1),
     ]
+
+
+def test_an_option_in_the_grid_belongs_to_the_method_of_a_case(tmp_path: Path) -> None:
+    """The case names the method and leaves `rho` open, so nothing is given twice."""
+    path = written(tmp_path, {"cases": [{"algorithm": "fedsam"}], "grid": {"algorithm.rho": [0.1, 0.2]}})
+    points = [point["algorithm"] for point in iter_points(Sweep.load(path))]
+    assert points == [{"name": "fedsam", "rho": 0.1}, {"name": "fedsam", "rho": 0.2}]
 
 
 def test_smoke_replaces_an_axis_of_cases_and_keeps_the_others(tmp_path: Path) -> None:
