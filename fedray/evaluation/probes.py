@@ -46,16 +46,16 @@ class Angles(Probe):
 
     name = "angles"
     metrics = {
-        "angle_classifier_existing": "angle between local classifier vectors, classes held (degrees)",
-        "angle_classifier_missing": "angle between local classifier vectors, classes lacked (degrees)",
-        "angle_means_existing": "angle between local class means, classes held (degrees)",
-        "angle_means_missing": "angle between local class means, classes lacked (degrees)",
+        "angle_classifier_existing": "angle between local classifier vectors of existing classes (degrees)",
+        "angle_classifier_missing": "angle between local classifier vectors of missing classes (degrees)",
+        "angle_means_existing": "angle between local means of existing classes (degrees)",
+        "angle_means_missing": "angle between local means of missing classes (degrees)",
         "global_angle_classifier": "angle between global classifier vectors (degrees)",
         "global_angle_means": "angle between global class means (degrees)",
-        "global_angle_classifier_existing": "angle between global classifier vectors, classes held (degrees)",
-        "global_angle_classifier_missing": "angle between global classifier vectors, classes lacked (degrees)",
-        "global_angle_means_existing": "angle between global class means, classes held (degrees)",
-        "global_angle_means_missing": "angle between global class means, classes lacked (degrees)",
+        "global_angle_classifier_existing": "angle between global classifier vectors of existing classes (degrees)",
+        "global_angle_classifier_missing": "angle between global classifier vectors of missing classes (degrees)",
+        "global_angle_means_existing": "angle between global means of existing classes (degrees)",
+        "global_angle_means_missing": "angle between global means of missing classes (degrees)",
     }
     tested_models = frozenset({"local", "global"})
 

@@ -116,12 +116,21 @@ def test_two_metrics_with_the_deviation_over_clients(
     (figure,) = curves(collect("sweep"), "local", band="clients").values()
     (band,) = figure.axes[0].collections
     assert band.get_paths()[0].get_extents().extents == pytest.approx([1, 11, 2, 19])
-    (both,) = curves(collect("sweep"), "test_accuracy,local").values()
+    (both,) = curves(collect("sweep"), "test_accuracy+local", band="clients").values()
     assert [line.get_label() for line in both.axes[0].lines] == [
         "fedavg: test_accuracy",
         "fedavg: local",
         "fedsam: test_accuracy",
     ]
+    assert [round(one.get_paths()[0].get_extents().height, 6) for one in both.axes[0].collections] == [1, 8]
+    assert note(both) == (
+        "band: ± standard deviation over clients for local; others: ± standard deviation over 1 to 2 seeds"
+    )
+    (apart,) = curves(collect("sweep"), "test_accuracy,local").values()
+    assert [[line.get_label() for line in area.lines] for area in apart.axes] == [["fedavg", "fedsam"], ["fedavg"]]
+    assert [area.get_ylabel() for area in apart.axes] == ["test accuracy in %", "local"]
+    left, right = apart.axes
+    assert left.get_position().y0 == pytest.approx(right.get_position().y0)
     with pytest.raises(
         UserError, match=r"^--band: found clients; no run logs test_loss_std; metrics that have one: local$"
     ):
@@ -170,6 +179,29 @@ def test_markers_are_sparse_and_each_line_has_others(store: Tracker) -> None:
     assert not marked[0] & marked[2]
     assert not marked[1] & marked[2]
     assert sparse(3, 2, 5) == (0, 1), "few points: all have one"
+
+
+def test_two_metrics_of_several_settings_have_a_block_of_panels_each(store: Tracker) -> None:
+    """Accuracy above, loss below; all share the rounds, only the panels of one metric share the axis upwards."""
+    cells = [cell(FEDAVG, alpha, 0) for alpha in (0.1, 0.5)]
+    write(store, cells, {one["hash"]: ("finished", history(60, 70)) for one in cells})
+    (same,) = curves(collect("sweep"), "test_accuracy+test_loss").values()
+    assert same.axes[0].get_ylabel() == "test_accuracy and test_loss"
+    (figure,) = curves(collect("sweep"), "test_accuracy,test_loss").values()
+    assert [(area.get_title(), area.get_ylabel()) for area in figure.axes] == [
+        ("dirichlet α=0.1", "test accuracy in %"),
+        ("dirichlet α=0.5", ""),
+        ("dirichlet α=0.1", "test loss"),
+        ("dirichlet α=0.5", ""),
+    ]
+    accuracy, _, loss, other = figure.axes
+    assert accuracy.get_shared_x_axes().joined(accuracy, loss)
+    assert loss.get_shared_y_axes().joined(loss, other)
+    assert not loss.get_shared_y_axes().joined(loss, accuracy)
+    assert [np.asarray(area.lines[0].get_ydata()).tolist() for area in (accuracy, loss)] == [
+        [60, 70],
+        pytest.approx([0.4, 0.3]),
+    ]
 
 
 def markevery(axes: Axes) -> list[tuple[int, int]]:

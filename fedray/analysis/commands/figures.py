@@ -2,7 +2,7 @@
 
 Without --kind: curves, and the sensitivity to every number of the configuration by which alone runs differ.
 - curves: metrics by round (by what was sent: `--x megabytes_sent`), a panel per setting, a line per method, and below
-  a zoom on the last rounds.
+  a zoom on the last rounds. `--metric A,B`: panels for each; `A+B`: both in the same panels.
 - sensitivity: a table's metric by a hyper-parameter, the heterogeneity or the participation, a panel per setting.
 - bars: a metric of many parts, such as the layers' Λ, at a round; a file per setting.
 - methods: a table's metric, a bar for each method; a file per setting.
@@ -61,8 +61,8 @@ def main(
     metric: Annotated[
         str,
         typer.Option(
-            help="curves: logged by round, several with commas; sensitivity, methods, heatmap: as in tables; "
-            "bars: what its parts begin with"
+            help="curves: logged by round, several with commas (panels each) or + (the same panels); sensitivity, "
+            "methods, heatmap: as in tables; bars: what its parts begin with"
         ),
     ] = "",
     band: Annotated[str, typer.Option(help="curves: seeds | clients")] = "seeds",
@@ -115,7 +115,7 @@ def _left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Iterator
         yield str(status), list(group["label"])
     finished = cells[cells["status"] == "finished"]
     if any(name.startswith(("curves", "by-")) for name in drawn):
-        for name in filter(None, metric.split(",")):
+        for name in filter(None, metric.replace("+", ",").split(",")):
             if len(lacking := finished[finished[f"metrics.{name}"].isna()]):
                 yield f"without {name}", list(lacking["label"])
     elif is_rounds(metric):

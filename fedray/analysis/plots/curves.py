@@ -1,7 +1,8 @@
 """Learning curves: a panel per setting, below it a zoom on the last rounds, without bands."""
 
+import re
+from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -11,29 +12,33 @@ from fedray.analysis.data.axes import labelled
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import by_round, title
 from fedray.analysis.plots.panels import by_run, figures_of, methods_of
-from fedray.analysis.plots.style import over_seeds, panels, round_ticks, sparse, styled, styles, with_legend
+from fedray.analysis.plots.style import blocks, over_seeds, round_ticks, sparse, styled, styles, with_legend
 from fedray.common.errors import UserError, unknown
 
 ZOOMED = 3
 """Evaluated rounds that a zoom shows at least."""
 FEWEST = 9
 """Evaluated rounds of a curve that is zoomed into."""
+UNIT = re.compile(r"(?:in |\()(%|degrees)\)?$")
+"""What a title ends with."""
+Logged = dict[str, dict[str, dict[int, float]]]
+"""Metric -> run -> round -> value."""
 
 
 @styled
 def curves(
     sweep: Collected, metric: str = "test_accuracy", band: str = "seeds", smooth: int = 1, x: str = "round"
 ) -> dict[str, Figure]:
-    """Draw a metric, or several with commas, by round, or by another metric that grows from round to round.
+    """Draw metrics by round, or by another metric that grows from round to round.
 
     Args:
         sweep: the collected sweep.
-        metric: name, or names with commas.
+        metric: names; after a comma come panels with an axis of their own, after `+` a metric of the same panels.
         band: `seeds`, the sample standard deviation over seeds; or `clients`, the metric's `_std`, which is over
-            clients, averaged over seeds.
+            clients, averaged over seeds. A metric without `_std` next to one that has it is drawn with that over seeds.
         smooth: each point is the mean of this many evaluated rounds, itself the last.
         x: `round`, or a metric; of that each method's mean over its seeds. It ends elsewhere for each method, so there
-            is no zoom.
+            is no zoom, nor is there with several axes.
 
     Returns:
         Data set and model -> figure with a panel per setting; the key is empty where all runs share both.
@@ -41,56 +46,107 @@ def curves(
     Raises:
         UserError: no run logs the metric by round, or no run has finished.
     """
-    cells, wanted = labelled(sweep), metric.split(",")
+    cells, quantities = labelled(sweep), [part.split("+") for part in metric.split(",")]
     across = [] if x == "round" else [x]
-    logged = {
-        name: {run_id: sweep.history(run_id, name) for run_id in cells["run_id"]}
-        for name in (*wanted, *across, *(f"{name}_std" for name in wanted if band == "clients"))
-    }
-    for name in logged:
-        if not any(logged[name].values()):
-            if name not in (*wanted, *across):
-                those = [one for one in by_round(sweep) if f"{one}_std" in by_round(sweep)]
-                raise UserError(f"--band: found clients; no run logs {name}; metrics that have one: {', '.join(those)}")
-            raise unknown("--x" if name in across else "--metric", name, by_round(sweep))
-    what = title(wanted[0], cells).removesuffix(" of the last round") if len(wanted) == 1 else " and ".join(wanted)
-    lines = len(wanted) * cells["_row"].nunique()
+    wanted = [name for names in quantities for name in names]
+    logged = _read(sweep, cells, wanted, across)
+    of_clients = _read_deviations(sweep, cells, wanted) if band == "clients" else {}
+    many = f" (mean of {smooth} evaluations)" if smooth > 1 else ""
+    said = [_say_all(names, cells) + many for names in quantities]
+    labels = [
+        _label(*line, names) for names in quantities for line in product(dict.fromkeys(map(str, cells["_row"])), names)
+    ]
+    looks = dict(zip(dict.fromkeys(labels), styles(), strict=False))
     figures = {}
     for figure_name, settings in figures_of(cells):
-        rounds = sorted({t for _, panel in settings for run_id in panel["run_id"] for t in logged[wanted[0]][run_id]})
-        start = None if across else zoom_from(rounds)
-        drawn = panels(
-            [setting for setting, _ in settings],
-            title(x, cells).removesuffix(" of the last round") if across else x,
-            what + (f" (mean of {smooth} evaluations)" if smooth > 1 else ""),
-            zoom=start is not None,
+        rounds = sorted({t for _, panel in settings for run in panel["run_id"] for t in logged[quantities[0][0]][run]})
+        start = None if across or len(quantities) > 1 else zoom_from(rounds)
+        every = blocks(
+            [setting for setting, _ in settings], _say(x, cells) if across else x, said, zoom=start is not None
         )
         seeds = []
-        for setting, panel in settings:
-            pairs = product(methods_of(cells, panel), wanted)
-            for place, (style, ((method, group), name)) in enumerate(zip(styles(), pairs, strict=False)):
-                runs = by_run(logged[name], group, smooth)
-                mean, spread = runs.mean(axis=1), runs.std(axis=1)
-                if band == "clients":
-                    spread = by_run(logged[f"{name}_std"], group, smooth).mean(axis=1).reindex(mean.index)
-                if not len(runs):
+        for (names, drawn), (setting, panel) in product(zip(quantities, every, strict=True), settings):
+            pairs = list(product(methods_of(cells, panel), names))
+            for place, ((method, group), name) in enumerate(pairs):
+                mean, spread, count = _average(logged, of_clients, group, name, across, smooth)
+                if not count:
                     continue
-                seeds.append(runs.shape[1])
-                style["label"] = method if len(wanted) == 1 else f"{method}: {name}"
-                if across:
-                    mean.index = spread.index = by_run(logged[x], group).mean(axis=1).reindex(runs.index)
-                area = drawn.main[setting]
-                _line(area, mean, place, lines, style)
+                seeds += [] if name in of_clients else [count]
+                label = _label(method, name, names)
+                style = {"label": label, "markevery": sparse(len(mean), place, len(pairs)), **looks[label]}
+                drawn.main[setting].plot(mean.index, mean, **style)
                 if spread.notna().any():
                     low, high = mean - spread, mean + spread
-                    area.fill_between(mean.index, low, high, color=style["color"], alpha=0.12, linewidth=0)
+                    drawn.main[setting].fill_between(
+                        mean.index, low, high, color=style["color"], alpha=0.12, linewidth=0
+                    )
                 if start is not None:
-                    _line(drawn.zoom[setting], mean.loc[start:], place, lines, style)
+                    late = mean.loc[start:]
+                    style["markevery"] = sparse(len(late), place, len(pairs))
+                    drawn.zoom[setting].plot(late.index, late, **style)
         if not across:
-            _axes(list(drawn.main.values()), list(drawn.zoom.values()), rounds, start)
-        note = over_seeds(seeds, "band") if band == "seeds" else "band: ± standard deviation over clients"
-        figures[figure_name] = with_legend(drawn.figure, *drawn.main.values(), note=note)
+            _axes(list(every[0].main.values()), list(every[0].zoom.values()), rounds, start)
+        areas = [area for drawn in every for area in drawn.main.values()]
+        figures[figure_name] = with_legend(every[0].figure, *areas, note=_note(of_clients, seeds))
     return figures
+
+
+def _read(sweep: Collected, cells: pd.DataFrame, wanted: Sequence[str], across: Sequence[str]) -> Logged:
+    logged = {name: {str(run): sweep.history(run, name) for run in cells["run_id"]} for name in (*wanted, *across)}
+    for name, runs in logged.items():
+        if not any(runs.values()):
+            raise unknown("--x" if name in across else "--metric", name, by_round(sweep))
+    return logged
+
+
+def _read_deviations(sweep: Collected, cells: pd.DataFrame, wanted: Sequence[str]) -> Logged:
+    """The `_std` of the metrics that have one."""
+    names = by_round(sweep)
+    if have := [name for name in wanted if f"{name}_std" in names]:
+        return {name: {str(run): sweep.history(run, f"{name}_std") for run in cells["run_id"]} for name in have}
+    those = ", ".join(name for name in names if f"{name}_std" in names)
+    raise UserError(
+        f"--band: found clients; no run logs {' or '.join(f'{name}_std' for name in wanted)}; "
+        f"metrics that have one: {those}"
+    )
+
+
+def _average(
+    logged: Logged, of_clients: Logged, group: pd.DataFrame, name: str, across: Sequence[str], smooth: int
+) -> tuple[pd.Series, pd.Series, int]:
+    """Mean over a method's runs by round, or by the metric across; the half width of the band; how many runs."""
+    runs = by_run(logged[name], group, smooth)
+    mean, spread = runs.mean(axis=1), runs.std(axis=1)
+    if name in of_clients:
+        spread = by_run(of_clients[name], group, smooth).mean(axis=1).reindex(mean.index)
+    for metric in across:
+        mean.index = spread.index = by_run(logged[metric], group).mean(axis=1).reindex(runs.index)
+    return mean, spread, runs.shape[1] if len(runs) else 0
+
+
+def _say(metric: str, cells: pd.DataFrame) -> str:
+    return title(metric, cells).removesuffix(" of the last round")
+
+
+def _say_all(names: Sequence[str], cells: pd.DataFrame) -> str:
+    """The title of one metric, the unit of several; their names if they have not the same one."""
+    if len(names) == 1:
+        return _say(names[0], cells)
+    units = {found[1] if (found := UNIT.search(_say(name, cells))) else "" for name in names}
+    return " and ".join(names) if len(units) > 1 or "" in units else units.pop()
+
+
+def _label(method: str, name: str, names: Sequence[str]) -> str:
+    """Of a line of a panel with these metrics."""
+    return method if len(names) == 1 else f"{method}: {name}"
+
+
+def _note(of_clients: Logged, seeds: Sequence[int]) -> str:
+    """What the bands are. seeds: of the lines whose band is over seeds."""
+    if not of_clients:
+        return over_seeds(seeds, "band")
+    note = "band: ± standard deviation over clients"
+    return f"{note} for {', '.join(of_clients)}; {over_seeds(seeds, 'others')}" if seeds else note
 
 
 def zoom_from(rounds: list[int]) -> int | None:
@@ -102,10 +158,6 @@ def zoom_from(rounds: list[int]) -> int | None:
         return None
     late = sum(t > rounds[-1] - rounds[-1] // 5 for t in rounds)
     return rounds[-max(ZOOMED, late)]
-
-
-def _line(area: Axes, mean: pd.Series, place: int, lines: int, style: dict[str, Any]) -> None:
-    area.plot(mean.index, mean, markevery=sparse(len(mean), place, lines), **style)
 
 
 def _axes(main: list[Axes], zooms: list[Axes], rounds: list[int], start: int | None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -22,12 +23,14 @@ WIDTH = 3.3
 """Inches: a column of a two-column paper."""
 WIDE = 6.9
 """Inches: both columns."""
-ACROSS = 3
-"""Most panels side by side."""
+ACROSS, BLOCKS_ACROSS = 3, 4
+"""Most panels side by side; the same for several quantities."""
 MAIN, ZOOM = 1.6, 0.85
 """Inches: height of a panel, and of the lower one that shows a part of it."""
 LETTER = 0.042
 """Inches: about the width of a letter in a legend."""
+UPRIGHT = 0.05
+"""Inches: about the width of a letter along an axis."""
 HANDLE = 0.5
 """Inches: the piece of line before a name in a legend, and what is free around it."""
 LABEL = 0.08
@@ -94,25 +97,52 @@ def panels(names: Sequence[str], x: str, y: str, zoom: bool = False, height: flo
         zoom: with a lower panel each. They share the axis across alone: a zoom on 90 % shows nothing of 40 %.
         height: of a panel, inches.
     """
-    across = min(len(names), ACROSS)
-    down, parts = math.ceil(len(names) / across), (height, ZOOM) if zoom else (height,)
-    size = (WIDTH if across == 1 else WIDE, down * (sum(parts) + 0.4) + 0.1)
+    return blocks(names, x, [y], zoom, height)[0]
+
+
+def blocks(
+    names: Sequence[str], x: str, labels: Sequence[str], zoom: bool = False, height: float = MAIN
+) -> list[Panels]:
+    """A block of `panels` for each quantity, in one figure; only the panels of a block share the axis upwards.
+
+    Blocks of one panel stand side by side, other blocks one below the other.
+
+    Args:
+        names: as `panels`.
+        x: as `panels`.
+        labels: of the axes upwards, one per block.
+        zoom: as `panels`.
+        height: as `panels`.
+    """
+    aside = len(names) == 1 and len(labels) > 1
+    across = 2 if aside else min(len(names), ACROSS if len(labels) == 1 else BLOCKS_ACROSS)
+    down, parts = math.ceil(len(labels if aside else names) / across), (height, ZOOM) if zoom else (height,)
+    lines = down if aside else down * len(labels)
+    size = (WIDTH if across == 1 else WIDE, lines * (sum(parts) + 0.4) + 0.1)
     figure = Figure(figsize=size, layout="constrained")
-    grid = figure.add_gridspec(down * len(parts), across, height_ratios=parts * down)
-    found = Panels(figure, {}, {})
-    for place, name in enumerate(names):
-        row, column = divmod(place, across)
-        first = next(iter(found.main.values()), None)
-        area = found.main[name] = figure.add_subplot(grid[row * len(parts), column], sharex=first, sharey=first)
-        area.set(title=name, ylabel="" if column else y.partition(",")[0])
-        area.tick_params(labelleft=not column)
-        lowest = area
-        if zoom:
-            lowest = found.zoom[name] = figure.add_subplot(
-                grid[row * 2 + 1, column], sharex=next(iter(found.zoom.values()), None)
-            )
-        lowest.set_xlabel(x)
+    grid = figure.add_gridspec(lines * len(parts), across, height_ratios=parts * lines)
+    found, start = [], None
+    for block, label in enumerate(labels):
+        drawn, first = Panels(figure, {}, {}), None
+        for place, name in enumerate(names):
+            row, column = divmod(block if aside else block * down * across + place, across)
+            area = drawn.main[name] = figure.add_subplot(grid[row * len(parts), column], sharex=start, sharey=first)
+            start, first, leftmost = start or area, first or area, aside or not column
+            area.set(title=name, ylabel=_wrap(label, height) if leftmost else "")
+            area.tick_params(labelleft=leftmost)
+            lowest = area
+            if zoom:
+                lowest = drawn.zoom[name] = figure.add_subplot(
+                    grid[row * 2 + 1, column], sharex=next(iter(drawn.zoom.values()), None)
+                )
+            lowest.set_xlabel(x)
+        found.append(drawn)
     return found
+
+
+def _wrap(label: str, height: float) -> str:
+    """A label in lines that fit beside a panel, without what it says after a comma."""
+    return fill(label.partition(",")[0], int(height / UPRIGHT), break_long_words=False)
 
 
 def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
