@@ -1,4 +1,4 @@
-"""`fedray` as a process of its own, also as `python -m fedray.cli`."""
+"""Entry point of `fedray`, also as `python -m fedray.cli`."""
 
 import atexit
 import contextlib
@@ -9,9 +9,9 @@ from fedray.cli.main import main
 
 
 def run() -> None:
-    """`fedray`, whose process ends at once when all is said and done.
+    """Run `fedray`, and end the process immediately afterwards.
 
-    Python would first free what torch, Ray and MLflow hold, object by object, for up to a second and a half.
+    Otherwise Python would first free the objects of torch, Ray and MLflow one by one, for up to a second and a half.
     """
     ended: list[int] = []
 
@@ -19,7 +19,7 @@ def run() -> None:
     def leave() -> None:
         if ended:
             for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(OSError):  # nobody reads any more
+                with contextlib.suppress(OSError):  # the reader is gone
                     stream.flush()
             os._exit(ended[0])
 

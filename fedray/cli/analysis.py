@@ -6,19 +6,19 @@ import typer
 
 COMMANDS = {
     "tables": "A sweep's result table: markdown, LaTeX or CSV.",
-    "figures": "A sweep's figures: learning curves, sensitivity, bars, classes, partitions.",
+    "figures": "A sweep's figures: learning curves, sensitivity, bars, class accuracies, partitions.",
     "compare": "Every method's paired difference to a reference.",
-    "claims": "Whether results bear out the claims of a paper or a sweep.",
+    "claims": "Check the claims of a paper or a sweep against results.",
     "report": "A sweep as one HTML page.",
-    "sharpness": "The Hessian's largest eigenvalues of a run's checkpoint, the loss around it.",
+    "sharpness": "The Hessian's largest eigenvalues at a run's checkpoint, and the loss around it.",
 }
 """Module of fedray/analysis/commands/ -> its line in `fedray --help`."""
 FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""Arguments and options go to the command as they are, `--help` too."""
+"""Arguments and options are passed to the command unchanged, including `--help`."""
 
 
 def add_analysis(app: typer.Typer) -> None:
-    """Give the command line every command of COMMANDS; `fedray NAME ...` is `python -m analysis.NAME ...`."""
+    """Add every command of COMMANDS to the command line; `fedray NAME ...` is `python -m analysis.NAME ...`."""
     for name, help in COMMANDS.items():
         app.command(name, help=help, add_help_option=False, context_settings=FORWARDED)(_run)
 

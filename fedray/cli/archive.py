@@ -17,12 +17,12 @@ def export(name: Name, file: File) -> None:
 
 
 def import_(file: File) -> None:
-    """Merge an exported sweep into this store. Cells that are as far here stay as they are."""
+    """Merge an exported sweep into this store. Cells that have got as far here stay as they are."""
     from fedray.sweep.plan.agreement import refuse_disagreement
     from fedray.tracking.archive import import_sweep
 
     name, added, there = import_sweep(file, refuse_disagreement)
-    print(f"{name}: {added} cells added, {there} were there already")
+    print(f"{name}: {added} cells added, {there} already present")
 
 
 def verify(
@@ -35,7 +35,7 @@ def verify(
 ) -> None:
     """Run some finished cells of a sweep again and compare every number. Exit code 1 unless all are the same.
 
-    On another type of CPU bits may differ: there the accuracies have to agree within the spread of the seeds.
+    On another type of CPU bits may differ; then the accuracies have to agree within the spread of the seeds.
     """
     from fedray.sweep.driver.verify import GOOD
     from fedray.sweep.driver.verify import verify as verdicts

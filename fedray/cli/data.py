@@ -8,7 +8,7 @@ import typer
 from fedray.common.errors import UserError, truncated_repr, unknown
 from fedray.common.yaml_files import parse_yaml
 
-if TYPE_CHECKING:  # imported where they are used: they take PyTorch's two seconds, and `--help` needs none
+if TYPE_CHECKING:  # imported where they are used: PyTorch takes two seconds, and `--help` does not need it
     from fedray.datasets.base import DataSource
     from fedray.datasets.dataset import Dataset
 
@@ -23,7 +23,7 @@ Settings = Annotated[
 
 @data_app.command()
 def fetch(name: Name) -> None:
-    """Download the files of a data set into FEDRAY_DATA (default ~/.cache/fedray), or say where they belong."""
+    """Download the files of a data set into FEDRAY_DATA (default ~/.cache/fedray), or explain where to put them."""
     from fedray.datasets import DATASETS
     from fedray.datasets.base import data_dir
 
@@ -54,7 +54,7 @@ def check(name: Name, set_: Settings = None) -> None:
 
 
 def _describe_natural(data: "Dataset") -> str:
-    """How many natural clients there are, and how many of them have test samples of their own."""
+    """Return the number of natural clients, and of those with test samples of their own, as text."""
     if data.client_train is None:
         return ""
     train = set(data.client_train.tolist())
@@ -63,7 +63,7 @@ def _describe_natural(data: "Dataset") -> str:
 
 
 def find_differences(source: "DataSource", data: "Dataset") -> list[str]:
-    """What differs from the published facts, each as `what: found, published`."""
+    """Return the differences from the published facts, each as `what: found, published`."""
     import numpy as np
 
     facts = source.expected()
@@ -90,15 +90,15 @@ def find_differences(source: "DataSource", data: "Dataset") -> list[str]:
 def show(
     name: Name,
     kind: Annotated[str, typer.Option("--partition", help="a name of `fedray list partitions`")] = "dirichlet",
-    alpha: Annotated[float | None, typer.Option(help="of the Dirichlet partitions")] = None,
-    shards: Annotated[int | None, typer.Option(help="per client, of sharding")] = None,
-    classes: Annotated[int | None, typer.Option(help="per client, of pathological and pxcy")] = None,
+    alpha: Annotated[float | None, typer.Option(help="for the Dirichlet partitions")] = None,
+    shards: Annotated[int | None, typer.Option(help="per client, for sharding")] = None,
+    classes: Annotated[int | None, typer.Option(help="per client, for pathological and pxcy")] = None,
     clients: Annotated[int, typer.Option(min=1, help="number of clients")] = 100,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    out: Annotated[Path | None, typer.Option(help="the picture; default NAME_PARTITION_CLIENTS.png")] = None,
+    out: Annotated[Path | None, typer.Option(help="the file to write; default NAME_PARTITION_CLIENTS.png")] = None,
     set_: Settings = None,
 ) -> None:
-    """Draw who holds what as a client x class heatmap, and print the heterogeneity in numbers."""
+    """Draw the split as a client x class heatmap, and print measures of heterogeneity."""
     from fedray.partitions import make_partition
     from fedray.partitions.heterogeneity import draw_heatmap, measure_heterogeneity
 

@@ -1,4 +1,4 @@
-"""`fedray list`: what there is to choose from, a line each, or one entry's page."""
+"""`fedray list`: everything you can choose from, one line each, or one entry's page."""
 
 import inspect
 import shutil
@@ -18,7 +18,7 @@ def list_(
     what: Annotated[str, typer.Argument(metavar="|".join(KINDS))],
     name: Annotated[str | None, typer.Argument(help="show this entry's page: formula, options, paper, cost")] = None,
 ) -> None:
-    """What there is to choose from, a line each; with a NAME all about that one."""
+    """List everything you can choose from, one line each; with a NAME show all about that entry."""
     if what not in KINDS:
         raise unknown("list", what, KINDS)
     if name is None:
@@ -31,7 +31,7 @@ def list_(
 
 
 def get_registry(what: str) -> Mapping[str, Any]:
-    """Name -> class of one of COMPONENTS."""
+    """Return name -> class for one of COMPONENTS."""
     from fedray.algorithms import ALGORITHMS
     from fedray.datasets import DATASETS
     from fedray.models import MODELS
@@ -47,7 +47,7 @@ def get_registry(what: str) -> Mapping[str, Any]:
 
 
 def list_entries(what: str) -> dict[str, str]:
-    """Name -> what it is, in one line."""
+    """Return name -> description in one line."""
     if what == "metrics":
         from fedray.analysis.data.metrics import COMPUTED, NAMES
 
@@ -69,7 +69,7 @@ def _describe(sweep: Any, file: Any) -> str:
 
 
 def format_overview(what: str) -> str:
-    """A line each; on a terminal cut to its width, in a pipe to 100 characters."""
+    """Format one line per entry; cut to the terminal's width, or to 100 characters in a pipe."""
     entries = list_entries(what)
     widest = max(map(len, entries)) + 2
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
@@ -89,7 +89,7 @@ def _cut(row: str, width: int) -> str:
 
 
 def format_page(what: str, name: str) -> str:
-    """An entry: what it is, where from, its definition, its options; of a method what it costs."""
+    """Format an entry: idea, source, definition, options; for a method also its cost."""
     from fedray.common.component import as_written
     from fedray.common.options import allowed
 

@@ -55,25 +55,25 @@ def run_sweep(
         list[str] | None,
         typer.Option("--only", metavar="CELL", help="a cell's number, hash, or a pattern of labels: 'fedtoga*'"),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would run, and whether it fits")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would run, and whether it fits")] = False,
     estimate: Annotated[
         bool,
         typer.Option(
             "--estimate",
-            help="with --dry-run: hours on this machine's GPU, or on a core where it has none; needs no data",
+            help="with --dry-run: hours on this machine's GPU, or on one core if it has none; needs no data",
         ),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="run finished cells again, with --only just those")] = False,
+    force: Annotated[bool, typer.Option("--force", help="run finished cells again; with --only, just those")] = False,
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="trials at a time; default: as many as fit")] = None,
     address: Annotated[str | None, typer.Option(help="auto | HOST:PORT | ray://HOST:PORT; else local")] = None,
-    smoke: Annotated[bool, typer.Option("--smoke", help="the file's own small version")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="run the small version that the file defines")] = False,
 ) -> None:
-    """A grid of runs. Called again it resumes what is unfinished and skips what is finished."""
+    """Run a sweep. Called again, it resumes unfinished cells and skips finished ones."""
     from fedray.common.yaml_files import load_yaml
     from fedray.sweep.file.shipped import locate_sweep
 
     file = locate_sweep(file)
-    document = load_yaml(file)  # a slip there is told before PyTorch is imported
+    document = load_yaml(file)  # a mistake in it is reported before PyTorch is imported
     if "algorithm" in document and not {"name", "base"} & document.keys():
         raise UserError(f"{file}: is the configuration of one run, which `fedray run` takes; a sweep has name and base")
     changes = parse_assignments(set_)
@@ -112,15 +112,17 @@ for _ in range(240):
     except OSError:
         time.sleep(0.5)
 """
-"""Opens a browser once the server listens: it replaces this process, so somebody else has to."""
+"""Opens a browser once the server listens; a separate process, because the server replaces this one."""
 
 
 @app.command("ui")
 def open_ui(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
-    host: Annotated[str, typer.Option(help="address to listen at; any other lets others in, unasked")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="address to bind; any other than 127.0.0.1 exposes the UI without authentication")
+    ] = "127.0.0.1",
 ) -> None:
-    """MLflow's UI on this directory's store (or MLFLOW_TRACKING_URI), on 127.0.0.1 unless told otherwise."""
+    """Open MLflow's UI on this directory's store (or MLFLOW_TRACKING_URI), by default on 127.0.0.1."""
     from fedray.tracking.location import store_uri
     from fedray.tracking.store import address
 
@@ -139,7 +141,7 @@ def open_ui(
     print(f"MLflow shows the runs at {page} in a moment; Ctrl-C ends it", flush=True)
     if sys.stdout.isatty():
         subprocess.Popen([sys.executable, "-c", OPENER, host, str(port), page])  # noqa: S603
-    # The address of the store can hold a password: an environment is private, a command line is not.
+    # The store's address can contain a password: an environment is private, a command line is not.
     os.execve(  # noqa: S606
         sys.executable,
         [sys.executable, "-m", "mlflow", "ui", "--host", host, "--port", str(port)],

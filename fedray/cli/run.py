@@ -16,27 +16,36 @@ Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", hel
 
 
 def run(
-    file: Annotated[Path, typer.Argument(help="a run's YAML file, or a sweep's (its first cell), or a shipped name")],
+    file: Annotated[
+        Path, typer.Argument(help="YAML file of a run or of a sweep (its first cell), or a shipped sweep's name")
+    ],
     cell: Annotated[
-        str | None, typer.Option(metavar="N|HASH", help="of a sweep: this cell, as --dry-run shows")
+        str | None, typer.Option(metavar="N|HASH", help="in a sweep: the cell to run, as --dry-run numbers it")
     ] = None,
     set_: Set = None,
     backend: Annotated[str | None, typer.Option(help="inline | ray")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False,
-    track: Annotated[bool, typer.Option(help="log to MLflow and keep checkpoints; else nothing is written")] = True,
-    force: Annotated[bool, typer.Option("--force", help="start again, whatever checkpoints there are")] = False,
-    save: Annotated[Path | None, typer.Option(help="write the trained model there, as safetensors")] = None,
-    logged: Annotated[bool, typer.Option("--log-model", help="log the trained model to MLflow, too")] = False,
-    profiled: Annotated[bool, typer.Option("--profile", help="where each round's time went; starts again")] = False,
+    track: Annotated[
+        bool, typer.Option(help="log to MLflow and keep checkpoints; otherwise nothing is written")
+    ] = True,
+    force: Annotated[bool, typer.Option("--force", help="start again, ignoring existing checkpoints")] = False,
+    save: Annotated[Path | None, typer.Option(help="write the trained model to this file, as safetensors")] = None,
+    logged: Annotated[bool, typer.Option("--log-model", help="also log the trained model to MLflow")] = False,
+    profiled: Annotated[
+        bool, typer.Option("--profile", help="show where each round's time went; starts again")
+    ] = False,
 ) -> None:
-    """One run. Called again it resumes from its newest checkpoint; a finished run is shown as it was."""
+    """Run one cell. Called again, it resumes from the newest checkpoint; a finished run is only shown."""
     from fedray.common.yaml_files import load_yaml
     from fedray.sweep.file.shipped import locate_sweep
 
     if logged and not track:
         raise UserError("--log-model: --no-track writes nothing to MLflow; leave one out")
     file = locate_sweep(file)
-    document, changes = load_yaml(file), parse_assignments(set_)  # a slip there is told before PyTorch is imported
+    document, changes = (
+        load_yaml(file),
+        parse_assignments(set_),
+    )  # mistakes here are reported before PyTorch is imported
 
     from fedray.api import run_problem
     from fedray.engine.profile import Profile
@@ -88,7 +97,7 @@ def _logged_model(result: "Result") -> str:
 
 
 def parse_assignments(given: list[str] | None) -> dict[str, Any]:
-    """Dotted key -> value of every `--set`. Raises UserError."""
+    """Return dotted key -> value of every `--set`. Raises UserError."""
     from fedray.common.yaml_files import parse_yaml
 
     found = {}
@@ -101,7 +110,7 @@ def parse_assignments(given: list[str] | None) -> dict[str, Any]:
 
 
 def _show(result: "Result", name: str) -> None:
-    """The last evaluated rounds as a table, then what identifies the run."""
+    """Print the last evaluated rounds as a table, then the run's identifiers."""
     from rich.console import Console
     from rich.table import Table
 

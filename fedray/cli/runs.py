@@ -1,4 +1,4 @@
-"""`fedray status`, `rm` and `clean`: what is known of a sweep, and how to take its runs or its files out again."""
+"""`fedray status`, `rm` and `clean`: how far a sweep is, and how to delete its runs or its files."""
 
 from typing import Annotated
 
@@ -18,14 +18,14 @@ LISTED_ORDER = (
 )
 """Order in which `fedray status` lists the cells that have not finished."""
 LISTED = 20
-"""Cells that `fedray status` lists of each outcome that is not `finished`."""
+"""Number of cells that `fedray status` lists per outcome other than `finished`."""
 
 
 def print_status(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
     every: Annotated[bool, typer.Option("--all", help="list every cell that has not finished")] = False,
 ) -> None:
-    """How far a sweep is, and what failed: why, and where the traceback is."""
+    """Show how far a sweep is, and for failed cells the reason and the traceback's file."""
     from fedray.analysis.data.collect import collect
     from fedray.sweep.plan.storage import get_storage
 
@@ -48,7 +48,7 @@ def print_status(
 
 def remove_runs(
     name: Annotated[str, typer.Argument(help="a sweep's name, or the id of one run")],
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask for confirmation")] = False,
 ) -> None:
     """Delete a sweep's runs, or one run, from MLflow. Runs that another sweep shares stay; so do checkpoints."""
     from fedray.tracking.deletion import deletable
@@ -64,14 +64,14 @@ def remove_runs(
 
 def clean(
     name: Annotated[str | None, typer.Argument(metavar="[SWEEP]", help="only this sweep's cells; else all")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="remove the files; else they are only listed")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="remove the files; otherwise they are only listed")] = False,
 ) -> None:
-    """Remove the files of cells that are done: checkpoints, models, clients' states. Runs in MLflow stay (`rm`)."""
+    """Remove the files of finished cells: checkpoints, models, clients' states. Runs in MLflow stay (see `rm`)."""
     from fedray.sweep.driver.clean import find_removable, remove
     from fedray.sweep.plan.storage import get_storage
 
     if not get_storage().is_dir():
-        print(f"{get_storage()}: there is nothing")
+        print(f"{get_storage()}: nothing to remove")
         return
     with find_removable(name) as (goes, stays):
         for folder in goes:
@@ -88,7 +88,7 @@ def clean(
 
 
 def _format_bytes(count: int) -> str:
-    """As a text: `512 B`, `1.5 MB`."""
+    """Format a size: `512 B`, `1.5 MB`."""
     size = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:

@@ -1,4 +1,4 @@
-"""`runtime.actors: auto`: how many actors a cell gets when it starts, and whether it had better wait."""
+"""`runtime.actors: auto`: the number of actors that a cell gets when it starts, or that it should wait."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ from fedray.sections import Runtime
 
 @dataclass(frozen=True)
 class Running:
-    """A cell that runs.
+    """A running cell.
 
     Attributes:
-        actors: how many it has.
-        seconds: until it ends; infinite where nobody knows.
+        actors: number of its actors.
+        seconds: seconds until it ends; infinite if unknown.
     """
 
     actors: int
@@ -25,17 +25,17 @@ class Running:
 
 
 class FreeCapacity:
-    """How many actors the cluster has room for, less what others held when this was made."""
+    """Number of actors that fit the cluster, without the resources that others held when this object was made."""
 
     def __init__(self) -> None:
         have, free = ray.cluster_resources(), ray.available_resources()
         self._others: dict[str, float] = {name: have.get(name, 0.0) - free.get(name, 0.0) for name in ("CPU", "GPU")}
 
     def count_actors(self, runtime: Runtime, held: Sequence[Mapping[str, float]] = ()) -> int:
-        """Actors of a run that fit now, on the nodes that live now.
+        """Return the number of a run's actors that fit now, on the living nodes.
 
         Args:
-            runtime: of the run.
+            runtime: the run's `runtime` section.
             held: the bundles that the caller's own cells hold.
         """
         asked = get_bundle(runtime)
@@ -48,13 +48,13 @@ class FreeCapacity:
 
 
 def max_useful_actors(run: RunConfig) -> int:
-    """More actors than clients in the largest cohort would be idle."""
+    """Return the size of the largest cohort: more actors would be idle."""
     cohorts = run.clients.cohorts
     return max([run.clients.cohort_size] if cohorts is None else map(len, cohorts), default=1)
 
 
 def with_actor_count(run: RunConfig) -> RunConfig:
-    """A single run with a number for `actors: auto`: all the room there is."""
+    """Return a single run with a number for `actors: auto`: all actors that fit."""
     if run.runtime.actors != "auto":
         return run
     actors = min(max(FreeCapacity().count_actors(run.runtime), 1), max_useful_actors(run))
@@ -62,18 +62,18 @@ def with_actor_count(run: RunConfig) -> RunConfig:
 
 
 def allocate(free: int, left: int, running: Sequence[Running], seconds: float, most: int) -> int:
-    """How many actors the next cell gets.
+    """Return the number of actors for the next cell.
 
     Args:
-        free: actors that there is room for now.
-        left: cells that have not begun, this one included.
-        running: the cells that have.
-        seconds: that a cell takes with one actor; NaN where nobody knows.
-        most: that a cell can use.
+        free: number of actors that fit now.
+        left: number of cells that have not begun, including this one.
+        running: the cells that have begun.
+        seconds: duration of a cell with one actor; NaN if unknown.
+        most: largest number of actors that a cell can use.
 
     Returns:
-        Its part of the room; 0 where it had better wait: there is no room, or the cells that are left are expected to
-        end sooner if they wait for cells that are about to end and take their room, too.
+        The cell's share of the free capacity. 0 if it should wait: nothing is free, or the remaining cells are expected
+        to end sooner if they wait for cells that are about to end and take over their capacity.
     """
     if free == 0:
         return 0

@@ -1,4 +1,4 @@
-"""Starting a Ray on this machine for this process alone, or joining a cluster."""
+"""Start a Ray on this machine for this process alone, or join a cluster."""
 
 import contextlib
 import logging
@@ -18,16 +18,16 @@ from fedray.common.signals import sigterm_as_interrupt
 PATIENCE = 5.0
 """Seconds to wait for a cluster's port to answer."""
 PRELOAD = "RAY_preload_python_modules"
-"""Ray's option: what its processes import while they wait for work."""
+"""Ray's option for modules that its processes import while they wait for work."""
 
 
 @contextlib.contextmanager
 def use_cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iterator[None]:
-    """Ray for the duration of a block; where one is running in this process already, that one.
+    """Provide Ray for the duration of a block; a Ray that this process already uses is kept.
 
     Args:
-        address: of the cluster to join (`auto`, HOST:PORT or ray://HOST:PORT); None: $RAY_ADDRESS, else a local Ray
-            for this machine alone.
+        address: the cluster to join (`auto`, HOST:PORT or ray://HOST:PORT); None for $RAY_ADDRESS, or for a local
+            Ray on this machine if that is not set.
         preload: modules that each process of a local Ray imports at its start.
 
     Raises:
@@ -55,7 +55,7 @@ def _end() -> None:
 
 @contextlib.contextmanager
 def _start_local(preload: Sequence[str]) -> Iterator[None]:
-    """Start a Ray that only who has this user's token can join: Ray lets it listen on every interface."""
+    """Start a Ray that only holders of this user's token can join, because Ray listens on every interface."""
     with (
         _set_environment("RAY_AUTH_MODE", "token"),
         _set_environment(FOLDER, folder()),
@@ -79,7 +79,7 @@ def _start_local(preload: Sequence[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _set_environment(name: str, value: str) -> Iterator[None]:
-    """A variable for the duration of a block, unless the user has set it."""
+    """Set a variable for the duration of a block, unless the user has set it."""
     if name in os.environ:
         yield
         return
@@ -94,8 +94,8 @@ def _join(address: str) -> None:
     if address == "auto":
         address = _find_current()
     _refuse_unreachable(address)
-    remote = address.startswith("ray://")  # there the driver runs in the cluster, and this shows what it prints
-    # A client of ray:// sends what it is given as JSON, which a JobConfig is not; the job is then the cluster's.
+    remote = address.startswith("ray://")  # there the driver runs in the cluster, and its output is shown here
+    # A client of ray:// sends its arguments as JSON, which a JobConfig is not; then the cluster's job applies.
     job: dict[str, Any] = (
         {} if remote else {"job_config": Job(runtime_env={"env_vars": environment()} if environment() else None)}
     )
@@ -108,7 +108,7 @@ def _join(address: str) -> None:
 
 
 def _find_current() -> str:
-    """The address of the Ray that runs on this machine, or that Ray's address file names: maybe one that has ended."""
+    """Return the address of the Ray running here, or the one in Ray's address file, which may have ended."""
     try:
         return find_running_address()
     except ConnectionError as error:
@@ -116,15 +116,15 @@ def _find_current() -> str:
 
 
 def count_cpus() -> int:
-    """The CPUs that a Ray started on this machine gets: in a container those of its quota, with `taskset` its own."""
+    """Return the number of CPUs for a local Ray: in a container those of its quota, with `taskset` those it allows."""
     return min(count_machine_cpus(), usable_cpus())
 
 
 def _refuse_unreachable(address: str) -> None:
-    """Ray itself retries for minutes; a port that does not answer is a mistake worth one line at once."""
+    """Refuse a port that does not answer at once; Ray itself would retry for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
-        return  # `auto` and the like: Ray knows where to look
+        return  # `auto` or similar: Ray knows where to look
     if not port.isdigit():
         raise UserError(f"--address: found {address!r}; expected auto, HOST:PORT or ray://HOST:PORT")
     try:

@@ -1,4 +1,4 @@
-"""`runtime.gpus_per_actor: auto`: what one client takes of a GPU of its own says how many actors share one."""
+"""`runtime.gpus_per_actor: auto`: the memory that one client needs decides how many actors share a GPU."""
 
 import contextlib
 import json
@@ -20,18 +20,19 @@ from fedray.engine.simulation import Simulation
 
 log = logging.getLogger("fedray")
 USABLE = 0.9
-"""Of a GPU's memory; the rest is for fragmentation."""
+"""Part of a GPU's memory to use; the rest is for fragmentation."""
 STEPS = 4
-"""Local steps that are measured: as many as record a CUDA graph and replay it. Later ones hold no more."""
+"""Number of local steps to measure: enough to record a CUDA graph and replay it. Later ones need no more memory."""
 
 Measure = Callable[[bytes, Dataset], Peak]
 """Measures a packed configuration on its data."""
 
 
 class Packing:
-    """Fractions of a GPU for the runs of one call, each kind of run measured once.
+    """Fractions of a GPU for the runs of one call; each kind of run is measured once.
 
-    measure: runs in a process of the cluster that has a GPU for itself.
+    Args:
+        measure: function called in a process of the cluster that has a GPU to itself.
     """
 
     def __init__(self, measure: Measure | None = None) -> None:
@@ -39,7 +40,7 @@ class Packing:
         self._fractions: dict[str, float] = {}
 
     def resolve_auto_gpus(self, run: RunConfig, data: Dataset | ray.ObjectRef[Dataset]) -> RunConfig:
-        """The run with a number for `auto`, within a running Ray.
+        """Return the run with a number for `auto`; Ray must be running.
 
         Args:
             run: a configuration; without `auto` it is returned as it is.
@@ -57,14 +58,16 @@ class Packing:
         return run.model_copy(update={"runtime": runtime})
 
     def knows(self, run: RunConfig) -> bool:
-        """Whether `resolve_auto_gpus` measures nothing for a run."""
+        """Return True if `resolve_auto_gpus` measures nothing for a run."""
         return run.runtime.gpus_per_actor != "auto" or _get_kind(run) in self._fractions
 
     def _measure_alone(self, run: RunConfig, data: Dataset | ray.ObjectRef[Dataset]) -> Peak:
         if not any(node.get("GPU", 0) >= 1 for node in list_nodes()):
             raise UserError("runtime.gpus_per_actor: found auto, and no node of the cluster has a GPU to measure on")
         cpus = run.runtime.cpus_per_actor
-        task = ray.remote(num_gpus=1, num_cpus=cpus, max_calls=1)(self._measure)  # its process ends, and gives all back
+        task = ray.remote(num_gpus=1, num_cpus=cpus, max_calls=1)(
+            self._measure
+        )  # its process ends, and frees everything
         log.info("%s with %s: measuring one client on a GPU of its own", run.algorithm.name, run.model.name)
         try:
             found: Peak = ray.get(task.remote(run.pack(), data))
@@ -82,24 +85,24 @@ class Packing:
 
 
 def compute_fraction(measured: Peak) -> float:
-    """Of a GPU, what one actor asks for: in Ray's units of 1/10,000, rounded down so that all of them fit."""
+    """Return the fraction of a GPU per actor, in Ray's units of 1/10,000, rounded down so that all actors fit."""
     actors = max(int(USABLE * measured.total / measured.used), 1)
     return int(10_000 / actors) / 10_000
 
 
 def measure_one_client(config: bytes, data: Dataset) -> Peak:
-    """Train the client with most samples for a few steps, test the model, and see what memory that took."""
+    """Train the client with most samples for a few steps, test the model, and measure peak memory."""
     problem = Problem.build(RunConfig.unpack(config), data)
-    with contextlib.suppress(Diverged):  # the run will say so; the memory is what it is
+    with contextlib.suppress(Diverged):  # the run itself will report that; the memory is valid
         Simulation(shorten(problem), InlineBackend()).step()
     return measure_peak()
 
 
 def shorten(problem: Problem) -> Problem:
-    """One round of a few steps of the client with most samples, in one process."""
+    """Return a problem with one round of a few steps of the client with most samples, in one process."""
     run = problem.config
     cohort = (int(problem.shards.sizes.argmax()),)
-    # Copied and not parsed: a method that needs everyone in each round would be refused.
+    # Copied, not parsed: parsing refuses methods that need every client in each round.
     config = run.model_copy(
         update={
             "clients": run.clients.model_copy(update={"cohorts": (cohort,)}),
@@ -112,9 +115,9 @@ def shorten(problem: Problem) -> Problem:
 
 
 def _get_kind(run: RunConfig) -> str:
-    """The same for runs that take the same memory: the values of hyper-parameters do not matter.
+    """Return a key that is equal for runs needing the same memory: values of hyper-parameters do not matter.
 
-    Who holds which samples matters only where a batch is a client's whole shard.
+    The split among clients matters only if a batch is a client's whole shard.
     """
     training = run.training
     dealt = [run.partition.options(), run.clients.model_dump(mode="json"), run.seed]

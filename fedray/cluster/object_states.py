@@ -1,4 +1,4 @@
-"""Clients' states in Ray's object store, and who trains whom so that they seldom travel."""
+"""Clients' states in Ray's object store, and an assignment of clients to actors that seldom moves them."""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -15,72 +15,72 @@ from fedray.engine.state import ClientState, StateRef
 
 Arrays = dict[str, np.ndarray]
 STAYS_FROM = 64 << 10
-"""Bytes from which on a state stays in the object store; smaller ones travel with the reply."""
+"""Size in bytes from which a state stays in the object store; smaller ones travel with the reply."""
 SLACK = 1.1
-"""How much longer than longest-first's the largest share may be for clients to stay where their states lie."""
+"""How much the largest share may exceed longest-first's so that clients can stay with their states."""
 
 
 @dataclass(eq=False)
 class ObjectState(StateRef):
     """A state in the object store of the node that computed it, owned by the trial, so that it survives its actor.
 
-    Pickled it is the reference alone. `load` gives tensors over the store's memory, which the version counters of
-    `engine.guard` protect; a state of another node is copied to this node's store first.
+    Pickling keeps only the reference. `load` gives tensors over the store's memory, which the version counters of
+    `engine.guard` protect; a state on another node is copied to this node's store first.
     """
 
     ref: "ray.ObjectRef[Arrays]"
     sha256: str | None = None
 
     def load(self) -> Vectors:
-        """As in the base class. Raises ray.exceptions.ObjectLostError where its node is gone."""
+        """Return the state. Raises ray.exceptions.ObjectLostError if its node is gone."""
         return Vectors({name: as_tensor(array) for name, array in ray.get(self.ref).items()})
 
 
 def states_stay(algorithm: Algorithm) -> bool:
-    """Whether states stay; where the server answers each client they pass through it anyway."""
+    """Return True if states stay; if the server answers each client they pass through it anyway."""
     return type(algorithm).reply is Algorithm.reply
 
 
 def note_hashes(hashes: Mapping[int, str], states: Mapping[int, ClientState]) -> None:
-    """Keep the hashes of states in the object store, so that each is computed once."""
+    """Store the hashes of states in the object store, so that each is computed once."""
     for i, digest in hashes.items():
         if isinstance(state := states[i], ObjectState):
             state.sha256 = digest
 
 
 def pack(state: ClientState) -> "Arrays | StateRef":
-    """A state as it travels: a reference, or arrays."""
+    """Return a state in the form that is sent: a reference, or arrays."""
     return state if isinstance(state, StateRef) else as_arrays(state)
 
 
 def unpack(state: "Arrays | StateRef") -> ClientState:
-    """The other way; the tensors are copies."""
+    """Reverse `pack`; the tensors are copies."""
     if isinstance(state, StateRef):
         return state
     return Vectors({name: copy_tensor(array) for name, array in state.items()})
 
 
 def as_arrays(vectors: Mapping[str, Tensor]) -> Arrays:
-    """NumPy arrays over the same memory."""
+    """Return NumPy arrays that share the tensors' memory."""
     return {name: v.numpy() for name, v in vectors.items()}
 
 
 def copy_tensor(array: np.ndarray) -> Tensor:
-    """A tensor of its own: what comes out of the object store is read-only and shared."""
+    """Copy an array to a tensor: arrays from the object store are read-only and shared."""
     return as_tensor(array).clone()
 
 
 def assign_longest_first(loads: Sequence[int], parts: int) -> list[list[int]]:
-    """Deal positions to parts: the longest first, each to the least loaded (Graham 1969).
+    """Assign positions to parts: longest first, each to the least loaded part (Graham 1969).
 
     The largest part's load is at most 4/3 - 1/(3 parts) of the best possible.
 
     Args:
-        loads: of each position.
+        loads: load of each position.
         parts: number of parts.
 
     Returns:
-        For each part the positions, of 0..len(loads)-1.
+        For each part its positions, out of 0..len(loads)-1.
     """
     shares: list[list[int]] = [[] for _ in range(parts)]
     heap = [(0, part) for part in range(parts)]
@@ -92,15 +92,15 @@ def assign_longest_first(loads: Sequence[int], parts: int) -> list[list[int]]:
 
 
 def assign_to_actors(loads: Sequence[int], homes: Sequence[int | None], parts: int) -> list[list[int]]:
-    """As `longest_first`, but whoever has a home stays there as long as the balance allows.
+    """Assign as `assign_longest_first` does, but keep positions at home as long as the balance allows.
 
     Args:
-        loads: of each position.
-        homes: the part where each one's state lies; None where it has none.
-        parts: how many.
+        loads: load of each position.
+        homes: the part that holds each position's state; None if there is none.
+        parts: number of parts.
 
     Returns:
-        Positions of each part. The largest part's load is at most SLACK times that of `longest_first`.
+        Positions of each part. The largest part's load is at most SLACK times that of `assign_longest_first`.
     """
     balanced = assign_longest_first(loads, parts)
     if all(home is None for home in homes):

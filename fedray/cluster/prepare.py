@@ -1,4 +1,4 @@
-"""A Ray that is ready for runs: connected, `auto` GPUs measured, and what can never be placed refused."""
+"""Prepare Ray for runs: connect, measure `auto` GPUs, and refuse runs that can never be placed."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -12,14 +12,14 @@ from fedray.sections import Runtime
 
 
 class Placement:
-    """Numbers for `auto` GPUs, and the refusal of what can never be placed, for the runs of one call."""
+    """Sets numbers for `auto` GPUs and refuses runs that can never be placed, for the runs of one call."""
 
     def __init__(self) -> None:
         self._packing = Packing()
         self._fit: set[Runtime] = set()
 
     def resolve(self, runs: Sequence[tuple[RunConfig, Dataset]]) -> list[RunConfig]:
-        """The runs with numbers where `gpus_per_actor` is `auto`, within a running Ray.
+        """Return the runs with numbers for `gpus_per_actor: auto`; Ray must be running.
 
         Args:
             runs: configurations with their data sets.
@@ -39,7 +39,7 @@ class Placement:
         return resolved
 
     def knows(self, run: RunConfig, data: Dataset) -> bool:
-        """Whether `resolve` would measure nothing for a run, and refuse nothing."""
+        """Return True if `resolve` would neither measure nor refuse anything for a run."""
         return self._packing.knows(run) and self._packing.resolve_auto_gpus(run, data).runtime in self._fit
 
 

@@ -1,4 +1,4 @@
-"""Training on Ray actors: one long-lived actor per bundle, one call per actor and round, respawn of the dead."""
+"""Training on Ray actors: one long-lived actor per bundle, one call per actor and round; dead actors are replaced."""
 
 import logging
 import time
@@ -41,7 +41,7 @@ from fedray.sections import Runtime
 log = logging.getLogger("fedray")
 T = TypeVar("T")
 RESPAWNS = 4
-"""How often one call may lose its actor before the trial gives up (and is started again, elsewhere perhaps)."""
+"""Number of times that one call may lose its actor before the trial gives up (and is restarted, perhaps elsewhere)."""
 STARTING = 600.0
 """Seconds that a new actor may take to be placed and to start."""
 
@@ -49,25 +49,25 @@ SentTask = tuple[int, float, Arrays | StateRef]
 
 
 class ClientActor:
-    """A process that trains clients. It remembers nothing of a client between calls."""
+    """A process that trains clients; it keeps nothing of a client between calls."""
 
     def open(
         self, config: bytes, data: Dataset, shards: Shards, tests: Shards | None, validation: Shards | None
     ) -> None:
-        """Make ready for a run, whose configuration comes packed; replaces all of the one before."""
+        """Prepare for a run, whose configuration comes packed; everything of the previous run is replaced."""
         self._worker = Worker(Problem(RunConfig.unpack(config), data, shards, tests, validation))
 
     def train(self, broadcast: dict[str, Any], tasks: list[SentTask], stays_from: int | None) -> Any:
-        """Train clients. All is returned, not put, so that it outlives this actor.
+        """Train clients. Everything is returned, not put into the store, so that it outlives this actor.
 
         Args:
             broadcast: `Broadcast` as arrays.
             tasks: the clients.
-            stays_from: bytes from which on a state is a return value of its own; None: all travel with the reply.
+            stays_from: size in bytes from which a state is a return value of its own; None: all travel with the reply.
 
         Returns:
-            The reply; with `stays_from` a tuple of the reply and, for each task, its client's state, or None where it
-            is small and in the reply.
+            The reply; with `stays_from` a tuple of the reply and, for each task, its client's state, or None for a
+            small state, which is in the reply.
         """
         reply = self._worker.train(_receive_broadcast(broadcast), _receive_tasks(tasks))
         states = {i: as_arrays(load_state(state)) for i, state in reply.states.items()}
@@ -85,7 +85,7 @@ class ClientActor:
         return head if stays_from is None else (head, *(states[i] if i in apart else None for i, *_ in tasks))
 
     def evaluate(self, model: Arrays, chunks: list[int], split: str) -> Arrays:
-        """Exact sums over some chunks of a set of samples."""
+        """Return exact sums over some chunks of a set of samples."""
         theta, buffers = copy_tensor(model["theta"]), copy_tensor(model["buffers"])
         return as_arrays(self._worker.evaluate(theta, buffers, chunks, split))
 
@@ -100,21 +100,21 @@ class ClientActor:
         return client_files.write_states(directory, [Version(i, at, unpack(state)) for i, at, state in versions])
 
     def hash_states(self, nowhere: None, states: list[tuple[int, StateRef]]) -> dict[int, str]:
-        """client -> the hash of its state."""
+        """Return client -> hash of its state."""
         return client_files.hash_states(dict(states))
 
 
 class RayBackend:
-    """The actors of one trial, or of a single run. Results do not depend on how many there are.
+    """Actors of one trial or of a single run. Results do not depend on their number.
 
     Args:
         runtime: the run's `runtime` section.
-        group: the trial's placement group, a bundle per actor; None outside of a trial.
+        group: the trial's placement group, one bundle per actor; None outside of a trial.
 
     Attributes:
-        data: may be set to the data set's reference where the caller has put it into the object store (one copy a
+        data: may be set to the data set's reference if the caller has put it into the object store (one copy per
             node).
-        heartbeat: may be set to the trial's.
+        heartbeat: may be set to the trial's heartbeat.
     """
 
     def __init__(self, runtime: Runtime, group: PlacementGroup | None = None) -> None:
@@ -156,7 +156,7 @@ class RayBackend:
             largest = max(largest, head["largest"])
         self._apart = self._stay and largest >= self.stays_from
         if self._apart:
-            map_vectors()  # this process trains nothing, and keeps a reference for each client
+            map_vectors()  # this process does not train, and keeps a reference for each client
         return replies
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
@@ -188,12 +188,12 @@ class RayBackend:
         return hashes
 
     def _assign_to_homes(self, clients: Sequence[int]) -> list[list[int]]:
-        """Positions of clients dealt to the actors where their states lie."""
+        """Return the positions of clients per actor, assigned to the actors that hold their states."""
         parts = len(self._actors)
         return assign_to_actors([1] * len(clients), [self._homes.get(i) for i in clients], parts)
 
     def _make_calls(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[tuple[Any, list[SentTask]]]:
-        """The arguments of one call per actor: the broadcast, stored once, and the actor's tasks."""
+        """Return the arguments of one call per actor: the broadcast, stored once, and the actor's tasks."""
         sent = ray.put(
             vars(broadcast)
             | {
@@ -224,7 +224,7 @@ class RayBackend:
         )
 
     def _call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """One call per actor, answers in slot order; calls without work are left out.
+        """Call each actor once and return the answers in slot order; calls without work are left out.
 
         An actor that dies, or takes so long that it must hang, is replaced and its call repeated: it had committed
         nothing, so the numbers are the same.
@@ -233,14 +233,14 @@ class RayBackend:
         began = dict.fromkeys(busy, time.monotonic())
         pending = {slot: self._start_call(slot, method, arguments[slot]) for slot in busy}
         answers, opened = [], dict[int, Any]()
-        disturbed = False  # then those that are read later have waited for a slot that was lost
+        disturbed = False  # True: answers read later have waited for a lost slot
         for slot in busy:
             work = self._measure_work(method, arguments[slot])
             for attempt in range(RESPAWNS + 1):
                 left = began[slot] + self._timeouts.get_limit(method, work, attempt) - time.monotonic()
                 self.heartbeat.announce(left)
                 try:
-                    if slot in opened:  # why a new actor cannot be opened is told first
+                    if slot in opened:  # a failure to open a new actor is raised first
                         ray.get(opened.pop(slot), timeout=max(left, 1.0))
                     first, *others = pending[slot]
                     answer = ray.get(first, timeout=max(left, 1.0))
@@ -270,13 +270,13 @@ class RayBackend:
         return answers
 
     def _start_call(self, slot: int, method: str, arguments: tuple[Any, ...]) -> list[Any]:
-        """The references of a call's return values; what is read is the first."""
+        """Start a call and return the references of its return values; only the first is read."""
         apart = len(arguments[1]) if method == "train" and arguments[2] is not None else 0
         call = getattr(self._actors[slot], method).options(num_returns=1 + apart).remote(*arguments)
         return list(call) if apart else [call]
 
     def _measure_work(self, method: str, arguments: tuple[Any, ...]) -> float:
-        """What a call's duration goes with: local steps, or chunks of a set of samples."""
+        """Return the quantity that a call's duration grows with: local steps, or chunks of a set of samples."""
         if method in ("train", "evaluate_personal"):
             return float(sum(self._steps[client] for client, *_ in arguments[1]))
         return 1.0 if method == "open" else float(len(arguments[1]))

@@ -1,7 +1,7 @@
-"""All that fedray uses of Ray and Tune beyond their public interfaces; no other module does.
+"""The only module that uses parts of Ray and Tune beyond their public interfaces.
 
-Ray may change any of it with a minor version, so requirements.txt caps ray below the next one, which is untested.
-`tests/cluster/test_ray_private.py` names what a version lacks.
+Ray may change any of them with a minor version, so requirements.txt caps ray below the next one, which is untested.
+`tests/cluster/test_ray_private.py` names what is missing in a version.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ import ray
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.job_config import JobConfig
 
-if TYPE_CHECKING:  # Tune takes a second to import, and a single run does without it
+if TYPE_CHECKING:  # Tune takes a second to import, and a single run does not need it
     from ray.tune.experiment import Trial
     from ray.tune.schedulers import MedianStoppingRule
 
@@ -18,9 +18,10 @@ NAMESPACE = "fedray/heartbeat"
 
 
 class Job(JobConfig):
-    """A job whose workers have neither the working directory nor the script's in front of their search path.
+    """A job that keeps the working directory and the script's folder off the front of its workers' search path.
 
-    Ray would put them there, and run a file `numpy.py`. Workers find plug-ins by FEDRAY_PLUGINS, searched last.
+    Ray would put them there, and import a file named `numpy.py`. Workers find plug-ins by FEDRAY_PLUGINS, searched
+    last.
     """
 
     def _runtime_env_has_working_dir(self) -> bool:
@@ -28,7 +29,7 @@ class Job(JobConfig):
 
 
 def find_running_address() -> str:
-    """Return the address of the Ray that runs on this machine, or that Ray's address file names: it may have ended.
+    """Return the address of the Ray running on this machine, or the one in Ray's address file, which may have ended.
 
     Raises:
         ConnectionError: none is running.
@@ -39,35 +40,35 @@ def find_running_address() -> str:
 
 
 def reread_environment() -> None:
-    """Let Ray read its options from the environment again: it has done so when it was imported."""
+    """Make Ray read its options from the environment again, as it did when it was imported."""
     from ray._raylet import Config  # type: ignore[attr-defined]
 
     Config.initialize("")
 
 
 def kill_monitor() -> None:
-    """End the autoscaler's monitor of a local Ray, which scales nothing; shutting down takes a second less then.
+    """End the monitor of a local Ray's autoscaler, which scales nothing; shutting down then takes a second less.
 
-    Ray ends the GCS first, and waits for the monitor, which cannot end without it.
+    Otherwise Ray ends the GCS first, and then waits for the monitor, which cannot end without the GCS.
     """
     if node := ray._private.worker._global_node:
         node.kill_monitor(check_alive=False)
 
 
 def count_machine_cpus() -> int:
-    """Return the machine's CPUs, in a container those of its quota."""
+    """Return the number of the machine's CPUs, or in a container those of its quota."""
     from ray._private.utils import get_num_cpus
 
     return int(get_num_cpus(override_docker_cpu_warning=True))
 
 
 def write_heartbeat(trial: str, text: str) -> None:
-    """Leave a trial's heartbeat in Ray's key-value store, where the driver reads it."""
+    """Store a trial's heartbeat in Ray's key-value store, where the driver reads it."""
     _internal_kv_put(trial, text, namespace=NAMESPACE)
 
 
 def read_heartbeat(trial: str) -> str | None:
-    """Return a trial's latest heartbeat, None if there is none."""
+    """Return a trial's latest heartbeat, or None."""
     text: bytes | None = _internal_kv_get(trial, namespace=NAMESPACE)
     return None if text is None else text.decode()
 
@@ -78,10 +79,10 @@ def delete_heartbeat(trial: str) -> None:
 
 
 def give_trials_waiting_processes() -> None:
-    """Let Tune's trials take processes that wait for work.
+    """Let Tune's trials use processes that already wait for work.
 
-    Tune gives trials variables of their own (for Lightning, for Ray Train, AWS credentials), of which they need none:
-    for them Ray would start new processes, which import torch again.
+    Tune sets environment variables for trials (for Lightning, Ray Train, AWS credentials), none of which is needed
+    here: because of them Ray would start new processes, which import torch again.
     """
     from ray.tune.execution import class_cache
 
@@ -97,26 +98,26 @@ def kill_process(trial: "Trial") -> None:
 
 
 def forgive_failures(trial: "Trial") -> None:
-    """Let a trial fail as often again as it might at its start."""
+    """Reset a trial's number of failures."""
     trial.run_metadata.num_failures = 0
 
 
 def drop_results(trial: "Trial") -> None:
-    """Free the results of a trial that has ended, and their statistics; its config stays for Tune's result grid."""
+    """Free an ended trial's results and their statistics; its config stays for Tune's result grid."""
     trial.run_metadata.last_result = {"config": trial.config}
     trial.run_metadata.metric_analysis.clear()
     trial.run_metadata.metric_n_steps.clear()
 
 
 def get_exception(trial: "Trial") -> Any:
-    """Return the exception that ended a trial, None if there is none."""
+    """Return the exception that ended a trial, or None."""
     return trial.get_pickled_error()
 
 
 def make_median_rule(time: str, metric: str, grace: int) -> "MedianStoppingRule":
-    """Return Tune's median rule for a metric whose largest value is the best, which never pauses a trial.
+    """Return Tune's median rule for a metric whose largest value is the best, changed to never pause a trial.
 
-    A trial that waits for others would have to give Tune a checkpoint, and it keeps its own.
+    A paused trial would have to give Tune a checkpoint, but trials keep their own.
     """
     from ray.tune.schedulers import MedianStoppingRule
 

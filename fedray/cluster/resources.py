@@ -1,4 +1,4 @@
-"""What client actors ask of a cluster, and whether they fit."""
+"""Resources that client actors ask of a cluster, and whether they fit."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +11,13 @@ from fedray.sections import Runtime
 
 
 def get_bundle(runtime: Runtime) -> dict[str, float]:
-    """What one client actor asks of the cluster."""
+    """Return the resources that one client actor asks of the cluster."""
     asked = {"CPU": runtime.cpus_per_actor, "GPU": runtime.gpus}
     return {name: amount for name, amount in asked.items() if amount}
 
 
 def count_capacity(runtime: Runtime, node: dict[str, float]) -> int:
-    """How many client actors a node with these total resources can hold; a fraction never spans two GPUs."""
+    """Return the number of client actors that fit a node of these resources; a fraction never spans two GPUs."""
     cpus, gpus, eps = runtime.cpus_per_actor, runtime.gpus, 1e-9
     held = [int(node.get("CPU", 0) / cpus + eps)] if cpus else []
     if gpus:
@@ -27,7 +27,7 @@ def count_capacity(runtime: Runtime, node: dict[str, float]) -> int:
 
 
 def refuse_infeasible(runtime: Runtime, nodes: Sequence[dict[str, float]]) -> None:
-    """Raise UserError where the actors of one run can never be placed on nodes with these total resources."""
+    """Raise UserError if the actors of one run can never be placed on nodes with these total resources."""
     room = sum(count_capacity(runtime, node) for node in nodes)
     if room < runtime.actor_count:
         have = "; ".join(" ".join(f"{node.get(r, 0):g} {r}" for r in ("CPU", "GPU")) for node in nodes)
@@ -38,14 +38,14 @@ def refuse_infeasible(runtime: Runtime, nodes: Sequence[dict[str, float]]) -> No
 
 
 def refuse_unseen(key: str, path: Path) -> None:
-    """Let each node of the cluster look for a path that all of them have to share.
+    """Refuse a path that some nodes of the cluster do not see, although all have to share it.
 
     Args:
-        key: what names the path, for the message.
-        path: a file that this process has just made there.
+        key: the setting that names the path, for the message.
+        path: a file that this process has just created there.
 
     Raises:
-        UserError: some nodes do not see it.
+        UserError: some nodes do not see the file.
     """
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if len(nodes) == 1:
@@ -68,5 +68,5 @@ def _can_see(path: str) -> bool:
 
 
 def list_nodes() -> list[dict[str, float]]:
-    """Total resources of each living node."""
+    """Return the total resources of each living node."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -1,4 +1,4 @@
-"""A Ray that stays for several calls, for notebooks and scripts."""
+"""A Ray that stays up for several calls, for notebooks and scripts."""
 
 import atexit
 import contextlib
@@ -13,11 +13,12 @@ from fedray.common.calls import checked_arguments
 def connect(address: str | None = None) -> None:
     """Start Ray, or join a cluster, until this process ends.
 
-    Without it each `simulate` and each sweep starts a Ray of its own and ends it, which takes seconds. Called again it
-    does nothing.
+    Without it each `simulate` and each sweep starts and ends a Ray of its own, which takes seconds. Further calls do
+    nothing.
 
     Args:
-        address: `auto` or HOST:PORT of a cluster; None: $RAY_ADDRESS, else a Ray on this machine alone.
+        address: `auto` or HOST:PORT of a cluster; None for $RAY_ADDRESS, or for a Ray on this machine if that is not
+            set.
 
     Raises:
         UserError: the cluster cannot be joined.

@@ -1,19 +1,19 @@
-"""How long a call may take before its process counts as hung: a multiple of what its run has measured.
+"""Limits of calls: a process counts as hung after a multiple of the time that its run has measured.
 
-A trial enforces the limit of its client actors' calls, the driver that of its trials' (`sweep.trials.watchdog`).
+A trial enforces the limits of its client actors' calls, the driver those of its trials' (`sweep.trials.watchdog`).
 """
 
 import time
 from collections.abc import Callable
 
 FACTOR = 20.0
-"""How many times the slowest pace measured so far."""
+"""Multiple of the slowest pace measured so far."""
 FLOOR = 120.0
-"""Seconds that every call may take: a machine that swaps or starts processes is not hung."""
+"""Seconds that every call may take: a machine may swap, or start processes, without being hung."""
 FIRST = 3600.0
 """Seconds for a call of a kind that has not been measured yet."""
 SILENT = 2 * FLOOR
-"""Seconds that a trial may let pass after a report without a heartbeat."""
+"""Seconds that a trial may be silent after a report without a heartbeat."""
 
 
 class CallTimeouts:
@@ -23,34 +23,34 @@ class CallTimeouts:
         self._slowest: dict[str, float] = {}
 
     def get_limit(self, kind: str, work: float, attempt: int) -> float:
-        """Return how many seconds a call may take, doubled with each attempt: a call that is only slow ends at last."""
+        """Return the seconds that a call may take, doubled with each attempt, so that a slow call ends eventually."""
         slowest = self._slowest.get(kind)
         allowed = FIRST if slowest is None else max(FLOOR, FACTOR * slowest * work)
         return float(allowed * 2**attempt)
 
     def note(self, kind: str, work: float, seconds: float) -> None:
-        """Note how many seconds a call of this kind has taken."""
+        """Record the duration of a call of this kind in seconds."""
         self._slowest[kind] = max(self._slowest.get(kind, 0.0), seconds / work)
 
 
 class Heartbeat:
-    """Tells the driver how long a trial may stay silent, so that a slow trial is not taken for a hung one.
+    """Tells the driver how long a trial may stay silent, so that a slow trial is not presumed hung.
 
-    A trial reports about every second if rounds are short. Only before a call that may take longer it announces that.
+    A trial reports about every second if rounds are short. It announces only calls that may take longer.
 
     Args:
-        send: tells the driver in how many seconds it will hear of the trial again.
+        send: tells the driver within how many seconds it will hear from the trial again.
     """
 
     def __init__(self, send: Callable[[float], None] = lambda seconds: None) -> None:
         self._send, self._until = send, 0.0
 
     def note_report(self) -> None:
-        """The trial reports now; without a heartbeat the driver waits `SILENT` seconds from here."""
+        """Note that the trial reports now; without a heartbeat the driver then waits `SILENT` seconds."""
         self._until = time.monotonic() + SILENT
 
     def announce(self, seconds: float) -> None:
-        """Announce a call that may take so long, unless it fits into the silence that the driver allows anyway."""
+        """Announce a call that may take this long, unless the driver allows that much silence anyway."""
         if time.monotonic() + seconds > self._until:
             self._send(seconds + FLOOR)
             self._until = time.monotonic() + seconds + FLOOR

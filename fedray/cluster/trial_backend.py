@@ -1,4 +1,4 @@
-"""Training in the trial's own process, where one process is enough."""
+"""Training in the trial's own process, if one process is enough."""
 
 import contextlib
 import time
@@ -17,12 +17,12 @@ from fedray.engine.state import ClientState, load_state
 
 
 class TrialBackend(InlineBackend):
-    """One worker, in a process of Ray. States lie in the node's object store, as those of actors do.
+    """One worker, in a process of Ray. States are in the node's object store, as with actors.
 
-    A call has the bound that a call of an actor has; nobody in this process can enforce it, so the driver does.
+    Calls have the same limits as those of actors; this process cannot enforce them, so the driver does.
 
     Attributes:
-        heartbeat: may be set to the trial's.
+        heartbeat: may be set to the trial's heartbeat.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class TrialBackend(InlineBackend):
 
     @contextlib.contextmanager
     def _bound(self, kind: str, work: float = 1.0) -> Iterator[None]:
-        """A call of a kind, with so much work, for the duration of a block."""
+        """Announce a call of this kind and amount of work, and time it, for the duration of a block."""
         work = max(work, 1.0)
         self.heartbeat.announce(self._timeouts.get_limit(kind, work, 0))
         began = time.monotonic()
