@@ -15,11 +15,12 @@ import pandas as pd
 
 from fedray.analysis.data.axes import labels, methods_and_settings, separating
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import DEFAULT, NEVER, is_rounds, lower_is_better, rounds_target, title, values
+from fedray.analysis.data.metrics import NEVER, lower_is_better, title, values
 from fedray.analysis.statistics.intervals import BOOTSTRAP_SEEDS, Interval, bootstrap, proportion, student
 from fedray.analysis.statistics.ranks import Ranks, ranks
 from fedray.analysis.statistics.significance import MOST_SEEDS, POWER, holm, seeds_needed, sign_flip_p, student_p
 from fedray.common.errors import UserError, unknown
+from fedray.runs.metric import DEFAULT, Metric
 
 ENDED = ("diverged", "stopped", "pruned")
 """Outcomes without a number that another call of the sweep would only repeat."""
@@ -156,8 +157,8 @@ def one_per_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", column
 
 def _without_target(sweep: SweepTable, metric: str) -> pd.Series:
     """Whether the run that gives a cell its target, with `rounds_to:METHOD`, has ended without an accuracy."""
-    cells, method = sweep.cells, metric.partition(":")[2]
-    if not is_rounds(metric) or rounds_target(metric) is not None:
+    cells, method = sweep.cells, Metric.parse(metric).target
+    if not isinstance(method, str):
         return pd.Series(False, cells.index)
     rows, columns = methods_and_settings(cells)
     settings = list(zip(columns, cells["seed"], strict=True))

@@ -49,9 +49,9 @@ def get_registry(what: str) -> Mapping[str, Any]:
 def list_entries(what: str) -> dict[str, str]:
     """Return name -> description in one line."""
     if what == "metrics":
-        from fedray.analysis.data.metrics import COMPUTED, NAMES
+        from fedray.runs.metric import BY_ROUND, OF_RUN
 
-        return NAMES | COMPUTED | {"rounds_to:PERCENT": "first evaluated round with that test accuracy"}
+        return BY_ROUND | OF_RUN | {"rounds_to:PERCENT": "first evaluated round with that test accuracy"}
     if what == "sweeps":
         from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps
         from fedray.sweep.file.sweep import Sweep

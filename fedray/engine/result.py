@@ -18,7 +18,8 @@ from fedray.engine.evaluate import get_tested_theta
 from fedray.engine.problem import Problem
 from fedray.engine.state import State, theta_sha256
 from fedray.models.network import Layout
-from fedray.runs.last_rounds import LAST, describe_accuracy, last_values, mean
+from fedray.runs.last_rounds import describe_accuracy, last_values, mean
+from fedray.runs.metric import LAST
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -2,9 +2,6 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-LAST = "last10_"
-"""Prefix of a metric's mean over these rounds."""
-
 
 def last_rounds(rounds: int) -> range:
     """Return the rounds, from 1, of a run of this many that count: the last fifth, at least one and at most ten."""

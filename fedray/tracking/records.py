@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from fedray.runs.last_rounds import LAST, last_values, mean
+from fedray.runs.last_rounds import last_values, mean
+from fedray.runs.metric import BEST, FINAL, LAST
 from fedray.runs.status import Status
 
 
@@ -59,9 +60,9 @@ def final_metrics(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
     selects = "validation_accuracy" if validated else "test_accuracy"
     result: dict[str, float] = {}
     for name in [key for key in history[-1] if key not in ("round", "lr", "megabytes_sent")]:
-        result[f"final_{name}"] = history[-1][name]
+        result[f"{FINAL}{name}"] = history[-1][name]
         result[f"{LAST}{name}"] = mean(last_values(history, name).values())
         if name.endswith("_accuracy"):
             having = [row for row in history if name in row]
-            result[f"best_{name}"] = max(having, key=itemgetter(selects if validated else name))[name]
+            result[f"{BEST}{name}"] = max(having, key=itemgetter(selects if validated else name))[name]
     return result | {"best_round": max(history, key=itemgetter(selects))["round"]}

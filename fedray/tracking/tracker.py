@@ -26,6 +26,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_SOURCE_NAME, M
 
 from fedray.common.errors import redacted
 from fedray.runs.ending import Ending
+from fedray.runs.metric import LOGGED_ONCE
 from fedray.runs.status import Status
 from fedray.tracking.location import patience
 from fedray.tracking.outbox import Outbox
@@ -37,8 +38,6 @@ T = TypeVar("T")
 DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 """libyaml's dumper if PyYAML was built with it, which takes a tenth of the time."""
 
-ONCE = ("seconds_per_round", "seconds_per_round_with_evaluation", "megabytes_down", "megabytes_up", "diverged_round")
-"""Metrics that are logged once, at the end."""
 BATCH = 990
 """Metrics sent in one request; MLflow takes 1000 metrics and tags."""
 
@@ -245,7 +244,7 @@ class Tracker:
         """
         run.history += rows
         metrics = final_metrics(run.history) if ending.status.is_success else {}
-        metrics |= {name: summary[name] for name in ONCE if name in summary}
+        metrics |= {name: summary[name] for name in LOGGED_ONCE if name in summary}
         if ending.diverged_round is not None:
             metrics["diverged_round"] = ending.diverged_round
         profile: Mapping[str, Any] = summary.get("profile", {})

@@ -7,7 +7,7 @@ import typer
 
 from fedray.analysis.comparison import compared, report
 from fedray.analysis.data.collect import collect
-from fedray.analysis.data.metrics import DEFAULT
+from fedray.runs.metric import DEFAULT
 
 
 def main(

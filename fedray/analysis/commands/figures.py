@@ -26,7 +26,7 @@ import typer
 from matplotlib.figure import Figure
 
 from fedray.analysis.data.collect import Collected, collect
-from fedray.analysis.data.metrics import DEFAULT, NEVER, is_rounds, values
+from fedray.analysis.data.metrics import NEVER, values
 from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import bars, methods
 from fedray.analysis.plots.classes import classes, partitions
@@ -36,6 +36,7 @@ from fedray.analysis.plots.heatmap import heatmap
 from fedray.analysis.plots.sensitivity import sensitivity, varied
 from fedray.analysis.plots.style import save
 from fedray.common.errors import UserError, unknown
+from fedray.runs.metric import DEFAULT, Metric
 
 KINDS = (
     "curves",
@@ -118,7 +119,7 @@ def _left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Iterator
         for name in filter(None, metric.replace("+", ",").split(",")):
             if len(lacking := finished[finished[f"metrics.{name}"].isna()]):
                 yield f"without {name}", list(lacking["label"])
-    elif is_rounds(metric):
+    elif Metric.parse(metric).target is not None:
         rounds = values(sweep, metric)[finished.index]
         if len(lacking := finished[rounds.isna() | (rounds == NEVER)]):
             yield "never at the target, or without one", list(lacking["label"])

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from fedray.analysis.data.collect import collect
-from fedray.analysis.data.metrics import DEFAULT
 from fedray.analysis.output import written
 from fedray.analysis.report import page
+from fedray.runs.metric import DEFAULT
 
 
 def main(

@@ -15,11 +15,11 @@ from typing import Annotated
 import typer
 
 from fedray.analysis.data.collect import collect
-from fedray.analysis.data.metrics import DEFAULT
 from fedray.analysis.output import written
 from fedray.analysis.tables.build import build, by_client, by_seed
 from fedray.analysis.tables.formats import FORMATS, run_by_run
 from fedray.common.errors import UserError, unknown
+from fedray.runs.metric import DEFAULT
 
 RUN_BY_RUN = ("seeds", "clients")
 """Formats that are not of entries."""

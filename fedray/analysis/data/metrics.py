@@ -1,4 +1,4 @@
-"""What a table can show: a number per run, how it is called, and which way is better."""
+"""Metrics of a sweep's runs: a number per cell, its title, and which way is better."""
 
 import json
 import re
@@ -15,48 +15,12 @@ from fedray.common.errors import UserError, unknown
 from fedray.engine.cost import Cost, find_input_shape, measure_cost, measure_relative_compute
 from fedray.evaluation.registry import DECLARED, LOWER, find_declared, title_metric
 from fedray.models.base import count_parameters
-from fedray.runs.last_rounds import LAST, describe_rounds
+from fedray.runs.last_rounds import describe_rounds
+from fedray.runs.metric import BEST, BY_ROUND, DEFAULT, FINAL, LAST, OF_RUN, ONCE, PREFIXES, ROUNDS_TO, Metric
 from fedray.sections import Evaluation
-from fedray.tracking.tracker import ONCE as LOGGED_ONCE
 
-DEFAULT = "last10_test_accuracy"
-NAMES = {
-    "test_accuracy": "test accuracy in %",
-    "train_accuracy": "training accuracy in %",
-    "personal_accuracy": "personal accuracy in %",
-    "personal_std": "deviation of the personal accuracy over clients in points",
-    "personal_worst10": "personal accuracy in % of the worst tenth of the clients",
-    "personal_best": "personal accuracy in % of the best client",
-    "personal_worst": "personal accuracy in % of the worst client",
-    "personal_train_accuracy": "accuracy in % on the clients' own training samples",
-    "personal_train_std": "deviation of the accuracy on own training samples over clients in points",
-    "personal_train_best": "accuracy in % on own training samples of the best client",
-    "personal_train_worst": "accuracy in % on own training samples of the worst client",
-    "generic_accuracy": "generic accuracy in %",
-    "validation_accuracy": "validation accuracy in %",
-    "validation_loss": "validation loss",
-    "test_loss": "test loss",
-    "train_loss": "training loss",
-}
-"""What is logged by round, in words."""
-PREFIXES = (LAST, "best_", "final_")
-"""Of which rounds; a metric without one of these is that of the last round."""
-COMPUTED = {
-    "seconds_per_round": "seconds per round, evaluation not included",
-    "seconds_per_round_with_evaluation": "seconds per round, evaluation included",
-    "megabytes_down": "megabytes sent to clients, in all rounds together",
-    "megabytes_up": "megabytes sent by clients, in all rounds together",
-    "megabytes_sent": "megabytes sent to and by clients",
-    "megabytes_kept_by_client": "megabytes that a client keeps, from round to round and beside the model",
-    "megabytes_kept_by_server": "megabytes that the server keeps, the global model included",
-    "relative_flops": "floating-point operations of a client's round in multiples of fedavg's, counted on the model, "
-    "what a proximal loss costs included",
-}
-ONCE = ("best_round", *LOGGED_ONCE)
-"""Logged once per run, not by round."""
 COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_kept_by_server")
 """Counted here, from the configuration; no run logs them."""
-LOWER_IS_BETTER = ("loss", "seconds", "rounds", "flops", "megabytes", "_std")
 NEVER = float("inf")
 """The round of a target that a run has never reached."""
 
@@ -75,15 +39,15 @@ def values(sweep: SweepTable, metric: str) -> pd.Series:
     Raises:
         UserError: a finished run lacks the metric.
     """
-    cells = sweep.cells
+    cells, wanted = sweep.cells, Metric.parse(metric)
     finished = cells["status"] == "finished"
-    if is_rounds(metric):
-        target = rounds_target(metric)
-        targets = pd.Series(target, cells.index) if target is not None else _best_of(sweep, metric.partition(":")[2])
+    if wanted.target is not None:
+        named = isinstance(wanted.target, str)
+        targets = _best_of(sweep, str(wanted.target)) if named else pd.Series(wanted.target, cells.index)
         return pd.Series(
             [
-                _first_round(sweep, run_id, wanted) if done and pd.notna(wanted) else np.nan
-                for run_id, done, wanted in zip(cells["run_id"], finished, targets, strict=True)
+                _first_round(sweep, run_id, target) if done and pd.notna(target) else np.nan
+                for run_id, done, target in zip(cells["run_id"], finished, targets, strict=True)
             ],
             cells.index,
         )
@@ -95,32 +59,24 @@ def values(sweep: SweepTable, metric: str) -> pd.Series:
             ],
             cells.index,
         )
-    column = f"metrics.final_{metric}" if f"metrics.final_{metric}" in cells else f"metrics.{metric}"
-    if finished.any() and column not in cells:
+    column = next((name for name in (f"metrics.{FINAL}{metric}", f"metrics.{metric}") if name in cells), "")
+    if finished.any() and not column:
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
-        raise unknown("--metric", metric, [*have, "rounds_to:PERCENT", "rounds_to:METHOD", *COUNTED])
-    if column not in cells:
+        raise unknown("--metric", metric, [*have, f"{ROUNDS_TO}:PERCENT", f"{ROUNDS_TO}:METHOD", *COUNTED])
+    if not column:
         return pd.Series(np.nan, cells.index)
-    logged, plain = cells[column], fine_tuned(column)[0]
-    if plain != column and {plain, "evaluation.personal.epochs"} <= set(cells):
+    logged, untuned = cells[column], column.removesuffix(f"_e{wanted.epochs}")
+    if wanted.epochs and {untuned, "evaluation.personal.epochs"} <= set(cells):
+        # Asked for several numbers of epochs, runs whose method is not fine-tuned log the first alone: it is theirs
+        # after any number.
         asked = cells["evaluation.personal.epochs"]
-        logged = logged.fillna(cells[plain].where(asked.isin(asked[logged.notna()])))
+        logged = logged.fillna(cells[untuned].where(asked.isin(asked[logged.notna()])))
     if len(lacking := cells.loc[finished & logged.isna(), "label"]):
         raise UserError(
             f"--metric: found {metric!r}, which {len(lacking)} of {finished.sum()} finished runs have not logged, "
             f"{lacking.iloc[0]} among them"
         )
     return logged.where(finished)
-
-
-def fine_tuned(metric: str) -> tuple[str, str]:
-    """`personal_accuracy` and `5` of `personal_accuracy_e5`: the metric after so many epochs; else it and "".
-
-    Asked for several numbers of epochs, runs whose method is not fine-tuned log the first alone: it is theirs after any
-    number.
-    """
-    found = re.fullmatch(r"(.*personal_.+)_e(\d+)", metric)
-    return (found[1], found[2]) if found else (metric, "")
 
 
 def by_round(sweep: SweepTable) -> list[str]:
@@ -141,24 +97,6 @@ def of_parts(sweep: SweepTable, metric: str) -> list[str]:
     return sorted(found, key=lambda part: [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", part)])
 
 
-def is_rounds(metric: str) -> bool:
-    """Whether it is `rounds_to:PERCENT` or `rounds_to:METHOD`."""
-    return metric.partition(":")[0] == "rounds_to"
-
-
-def rounds_target(metric: str) -> float | None:
-    """80.0 of `rounds_to:80`, None of any other metric. Raises UserError where it is not a percentage."""
-    target = metric.partition(":")[2]
-    if not is_rounds(metric) or re.match(r"[^\W\d]", target):
-        return None
-    if not re.fullmatch(r"\d+(\.\d+)?", target) or not 0 < float(target) <= 100:
-        raise UserError(
-            f"--metric: found {metric!r}; rounds_to:PERCENT with a test accuracy up to 100 is required, "
-            "or rounds_to:METHOD"
-        )
-    return float(target)
-
-
 def rounds_between(sweep: SweepTable, run_id: str) -> int:
     """The most rounds from one to the next for which a finished run has the accuracy that meets a target."""
     rounds = list(_accuracies(sweep, run_id))
@@ -171,29 +109,33 @@ def held_out(sweep: SweepTable) -> bool:
 
 
 def title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
-    """A metric of a sweep's cells in words; `held_out` says that the best round was selected on held-out samples."""
-    target = rounds_target(metric)
-    if target is not None:
-        return f"first evaluated round with a test accuracy of at least {target:g} %"
-    if is_rounds(metric):
-        return f"first evaluated round at the best test accuracy of {metric.partition(':')[2]}, setting by setting"
-    if metric in COMPUTED:
-        return COMPUTED[metric]
-    plain, epochs = fine_tuned(metric)
-    if epochs:
-        many = "epoch" if epochs == "1" else "epochs"
-        return f"{title(plain, cells, held_out)}, after {epochs} {many} of fine-tuning if the method has any"
-    prefix = next((prefix for prefix in PREFIXES if metric.startswith(prefix)), "")
-    name = metric.removeprefix(prefix)
-    said = NAMES.get(name) or title_metric(name, plugin_titles(cells))
-    if prefix == LAST:
-        return f"{said}, {describe_rounds(averaged_rounds(name, cells))}"
-    if prefix == "best_" and held_out:
+    """Return a metric of a sweep's cells in words.
+
+    Args:
+        metric: as for tables.
+        cells: a row per cell.
+        held_out: the best round was selected on held-out samples.
+    """
+    one = Metric.parse(metric)
+    if isinstance(one.target, str):
+        return f"first evaluated round at the best test accuracy of {one.target}, setting by setting"
+    if one.target is not None:
+        return f"first evaluated round with a test accuracy of at least {one.target:g} %"
+    if metric in OF_RUN:
+        return OF_RUN[metric]
+    if one.epochs:
+        many = "epoch" if one.epochs == "1" else "epochs"
+        tested = title(one.untuned, cells, held_out)
+        return f"{tested}, after {one.epochs} {many} of fine-tuning if the method has any"
+    said = BY_ROUND.get(one.plain) or title_metric(one.plain, plugin_titles(cells))
+    if one.prefix == LAST:
+        return f"{said}, {describe_rounds(averaged_rounds(one.plain, cells))}"
+    if one.prefix == BEST and held_out:
         return f"{said} of the round that is best on the held-out samples"
-    if said == name:
+    if said == one.plain:
         return metric
     best = " of the best round ON THE TEST SET (an optimistic protocol)"
-    return said + (best if prefix == "best_" else " of the last round")
+    return said + (best if one.prefix == BEST else " of the last round")
 
 
 def averaged_rounds(name: str, cells: pd.DataFrame) -> list[tuple[int, ...]]:
@@ -222,11 +164,11 @@ def selecting(sweep: SweepTable) -> str:
 
 
 def lower_is_better(metric: str, cells: pd.DataFrame) -> bool:
-    """Whether the smallest entry of a metric of a sweep's cells is the best one; of a probe's as its class says."""
-    plain = metric.removeprefix(next((p for p in PREFIXES if metric.startswith(p)), ""))
-    if not plain.endswith("_std") and find_declared(plain, (*DECLARED, *plugin_titles(cells))) is not None:
-        return find_declared(plain, LOWER.union(plugin_lower(cells))) is not None
-    return any(word in metric for word in LOWER_IS_BETTER)
+    """Return True if the smallest entry of a metric of a sweep's cells is the best one; probes declare it."""
+    one = Metric.parse(metric)
+    if not one.plain.endswith("_std") and find_declared(one.plain, (*DECLARED, *plugin_titles(cells))) is not None:
+        return find_declared(one.plain, LOWER.union(plugin_lower(cells))) is not None
+    return one.is_smaller_better
 
 
 def _best_of(sweep: SweepTable, method: str) -> pd.Series:
@@ -234,7 +176,7 @@ def _best_of(sweep: SweepTable, method: str) -> pd.Series:
     cells = sweep.cells
     rows, settings = methods_and_settings(cells)
     if method not in set(rows):
-        raise unknown("--metric", f"rounds_to:{method}", {f"rounds_to:{row}" for row in rows})
+        raise unknown("--metric", f"{ROUNDS_TO}:{method}", {f"{ROUNDS_TO}:{row}" for row in rows})
     done = (cells["status"] == "finished") & (rows == method)
     found = {
         key: max(_accuracies(sweep, cells.loc[index, "run_id"]).values(), default=np.nan)

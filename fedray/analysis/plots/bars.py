@@ -6,11 +6,12 @@ from matplotlib.figure import Figure
 
 from fedray.analysis.data.axes import labelled
 from fedray.analysis.data.collect import Collected
-from fedray.analysis.data.metrics import DEFAULT, NEVER, of_parts, title, values
+from fedray.analysis.data.metrics import NEVER, of_parts, title, values
 from fedray.analysis.plots.panels import methods_of
 from fedray.analysis.plots.style import COLOURS, HATCHES, axes, over_seeds, styled, with_legend
 from fedray.common.component import Component
 from fedray.common.errors import UserError
+from fedray.runs.metric import DEFAULT
 
 
 @styled

@@ -12,10 +12,11 @@ from matplotlib.patches import Rectangle
 
 from fedray.analysis.data.axes import labelled, symbol
 from fedray.analysis.data.collect import Collected
-from fedray.analysis.data.metrics import DEFAULT, NEVER, lower_is_better, title, values
+from fedray.analysis.data.metrics import NEVER, lower_is_better, title, values
 from fedray.analysis.plots.panels import figures_of
 from fedray.analysis.plots.style import panels, styled
 from fedray.common.errors import UserError, unknown
+from fedray.runs.metric import DEFAULT
 
 FIELD, LOWEST = 0.32, 1.0
 """Inches: height of a row of fields, and of a panel at least."""

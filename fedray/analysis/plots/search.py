@@ -21,7 +21,7 @@ from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import lower_is_better, selecting, title
 from fedray.analysis.plots.style import PLAIN, axes, is_logarithmic, styled, styles, with_legend
 from fedray.common.errors import UserError
-from fedray.sweep.file.sections import is_on_test_set
+from fedray.runs.metric import Metric
 
 TRIED = ("finished", "stopped", "pruned")
 """Statuses of runs that have a value; only the finished ones can be the best."""
@@ -224,4 +224,5 @@ def _value(sweep: SweepTable) -> str:
 
 
 def _best(sweep: SweepTable) -> str:
-    return f"best {_value(sweep)}" + ("\n(selected on the test set)" if is_on_test_set(selecting(sweep)) else "")
+    on_test_set = Metric.parse(selecting(sweep)).is_on_test_set
+    return f"best {_value(sweep)}" + ("\n(selected on the test set)" if on_test_set else "")

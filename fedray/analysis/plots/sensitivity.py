@@ -6,10 +6,11 @@ from matplotlib.transforms import ScaledTranslation
 
 from fedray.analysis.data.axes import labelled, symbol
 from fedray.analysis.data.collect import Collected
-from fedray.analysis.data.metrics import DEFAULT, NEVER, title, values
+from fedray.analysis.data.metrics import NEVER, title, values
 from fedray.analysis.plots.panels import figures_of, methods_of
 from fedray.analysis.plots.style import over_seeds, panels, styled, styles, value_ticks, with_legend
 from fedray.common.errors import UserError, unknown
+from fedray.runs.metric import DEFAULT
 
 DODGE, WIDEST = 2.5, 12.0
 """Points between the error bars of neighbouring methods, and of all at a value; the values drawn are not changed."""

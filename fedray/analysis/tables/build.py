@@ -10,9 +10,7 @@ from fedray.analysis.data.axes import labelled, labels, searched_rows, separatin
 from fedray.analysis.data.cell_config import configs_in
 from fedray.analysis.data.collect import Collected, SweepTable
 from fedray.analysis.data.metrics import (
-    DEFAULT,
     held_out,
-    is_rounds,
     lower_is_better,
     rounds_between,
     selecting,
@@ -24,7 +22,7 @@ from fedray.analysis.tables.clients import accuracies
 from fedray.analysis.tables.matching import match_published
 from fedray.analysis.tables.result_table import BEST, Entry, ResultTable, averaged, entry, side_by_side, with_best
 from fedray.common.errors import unknown
-from fedray.sweep.file.sections import is_on_test_set
+from fedray.runs.metric import DEFAULT, Metric
 
 
 def build(
@@ -71,13 +69,13 @@ def build(
     settings = cells.groupby("_column")["_setting"].nunique()
     entries = {key: averaged(group, settings[key[1]]) if over else entry(group) for key, group in groups.items()}
     names = list(dict.fromkeys(cells["_row"])), list(dict.fromkeys(cells["_column"]))
-    ratio, notes = is_rounds(metric), _notes(sweep, cells, metric, over) + said
+    ratio, notes = Metric.parse(metric).target is not None, _notes(sweep, cells, metric, over) + said
     entries = _as_printed(entries, ratio)
     if sweep.search.keys:
         names = best_first(sweep, cells), names[1]
         notes.append(
             f"a search: best row first, by {selecting(sweep)}"
-            + " (selected on the test set)" * is_on_test_set(selecting(sweep))
+            + " (selected on the test set)" * Metric.parse(selecting(sweep)).is_on_test_set
         )
     notes += tuned.notes(sweep, cells)
     if reference:
@@ -212,7 +210,7 @@ def _notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) -> li
     mixed = groups.size() > groups["seed"].nunique()
     if mixed.any():
         notes.append(f"{mixed.sum()} entries mix runs that differ by more than the seed; --cols can name what by")
-    if is_rounds(metric):
+    if Metric.parse(metric).target is not None:
         every = sorted({rounds_between(sweep, run) for run in cells.loc[cells["status"] == "finished", "run_id"]})
         if every and every != [1]:
             notes.append(

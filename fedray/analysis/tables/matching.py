@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedray.analysis.data.cell_config import CellConfig
-from fedray.analysis.data.metrics import fine_tuned
 from fedray.analysis.tables.published import BEST_BASELINE, PublishedNumber, numbers_of, prints
 from fedray.analysis.tables.result_table import BEST, Printed
+from fedray.runs.metric import Metric
 from fedray.sections import Clients
 
 PROTOCOL = {
@@ -89,7 +89,7 @@ def best_others(name: str, metric: str, groups: Groups, averaged: bool, lower: b
             if other.value is not None
             and other.method != one.method
             and _setting(other) == _setting(one)
-            and other.metric in (one.metric, fine_tuned(one.metric)[0])
+            and other.metric.name in (one.metric.name, one.metric.plain)
         ]
         if others:
             best[key] = (min if lower else max)(others)
@@ -140,8 +140,8 @@ def _candidates(
 
 def _belongs(number: PublishedNumber, row: str, configs: Sequence[CellConfig], metric: str) -> bool:
     """True if a number is the result of one configuration, or the mean over several."""
-    epochs = fine_tuned(number.metric)[1]
-    if epochs and epochs != (fine_tuned(metric)[1] or _most_epochs(configs[0])):
+    epochs = number.metric.epochs
+    if epochs and epochs != (Metric.parse(metric).epochs or _most_epochs(configs[0])):
         return False
     if bool(number.average_over) != (len(configs) > 1):
         return False

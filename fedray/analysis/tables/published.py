@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from fedray.analysis.data.metrics import fine_tuned, is_rounds, rounds_target
 from fedray.common.errors import UserError, unknown
+from fedray.runs.metric import ROUNDS_TO, Metric
 
 SECTIONS = ("algorithm", "data", "model", "partition", "clients")
 COLUMNS = ("paper", "table", *SECTIONS, "average_over", "rounds", "method", "metric", "value", "std", "notes")
@@ -23,7 +23,7 @@ METRICS = (
     "train_accuracy",
     "personal_accuracy",
     "generic_accuracy",
-    "rounds_to",
+    ROUNDS_TO,
     "speedup",
     "wall_clock_ratio",
     "relative_flops",
@@ -54,7 +54,7 @@ class PublishedNumber:
         config: dotted key -> values of the runs that it is the result of; empty if no run of ours is its counterpart.
         average_over: keys over which it is the mean, with commas; empty for a number of one setting.
         method: name of the row in the paper.
-        metric: as `fedray tables` takes it, of no particular round.
+        metric: of no particular round.
         value: None if the paper prints that a target was not reached.
         rounds: as printed; empty if the paper does not say.
     """
@@ -62,7 +62,7 @@ class PublishedNumber:
     config: Values
     average_over: str
     method: str
-    metric: str
+    metric: Metric
     value: float | None
     std: float | None
     rounds: tuple[str, ...]
@@ -120,11 +120,11 @@ def _number(where: str, row: Mapping[str, str]) -> PublishedNumber:
     for column in REQUIRED:
         if not row[column]:
             raise UserError(f"{where}: {column} is empty")
-    metric = fine_tuned(row["metric"])[0]
-    if (metric.partition(":")[0] if is_rounds(metric) else metric) not in METRICS:
+    metric = Metric.parse(row["metric"], f"{where}: metric")
+    if metric.plain not in METRICS or metric.prefix:
         raise UserError(f"{where}: metric is none of {', '.join(METRICS)}: found {row['metric']}")
     value, std = _float(where, "value", row["value"]), _float(where, "std", row["std"])
-    if metric.endswith("_accuracy") and value is not None and not 0 <= value <= 100:
+    if metric.plain.endswith("_accuracy") and value is not None and not 0 <= value <= 100:
         raise UserError(f"{where}: value is not within 0..100: found {row['value']}")
     if std is not None and std < 0:
         raise UserError(f"{where}: std is negative: found {row['std']}")
@@ -133,7 +133,7 @@ def _number(where: str, row: Mapping[str, str]) -> PublishedNumber:
         config if row["algorithm"] else {},
         row["average_over"],
         row["method"],
-        row["metric"],
+        metric,
         value,
         std,
         tuple(filter(None, row["rounds"].split("|"))),
@@ -169,8 +169,8 @@ def with_deviations(name: str) -> list[PublishedNumber]:
     found = list(numbers)
     for ours, (printed, column) in OVER_CLIENTS.get(name.partition("/")[0], {}).items():
         for one in numbers:
-            if fine_tuned(one.metric)[0] == printed:
-                own = replace(one, metric=ours + one.metric.removeprefix(printed))
+            if one.metric.plain == printed:
+                own = replace(one, metric=Metric.parse(ours + one.metric.name.removeprefix(printed)))
                 found.append(own if column == "value" else replace(own, value=one.std, std=None))
     return found
 
@@ -181,28 +181,15 @@ def numbers_of(name: str, metric: str) -> list[PublishedNumber]:
     Raises:
         UserError: the table is unknown, or lacks the metric.
     """
-    numbers = with_deviations(name)
-    if not any(kind(one.metric) == kind(metric) for one in numbers):
-        printed = ", ".join(dict.fromkeys(one.metric for one in numbers))
+    numbers, wanted = with_deviations(name), Metric.parse(metric)
+    if not any(one.metric.plain == wanted.plain for one in numbers):
+        printed = ", ".join(dict.fromkeys(one.metric.name for one in numbers))
         raise UserError(f"--metric: {name} prints {printed}; found {metric!r}")
-    percent = rounds_target(metric)
-    wanted = metric if percent is None else f"rounds_to:{percent:g}"
     return [
-        one
-        for one in numbers
-        if one.config and (one.metric == wanted if is_rounds(metric) else kind(one.metric) == kind(metric))
+        one for one in numbers if one.config and (one.metric.plain, one.metric.target) == (wanted.plain, wanted.target)
     ]
 
 
 def prints(name: str, metric: str) -> bool:
-    """True if a published table has the metric. Raises UserError for no such table."""
-    return any(kind(one.metric) == kind(metric) for one in with_deviations(name))
-
-
-def kind(metric: str) -> str:
-    """A metric without its round, target and number of epochs."""
-    if is_rounds(metric):
-        return "rounds_to"
-    for prefix in ("final_", "last10_", "best_"):
-        metric = metric.removeprefix(prefix)
-    return fine_tuned(metric)[0]
+    """Return True if a published table has the metric, of whatever round. Raises UserError for no such table."""
+    return any(one.metric.plain == Metric.parse(metric).plain for one in with_deviations(name))

@@ -8,7 +8,7 @@ import pandas as pd
 from fedray.analysis.data.axes import symbol
 from fedray.analysis.data.collect import SweepTable
 from fedray.common.component import as_written
-from fedray.sweep.file.sections import is_on_test_set
+from fedray.runs.metric import Metric
 
 
 def notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
@@ -40,7 +40,8 @@ def notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
 
 def mark(sweep: SweepTable) -> str:
     """What a title says of a final stage whose configurations were chosen by the test set."""
-    return " (selected on the test set)" if any(is_on_test_set(one["select"]) for one in sweep.tuned.values()) else ""
+    on_test_set = any(Metric.parse(one["select"]).is_on_test_set for one in sweep.tuned.values())
+    return " (selected on the test set)" if on_test_set else ""
 
 
 def _how(one: Mapping[str, Any]) -> str:

@@ -10,7 +10,8 @@ from rich.table import Table
 from fedray.cluster.connection import count_cpus, use_cluster
 from fedray.cluster.resources import count_capacity, get_bundle, list_nodes, refuse_infeasible
 from fedray.config import RunConfig
-from fedray.runs.last_rounds import LAST, describe_rounds
+from fedray.runs.last_rounds import describe_rounds
+from fedray.runs.metric import LAST
 from fedray.sweep.plan.plan import Plan
 
 

@@ -10,7 +10,6 @@ from fedray.config import RunConfig
 from fedray.datasets.base import Validation
 from fedray.sweep.driver.run import drive, plan_and_print, refuse_unwritable
 from fedray.sweep.file.dotted import apply_draw
-from fedray.sweep.file.sections import is_lower_better, is_on_test_set
 from fedray.sweep.file.space import Space, format_range, is_at_edge
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
@@ -59,7 +58,7 @@ class Choice:
 def make_tune_stage(sweep: Sweep) -> Sweep:
     """Return the tune stage as a sweep of its own, `NAME/tune`."""
     assert sweep.tune is not None  # noqa: S101 (for the type checker)
-    held = {} if is_on_test_set(sweep.select) else {"data.validation": [_get_validation(sweep).model_dump(mode="json")]}
+    held = {} if sweep.metric.is_on_test_set else {"data.validation": [_get_validation(sweep).model_dump(mode="json")]}
     given = {key: getattr(sweep, key) for key in SHARED}
     grid = sweep.grid | held | {"seed": list(sweep.tune.seeds)}
     return Sweep.model_validate(given | {"name": f"{sweep.name}/tune", "grid": grid})
@@ -111,7 +110,7 @@ def choose(plan: Plan) -> list[Choice]:
 
 
 def _pick_best(plan: Plan, study: Study, known: Mapping[str, float | None]) -> Choice:
-    best = study.best(known, is_lower_better(plan.sweep.select))
+    best = study.best(known, plan.sweep.metric.is_smaller_better)
     if best is None:
         advice = "; leave the scheduler out, or raise scheduler.grace" if plan.sweep.scheduler else ""
         raise UserError(
@@ -144,7 +143,7 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
     common = {
         "stage": f"{sweep.name}/tune",
         "select": sweep.select,
-        "held_out": None if is_on_test_set(sweep.select) else _get_validation(sweep).model_dump(mode="json"),
+        "held_out": None if sweep.metric.is_on_test_set else _get_validation(sweep).model_dump(mode="json"),
         "train_on": sweep.final.train_on,
         "seeds": list(sweep.tune.seeds),
         "searcher": sweep.searcher.name,

@@ -16,6 +16,7 @@ from fedray.common.identity import hash_of
 from fedray.common.plugins import NotTrusted, find_source_digest, guarded
 from fedray.config import RunConfig
 from fedray.engine.result import Result
+from fedray.runs.metric import LAST, PREFIXES
 from fedray.runs.status import Status
 from fedray.tracking.archive import Points, StoredSweep, stored_sweep
 from fedray.tracking.provenance import PREFIX, environment_tags
@@ -135,7 +136,7 @@ def _differences(history: Sequence[Mapping[str, float]], stored: Points) -> list
     summary = {(SUMMARY + name, last): value for name, value in final_metrics(history).items()}
     expected = rounds | summary
     summarised = {name for name, _ in summary}
-    prefixes = tuple(SUMMARY + word for word in ("final_", "last10_", "best_"))
+    prefixes = tuple(SUMMARY + prefix for prefix in PREFIXES)
     relevant = {
         point: values
         for point, values in stored.items()
@@ -177,7 +178,7 @@ def _compare_accuracies(
         return Verdict(label, "not comparable", f"{reason}, and a single seed has no spread")
     found = {SUMMARY + name: value for name, value in final_metrics(result.history).items()}
     phrases, agree = [], True
-    for name in [name for name in found if name.startswith(f"{SUMMARY}last10_") and name.endswith("_accuracy")]:
+    for name in [name for name in found if name.startswith(SUMMARY + LAST) and name.endswith("_accuracy")]:
         there, *values = (sweep.runs[seed].data.metrics.get(name, math.nan) for seed in (cell["hash"], *others))
         spread = min(max(*values, mine) - min(*values, mine) for mine in (there, found[name]))
         agree &= abs(found[name] - there) <= spread  # false for NaN

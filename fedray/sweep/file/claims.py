@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from fedray.common.errors import UserError
+from fedray.runs.metric import DEFAULT, Metric
 from fedray.sections import Section
 
 
@@ -16,7 +17,7 @@ class Claim(Section):
     source: str = Field("", description="where it is made: abstract, table 1")
     sweep: str = Field("", description="the sweep whose runs decide; default the sweep of this file")
     published: str = Field("", description="published table to compare with; default `sweep`, if it is one")
-    metric: str = Field("last10_test_accuracy", description="metric, as in `fedray tables --metric`")
+    metric: str = Field(DEFAULT, description="metric, as in `fedray tables --metric`")
     method: str = Field(
         description="a row of the table, or words of its name: `fedsam`, `fedsam ρ=0.1`; falls: `all` means every row"
     )
@@ -41,6 +42,7 @@ class Claim(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        Metric.parse(self.metric, f"claims.{self.name}.metric")
         if self.relation in ("within", "insensitive") and not self.by:
             raise UserError(f"claims.{self.name}.by is required for {self.relation}: how far apart is still alike")
         if self.relation in ("insensitive", "falls") and self.against != "all":

@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedray.common.errors import UserError
 from fedray.datasets.base import Validation
+from fedray.runs.metric import BEST, FINAL, LAST
 from fedray.sections import Section
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -65,25 +66,11 @@ class Final(Section):
     _different = field_validator("seeds")(_refuse_repeats)
 
 
-PARTS = {
-    "accuracy": ("last10", "final", "best"),
-    "loss": ("last10", "final"),
-}
 SELECT = tuple(
-    f"{which}_{of}_{what}"
+    f"{prefix}{of}_{what}"
     for of in ("validation", "validation_client", "validation_personal", "test", "personal", "generic")
-    for what, parts in PARTS.items()
+    for what, prefixes in (("accuracy", (LAST, FINAL, BEST)), ("loss", (LAST, FINAL)))
     if what == "accuracy" or of in ("validation", "test")
-    for which in parts
+    for prefix in prefixes
 )
 """Metrics of a whole run that can select a draw; those without `validation` are of the test set."""
-
-
-def is_on_test_set(metric: str) -> bool:
-    """Return True if a selection metric is of the test set."""
-    return "validation" not in metric
-
-
-def is_lower_better(metric: str) -> bool:
-    """Return True if the smallest value of a selection metric is the best."""
-    return metric.endswith("_loss")

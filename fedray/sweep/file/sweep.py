@@ -13,10 +13,11 @@ from fedray.common.component import Checked, as_written, describe
 from fedray.common.errors import UserError, truncated_repr, unknown
 from fedray.common.names import SWEEP
 from fedray.common.yaml_files import load_yaml
+from fedray.runs.metric import Metric
 from fedray.sections import Section
 from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.dotted import COMPONENTS, apply_draw, get_dotted, list_leaves, with_key
-from fedray.sweep.file.sections import SELECT, Final, Scheduler, Tune, is_on_test_set
+from fedray.sweep.file.sections import SELECT, Final, Scheduler, Tune
 from fedray.sweep.file.space import Searcher, Space, check_space
 
 STOPS = ("round", "validation_accuracy", "test_accuracy")
@@ -193,11 +194,16 @@ class Sweep(Section):
         for key in [*self.keys, *(["base.data.validation"] if held else [])]:
             if key == "seed" or key.removeprefix("base.").startswith("data.validation"):
                 raise UserError(f"{key}: belongs to `tune` and `final`, which say it for each stage")
-        if is_on_test_set(self.select) and self.tune.validation is not None:
+        if self.metric.is_on_test_set and self.tune.validation is not None:
             raise UserError(f"tune.validation: select is {self.select}, which does not look at it; leave one out")
-        if is_on_test_set(self.select) and self.final.train_on == "training":
+        if self.metric.is_on_test_set and self.final.train_on == "training":
             raise UserError("final.train_on: found training; nothing is held out where `select` names the test set")
         return self
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that selects."""
+        return Metric.parse(self.select, "select")
 
     @property
     def learns(self) -> bool:

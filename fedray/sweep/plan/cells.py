@@ -12,8 +12,8 @@ from fedray.common.identity import hash_of
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem, fit_to_model
+from fedray.runs.metric import Metric
 from fedray.sweep.file.dotted import get_dotted
-from fedray.sweep.file.sections import is_on_test_set
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
 
@@ -173,12 +173,12 @@ def refuse_unlogged(run: RunConfig, select: str) -> None:
 def _refuse_unvalidated(sweep: Sweep) -> None:
     """Raise UserError if something selects on validation data that are not held out: the test set must be named."""
     lacking = "the cells have no `data.validation`"
-    if sweep.scheduler is not None and not is_on_test_set(sweep.scheduler.metric):
+    if sweep.scheduler is not None and not Metric.parse(sweep.scheduler.metric).is_on_test_set:
         raise UserError(
             f"scheduler.metric: found {sweep.scheduler.metric}, but {lacking}; hold samples out, or name the test set: "
             "`metric: test_accuracy`"
         )
-    if sweep.learns and not is_on_test_set(sweep.select):
+    if sweep.learns and not sweep.metric.is_on_test_set:
         raise UserError(
             f"select: found {sweep.select}, but {lacking}; hold samples out, or name the test set: "
             f"`select: {sweep.select.replace('validation', 'test')}`"

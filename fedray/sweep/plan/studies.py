@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedray.sweep.file.dotted import apply_draw
-from fedray.sweep.file.sections import is_lower_better
 from fedray.sweep.file.space import Space, round_short
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell
@@ -106,7 +105,7 @@ class LearningStudy(Study):
                 constant_liar=True,
             )
         self._study = optuna.create_study(
-            sampler=sampler, direction="minimize" if is_lower_better(sweep.select) else "maximize"
+            sampler=sampler, direction="minimize" if sweep.metric.is_smaller_better else "maximize"
         )
         self._asked: list[optuna.Trial] = []
         self._told = 0

@@ -11,9 +11,10 @@ from fedray.analysis.claims.read import find, read
 from fedray.analysis.claims.runs import expected
 from fedray.analysis.commands.claims import counted
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.tables.published import kind, load, tables
+from fedray.analysis.tables.published import load, tables
 from fedray.cli.main import app
 from fedray.common.errors import UserError
+from fedray.runs.metric import Metric
 from fedray.sweep.file.shipped import get_sweeps_folder, list_papers
 from fedray.sweep.file.sweep import Sweep
 from fedray.tracking.tracker import Tracker
@@ -33,10 +34,9 @@ def test_every_paper_has_claims() -> None:
 def test_every_published_table_has_a_claim_on_each_metric(paper: str) -> None:
     """Each number that a paper prints stands in a column that a claim on its table and metric decides."""
     claims = read(find(paper)).claims
-    covered = {(one.published or one.sweep, one.metric.removeprefix("last10_").removeprefix("best_")) for one in claims}
-    covered = {(table, metric.partition(":")[0]) for table, metric in covered}
+    covered = {(one.published or one.sweep, Metric.parse(one.metric).plain) for one in claims}
     for table in (name for name in tables() if name.startswith(f"{paper}/")):
-        for metric in {kind(one.metric) for one in load(table)}:
+        for metric in {one.metric.plain for one in load(table)}:
             assert (table, METRIC.get(metric, metric)) in covered, f"{table} prints {metric}"
 
 

@@ -1,0 +1,126 @@
+"""Metrics of a run: the grammar of their names, their titles, and which way is better.
+
+NAME, final_NAME    in the last round; a metric that is logged once has no other name
+last10_NAME         mean over the rounds of `last_rounds`
+best_NAME           in the best round
+NAME_eE             a personal metric after E epochs of fine-tuning, behind any of these prefixes
+rounds_to:PERCENT   first evaluated round with that test accuracy
+rounds_to:METHOD    first evaluated round with that method's best test accuracy, setting by setting
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from fedray.common.errors import UserError
+
+LAST, BEST, FINAL = PREFIXES = ("last10_", "best_", "final_")
+ROUNDS_TO = "rounds_to"
+DEFAULT = f"{LAST}test_accuracy"
+"""The metric of tables, figures, comparisons and claims unless you name another."""
+LOGGED_ONCE = (
+    "seconds_per_round",
+    "seconds_per_round_with_evaluation",
+    "megabytes_down",
+    "megabytes_up",
+    "diverged_round",
+)
+"""Logged at the end of a run."""
+ONCE = ("best_round", *LOGGED_ONCE)
+"""Metrics of a whole run, besides those with a prefix."""
+BY_ROUND = {
+    "test_accuracy": "test accuracy in %",
+    "train_accuracy": "training accuracy in %",
+    "personal_accuracy": "personal accuracy in %",
+    "personal_std": "deviation of the personal accuracy over clients in points",
+    "personal_worst10": "personal accuracy in % of the worst tenth of the clients",
+    "personal_best": "personal accuracy in % of the best client",
+    "personal_worst": "personal accuracy in % of the worst client",
+    "personal_train_accuracy": "accuracy in % on the clients' own training samples",
+    "personal_train_std": "deviation of the accuracy on own training samples over clients in points",
+    "personal_train_best": "accuracy in % on own training samples of the best client",
+    "personal_train_worst": "accuracy in % on own training samples of the worst client",
+    "generic_accuracy": "generic accuracy in %",
+    "validation_accuracy": "validation accuracy in %",
+    "validation_loss": "validation loss",
+    "test_loss": "test loss",
+    "train_loss": "training loss",
+}
+"""Metric -> title with its unit, of what is logged by round; probes declare their own."""
+OF_RUN = {
+    "seconds_per_round": "seconds per round, evaluation not included",
+    "seconds_per_round_with_evaluation": "seconds per round, evaluation included",
+    "megabytes_down": "megabytes sent to clients, in all rounds together",
+    "megabytes_up": "megabytes sent by clients, in all rounds together",
+    "megabytes_sent": "megabytes sent to and by clients",
+    "megabytes_kept_by_client": "megabytes that a client keeps from round to round, besides the model",
+    "megabytes_kept_by_server": "megabytes that the server keeps, the global model included",
+    "relative_flops": "floating-point operations of a client's round in multiples of fedavg's, counted on the model, "
+    "what a proximal loss costs included",
+}
+"""Metric -> title with its unit, of what belongs to no particular round."""
+SMALLER = ("loss", "seconds", "rounds", "flops", "megabytes", "_std")
+"""Words in the names of metrics whose smallest value is the best."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric, parsed from its name.
+
+    Attributes:
+        name: as it was written.
+        plain: the name in a round, without prefix and epochs; `rounds_to` for a target.
+        prefix: one of `PREFIXES`, or empty.
+        epochs: of fine-tuning before the test, or empty.
+        target: of `rounds_to`: the percentage, or the name of a method; else None.
+    """
+
+    name: str
+    plain: str
+    prefix: str = ""
+    epochs: str = ""
+    target: float | str | None = None
+
+    @classmethod
+    def parse(cls, name: str, option: str = "--metric") -> Self:
+        """Parse a name.
+
+        Args:
+            name: of a metric, known or not.
+            option: what a message begins with.
+
+        Raises:
+            UserError: `rounds_to` without a method or a percentage up to 100.
+        """
+        plain, colon, target = name.partition(":")
+        if plain == ROUNDS_TO:
+            return cls(name, plain, target=_parse_target(name, target if colon else "", option))
+        prefix = "" if name in ONCE else next((one for one in PREFIXES if name.startswith(one)), "")
+        found = re.fullmatch(r"(.*personal_.+)_e(\d+)", plain := name.removeprefix(prefix))
+        return cls(name, found[1], prefix, found[2]) if found else cls(name, plain, prefix)
+
+    @property
+    def untuned(self) -> str:
+        """The name without a number of epochs."""
+        return self.prefix + self.plain
+
+    @property
+    def is_smaller_better(self) -> bool:
+        """True if the smallest value is the best, as far as the name tells; probes declare it of their own."""
+        return any(word in self.plain for word in SMALLER)
+
+    @property
+    def is_on_test_set(self) -> bool:
+        """True unless it is measured on held-out samples."""
+        return "validation" not in self.plain
+
+
+def _parse_target(name: str, target: str, option: str) -> float | str:
+    if re.match(r"[^\W\d]", target):
+        return target
+    if re.fullmatch(r"\d+(\.\d+)?", target) and 0 < float(target) <= 100:
+        return float(target)
+    raise UserError(
+        f"{option}: found {name!r}; {ROUNDS_TO}:PERCENT with a test accuracy up to 100 is required, "
+        f"or {ROUNDS_TO}:METHOD"
+    )
