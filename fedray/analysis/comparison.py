@@ -1,4 +1,4 @@
-"""Is the difference more than the seeds'? `fedray compare SWEEP --to fedavg [--metric ...]`.
+"""Is the difference more than the seeds'? `fedray compare SWEEP --reference fedavg [--metric ...]`.
 
 For every method and setting the differences to the reference in the same setting and with the same seed (same data,
 same partition, same cohorts), their mean, its intervals, and whether it is more than chance: the paired t-test's p,
@@ -176,7 +176,7 @@ def paired(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list[Diffe
     if not 0 < confidence < 1:
         raise UserError(f"--confidence: expected a number between 0 and 1, got {confidence}")
     if to not in set(cells["_row"]):
-        raise unknown("--to", to, cells["_row"])
+        raise unknown("--reference", to, cells["_row"])
     by_seed = {key: group.set_index("seed")["_value"] for key, group in cells.groupby(["_row", "_column"], sort=False)}
     nothing = pd.Series(dtype=float)
     found = [

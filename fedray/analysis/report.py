@@ -1,4 +1,4 @@
-"""A sweep as one HTML page: `fedray report SWEEP [--metric ...] [--to fedavg] [--published] [--out FILE]`.
+"""A sweep as one HTML page: `fedray report SWEEP [--metric ...] [--reference fedavg] [--published] [--out FILE]`.
 
 Result tables, comparisons, learning curves, sensitivity, how clients are served, confusion matrices, partitions,
 settings, commits, environment, every cell; what is missing comes first, by name. Pictures are in the page itself, which

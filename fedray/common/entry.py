@@ -16,6 +16,8 @@ UsageError: Any = typer.BadParameter.__base__
 """click's exception, from where this version of typer keeps it."""
 NoArguments: Any = sys.modules[UsageError.__module__].NoArgsIsHelpError
 """Exception of a bare `fedray` or `fedray data`; its message is the help."""
+RENAMED = {"--to": "--reference", "--over": "--average-over", "--best-but": "--best-except"}
+"""Options of version 0.1 and their present names."""
 UNUSABLE = {
     getattr(errno, name)
     for name in ("EACCES", "EPERM", "ENAMETOOLONG", "ENOTDIR", "EISDIR", "ELOOP", "ENOSPC", "EDQUOT", "EROFS")
@@ -47,7 +49,9 @@ def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
         print(help.format_message())
         code = 0
     except (UserError, UsageError) as error:
-        _refuse(str(error) if isinstance(error, UserError) else error.format_message())
+        old = str(getattr(error, "option_name", ""))
+        said = f"{old}: its name is {RENAMED[old]}" if old in RENAMED else None
+        _refuse(said or (str(error) if isinstance(error, UserError) else error.format_message()))
         code = 2
     except Diverged as error:
         print(f"fedray: {error}", file=sys.stderr)

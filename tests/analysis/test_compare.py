@@ -77,7 +77,7 @@ def test_ranks_over_settings(store: Tracker) -> None:
 @pytest.mark.parametrize(
     ("to", "confidence", "columns", "message"),
     [
-        ("fedavgg", 0.95, "", "--to: unknown name 'fedavgg'; did you mean 'fedavg'?"),
+        ("fedavgg", 0.95, "", "--reference: unknown name 'fedavgg'; did you mean 'fedavg'?"),
         ("fedavg", 95, "", "--confidence: expected a number between 0 and 1, got 95"),
         ("fedavg", 0.95, "data", "--rows/--cols: unknown name 'data'"),
         ("fedavg", 0.95, "algorithm", "--cols: with 'algorithm' several runs share method, setting and seed"),

@@ -392,7 +392,7 @@ def test_lines_differ_in_grey() -> None:
         ("curve", "", "", "--kind: unknown name 'curve'; did you mean 'curves'?"),
         ("sensitivity", "", "", "--x: no finished runs of this sweep differ by a number"),
         ("bars", "", "lambda", "--metric: unknown name 'lambda'"),
-        ("classes", "", "", "--kind: classes needs runs with the probe: evaluation.probes: [classes]"),
+        ("class-accuracy", "", "", "--kind: class-accuracy needs runs with the probe: evaluation.probes: [classes]"),
         ("sensitivity", "algorithm.roh", "", "--x: unknown name 'algorithm.roh'; did you mean 'algorithm.rho'?"),
         ("sensitivity", "algorithm.rho", "", "--x: algorithm.rho has one value in this sweep"),
         ("sensitivity", "algorithm.name", "", "--x: the values of algorithm.name are not numbers: fedavg, fedsam"),

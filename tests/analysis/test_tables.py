@@ -227,7 +227,7 @@ def test_settings_that_differ_are_never_averaged(store: Tracker) -> None:
     [
         ("rounds_to", "", "--metric: found 'rounds_to'; rounds_to:PERCENT"),
         ("rounds_to:120", "", "--metric: found 'rounds_to:120'; rounds_to:PERCENT with a test accuracy up to 100"),
-        ("test_loss", "fedavgg", "--to: unknown name 'fedavgg'; did you mean 'fedavg'?"),
+        ("test_loss", "fedavgg", "--reference: unknown name 'fedavgg'; did you mean 'fedavg'?"),
     ],
 )
 def test_bad_targets_and_references(store: Tracker, metric: str, reference: str, message: str) -> None:
@@ -260,14 +260,14 @@ def test_averages_over_settings_seed_by_seed(store: Tracker) -> None:
     cells = [cell(SMALL, 0.5, 0)] + [cell(FEDAVG, alpha, seed) for seed in (0, 1, 2) for alpha in (0.5, 0.1)]
     found = zip(cells, (99, 60, 80, 64, 82, 99), strict=False)
     write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in found})
-    table = build(collect("sweep"), over="partition")
+    table = build(collect("sweep"), average_over="partition")
     (column,) = table.columns
     entry = table.entries["fedavg", column]
     assert (entry.mean, entry.seeds, entry.others) == (71.5, 2, {"missing": 1})
     assert entry.std == pytest.approx(4.5**0.5)
     assert (table.entries["fedsam", column].mean, table.entries["fedsam", column].others) == (None, {"missing": 1})
-    with pytest.raises(UserError, match="--over: unknown name 'partitoin'; did you mean 'partition'"):
-        build(collect("sweep"), over="partitoin")
+    with pytest.raises(UserError, match="--average-over: unknown name 'partitoin'; did you mean 'partition'"):
+        build(collect("sweep"), average_over="partitoin")
 
 
 def test_the_best_of_the_other_rows(store: Tracker) -> None:
@@ -281,7 +281,7 @@ def test_the_best_of_the_other_rows(store: Tracker) -> None:
         ("finished", history(98)),
     ]
     write(store, cells, {one["hash"]: o for one, o in zip(cells, outcomes, strict=True)})
-    table = build(collect("sweep"), best_but="fedavg", reference="best baseline")
+    table = build(collect("sweep"), best_except="fedavg", reference="best baseline")
     assert [table.entries["best baseline", column].mean for column in table.columns] == [80, 65, 50]
     assert [table.entries["fedavg", column].change for column in table.columns] == [19, 34, 49]
     assert ("best baseline", table.columns[0]) not in table.ranks
@@ -290,11 +290,11 @@ def test_the_best_of_the_other_rows(store: Tracker) -> None:
         ", fedsam ρ=0.5 (dirichlet α=10)"
     ) in table.notes
     for but, message in (
-        ("fedavgg", "--best-but: unknown name 'fedavgg'"),
-        ("fedavg,fedsam ρ=0.1,fedsam ρ=0.5", "--best-but: leaves no row"),
+        ("fedavgg", "--best-except: unknown name 'fedavgg'"),
+        ("fedavg,fedsam ρ=0.1,fedsam ρ=0.5", "--best-except: leaves no row"),
     ):
         with pytest.raises(UserError, match=message):
-            build(collect("sweep"), best_but=but)
+            build(collect("sweep"), best_except=but)
 
 
 def test_rounds_to_the_best_of_a_method(store: Tracker) -> None:

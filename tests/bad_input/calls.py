@@ -212,8 +212,8 @@ CASES: dict[str, Case] = {
     ),
     "columns": Case(["tables", "sweep", "--cols", "x.y"], "--rows/--cols: unknown name 'x.y';…", stored),
     "reference": Case(
-        ["tables", "sweep", "--to", "fedavgg"],
-        "--to: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, fedsam",
+        ["tables", "sweep", "--reference", "fedavgg"],
+        "--reference: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, fedsam",
         stored,
     ),
     "paper": Case(
@@ -239,9 +239,15 @@ CASES: dict[str, Case] = {
         ["figures", "sweep", "--kind", "curves", "--x", "nosuch"], "--x: unknown name 'nosuch'; valid:…", stored
     ),
     "compare with": Case(
-        ["compare", "sweep", "--to", "fedavgg"],
-        "--to: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, fedsam",
+        ["compare", "sweep", "--reference", "fedavgg"],
+        "--reference: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, fedsam",
         stored,
     ),
-    "compare nothing": Case(["compare", "sweep"], "Missing option '--to'.", stored),
+    "compare nothing": Case(["compare", "sweep"], "Missing option '--reference'.", stored),
+    "--to": Case(["compare", "sweep", "--to", "fedavg"], "--to: its name is --reference"),
+    "--over": Case(["tables", "sweep", "--over=partition"], "--over: its name is --average-over"),
+    "--best-but": Case(["tables", "sweep", "--best-but", "x"], "--best-but: its name is --best-except"),
+    "--kind classes": Case(
+        ["figures", "sweep", "--kind", "classes"], "--kind: found classes; its name is class-accuracy"
+    ),
 }

@@ -97,6 +97,8 @@ CASES: dict[str, Case] = {
         samples=10**12,
     ),
     "samples of nothing": sweep("samples: found 3; without `search` there is nothing to draw", samples=3),
+    "budget": sweep("budget: the key is equal_budget", budget="gradients"),
+    "over": sweep("claims.a.over: the key is average_over", claims=[CLAIM | {"over": "partition"}]),
     "no samples": sweep("samples: found 0; input should be greater than 0", samples=0),
     "distribution": sweep(
         "search.algorithm.rho: unknown name 'lognormal'; did you mean 'loguniform'? valid: choice, loguniform, "

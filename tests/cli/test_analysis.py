@@ -18,7 +18,7 @@ def test_help_is_the_commands_own(command: str) -> None:
     """The options come from fedray/analysis/commands/: `--out`, say, which the forwarding command does not know."""
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
-    expected = {"tables": "--best-but", "compare": "--confidence", "sharpness": "--run"}.get(command, "--out")
+    expected = {"tables": "--best-except", "compare": "--confidence", "sharpness": "--run"}.get(command, "--out")
     assert expected in result.output
     assert f"{command} [OPTIONS]" in result.output
 
@@ -34,7 +34,7 @@ def test_a_mistake_is_one_line_and_exit_code_2() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fedray.cli", "compare", "quickstart"], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", "fedray: Missing option '--to'.\n")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "fedray: Missing option '--reference'.\n")
 
 
 def test_the_command_line_imports_no_analysis() -> None:

@@ -75,10 +75,10 @@ def _tables(decided: list[Decided]) -> list[ResultTable]:
     """Each sweep and metric once, with the paper's numbers where it prints them."""
     found: dict[tuple[str, str, str], ResultTable] = {}
     for one in decided:
-        key = one.sweep.name, one.claim.metric, one.claim.over
+        key = one.sweep.name, one.claim.metric, one.claim.average_over
         if key not in found:
             paper = one.published if one.published and prints(one.published, one.claim.metric) else ""
-            found[key] = build(one.sweep, one.claim.metric, paper=paper, over=one.claim.over)
+            found[key] = build(one.sweep, one.claim.metric, paper=paper, average_over=one.claim.average_over)
     return list(found.values())
 
 

@@ -125,8 +125,8 @@ def _cells(claim: Claim, sweep: SweepTable) -> pd.DataFrame:
     keys = separating(sweep.cells, labels(sweep.cells, "algorithm"))
     cells = one_per_seed(sweep, claim.metric, "algorithm", keys)
     cells = cells.assign(_setting=cells["_column"])
-    if claim.over:
-        cells = cells.assign(_column=averaged_over(cells, keys, claim.over))
+    if claim.average_over:
+        cells = cells.assign(_column=averaged_over(cells, keys, claim.average_over))
     if claim.columns == "every":
         return cells
     wanted = {name for words in claim.columns for name in _matching(words, cells["_column"], claim, "columns")}
@@ -246,7 +246,7 @@ def _numbers(claim: Claim, cells: pd.DataFrame) -> Numbers:
     A run that never reached the target is given its rounds, as if the last one had reached it: that understates its
     lag. No average over settings has such a number.
     """
-    if not claim.over:
+    if not claim.average_over:
         rounds = pd.Series([config.get("training.rounds") for config in configs_in(cells)], cells.index, dtype=float)
         cells = cells.assign(_value=cells["_value"].where(~cells["_never"], rounds))
     settings = {str(column): group["_setting"].nunique() for column, group in cells.groupby("_column", sort=False)}
@@ -268,7 +268,7 @@ def _pair(claim: Claim, duel: Duel, numbers: Numbers, printed: float | None, low
     gaps = _gaps(claim, duel, numbers.values, lower)
     lost = nowhere.union(*(numbers.lost[entry] for entry in duel.entries))
     lost |= {seed for seed, gap in gaps.items() if gap is None}
-    if claim.over:
+    if claim.average_over:
         lost = lost.union(*ours, *theirs)
     left = tuple(gap for seed, gap in gaps.items() if gap is not None and seed not in nowhere)
     alike = claim.metric.startswith("megabytes_") and len(left) > 1 and len(set(left)) == 1
@@ -298,8 +298,8 @@ def _printed(
         (str(row), str(column)): list(configs_in(group))
         for (row, column), group in cells.groupby(["_row", "_column"], sort=False)
     }
-    values = printed_values(published, claim.metric, groups, bool(claim.over))
-    others = best_others(published, claim.metric, groups, bool(claim.over), lower)
+    values = printed_values(published, claim.metric, groups, bool(claim.average_over))
+    others = best_others(published, claim.metric, groups, bool(claim.average_over), lower)
     against_best = claim.against == "all" and claim.relation == "better"
     found = {}
     for duel in duels:

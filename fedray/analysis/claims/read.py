@@ -51,6 +51,8 @@ def read(path: Path) -> Claims:
             found = Claims.model_validate(load_yaml(path))
         except ValidationError as error:
             raise UserError(f"{path}: {describe(error, '', Claims)}") from None
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
     if not found.claims:
         raise UserError(f"{path}: claims is required: at least one")
     names = [claim.name for claim in found.claims]

@@ -1,4 +1,4 @@
-"""`fedray compare SWEEP --to fedavg`: paired differences to a reference, and a ranking over all settings."""
+"""`fedray compare SWEEP --reference fedavg`: paired differences to a reference, and a ranking over all settings."""
 
 import sys
 from typing import Annotated
@@ -12,11 +12,11 @@ from fedray.runs.metric import DEFAULT
 
 def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
-    to: Annotated[str, typer.Option(help="the reference: a row of the table")],
+    reference: Annotated[str, typer.Option(help="a row of the table")],
     metric: Annotated[str, typer.Option(help="a metric of the runs, or rounds_to:PERCENT")] = DEFAULT,
     confidence: Annotated[float, typer.Option(help="of the intervals; 1 - confidence is the tests' level")] = 0.95,
     rows: Annotated[str, typer.Option(help="sections or dotted keys, with commas")] = "algorithm",
     cols: Annotated[str, typer.Option(help="the same; default partition and whatever would mix")] = "",
 ) -> None:
     """Print every method's paired difference to a reference, and who wins over all settings."""
-    sys.stdout.write(report(compared(collect(name), to, metric, confidence, rows, cols)))
+    sys.stdout.write(report(compared(collect(name), reference, metric, confidence, rows, cols)))

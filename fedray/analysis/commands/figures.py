@@ -6,7 +6,7 @@ Without --kind: curves, and the sensitivity to every number of the configuration
 - sensitivity: a table's metric by a hyper-parameter, the heterogeneity or the participation, a panel per setting.
 - bars: a metric of many parts, such as the layers' Λ, at a round; a file per setting.
 - methods: a table's metric, a bar for each method; a file per setting.
-- classes: each class's accuracy by round, a file per setting and method.
+- class-accuracy: each class's accuracy by round, a file per setting and method.
 - fairness: how the accuracy is distributed over the clients, a panel per setting (evaluation.personal).
 - confusion: what each class is taken for, a file per setting and method.
 - partition: samples per client and class, from the configuration alone.
@@ -43,7 +43,7 @@ KINDS = (
     "sensitivity",
     "bars",
     "methods",
-    "classes",
+    "class-accuracy",
     "fairness",
     "confusion",
     "partition",
@@ -73,6 +73,8 @@ def main(
     y: Annotated[str, typer.Option(help="heatmap: the other key, partition.alpha, say")] = "",
 ) -> None:
     """Draw a sweep."""
+    if kind == "classes":
+        raise UserError("--kind: found classes; its name is class-accuracy")
     if kind and kind not in KINDS:
         raise unknown("--kind", kind, KINDS)
     if band not in ("seeds", "clients"):
@@ -90,8 +92,8 @@ def main(
         drawn["methods"] = methods(sweep, metric or DEFAULT)
     if kind == "heatmap":
         drawn[f"heatmap-{x}-{y}"] = heatmap(sweep, x, y, metric or DEFAULT)
-    if kind == "classes":
-        drawn["classes"] = classes(sweep)
+    if kind == "class-accuracy":
+        drawn[kind] = classes(sweep)
     if kind == "search" or (not kind and sweep.search.keys):
         drawn |= {f"search-{what}": figures for what, figures in search.drawn(sweep).items()}
     if kind == "fairness":

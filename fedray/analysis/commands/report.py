@@ -1,4 +1,4 @@
-"""`fedray report SWEEP [--metric ...] [--to fedavg] [--published] [--out FILE]`: a sweep as one HTML page."""
+"""`fedray report SWEEP [--metric ...] [--reference fedavg] [--published] [--out FILE]`: a sweep as one HTML page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,10 +15,10 @@ def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
     metric: Annotated[str, typer.Option(help="of the tables, several with commas")] = DEFAULT,
     published: Annotated[bool, typer.Option("--published", help="the paper's values beside ours")] = False,
-    to: Annotated[str, typer.Option(help="the row to compare the others to; default fedavg, where it is a row")] = "",
+    reference: Annotated[str, typer.Option(help="the row to compare with; default fedavg if it is a row")] = "",
     out: Annotated[Path | None, typer.Option(help="default: NAME.html here, / as -")] = None,
 ) -> None:
     """Write a sweep's page."""
     path = out or Path(f"{name.replace('/', '-')}.html")
     sweep = collect(name)
-    written(page(sweep, metric.split(","), sweep.name if published else "", to), path)
+    written(page(sweep, metric.split(","), sweep.name if published else "", reference), path)

@@ -3,7 +3,7 @@
 An entry is the mean ± the sample standard deviation (n - 1) over seeds. The best complete entry of a column is bold,
 the second best underlined. An entry of which any seed is missing, failed, diverged, was stopped, never reached the
 target or is still running says so and takes no part in the ranking. The rows of a search stand best first. Several
-metrics with commas stand side by side. `--over partition` averages over settings, seed by seed; `--best-but
+metrics with commas stand side by side. `--average-over partition` averages over settings, seed by seed; `--best-except
 fedavg,fedgela` adds the best of the other rows. The formats `seeds` (CSV, a row per
 run) and `clients` (CSV, a row per run and client) give what entries are made of.
 """
@@ -38,9 +38,9 @@ def main(
         str, typer.Option(help="sections or dotted keys, with commas; default algorithm and what is searched")
     ] = "",
     cols: Annotated[str, typer.Option(help="the same; default partition and whatever entries would mix")] = "",
-    to: Annotated[str, typer.Option(help="a row: differences, or for rounds_to speed-ups, to it")] = "",
-    over: Annotated[str, typer.Option(help="keys of the columns to average over, with commas; partition")] = "",
-    best_but: Annotated[str | None, typer.Option(help="a row of the best of all rows but these, with commas")] = None,
+    reference: Annotated[str, typer.Option(help="a row: differences, or for rounds_to speed-ups, to it")] = "",
+    average_over: Annotated[str, typer.Option(help="keys of the columns to average over, with commas; partition")] = "",
+    best_except: Annotated[str | None, typer.Option(help="a row of the best of all but these, with commas")] = None,
     published: Annotated[bool, typer.Option("--published", help="the paper's values beside ours")] = False,
     paper: Annotated[str, typer.Option(help="the paper's table where the sweep has another name; fedsol/table2")] = "",
     label: Annotated[str, typer.Option(help="what LaTeX refers to the table by: tab:main")] = "",
@@ -58,5 +58,5 @@ def main(
         return
     sweep = collect(name)
     paper = paper or (sweep.name if published else "")
-    table = build(sweep, metric, rows, cols, to, paper, over, best_but)
+    table = build(sweep, metric, rows, cols, reference, paper, average_over, best_except)
     written(FORMATS[format](replace(table, label=label)), out)

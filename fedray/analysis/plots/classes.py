@@ -30,7 +30,7 @@ def classes(sweep: Collected) -> dict[str, Figure]:
     try:
         cells, parts = labelled(sweep), of_parts(sweep, "accuracy_class")
     except UserError:
-        raise UserError("--kind: classes needs runs with the probe: evaluation.probes: [classes]") from None
+        raise UserError("--kind: class-accuracy needs runs with the probe: evaluation.probes: [classes]") from None
     figures = {}
     for (setting, method), group in cells.groupby(["_column", "_row"], sort=False):
         rows = [

@@ -32,8 +32,8 @@ def build(
     columns: str = "",
     reference: str = "",
     paper: str = "",
-    over: str = "",
-    best_but: str | None = None,
+    average_over: str = "",
+    best_except: str | None = None,
 ) -> ResultTable:
     """Group a sweep's cells.
 
@@ -44,8 +44,8 @@ def build(
         columns: default partition and whatever else entries would mix.
         reference: a row to compare with.
         paper: the published table (`fedtoga/table1`) to put beside; none beside a smoke sweep of the same name.
-        over: keys with commas that columns are averaged over.
-        best_but: rows with commas that are no baselines; then there is a row of the best of the others.
+        average_over: keys with commas that columns are averaged over.
+        best_except: rows with commas that are no baselines; then there is a row of the best of the others.
 
     Raises:
         UserError: for a metric no finished run has, an unknown key, reference, row or published table.
@@ -54,7 +54,7 @@ def build(
     if "," in metric:
         return side_by_side(
             {
-                one: build(sweep, one, rows, columns, reference, paper, over, best_but)
+                one: build(sweep, one, rows, columns, reference, paper, average_over, best_except)
                 for one in dict.fromkeys(metric.split(","))
             }
         )
@@ -62,14 +62,16 @@ def build(
     columns = columns or separating(cells, cells["_row"])
     cells = cells.assign(_setting=labels(cells, columns))
     said: list[str] = []
-    if best_but is not None:
-        cells, said = with_best(cells, [row for row in best_but.split(",") if row], lower_is_better(metric, cells))
-    cells = cells.assign(_column=averaged_over(cells, columns, over) if over else cells["_setting"])
+    if best_except is not None:
+        cells, said = with_best(cells, [row for row in best_except.split(",") if row], lower_is_better(metric, cells))
+    cells = cells.assign(_column=averaged_over(cells, columns, average_over) if average_over else cells["_setting"])
     groups = {(str(row), str(column)): group for (row, column), group in cells.groupby(["_row", "_column"], sort=False)}
     settings = cells.groupby("_column")["_setting"].nunique()
-    entries = {key: averaged(group, settings[key[1]]) if over else entry(group) for key, group in groups.items()}
+    entries = {
+        key: averaged(group, settings[key[1]]) if average_over else entry(group) for key, group in groups.items()
+    }
     names = list(dict.fromkeys(cells["_row"])), list(dict.fromkeys(cells["_column"]))
-    ratio, notes = Metric.parse(metric).target is not None, _notes(sweep, cells, metric, over) + said
+    ratio, notes = Metric.parse(metric).target is not None, _notes(sweep, cells, metric, average_over) + said
     entries = _as_printed(entries, ratio)
     if sweep.search.keys:
         names = best_first(sweep, cells), names[1]
@@ -80,7 +82,7 @@ def build(
     notes += tuned.notes(sweep, cells)
     if reference:
         if reference not in names[0]:
-            raise unknown("--to", reference, names[0])
+            raise unknown("--reference", reference, names[0])
         entries = {
             key: replace(one, change=_change(one, entries.get((reference, key[1])), ratio))
             for key, one in entries.items()
@@ -93,7 +95,7 @@ def build(
         )
     elif paper:
         configs = {key: list(configs_in(group)) for key, group in groups.items()}
-        printed, said = match_published(paper, metric, configs, bool(over))
+        printed, said = match_published(paper, metric, configs, bool(average_over))
         entries = {key: replace(one, printed=printed.get(key)) for key, one in entries.items()}
         notes += said
     return ResultTable(
@@ -151,7 +153,7 @@ def averaged_over(cells: pd.DataFrame, columns: str, over: str) -> pd.Series | s
     keys, left_out = columns.split(","), over.split(",")
     for key in left_out:
         if key not in keys:
-            raise unknown("--over", key, keys)
+            raise unknown("--average-over", key, keys)
     kept = ",".join(key for key in keys if key not in left_out)
     return labels(cells, kept) if kept else f"mean over {over}"
 

@@ -118,10 +118,10 @@ def with_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tup
     """
     for row in leave_out:
         if row not in set(cells["_row"]):
-            raise unknown("--best-but", row, cells["_row"])
+            raise unknown("--best-except", row, cells["_row"])
     candidates = cells[~cells["_row"].isin(leave_out)]
     if not len(candidates):
-        raise UserError("--best-but: leaves no row to be the best of")
+        raise UserError("--best-except: leaves no row to be the best of")
     copies, said = [], []
     for setting, panel in candidates.groupby("_setting", sort=False):
         whole = {

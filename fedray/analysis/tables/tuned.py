@@ -47,7 +47,7 @@ def mark(sweep: SweepTable) -> str:
 def _how(one: Mapping[str, Any]) -> str:
     held, seeds = one["held_out"], ", ".join(map(str, one["seeds"]))
     how = f"tuned by {one['stage']}: best {one['select']} of {one['searcher']} draws, mean over seeds {seeds}"
-    if one.get("budget") == "gradients":
+    if one.get("equal_budget") == "gradients":
         how += ", as many draws as make the gradients equal"
     if held is None:
         return f"{how}; SELECTED ON THE TEST SET, nothing was held out"

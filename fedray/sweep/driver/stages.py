@@ -26,7 +26,7 @@ SHARED = (
     "grid",
     "search",
     "samples",
-    "budget",
+    "equal_budget",
     "searcher",
     "select",
     "scheduler",
@@ -148,7 +148,7 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
         "seeds": list(sweep.tune.seeds),
         "searcher": sweep.searcher.name,
         "scheduler": sweep.scheduler.rule if sweep.scheduler else "",
-        "budget": sweep.budget,
+        "equal_budget": sweep.equal_budget,
     }
     for one in choices:
         config = apply_draw(apply_draw(one.config, one.values), _get_fixed_keys(plan.sweep))

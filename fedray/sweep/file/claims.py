@@ -1,6 +1,7 @@
 """Claims of a sweep or a paper, stated so that results can decide them; `analysis.claims` decides."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -37,8 +38,15 @@ class Claim(Section):
         "every", description="every column of the table, or those with these words in their names"
     )
     holds_in: Literal["every", "most"] = Field("every", description="number of columns in which the claim has to hold")
-    over: str = Field("", description="keys to average the columns over, as `fedray tables --over` takes them")
+    average_over: str = Field("", description="keys to average the columns over, as `fedray tables --average-over`")
     printed: float | None = Field(None, description="the difference that the paper states, if no table has it")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_old_words(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and "over" in value:
+            raise UserError(f"claims.{value.get('name')}.over: the key is average_over")
+        return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:

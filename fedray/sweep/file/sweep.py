@@ -67,7 +67,7 @@ class Sweep(Section):
     )
     search: Space = Field({}, description="keys to draw; a case may also have a `search` of its own")
     samples: int = Field(1, gt=0, description="draws of `search` per grid point")
-    budget: Literal["draws", "gradients"] = Field(
+    equal_budget: Literal["draws", "gradients"] = Field(
         "draws",
         description="kept equal across methods and settings: the number of draws, or of gradients; `gradients` allows "
         "each method as many as `samples` draws take of a method with one gradient per local step",
@@ -84,6 +84,13 @@ class Sweep(Section):
     final: Final | None = Field(None, description="then run it with fresh seeds")
     smoke: Changes | None = None
     claims: list[Claim] = Field([], description="claims for the results to decide: `fedray claims NAME`")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_old_words(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and "budget" in value:
+            raise UserError("budget: the key is equal_budget")
+        return value
 
     @field_validator("searcher", "scheduler", mode="before")
     @classmethod
@@ -135,7 +142,7 @@ class Sweep(Section):
                 raise UserError(f"samples: found {self.samples}; without `search` there is nothing to draw")
             for key, is_given in (
                 ("searcher", self.searcher != Searcher()),
-                ("budget", self.budget != "draws"),
+                ("equal_budget", self.equal_budget != "draws"),
                 ("tune", self.tune is not None),
             ):
                 if is_given:

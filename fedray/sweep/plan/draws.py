@@ -34,7 +34,7 @@ def make_draws(sweep: Sweep, config: Mapping[str, Any], space: Space) -> list[di
 
 
 def take_affordable(sweep: Sweep, config: Mapping[str, Any], draws: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the first draws of a method and setting, as many as `budget` allows.
+    """Return the first draws of a method and setting, as many as `equal_budget` allows.
 
     Args:
         sweep: the file.
@@ -44,7 +44,7 @@ def take_affordable(sweep: Sweep, config: Mapping[str, Any], draws: Sequence[dic
     Raises:
         UserError: the budget does not allow a single draw.
     """
-    if sweep.budget == "draws" or draws == [{}]:
+    if sweep.equal_budget == "draws" or draws == [{}]:
         return list(draws)
     left, affordable = sweep.samples + 1e-6, list[dict[str, Any]]()
     for values in draws:
@@ -55,7 +55,7 @@ def take_affordable(sweep: Sweep, config: Mapping[str, Any], draws: Sequence[dic
             if not affordable:
                 raise UserError(
                     f"samples: found {sweep.samples}; {run.algorithm.name} takes {each:g} gradients per local step, so "
-                    "`budget: gradients` allows it no draw"
+                    "`equal_budget: gradients` allows it no draw"
                 )
             break
         affordable.append(values)

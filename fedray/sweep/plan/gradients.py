@@ -75,8 +75,8 @@ def count_gradients_per_step(run: RunConfig) -> float:
     known = run.data.expected()
     if known is None or known.train is None:
         raise UserError(
-            f"budget: {run.algorithm.name} passes over the whole shard, and the size of {run.data.name} is not known "
-            "before it is read; give training.local_epochs instead of local_steps"
+            f"equal_budget: {run.algorithm.name} passes over the whole shard, and the size of {run.data.name} is not "
+            "known before it is read; give training.local_epochs instead of local_steps"
         )
     per_epoch = run.training.steps_per_epoch(_count_samples(run, known.train))
     return _count_of_step(passes) + passes.full_gradients * per_epoch / run.training.local_steps

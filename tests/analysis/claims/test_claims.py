@@ -173,7 +173,7 @@ claims: [{name: better, says: more, method: fedsam, against: [fedavg]}]
 """
     for budget, cells, count in (("draws", 22, 550 + 1100 + 22 * 40), ("gradients", 18, 550 + 700 + 18 * 40)):
         file = tmp_path / "tuned.yaml"
-        file.write_text(f"{text}budget: {budget}\n", encoding="utf-8")
+        file.write_text(f"{text}equal_budget: {budget}\n", encoding="utf-8")
         result = CliRunner().invoke(app, ["claims", str(file)])
         assert f"better: more | 0 seeds | {cells} cells would cost {count:.2g} gradients" in result.output
 

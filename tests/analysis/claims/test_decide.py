@@ -131,7 +131,7 @@ def test_a_column_is_refuted_at_the_level_of_the_whole_claim(store: Tracker) -> 
 def test_averages_take_whole_seeds(store: Tracker) -> None:
     """ρ=0.5 minus fedavg, mean of both settings: (5 - 1)/2, (5.1 - 0.9)/2, (5.2 - 1.1)/2 = 2, 2.1, 2.05."""
     results(store)
-    found = decide(claim(method="fedsam ρ=0.5", against=["fedavg"], over="partition"), collect("sweep"))
+    found = decide(claim(method="fedsam ρ=0.5", against=["fedavg"], average_over="partition"), collect("sweep"))
     assert found.whole.pairs[0].gaps == pytest.approx((2, 2.1, 2.05))
     assert found.whole.status == HOLDS
 
@@ -139,7 +139,7 @@ def test_averages_take_whole_seeds(store: Tracker) -> None:
 def test_a_seed_that_lacks_a_setting_has_no_average(store: Tracker) -> None:
     """As above, but ρ=0.5 has not run with seed 2 at α = 0.1; its 75.2 at α = 0.5 is no average of both."""
     results(store, last=None)
-    found = decide(claim(method="fedsam ρ=0.5", against=["fedavg"], over="partition"), collect("sweep"))
+    found = decide(claim(method="fedsam ρ=0.5", against=["fedavg"], average_over="partition"), collect("sweep"))
     assert found.whole.pairs[0].gaps == pytest.approx((2, 2.1))
 
 
@@ -203,7 +203,7 @@ def test_a_target_that_neither_side_reaches(store: Tracker) -> None:
 
 def test_averages_have_no_rounds_of_a_target_that_is_never_reached(store: Tracker) -> None:
     targets(store, [NOWHERE] * 3, [SECOND] * 3)
-    found = decide(claim(metric="rounds_to:90", over="partition"), collect("sweep")).whole
+    found = decide(claim(metric="rounds_to:90", average_over="partition"), collect("sweep")).whole
     assert (found.status, found.seeds, found.pairs[0].lost) == (LOST, (0, 0), 3)
 
 

@@ -49,7 +49,7 @@ PRINTED = {
     "fedtoga/table8": [("fedtoga/table8", "rounds_to:80,rounds_to:82,rounds_to:76,rounds_to:78", "")],
     "fedtoga/table9": [("fedtoga/table9", "seconds_per_round_with_evaluation", "")],
 }
-"""Published table -> sweeps, metrics and `--over` of the commands of docs/papers.md."""
+"""Published table -> sweeps, metrics and `--average-over` of the commands of docs/papers.md."""
 
 
 @cache

@@ -251,8 +251,8 @@ def test_averages_over_settings_and_the_best_baseline(store: Tracker) -> None:
     table = build(
         collect("fedgela/table8"),
         "personal_accuracy",
-        over="partition,clients.total",
-        best_but="fedavg",
+        average_over="partition,clients.total",
+        best_except="fedavg",
         paper="fedgela/table8",
     )
     (column,) = table.columns

@@ -72,7 +72,7 @@ def test_chosen_values_part_no_rows_and_are_told_below_with_range_budget_and_edg
 
 
 def test_a_budget_in_gradients_is_said() -> None:
-    said = "\n".join(build(table(budget="gradients")).notes)
+    said = "\n".join(build(table(equal_budget="gradients")).notes)
     assert "mean over seeds 100, 101, as many draws as make the gradients equal, on 20 % of every client's" in said
 
 

@@ -135,7 +135,7 @@ def test_what_the_final_table_is_told() -> None:
 def test_an_equal_budget_in_gradients() -> None:
     """4 draws x 2 seeds of FedAvg take as many gradients as 2 draws x 2 seeds of FedSAM, in half as many rounds."""
     cases = [{"algorithm": "fedavg"}, {"algorithm": "fedsam", "search": {"algorithm.rho": {"choice": [0.1, 0.2]}}}]
-    asked = file(grid={"partition": ["iid"]}, cases=cases, budget="gradients")
+    asked = file(grid={"partition": ["iid"]}, cases=cases, equal_budget="gradients")
     first = make_plan(make_tune_stage(asked))
     planned = with_outcomes(first, lambda one: {"last10_validation_accuracy": one.training.lr})
     assert len(planned.cells) == 4 * 2 + 2 * 2
@@ -147,7 +147,7 @@ def test_an_equal_budget_in_gradients() -> None:
     assert (avg["draws"], avg["rounds"], sam["draws"], sam["rounds"]) == (4, 24, 2, 12)
     # a round: 2 clients with 1437/5 samples, 6 steps of at most 50
     assert avg["gradients"] == sam["gradients"] == 24 * 2 * 6
-    assert avg["budget"] == sam["budget"] == "gradients"
+    assert avg["equal_budget"] == sam["equal_budget"] == "gradients"
 
 
 def test_a_draw_that_diverged_with_a_seed_is_never_chosen_and_none_at_all_is_said() -> None:

@@ -190,7 +190,7 @@ BUDGET: dict[str, Any] = {
     },
     "search": {"training.lr": {"uniform": [0, 1]}},
     "samples": 8,
-    "budget": "gradients",
+    "equal_budget": "gradients",
 }
 
 
@@ -236,11 +236,11 @@ def test_a_budget_in_gradients_counts_every_draw_by_its_own_options() -> None:
 
 
 def test_a_budget_that_allows_no_draw_is_refused() -> None:
-    message = r"samples: found 1; fedsam takes 2 gradients per local step, so `budget: gradients` allows it no draw"
+    message = r"samples: found 1; fedsam takes 2 gradients per local step, so `equal_budget: gradients` allows it no d"
     with pytest.raises(UserError, match=message):
         list(iter_points(Sweep.model_validate(BUDGET | {"samples": 1, "cases": [{"algorithm": "fedsam"}]})))
-    with pytest.raises(UserError, match="budget: without `search` there is nothing to draw"):
-        Sweep.model_validate({"name": "s", "base": {}, "budget": "gradients"})
+    with pytest.raises(UserError, match="equal_budget: without `search` there is nothing to draw"):
+        Sweep.model_validate({"name": "s", "base": {}, "equal_budget": "gradients"})
 
 
 def test_a_seed_is_no_setting() -> None:
