@@ -8,21 +8,35 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
-from fedray.algorithms import Algorithm, algorithm
+from fedray.algorithms import ALGORITHMS, Algorithm, algorithm
 from fedray.common.component import Component, describe
 from fedray.common.errors import UserError
 from fedray.common.identity import hash_of, parts, revision_of, source_digest
-from fedray.common.plugins import refuse_unreachable
-from fedray.datasets import data_source
+from fedray.common.plugins import find_class, refuse_unreachable
+from fedray.datasets import DATASETS, data_source
 from fedray.datasets.base import DataSource
-from fedray.models import make_model_spec
+from fedray.models import MODELS, make_model_spec
 from fedray.models.base import ModelSpec
-from fedray.partitions import make_partition
+from fedray.models.custom import make_custom_model
+from fedray.partitions import PARTITIONS, make_partition
 from fedray.partitions.base import Partition
 from fedray.sections import Clients, Evaluation, Runtime, Section, Training
 
 NUMERICS = 1
 """Part of every cell's identity. Increment when configurations give other numbers than before."""
+COMPONENTS: dict[str, tuple[Any, ...]] = {
+    "data": (DATASETS, DataSource),
+    "partition": (PARTITIONS, Partition),
+    "model": (MODELS, ModelSpec, make_custom_model),
+    "algorithm": (ALGORITHMS, Algorithm),
+}
+"""Section that is chosen by name -> its classes by name, their base, and what adapts a class without this base."""
+
+
+def find_component(section: str, name: str | type) -> type[Component]:
+    """Return the class that a section of COMPONENTS names. Raises UserError if there is none of that name."""
+    found: type[Component] = find_class(section, name, *COMPONENTS[section])
+    return found
 
 
 class RunConfig(Section):

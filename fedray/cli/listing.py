@@ -10,13 +10,16 @@ import typer
 
 from fedray.common.errors import unknown
 
-COMPONENTS = ("algorithms", "models", "datasets", "partitions")
-KINDS = (*COMPONENTS, "metrics", "sweeps")
+SECTIONS = {"algorithms": "algorithm", "models": "model", "datasets": "data", "partitions": "partition"}
+"""What can be listed -> the section of a configuration that chooses it."""
+KINDS = (*SECTIONS, "metrics", "sweeps")
 
 
 def list_(
     what: Annotated[str, typer.Argument(metavar="|".join(KINDS))],
-    name: Annotated[str | None, typer.Argument(help="show this entry's page: formula, options, paper, cost")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="show its page: formula, options, paper, cost; also `package.module:Class`")
+    ] = None,
 ) -> None:
     """List everything you can choose from, one line each; with a NAME show all about that entry."""
     if what not in KINDS:
@@ -24,26 +27,18 @@ def list_(
     if name is None:
         print(format_overview(what))
         return
-    entries = get_registry(what) if what in COMPONENTS else list_entries(what)
-    if name not in entries:
+    entries = get_registry(what) if what in SECTIONS else list_entries(what)
+    if name not in entries and (what not in SECTIONS or ":" not in name):
         raise unknown(f"list {what}", name, entries)
-    print(format_page(what, name) if what in COMPONENTS else f"{name}: {entries[name]}")
+    print(format_page(what, name) if what in SECTIONS else f"{name}: {entries[name]}")
 
 
 def get_registry(what: str) -> Mapping[str, Any]:
-    """Return name -> class for one of COMPONENTS."""
-    from fedray.algorithms import ALGORITHMS
-    from fedray.datasets import DATASETS
-    from fedray.models import MODELS
-    from fedray.partitions import PARTITIONS
+    """Return name -> class for one of SECTIONS."""
+    from fedray.config import COMPONENTS
 
-    registries: dict[str, Mapping[str, Any]] = {
-        "algorithms": ALGORITHMS,
-        "models": MODELS,
-        "datasets": DATASETS,
-        "partitions": PARTITIONS,
-    }
-    return registries[what]
+    registry: Mapping[str, Any] = COMPONENTS[SECTIONS[what]][0]
+    return registry
 
 
 def list_entries(what: str) -> dict[str, str]:
@@ -92,19 +87,22 @@ def format_page(what: str, name: str) -> str:
     """Format an entry: idea, source, definition, options; for a method also its cost."""
     from fedray.common.component import as_written
     from fedray.common.options import allowed
+    from fedray.config import find_component
 
-    kind = get_registry(what)[name]
+    kind = find_component(SECTIONS[what], name)
     idea = getattr(kind, "idea", "")
-    text = [f"{name}: {idea}" if idea else name, *([f"  {kind.paper}"] if kind.paper else []), ""]
-    text += [f"  {line}".rstrip() for line in inspect.cleandoc(kind.__doc__ or "").splitlines()]
+    text = [f"{name}: {idea}" if idea else name, *([f"  {kind.paper}"] if kind.paper else [])]
+    if kind.__doc__:
+        text += ["", *(f"  {line}".rstrip() for line in inspect.cleandoc(kind.__doc__).splitlines())]
     if kind.model_fields:
         text += ["", "options:"]
     for option, field in kind.model_fields.items():
         given = "required" if field.is_required() else as_written(field.default)
         text.append(f"  {option} = {given}    ({allowed(field).replace('`', '')})")
         text += [f"      {field.description}"] if field.description else []
-    if what == "algorithms":
+    if what == "algorithms" and not kind.required():
+        from fedray.algorithms import algorithm
         from fedray.engine.cost import measure_cost
 
-        text += ["", f"cost, in multiples of the model: {measure_cost(kind())}"]
+        text += ["", f"cost, in multiples of the model: {measure_cost(algorithm(name))}"]
     return "\n".join(text)

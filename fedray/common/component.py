@@ -19,6 +19,8 @@ LARGEST = 3.4e38
 """Numbers above this are infinite in float32."""
 WANTED = {"model_type": "mapping", "dict_type": "mapping", "tuple_type": "list", "list_type": "list"}
 """Pydantic's error types, and the YAML name of the type that each expected."""
+ONE_VALUE = ("float_type", "int_type", "bool_type", "string_type", "literal_error")
+"""Pydantic's error types for a key that takes one value."""
 
 
 class Checked(BaseModel):
@@ -154,7 +156,11 @@ def describe(error: ValidationError, section: str = "", model: type[BaseModel] |
     if first["type"] in WANTED:
         return UserError(f"{path}: expected a {WANTED[first['type']]}, got {truncated_repr(first['input'])}")
     message = first["msg"].removeprefix("Value error, ")
-    return UserError(f"{path}: found {truncated_repr(first['input'])}; {message[0].lower()}{message[1:]}")
+    text = f"{path}: found {truncated_repr(first['input'])}; {message[0].lower()}{message[1:]}"
+    is_of_run = model is not None and (issubclass(model, Component) or "algorithm" in model.model_fields)
+    if is_of_run and isinstance(first["input"], list) and first["type"] in ONE_VALUE:
+        text += f"; several values go into a sweep's `grid`: `{path}: {truncated_repr(first['input'])}`"
+    return UserError(text)
 
 
 ALTERNATIVE = re.compile(r"(constrained-)?(int|float|str|bool)$|(literal|list|tuple|dict)\[")

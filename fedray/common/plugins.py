@@ -72,15 +72,25 @@ def resolve(
             f"{section}: expected a name or a mapping with `name`, got {truncated_repr(value)}; "
             f"valid names: {', '.join(sorted(registry))}"
         )
-    name, options = value["name"], {k: v for k, v in value.items() if k != "name"}
+    options = {k: v for k, v in value.items() if k != "name"}
+    return find_class(section, value["name"], registry, base, adapt).parse(section, options)
+
+
+def find_class(
+    section: str,
+    name: str | type,
+    registry: Mapping[str, type[C]],
+    base: type[C] | None = None,
+    adapt: Callable[[type, str], type[C]] | None = None,
+) -> type[C]:
+    """Return the class that a section names; see `resolve`. Raises UserError if the name is unknown or cannot serve."""
     if isinstance(name, str) and name in registry:
-        return registry[name].parse(section, options)
+        return registry[name]
     if base is None or (isinstance(name, str) and ":" not in name):
         raise unknown(_key(section), str(name), registry)
     path = name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}"
     found = load_class(section, path) if isinstance(name, str) else name
-    kind: type[C] = _named(section, path, found, base, adapt)
-    return kind.parse(section, options)
+    return _named(section, path, found, base, adapt)
 
 
 def _key(section: str) -> str:

@@ -32,7 +32,9 @@ CASES: dict[str, Case] = {
     "nan lr": run("--set: training.lr: found nan; input should be a finite number", "training.lr=.nan"),
     "infinite lr": run("--set: training.lr: found inf; input should be a finite number", "training.lr=1e999"),
     "lr as a list": run(
-        "--set: training.lr: found [0.1, 0.2]; input should be a valid number", "training.lr=[0.1, 0.2]"
+        "--set: training.lr: found [0.1, 0.2]; input should be a valid number; several values go into a sweep's "
+        "`grid`: `training.lr: [0.1, 0.2]`",
+        "training.lr=[0.1, 0.2]",
     ),
     "lr as a mapping": run("--set: training.lr: found {'a': 1}; input should be a valid number", "training.lr={a: 1}"),
     "lr beyond float32": run("--set: training.lr: found 1e+308; the number is too large", "training.lr=1e308"),
@@ -130,7 +132,7 @@ CASES: dict[str, Case] = {
     "seed a date": run(
         "--set: seed: found datetime.date(2001, 1, 1); input should be a valid integer", "seed=2001-01-01"
     ),
-    "seed a list": run("--set: seed: found [0, 1]; input should be a valid integer", "seed=[0, 1]"),
+    "seed a list": run("--set: seed: found [0, 1]; input should be a valid integer; several…", "seed=[0, 1]"),
     "seed in Greek": run(
         "--set: seed: found 'ένα'; input should be a valid integer, unable to parse string as an integer", "seed=ένα"
     ),

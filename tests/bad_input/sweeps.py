@@ -79,6 +79,31 @@ CASES: dict[str, Case] = {
     "bad cell": sweep(
         "algorithm.rho: found -0.1; input should be greater than or equal to 0", grid={"algorithm.rho": [0.1, -0.1]}
     ),
+    "several values in the base": sweep(
+        "algorithm.rho: found [0.1, 0.2]; input should be a valid number; several values go into a sweep's `grid`: "
+        "`algorithm.rho: [0.1, 0.2]`",
+        base=BASE | {"algorithm": {"name": "fedsam", "rho": [0.1, 0.2]}},
+    ),
+    "several values in a case": sweep(
+        "training.lr: found [0.1, 0.2]; input should be a valid number; several values go into a sweep's `grid`: "
+        "`training.lr: [0.1, 0.2]`",
+        cases=[{"training.lr": [0.1, 0.2]}],
+    ),
+    "grid of a case": sweep(
+        "cases.cases.0.grid.seed: expected a list of values, got 3", cases=[{"model": "mlp", "grid": {"seed": 3}}]
+    ),
+    "grid of a case a list": sweep("cases.cases.0.grid: expected a mapping, got [3]", cases=[{"grid": [3]}]),
+    "grid of a case over the case": sweep(
+        "cases.cases.0.grid.algorithm.rho: the case gives algorithm.rho, too; leave one out",
+        cases=[{"algorithm": {"name": "fedsam", "rho": 0.1}, "grid": {"algorithm.rho": [0.2]}}],
+    ),
+    "search in the grid of a case": sweep(
+        "cases.cases.0.grid.search: `search` stands next to the case's keys, not in its grid",
+        cases=[{"grid": {"search": [{}]}}],
+    ),
+    "a key that no method has": sweep(
+        "algorithm.rho: fedavg has no options", grid={"algorithm": ["fedavg"], "algorithm.rho": [0.1]}
+    ),
     "unknown axis": sweep("training: unknown name 'lrr'; did you mean 'lr'?…", grid={"training.lrr": [1]}),
     "axis of a number": sweep("seed: found {'x': 1}; input should be a valid integer", grid={"seed.x": [1]}),
     "axis empty": sweep("grid.seed: found []; at least one value is required", grid={"seed": []}),

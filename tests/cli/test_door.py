@@ -60,13 +60,22 @@ def test_help_and_slips_take_no_pytorch(tmp_path: Path, arguments: list[str], co
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["list", "algorithms"], 0), (["list", "datasets"], 0), (["run", "refused.yaml"], 2), (["sweep", "grid.yaml"], 2)],
+    [
+        (["list", "algorithms"], 0),
+        (["list", "algorithms", "own:Own"], 0),
+        (["list", "datasets"], 0),
+        (["run", "refused.yaml"], 2),
+        (["sweep", "grid.yaml"], 2),
+    ],
 )
 def test_lists_and_refusals_import_pytorch_at_most(tmp_path: Path, arguments: list[str], code: int) -> None:
     refused = "data: digits, partition: iid, model: mlp, algorithm: fedavgg"
     (tmp_path / "refused.yaml").write_text(refused.replace(", ", "\n"))
     (tmp_path / "grid.yaml").write_text(f"name: x\nbase: {{{refused}}}\ngrid: {{sead: []}}\n")
+    own = "from fedray.algorithms.base import Algorithm\n\nclass Own(Algorithm):\n    pull: float = 0.5\n"
+    (tmp_path / "own.py").write_text(own)
     found, _, modules, said = call(tmp_path, *arguments)
+    assert ("own:Own" not in arguments) or "  pull = 0.5 " in said
     assert (found, modules & (HEAVY - {"torch", "numpy"})) == (code, set()), said
 
 

@@ -4,7 +4,7 @@ import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -40,8 +40,17 @@ def plan_and_print(sweep: Sweep, file: str, force: bool = False, only: Sequence[
         made = planning.make_plan(sweep, force, only)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
+    for line in describe_partial(sweep):
+        print(line)
     print(made.summary(), flush=True)
     return made
+
+
+def describe_partial(sweep: Sweep) -> Iterator[str]:
+    """Yield a line for each key of `grid` and `search` that some methods lack."""
+    for key, (with_it, without) in sweep.partial.items():
+        option = key.partition(".")[2]
+        yield f"{sweep.name}: {key} varies for {', '.join(with_it)}; without {option}: {', '.join(without)}"
 
 
 def drive(plan: Plan, max_concurrent: int | None = None, address: str | None = None) -> int:

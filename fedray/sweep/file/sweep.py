@@ -17,6 +17,7 @@ from fedray.runs.metric import Metric
 from fedray.sections import Section
 from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.dotted import COMPONENTS, apply_draw, get_dotted, list_leaves, with_key
+from fedray.sweep.file.entries import expand_case, expand_entries, find_partial, has_option
 from fedray.sweep.file.sections import SELECT, Final, Scheduler, Tune
 from fedray.sweep.file.space import Searcher, Space, check_space
 
@@ -108,7 +109,17 @@ class Sweep(Section):
         for name, axis in cases.items():
             for number, case in enumerate(axis):
                 check_space(f"cases.{name}.{number}.search", case.get("search", {}))
-        return cases
+        return {
+            name: [one for number, case in enumerate(axis) for one in expand_case(f"cases.{name}.{number}", case)]
+            for name, axis in cases.items()
+        }
+
+    @field_validator("grid")
+    @classmethod
+    def _expand_grid(cls, grid: Grid) -> Grid:
+        return {
+            key: [one[key] for value in values for one in expand_entries({key: value})] for key, values in grid.items()
+        }
 
     @field_validator("select")
     @classmethod
@@ -312,20 +323,49 @@ class Sweep(Section):
             raise UserError(f"--set: {describe(error, '', type(self))}") from None
 
     def combinations(self) -> Iterator[tuple[dict[str, Any], Space]]:
-        """Yield cases x grid in the file's order: a configuration, and the space to draw for it."""
+        """Yield cases x grid in the file's order: a configuration, and the space to draw for it.
+
+        A dotted key that only some entries of its section have is crossed with those.
+        """
+        partial = self.partial
         for cases, values in itertools.product(
             itertools.product(*self.cases.values()), itertools.product(*self.grid.values())
         ):
-            config, space = dict(self.base), dict(self.search)
-            for key, value in (
-                *(pair for case in cases for pair in case.items()),
-                *zip(self.grid, values, strict=True),
-            ):
+            config, own = dict(self.base), Space()
+            for key, value in (pair for case in cases for pair in case.items()):
                 if key == "search":
-                    space |= value
+                    own |= value
                 else:
                     config = with_key(config, key, value)
-            yield config, space
+            is_repeat = False
+            for key, value in zip(self.grid, values, strict=True):
+                if key not in partial or has_option(config, key):
+                    config = with_key(config, key, value)
+                else:
+                    is_repeat |= value is not self.grid[key][0]
+            if not is_repeat:
+                yield config, {k: v for k, v in self.search.items() if k not in partial or has_option(config, k)} | own
+
+    @property
+    def partial(self) -> dict[str, tuple[list[str], list[str]]]:
+        """Keys of `grid` and `search` that some methods lack -> the names of methods with the key, and without."""
+        found = {}
+        for key in dict.fromkeys([*self.grid, *self.search]):
+            with_it, without = find_partial(self._entries(key.partition(".")[0]), key)
+            if with_it and without:
+                found[key] = with_it, without
+        return found
+
+    def _entries(self, section: str) -> list[Any]:
+        """Return the values that the cells have for a whole section."""
+        if section in self.grid:
+            return self.grid[section]
+        found: list[Any] = []
+        for axis in reversed(self.cases.values()):
+            found += [case[section] for case in axis if section in case]
+            if all(section in case for case in axis):
+                return found
+        return [*found, self.base.get(section)]
 
 
 def _with_file_key(section: Mapping[str, Any], key: str, value: Any, what: str) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import pytest
 import yaml
 
 from fedray.common.errors import UserError
+from fedray.sweep.driver.run import describe_partial
+from fedray.sweep.file.dotted import get_dotted
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
 from tests.sweep.running import REPOSITORY, write
@@ -73,6 +75,56 @@ def test_smoke_replaces_an_axis_of_cases_and_keeps_the_others(tmp_path: Path) ->
     assert list(iter_points(Sweep.load(path, smoke=True))) == [{"seed": 3, "x": 7, "y": 1}, {"seed": 3, "x": 7, "y": 2}]
     one = written(tmp_path, {"cases": [{"x": 1}, {"x": 2}], "smoke": {"cases": [{"x": 7}]}})
     assert list(iter_points(Sweep.load(one, smoke=True))) == [{"seed": 3, "x": 7}]
+
+
+FEDSAM = {"name": "fedsam", "rho": [0.05, 0.1]}
+OF_ONE_METHOD: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a list inside an entry": ({"grid": {"algorithm": ["fedavg", FEDSAM]}}, ["fedavg", "fedsam .05", "fedsam .1"]),
+    "a list inside a case": (
+        {"cases": [{"algorithm": FEDSAM}, {"algorithm": "fedavg"}]},
+        ["fedsam .05", "fedsam .1", "fedavg"],
+    ),
+    "the grid of a case": (
+        {"cases": [{"algorithm": "fedavg"}, {"algorithm": "fedsam", "grid": {"algorithm.rho": [0.05, 0.1]}}]},
+        ["fedavg", "fedsam .05", "fedsam .1"],
+    ),
+    "a key that two of three have": (
+        {"grid": {"algorithm": ["fedsam", "fedavg", "fedtoga"], "algorithm.rho": [0.05, 0.1]}},
+        ["fedsam .05", "fedsam .1", "fedavg", "fedtoga .05", "fedtoga .1"],
+    ),
+    "a key that no method of the cases lacks": (
+        {"base": {"algorithm": "fedavg"}, "cases": [{"algorithm": "fedsam"}], "grid": {"algorithm.rho": [0.05, 0.1]}},
+        ["fedsam .05", "fedsam .1"],
+    ),
+    "a key that is searched": (
+        {"cases": [{"algorithm": "fedavg"}, {"algorithm": "fedsam"}], "search": {"algorithm.rho": {"choice": [0.1]}}},
+        ["fedavg", "fedsam .1"],
+    ),
+    "a list that is one value": (
+        {"grid": {"algorithm": ["fedavg"], "model": [{"name": "mlp", "hidden": [8, 8]}]}},
+        ["fedavg"],
+    ),
+    "an entry of a plain section": (
+        {"grid": {"algorithm": ["fedavg"], "training": [{"lr": 0.1}, {"lr": [0.2, 0.3], "rounds": 5}]}},
+        ["fedavg", "fedavg", "fedavg"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_ONE_METHOD)
+def test_one_method_has_values_of_its_own(case: str) -> None:
+    document, expected = OF_ONE_METHOD[case]
+    points = list(iter_points(Sweep.model_validate({"name": "x", "base": {}, **document})))
+    found = [f"{get_dotted(p, 'algorithm.name') or p['algorithm']} {get_dotted(p, 'algorithm.rho')}" for p in points]
+    assert [name.removesuffix(" None").replace(" 0.", " .") for name in found] == expected
+    assert all(point.get("model") in (None, {"name": "mlp", "hidden": [8, 8]}) for point in points)
+
+
+def test_the_names_of_methods_that_lack_a_key_are_printed() -> None:
+    grid = {"algorithm": ["fedavg", {"name": "fedsam"}, "fedprox"], "algorithm.rho": [0.1], "algorithm.rhoo": [1]}
+    assert list(describe_partial(Sweep.model_validate({"name": "x", "base": {}, "grid": grid}))) == [
+        "x: algorithm.rho varies for fedsam; without rho: fedavg, fedprox"
+    ], "a key that no method has is applied, and refused"
 
 
 def test_what_varies_is_named_key_by_key(tmp_path: Path) -> None:

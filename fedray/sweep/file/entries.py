@@ -1,0 +1,104 @@
+"""Values of one method: lists in an entry, a case's own `grid`, and dotted keys that only some methods have."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from fedray.common.errors import UserError, truncated_repr
+from fedray.sweep.file.dotted import COMPONENTS, list_leaves
+
+
+def expand_entries(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the settings with one value for each list that stands in an entry of a section.
+
+    Args:
+        settings: dotted key -> value; `algorithm: {name: fedsam, rho: [0.05, 0.1]}` has two values of `algorithm.rho`.
+            A list for an option that takes a list, such as `hidden` of `mlp`, is one value.
+
+    Returns:
+        One copy for each combination, the first list varying slowest.
+    """
+    return [
+        dict(zip(settings, values, strict=True))
+        for values in itertools.product(*(_expand_entry(section, value) for section, value in settings.items()))
+    ]
+
+
+def _expand_entry(section: str, entry: Any) -> list[Any]:
+    if not isinstance(entry, Mapping) or not any(isinstance(value, list) for value in entry.values()):
+        return [entry]
+    kind = _find_kind(section, entry)
+    fields = {field.alias or name: field for name, field in kind.model_fields.items()} if kind else {}
+    axes = [
+        value if isinstance(value, list) and value and option in fields and not _takes_list(fields[option]) else [value]
+        for option, value in entry.items()
+    ]
+    return [dict(zip(entry, values, strict=True)) for values in itertools.product(*axes)]
+
+
+def expand_case(where: str, case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a case once for each combination of its own `grid` and of the lists in its entries.
+
+    Raises:
+        UserError: its `grid` is not a mapping of lists, or has `search` or a key that the case gives, too.
+    """
+    grid = case.get("grid", {})
+    if not isinstance(grid, Mapping):
+        raise UserError(f"{where}.grid: expected a mapping, got {truncated_repr(grid)}")
+    own = {key: value for key, value in case.items() if key != "grid"}
+    given = {leaf for key, value in own.items() for leaf in list_leaves(key, value)}
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise UserError(f"{where}.grid.{key}: expected a list of values, got {truncated_repr(values)}")
+        if key == "search":
+            raise UserError(f"{where}.grid.search: `search` stands next to the case's keys, not in its grid")
+        if both := next((leaf for value in values for leaf in list_leaves(key, value) if leaf in given), None):
+            raise UserError(f"{where}.grid.{key}: the case gives {both}, too; leave one out")
+    points = itertools.product(*grid.values())
+    return [one for values in points for one in expand_entries(own | dict(zip(grid, values, strict=True)))]
+
+
+def has_option(config: Mapping[str, Any], key: str) -> bool:
+    """Return True unless `key` is an option of a section chosen by name and the class named there lacks it."""
+    section, _, option = key.partition(".")
+    kind = _find_kind(section, config.get(section)) if option and section in COMPONENTS else None
+    if kind is None or kind.model_config.get("extra") == "allow":
+        return True
+    return option.partition(".")[0] in {field.alias or name for name, field in kind.model_fields.items()} | {"name"}
+
+
+def find_partial(entries: Iterable[Any], key: str) -> tuple[list[str], list[str]]:
+    """Return the names of those entries of a key's section that have this option, and of those that lack it."""
+    found: dict[bool, list[str]] = {True: [], False: []}
+    for entry in entries:
+        section = key.partition(".")[0]
+        name = str(entry.get("name") if isinstance(entry, Mapping) else entry)
+        names = found[has_option({section: entry}, key)]
+        names += [name] if name not in names else []
+    return found[True], found[False]
+
+
+def _find_kind(section: str, entry: Any) -> type[BaseModel] | None:
+    """Return the class of a section's entry; None if it names none, which is refused when its cell is made."""
+    from fedray.config import RunConfig, find_component  # here: imports PyTorch, which mistakes in a file do not need
+
+    if section not in COMPONENTS:
+        kind = RunConfig.model_fields[section].annotation if section in RunConfig.model_fields else None
+        return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    try:
+        return find_component(section, entry["name"] if isinstance(entry, Mapping) else entry)
+    except (UserError, KeyError):
+        return None
+
+
+def _takes_list(field: FieldInfo) -> bool:
+    return bool({list, tuple, dict, Any} & set(_origins(field.annotation)))
+
+
+def _origins(annotation: Any) -> Iterator[Any]:
+    yield get_origin(annotation) or annotation
+    for inner in get_args(annotation):
+        yield from _origins(inner)
