@@ -42,7 +42,7 @@ def test_a_notebook_runs_from_top_to_bottom(name: str, tmp_path: Path) -> None:
         [sys.executable, "notebook.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
     )
     assert run.returncode == 0, f"{run.stdout}\n{run.stderr}"
-    accuracies = re.findall(r"test accuracy (\d+\.\d+) % .*>", run.stdout)
+    accuracies = re.findall(r"test accuracy (\d+\.\d+) %.*>", run.stdout)
     assert len(accuracies) >= 1
     assert all(30 < float(accuracy) < 100 for accuracy in accuracies), "it has learnt something"
 

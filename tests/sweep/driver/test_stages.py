@@ -128,7 +128,7 @@ def test_what_the_final_table_is_told() -> None:
     assert first["held_out"] == {"fraction": 0.2, "from": "clients"}
     assert (first["draws"], first["finished"], first["rounds"]) == (4, 4, 24)
     assert first["gradients"] == other["gradients"]
-    assert first["ranges"] == {"training.lr": "{0.1, 1.0}"}
+    assert first["ranges"] == {"training.lr": "{0.1, 1}"}
     assert first["edges"] == ["training.lr"]
 
 
