@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Received, Server, Uploads, Vectors, unit
 from fedray.algorithms.feddyn import DynamicRegularisation
-from fedray.algorithms.scaffold import Scaffold
+from fedray.algorithms.scaffold import ControlVariates
 from fedray.models.network import Layout
 
 
@@ -92,7 +92,7 @@ class FedLESAM(Towards):
             server.state.change = server.theta - before
 
 
-class FedLESAMS(FedLESAM, Scaffold):
+class FedLESAMS(FedLESAM, ControlVariates):
     """q = g(y + e) + c - c_i with FedLESAM's e and SCAFFOLD's variates.
 
     Reading D-11c: the correction counts whole; the released code multiplies it by 0.1 (`correction: 0.1`).

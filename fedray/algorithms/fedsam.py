@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, unit
 from fedray.algorithms.feddyn import DynamicRegularisation
-from fedray.algorithms.scaffold import Scaffold
+from fedray.algorithms.scaffold import ControlVariates
 from fedray.common.errors import UserError
 from fedray.models.network import Layout
 
@@ -82,7 +82,7 @@ class FedASAM(Algorithm):
         return c.grad(c.theta + self.rho * t * unit(t * c.grad(c.theta), eps=1e-16))
 
 
-class FedGAMMA(FedSAM, Scaffold):
+class FedGAMMA(FedSAM, ControlVariates):
     """q = g(y + ρ unit(g(y))) + c - c_i: SCAFFOLD whose gradient is SAM's; so are the variates made of it."""
 
     name = "fedgamma"

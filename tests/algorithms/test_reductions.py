@@ -110,6 +110,8 @@ REDUCTIONS = [
     Reduction("scaffold", "fedavg", options=FIRST),
     Reduction("scaffold", "fedavg", 1e-6, options=ALONE),
     Reduction("scaffold divisor=effective", "scaffold", options={"momentum": 0}),
+    Reduction("scaffold scaling=samples", "scaffold", options=EQUAL_SIZES),
+    Reduction("scaffold correction=scaled", "scaffold", options=EQUAL_SIZES),
     *[
         Reduction(f"fedtoga alpha=0.3 beta=0 kappa=0 rho=0 perturbation={kind}", DYN)
         for kind in ("fusion", "global", "neighbour")

@@ -154,6 +154,14 @@ def test_numbers(name: str, option: str) -> None:
             "algorithm.proximal.name: unknown name 'moon'; valid: fedprox, kl",
         ),
         ({"name": "fedwmsam", "alpha": 1, "rho": 0.1}, "algorithm.alpha: found 1 with rho above 0"),
+        *[
+            ({"name": "scaffold", **pair}, "only one of the three may weigh the changes of c_i")
+            for pair in (
+                {"scaling": "samples", "variates": "samples"},
+                {"scaling": "samples", "correction": "scaled"},
+                {"variates": "samples", "correction": "scaled"},
+            )
+        ],
     ],
 )
 def test_refused_options(section: dict[str, Any], message: str) -> None:

@@ -72,6 +72,8 @@ CASES: list[Case] = [
     *cases("scaffold"),
     *cases("scaffold", "effective", settings=("together",), divisor="effective"),
     *each(VARIATES, "scaffold", settings=CODE),
+    *values("scaffold", "scaling", "samples"),
+    *values("scaffold", "correction", "scaled"),
     *cases("feddyn", settings=PULL, alpha=0.3),
     *cases("feddyn", "scaled", settings=PULL, alpha=0.3, scaling="samples"),
     *cases("fedcm", alpha=0.3),

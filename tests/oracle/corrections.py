@@ -28,27 +28,36 @@ def with_variates(
     variates: str = "uniform",
     variate_lr: str = "round",
     correction: float = 1.0,
+    scaling: str = "clients",
+    scaled: bool = False,
 ) -> Tensors:
-    """SCAFFOLD, option II, with another gradient. correction: the coefficient of c - c_i (D-11c)."""
+    """SCAFFOLD, option II, with another gradient. correction: the coefficient of c - c_i (D-11c).
+
+    scaling `samples`: c = sum_i n_i c_i / sum_j n_j (D-127); scaled: that too, and c / w_i in the step.
+    """
     x, c_server, c_client = w.x0, zeros(w.x0), w.each(w.x0)
     for t in range(w.rounds):
         u, change = {}, []
         for c in w.participants(t, x):
+            c_here = c_server / shares(w, "samples" if scaled else "constant")[c.i]
             for batch in c.batches:
-                c.step(gradient(c, batch) + correction * (c_server - c_client[c.i]))
+                c.step(gradient(c, batch) + correction * (c_here - c_client[c.i]))
             length = effective_steps(w, c, divisor) * variate_rate(w, c, variate_lr)
             new = c_client[c.i] - c_server - c.u / length
             change.append(part_of_change(w, c, variates) * (new - c_client[c.i]))
             u[c.i], c_client[c.i] = c.u, new
         x = x + w.server_lr * w.average(u)
         c_server = c_server + total(change) / w.N
-        assert variates == "samples" or norm(c_server - mean(c_client)) < 1e-12
+        if scaling == "samples" or scaled:
+            sizes = [len(y) for _, y in w.clients]
+            c_server = total([(n / sum(sizes)) * own for n, own in zip(sizes, c_client, strict=True)])
+        assert (variates, scaling, scaled) != ("uniform", "clients", False) or norm(c_server - mean(c_client)) < 1e-12
     return x
 
 
-def scaffold(w: World, **options: str) -> Tensors:
-    """Karimireddy et al., ICML 2020, option II."""
-    return with_variates(w, w.plain, **options)  # type: ignore[arg-type]
+def scaffold(w: World, correction: str = "plain", **options: str) -> Tensors:
+    """Karimireddy et al., ICML 2020, option II; correction `scaled`: as FedDyn's code (D-127)."""
+    return with_variates(w, w.plain, scaled=correction == "scaled", **options)  # type: ignore[arg-type]
 
 
 def scaffnew(w: World, p: float = 0.0, steps: str = "drawn") -> Tensors:
