@@ -1,5 +1,7 @@
 """FedSWA: a learning rate that falls within the round, and a server step beyond the mean; FedMoSWA adds variates."""
 
+from typing import Literal
+
 from pydantic import Field
 from torch import Tensor
 
@@ -42,10 +44,12 @@ class FedMoSWA(FedSWA):
     """q = g(y) - c_i + m at FedSWA's rate; c_i <- c_i - m - u_i/Σ η_k; m <- m + γ mean(c_i - m); x <- x + α η_g U.
 
     The mean is over the cohort, of the new c_i; Σ_k η_k = η (K (1 + ρ) + 1 - ρ)/2 is the length of the round. All start
-    at 0. ρ = α = γ = 1 with everybody in every round is SCAFFOLD. The authors' table runs another function under this
-    name: constant rate (`rho: 1`), γ = 0.4 but 1 in the first round (D-96); and its workers use the variate of
-    whichever client they simulated before (D-97). The code divides by K η/2 (D-126). The paper's formulas are those of
-    a summary [S].
+    at 0. ρ = α = γ = 1 with everybody in every round is SCAFFOLD. The authors' workers use the variate of whichever
+    client they simulated before (D-97). The paper's formulas are those of a summary [S].
+
+    As the code has it: its table runs another function under this name, with a constant rate (`rho: 1`) and γ = 0.4
+    but 1 in the first round (`gamma: 0.4`, `first_round: plain`, D-96); its FedMoSWA, which never runs, divides u_i by
+    K η (1 + ρ)/2 (`variate_divisor: nominal`, D-126).
     """
 
     name = "fedmoswa"
@@ -57,6 +61,10 @@ class FedMoSWA(FedSWA):
         le=1,
         description="γ: how far m moves to the cohort's variates",
         json_schema_extra={"paper": {"FedMoSWA": 0.2, "the code's run": 0.4}},
+    )
+    first_round: Literal["usual", "plain"] = Field("usual", description="plain: γ = 1 in the first round (D-96)")
+    variate_divisor: Literal["rates", "nominal"] = Field(
+        "rates", description="what u_i is divided by: Σ η_k, or K times the mean of the first and the last rate (D-126)"
     )
 
     def server_state(self, theta: Tensor) -> Vectors:
@@ -72,10 +80,12 @@ class FedMoSWA(FedSWA):
         return c.grad(c.theta) + (c.message.m - c.state.c)
 
     def upload(self, c: Client) -> Uploads:
-        length = c.lr * (c.steps * (1 + self.rho) + 1 - self.rho) / 2
+        rest = 1 - self.rho if self.variate_divisor == "rates" else 0.0
+        length = c.lr * (c.steps * (1 + self.rho) + rest) / 2
         c.state.c = c.state.c - c.message.m - c.update / length
         return {"apart": Sum(c.state.c - c.message.m)}
 
     def aggregate(self, server: Server, got: Received) -> None:
         super().aggregate(server, got)
-        server.state.m = server.state.m + self.gamma / server.cohort * got.apart
+        gamma = 1.0 if self.first_round == "plain" and server.round == 0 else self.gamma
+        server.state.m = server.state.m + gamma / server.cohort * got.apart

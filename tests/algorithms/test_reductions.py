@@ -214,6 +214,8 @@ REDUCTIONS = [
     Reduction("fedswa rho=1 alpha=1", "fedavg"),
     Reduction("fedswa rho=1 alpha=1.5", "fedavg", 1e-5, right_options={"server_lr": 1.5}),
     Reduction("fedmoswa", "fedswa", options=FIRST),
+    Reduction("fedmoswa gamma=1 first_round=plain", "fedmoswa gamma=1"),
+    Reduction("fedmoswa rho=1 variate_divisor=nominal", "fedmoswa rho=1"),
     Reduction("fedmoswa rho=1 alpha=1 gamma=1", "scaffold", 1e-5, options={**EVERYONE, "momentum": 0}),
     Reduction(f"{WMSAM} variates=false alpha=0.3", "fedcm alpha=0.3"),
     Reduction(f"{WMSAM} alpha=1", "scaffold", 1e-5),

@@ -187,6 +187,8 @@ CASES: list[Case] = [
     ),
     *cases("fedswa", rho=0.3, alpha=1.3),
     *cases("fedmoswa", rho=0.3, alpha=1.3, gamma=0.4),
+    *values("fedmoswa", "first_round", "plain", rho=0.3, alpha=1.3, gamma=0.4),
+    *values("fedmoswa", "variate_divisor", "nominal", rho=0.3, alpha=1.3, gamma=0.4),
     *each(
         {
             "": {},

@@ -48,8 +48,18 @@ def fedswa(w: World, rho: float, alpha: float) -> Tensors:
     return x
 
 
-def fedmoswa(w: World, rho: float, alpha: float, gamma: float) -> Tensors:
-    """The same with variates, option II; m moves to the mean of the cohort's new variates."""
+def fedmoswa(
+    w: World,
+    rho: float,
+    alpha: float,
+    gamma: float,
+    first_round: str = "usual",
+    variate_divisor: str = "rates",
+) -> Tensors:
+    """The same with variates, option II; m moves to the mean of the cohort's new variates.
+
+    first_round `plain`: at once, in the first round (D-96); variate_divisor `nominal`: K eta (1 + rho) / 2 (D-126).
+    """
     x, m, own = w.x0, zeros(w.x0), w.each(w.x0)
     for t in range(w.rounds):
         u, apart = {}, []
@@ -59,10 +69,13 @@ def fedmoswa(w: World, rho: float, alpha: float, gamma: float) -> Tensors:
                 c.eta = eta * (1 - (1 - rho) * k / c.K)
                 length += c.eta
                 c.step(w.grad(c.y, batch) - own[c.i] + m)
+            if variate_divisor == "nominal":
+                length = c.K * eta * (1 + rho) / 2
             own[c.i] = own[c.i] - m - c.u / length
             apart.append(own[c.i] - m)
             u[c.i] = c.u
-        x, m = x + w.server_lr * alpha * w.average(u), m + gamma * mean(apart)
+        x = x + w.server_lr * alpha * w.average(u)
+        m = m + (1.0 if first_round == "plain" and t == 0 else gamma) * mean(apart)
     return x
 
 
