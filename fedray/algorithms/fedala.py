@@ -1,11 +1,18 @@
 """FedALA: before it trains, a client learns element by element how much of the new global model to take."""
 
-import torch
-from pydantic import Field
-from torch import Tensor
+from typing import Self
 
-from fedray.algorithms.base import Algorithm, Client, Uploads
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedray.algorithms.base import Algorithm, Client, Forward, Uploads
+from fedray.common.errors import UserError
 from fedray.models.network import Layout
+
+JUDGED = 10
+"""Passes over whose losses `threshold` takes the standard deviation."""
 
 
 class FedALA(Algorithm):
@@ -15,10 +22,13 @@ class FedALA(Algorithm):
     share of the shard W <- clip_[0,1](W - a g(y) (x - o)), in one pass, or `start_epochs` the first time. Up goes y_K
     - x, and the server averages. a = 0 is FedAvg. The personal model is the mix before training.
 
-    Readings: p counts layers, not tensors (D-69); the first time takes a fixed number of passes, where the code waits
-    for the losses to settle (D-70); the sample is random (D-71); a client that was never active has no o yet and takes
-    x, and W changes only in a client's own rounds, where the authors' code runs all N clients each round (D-72).
+    Readings: p counts layers, not tensors (D-69); the first time takes a fixed number of passes (D-70); the sample is
+    random (D-71); a client that was never active has no o yet and takes x, and W changes only in a client's own rounds,
+    where the authors' code runs all N clients each round (D-72).
     FL-bench's port shares o and W between clients (D-73). The paper's grids of p and s were not read again [M].
+
+    As the code has it: the first time ends, after more than 10 passes, once the standard deviation of the loss on the
+    last batch of each of the last 10 is below `threshold` (D-70); `start_epochs` then bounds the passes.
     """
 
     name = "fedala"
@@ -39,6 +49,21 @@ class FedALA(Algorithm):
         1.0, ge=0, description="a: learning rate of W", json_schema_extra={"paper": {"FedALA's code": 1}}
     )
     start_epochs: int = Field(10, gt=0, description="passes when W is learnt for the first time (D-70)")
+    threshold: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="deviation of the losses at which the first time ends; default: it takes all passes (D-70)",
+        json_schema_extra={"paper": {"FedALA": 0.01, "FedALA's code": 0.1}},
+    )
+
+    @model_validator(mode="after")
+    def _refuse_too_few_passes(self) -> Self:
+        if self.threshold is not None and self.start_epochs <= JUDGED:
+            raise UserError(
+                f"algorithm.start_epochs: found {self.start_epochs} with a threshold, which needs more than {JUDGED}"
+            )
+        return self
 
     def begin(self, c: Client) -> None:
         if not c.first:
@@ -48,11 +73,20 @@ class FedALA(Algorithm):
         """Learn W and put the client at the mix."""
         top = self.top(c.layout).to(c.theta.device)
         x, gap = c.theta_0, (c.theta_0 - c.state.old)[top]
-        w = c.state.get("w", torch.ones_like(gap))
+        w, losses = c.state.get("w", torch.ones_like(gap)), dict[int, Tensor]()
+
+        def loss(forward: Forward) -> Tensor:
+            value = cross_entropy(forward(c.x).logits, c.y)
+            losses[epoch] = value.detach()
+            return value
+
         for epoch in range(1 if "w" in c.state else self.start_epochs):
             for _ in c.batches(f"mix {epoch}", share=self.share):
-                g = c.grad(mixed(x, top, w, gap), part="head" if self.layers == 1 else "all")
+                there = mixed(x, top, w, gap)
+                g = c.grad(there, loss if self.threshold else None, part="head" if self.layers == 1 else "all")
                 w = (w - self.weight_lr * g[top] * gap).clamp(0, 1)
+            if self.threshold and epoch >= JUDGED and deviation(list(losses.values())) < self.threshold:
+                break
         c.local.w, c.theta = w, mixed(x, top, w, gap)
 
     def top(self, layout: Layout) -> Tensor:
@@ -76,3 +110,8 @@ class FedALA(Algorithm):
 def mixed(x: Tensor, top: Tensor, w: Tensor, gap: Tensor) -> Tensor:
     """o + W (x - o) at the positions `top`, x elsewhere; written so that W = 1 gives x exactly. gap: x - o there."""
     return x.index_copy(0, top, x[top] - (1 - w) * gap)
+
+
+def deviation(losses: list[Tensor]) -> float:
+    """Return the standard deviation (population) of the last `JUDGED` losses."""
+    return float(torch.stack(losses[-JUDGED:]).double().std(correction=0))

@@ -24,9 +24,9 @@ class FedAS(Algorithm):
 
     Readings: each client aligns a copy, where the authors' code hands on what the client before it aligned (D-77); F_i
     is the code's, which grows with the number of batches, here in training mode (D-78); the alignment is per sample
-    (D-79); a newcomer aligns with the model received, in the code with x⁰ (D-124). Running statistics are the received
-    ones while a client aligns and when its last body is used. a = 0 with F_i = n_i is FedPer. The paper was read as an
-    abstract; Fisher and alignment follow the code [S].
+    (D-79); a newcomer aligns with the model received, in the code with x⁰ (`aligns_with: initial`, D-124). Running
+    statistics are the received ones while a client aligns and when its last body is used. a = 0 with F_i = n_i is
+    FedPer. The paper was read as an abstract; Fisher and alignment follow the code [S].
     """
 
     name = "fedas"
@@ -47,15 +47,21 @@ class FedAS(Algorithm):
         16, gt=0, description="samples per batch of the alignment", json_schema_extra={"paper": {"FedAS's code": 16}}
     )
     fisher: Literal["batches", "samples"] = Field("batches", description="how F_i is estimated (D-78)")
+    aligns_with: Literal["received", "initial"] = Field(
+        "received", description="whose class means a client's first alignment has: of x, or of x⁰ (the code, D-124)"
+    )
 
     def server_state(self, theta: Tensor) -> Vectors:
         return Vectors(scale=theta.new_ones(()))
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        return Vectors(initial=theta) if self.aligns_with == "initial" else Vectors()
 
     def message(self, server: Server) -> Vectors:
         return Vectors(scale=server.state.scale)
 
     def begin(self, c: Client) -> None:
-        output, y = c.shard(c.theta if c.first else self.last(c))
+        output, y = c.shard(c.state.get("initial", c.theta) if c.first else self.last(c))
         means, theta = class_means(output.features.flatten(1), y, c.counts), c.theta
         for _ in c.batches("alignment", self.align_batch):
             theta = theta - self.align_lr * c.grad(theta, apart(c.x, c.y, means), part="body")
@@ -73,7 +79,7 @@ class FedAS(Algorithm):
 
     def upload(self, c: Client) -> Uploads:
         weight = self.information(c) / float(c.message.scale)
-        c.state.body = c.theta[body(c)]
+        c.state = Vectors(body=c.theta[body(c)])
         return {"weighted": Sum(c.shared_update, weight), "information": Sum(c.theta.new_ones(()), weight)}
 
     def aggregate(self, server: Server, got: Received) -> None:

@@ -1,5 +1,7 @@
 """FedPAC: clients align features by class, and each gets the mixture of heads that suits its features best."""
 
+from typing import Literal
+
 import numpy as np
 import torch
 from pydantic import Field
@@ -37,7 +39,8 @@ class FedPAC(Algorithm):
     Readings: heads, variances and means have one order, which PFLlib mixes up (D-74), as it mixes heads in place
     (D-125); the problem is solved exactly, without the code's cut-offs (D-75); the head's epoch comes before the code's
     E epochs of the body, so `local_epochs` is E + 1, and 1 trains heads alone (D-76). λ = 0 with a_i = e_i is FedRep
-    with the head first. The paper was read in summary, the formulas are the authors' code's [S].
+    with the head first. The paper was read in summary, the formulas are the authors' code's [S]. In PFLlib P_c is the
+    plain mean of the μ_ic (`prototypes: uniform`, D-74).
     """
 
     name = "fedpac"
@@ -56,6 +59,9 @@ class FedPAC(Algorithm):
         gt=0,
         description="learning rate of the head's epoch, the same in every round (D-76)",
         json_schema_extra={"paper": {"FedPAC's code": 0.1}},
+    )
+    prototypes: Literal["samples", "uniform"] = Field(
+        "samples", description="weights of the μ_ic in P_c: n_ic, or equal for the clients with class c (D-74)"
     )
 
     def message(self, server: Server) -> Vectors:
@@ -90,7 +96,7 @@ class FedPAC(Algorithm):
 
     def upload(self, c: Client) -> Uploads:
         output, y = c.shard(c.theta)
-        part = c.counts / c.total_samples
+        part = c.counts / c.total_samples if self.prototypes == "samples" else (c.counts > 0).float()
         return {
             "head": PerClient(c.theta[c.layout.head.to(c.theta.device) > 0]),
             "h": PerClient(c.local.h),

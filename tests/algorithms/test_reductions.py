@@ -81,6 +81,7 @@ ONE_STEP = {"batch_size": "full", "local_epochs": 1}
 FIVE_STEPS = {"local_epochs": None, "local_steps": 5}
 ALONE = {"sizes": (60,), "per_round": 1, "momentum": 0}
 EVERYONE = {"per_round": 6}
+ONE_OF_SIX = {"clients": {"cohorts": [[4]] * 4}}
 EQUAL_SIZES = {"sizes": (32, 32, 32, 32)}
 HALF_LR = {**FIRST, "weight_decay": 0, "clip_norm": None, "lr": 0.1}
 PLAIN = {"weight_decay": 0, "momentum": 0, "clip_norm": None}
@@ -197,6 +198,10 @@ REDUCTIONS = [
     Reduction(f"{FEDGEN} epochs=0", "fedavg"),
     Reduction(FEDGEN, "fedavg", options=FIRST),
     Reduction("fedala", "fedavg", options=FIRST),
+    Reduction("fedala threshold=1.0e-9 start_epochs=11", "fedala start_epochs=11"),  # never settles
+    Reduction("fedala threshold=1.0e+9 start_epochs=30", "fedala start_epochs=11"),  # at the first chance
+    Reduction("fedpac prototypes=uniform", "fedpac", 1e-5, options={**ONE_OF_SIX, "local_epochs": 3}),
+    Reduction("fedas aligns_with=initial", "fedas", options=FIRST),  # x is x⁰
     Reduction(
         "pfedme lam=4 inner_steps=3 inner_lr=0.05",
         "fedprox mu=4",

@@ -154,6 +154,10 @@ def test_numbers(name: str, option: str) -> None:
             "algorithm.proximal.name: unknown name 'moon'; valid: fedprox, kl",
         ),
         ({"name": "fedwmsam", "alpha": 1, "rho": 0.1}, "algorithm.alpha: found 1 with rho above 0"),
+        (
+            {"name": "fedala", "threshold": 0.1},
+            "algorithm.start_epochs: found 10 with a threshold, which needs more than",
+        ),
         *[
             ({"name": "scaffold", **pair}, "only one of the three may weigh the changes of c_i")
             for pair in (

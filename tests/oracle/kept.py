@@ -129,8 +129,20 @@ def pfedme(
     return x, {"personal": kept}
 
 
-def fedala(w: World, order: Order, layers: int, share: float, weight_lr: float, start_epochs: int) -> Kept:
-    """Zhang et al., AAAI 2023, local form: y = o + W (x - o) on the top tensors, W clipped to [0, 1] at each batch."""
+def fedala(
+    w: World,
+    order: Order,
+    layers: int,
+    share: float,
+    weight_lr: float,
+    start_epochs: int,
+    threshold: float = 0.0,
+) -> Kept:
+    """Zhang et al., AAAI 2023, local form: y = o + W (x - o) on the top tensors, W clipped to [0, 1] at each batch.
+
+    threshold: the first training of W ends once the losses of the last batches of the last ten of more than ten passes
+    deviate by less (the code, D-70).
+    """
     x = w.x0
     top = w.net.head if layers == 1 else set(x)
     old: list[Tensors | None] = [None] * w.N
@@ -143,10 +155,17 @@ def fedala(w: World, order: Order, layers: int, share: float, weight_lr: float, 
                 gap, passes = restrict(x - o, top), 1
                 if weights is None:
                     weights, passes = Tensors({name: np.ones_like(value) for name, value in x.items()}), start_epochs
+                losses = []
                 for e in range(passes):
+                    if len(losses) > 10 and np.std(losses[-10:]) < threshold:
+                        break
                     for batch in epochs(w, order, t, c.i, f"mix {e}", share):
-                        step = times(w.grad(x - gap + times(weights, gap), batch), gap)
+                        y = x - gap + times(weights, gap)
+                        z, labels = w.net.forward(y, batch[0]).z, batch[1]
+                        loss = np.mean(np.log(np.exp(z).sum(1)) - z[np.arange(len(z)), labels])
+                        step = times(w.grad(y, batch), gap)
                         weights = Tensors({n: np.clip(weights[n] - weight_lr * step[n], 0, 1) for n in weights})
+                    losses.append(loss)
                 c.y, W[c.i] = x - gap + times(weights, gap), weights
             for batch in c.batches:
                 c.step(w.grad(c.y, batch))
@@ -178,8 +197,11 @@ def class_means(w: World, y: Tensors, i: int) -> dict[int, np.ndarray]:
     return {int(label): h[labels == label].mean(0) for label in np.unique(labels)}
 
 
-def fedpac(w: World, order: Order, lam: float, head_lr: float) -> Kept:
-    """Xu et al., ICLR 2023: an epoch of the head, then the body towards the prototypes; heads mixed for each client."""
+def fedpac(w: World, order: Order, lam: float, head_lr: float, prototypes: str = "samples") -> Kept:
+    """Xu et al., ICLR 2023: an epoch of the head, then the body towards the prototypes; heads mixed for each client.
+
+    prototypes `uniform`: those of clients count equally (PFLlib, D-74).
+    """
     x, P = w.x0, {}
     heads = [restrict(x, w.net.head) for _ in range(w.N)]
     for t in range(w.rounds):
@@ -203,7 +225,7 @@ def fedpac(w: World, order: Order, lam: float, head_lr: float) -> Kept:
                 c.step(w.net.backward(c.y, X, out, dz=cross_entropy(out.z, y), dh=dh)[0], moving=body(w))
             u[i], trained[i] = restrict(c.u, body(w)), restrict(c.y, w.net.head)
             for label, mean in class_means(w, c.y, i).items():
-                n = int((labels == label).sum())
+                n = int((labels == label).sum()) if prototypes == "samples" else 1
                 sums[label], parts[label] = sums.get(label, 0) + n * mean, parts.get(label, 0) + n
         for i in w.cohorts[t]:
             D = np.array([[((h[i] - h[j]) * (h[i] - h[k])).sum() for k in w.cohorts[t]] for j in w.cohorts[t]])
@@ -216,8 +238,18 @@ def fedpac(w: World, order: Order, lam: float, head_lr: float) -> Kept:
     return x, {"own": [Tensors({name: head[name] for name in head if name in w.net.head}) for head in heads]}
 
 
-def fedas(w: World, order: Order, align_lr: float, align_batch: int, fisher: str = "batches") -> Kept:
-    """Yang et al., CVPR 2024, with a body to align per client; fisher `samples`: F_i over single samples."""
+def fedas(
+    w: World,
+    order: Order,
+    align_lr: float,
+    align_batch: int,
+    fisher: str = "batches",
+    aligns_with: str = "received",
+) -> Kept:
+    """Yang et al., CVPR 2024, with a body to align per client; fisher `samples`: F_i over single samples.
+
+    aligns_with `initial`: a client's first alignment is with the initial model (the code, D-124).
+    """
     x = w.x0
     heads = [restrict(x, w.net.head) for _ in range(w.N)]
     bodies: list[Tensors | None] = [None] * w.N
@@ -226,7 +258,8 @@ def fedas(w: World, order: Order, align_lr: float, align_batch: int, fisher: str
         for i in w.cohorts[t]:
             last, (X, labels) = bodies[i], w.clients[i]
             c = Local(w, t, i, restrict(x, body(w)) + heads[i])
-            means = class_means(w, c.y if last is None else last + heads[i], i)
+            first = c.y if aligns_with == "received" else w.x0
+            means = class_means(w, first if last is None else last + heads[i], i)
             at = order(t, i, "alignment", 1)
             for start in range(0, len(at), align_batch):
                 part = at[start : start + align_batch]
