@@ -75,7 +75,7 @@ def clean(
         return
     with find_removable(name) as (goes, stays):
         for folder in goes:
-            print(f"{_format_bytes(folder.nbytes):>9} {folder.path} ({folder.why})")
+            print(printable(f"{_format_bytes(folder.nbytes):>9} {folder.path} ({folder.why})"))
         for why in sorted({folder.why for folder in stays}):
             kept = [folder.nbytes for folder in stays if folder.why == why]
             print(f"{_format_bytes(sum(kept)):>9} stay: {len(kept)} cells ({why})")

@@ -45,6 +45,8 @@ def make_rounds(
     start = simulation.state
     if checkpoints is not None and (found := checkpoints.load()) is not None:
         simulation.restore(found)
+        if simulation.done and not found.history:
+            raise UserError(f"{checkpoints.directory}: its checkpoint has no rows; start again with --force")
     rows = None if checkpoints is None else RowFile(checkpoints.directory)
     state = simulation.state
     saved, saved_at = state.round, time.monotonic()

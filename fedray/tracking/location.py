@@ -27,6 +27,8 @@ def local_file(uri: str) -> Path | None:
 
 def refuse_unusable(uri: str) -> None:
     """Raise UserError if the address is invalid, its file is not a SQLite database, or no server answers there."""
+    if not urllib.parse.unquote(uri).isprintable():
+        raise UserError(f"MLFLOW_TRACKING_URI: found {truncated_repr(redacted(uri))}; {FORMS}")
     path = local_file(uri)
     if path is not None:
         return _refuse_file(path)
@@ -55,6 +57,8 @@ def refuse_unusable(uri: str) -> None:
 
 def _refuse_file(path: Path) -> None:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe may never end
+            raise UserError(f"MLFLOW_TRACKING_URI: {path} is not a regular file")
         with path.open("rb") as file:
             start = file.read(16)
     except FileNotFoundError:

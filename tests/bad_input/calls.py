@@ -1,5 +1,6 @@
 """Calls, the store's address, tables and figures."""
 
+import os
 from dataclasses import replace
 
 from tests.bad_input.case import Case, put, run, stored, sweep
@@ -105,6 +106,15 @@ CASES: dict[str, Case] = {
         "MLFLOW_TRACKING_URI: found 'http://127.0.0.1:99999', Port out of range 0-65535; sqlite:///FILE, "
         "http://HOST:PORT or a database's address is required",
         MLFLOW_TRACKING_URI="http://127.0.0.1:99999",
+    ),
+    "store with a zero": run(
+        "MLFLOW_TRACKING_URI: found 'sqlite:////tmp/a%00b.db'; sqlite:///FILE, http://HOST:PORT or a database's "
+        "address is required",
+        MLFLOW_TRACKING_URI="sqlite:////tmp/a%00b.db",
+    ),
+    "store a pipe": run(
+        "MLFLOW_TRACKING_URI: {here}/mlflow.db is not a regular file",
+        prepare=lambda here: os.mkfifo(here / "mlflow.db"),
     ),
     "store without host": run(
         "MLFLOW_TRACKING_URI: found 'http://'; sqlite:///FILE, http://HOST:PORT or a database's address is required",

@@ -154,6 +154,31 @@ def test_clean_lists_and_with_yes_removes_what_is_done(
     assert len(list(search(store.client, store.experiment, ""))) == before
 
 
+def test_clean_leaves_links_and_what_no_cell_is_called(
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A link to a finished cell's folder, a file, and folders whose names are no hashes; the finished cell goes."""
+    monkeypatch.chdir(tmp_path)
+    cells = [hashed(0), hashed(1)]
+    write(store, cells, {one["hash"]: ("finished", history(50)) for one in cells})
+    (finished,) = stored(cells[0]["hash"])
+    elsewhere, root = tmp_path / "elsewhere", get_storage()
+    elsewhere.mkdir()
+    (elsewhere / "mine").touch()
+    for link in (root / "cells" / cells[1]["hash"], root / "tune" / "link"):
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(elsewhere)
+    for odd in ("a'b", "a\nb\x1b[31m", "=1", "é"):
+        (root / "cells" / odd).mkdir()
+    (root / "cells" / "file").touch()
+    (root / "locks" / "folder").mkdir(parents=True)
+    code, out = call(monkeypatch, capsys, "clean", "--yes")
+    assert (code, out.splitlines()[0]) == (0, f"     1 kB {finished} (finished)")
+    assert "stay: 6 cells (not a cell's folder)" in out
+    assert not finished.exists()
+    assert (elsewhere / "mine").exists()
+
+
 def test_clean_of_a_sweep_leaves_other_sweeps_alone(
     store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

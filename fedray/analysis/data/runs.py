@@ -32,7 +32,7 @@ def newest_state(option: str, cell: str) -> State:
         UserError: there is none in FEDRAY_STORAGE, or none that is whole.
     """
     directory = get_storage() / "cells" / cell
-    checkpoints = Checkpoints(directory)
+    checkpoints = Checkpoints(directory, cell)
     state = checkpoints.load()
     if state is not None:
         return state

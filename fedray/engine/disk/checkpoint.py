@@ -15,8 +15,9 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
@@ -28,6 +29,7 @@ from fedray.engine.disk.client_files import (
     Written,
     copy_apart,
     name_file,
+    read,
     retry,
     write,
     write_states,
@@ -48,6 +50,49 @@ OURS = (
 
 Writer = Callable[[str, Sequence[Version]], dict[int, Written]]
 """Writes states into a directory: `client_files.write_states`, or a backend's, which writes where the states are."""
+
+
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class Manifest(BaseModel):
+    """The JSON file of a checkpoint: whose state it is, and every file that it needs.
+
+    Attributes:
+        cell: hash of the run's identity, which its seed and data are part of.
+        server, state_sha256: hashes of the file of the global state, and of the whole state.
+        states: `dropped` once the clients' states of a finished run are removed.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, ser_json_inf_nan="constants")
+
+    format: int
+    cell: str
+    round: Count
+    seconds: Seconds
+    history: list[dict[str, int | float]]
+    dropped: Count
+    tables: dict[str, dict[str, list[int | float]]]
+    evaluation_seconds: Seconds
+    sent: tuple[Count, Count]
+    server: str
+    clients: dict[int, Written]
+    state_sha256: str
+    states: str = "kept"
+
+    @model_validator(mode="after")
+    def _check_history(self) -> "Manifest":
+        evaluated = [row.get("round", 0) for row in self.history]
+        if evaluated != sorted(set(evaluated)) or not all(0 < round <= self.round for round in evaluated):
+            raise ValueError(f"its evaluated rounds are {evaluated}; it is of round {self.round}")
+        return self
+
+    @property
+    def files(self) -> set[str]:
+        """Return the names of the files that the checkpoint needs besides its manifest."""
+        clients = {name_file(i, known.active) for i, known in self.clients.items() if self.states != "dropped"}
+        return clients | {f"server-{self.round}.safetensors"}
 
 
 class Checkpoints:
@@ -94,7 +139,7 @@ class Checkpoints:
             content = save(copy_apart(server))
             write(self.directory, f"server-{state.round}.safetensors", content)
             stored = {i: StoredState("", clients[i].sha256) for i in state.clients}
-            manifest = {
+            manifest: dict[str, Any] = {
                 "format": FORMAT,
                 "cell": self.cell,
                 "round": state.round,
@@ -108,7 +153,7 @@ class Checkpoints:
                 "clients": clients,
                 "state_sha256": _add_clients(state, stored).sha256(),
             }
-            self._write_manifest(state.round, manifest)
+            self._write_manifest(Manifest.model_construct(**manifest))
         except OSError:
             self._prune(state.round)  # files that no manifest names only fill the disk
             raise
@@ -135,7 +180,7 @@ class Checkpoints:
         """Raise UserError if the newest manifest names another cell: its rounds belong to that cell."""
         for round in reversed(self.rounds()):
             with contextlib.suppress(*DAMAGE):
-                if (found := self._load_manifest(round)["cell"] or self.cell) != self.cell:
+                if (found := self._load_manifest(round).cell or self.cell) != self.cell:
                     raise UserError(
                         f"checkpoints: {self.directory} holds those of another configuration, seed or data set (cell "
                         f"{found}; this one is {self.cell}); choose another directory, or remove it to start again"
@@ -147,7 +192,7 @@ class Checkpoints:
         path, reason = damaged.args
         for round in self.rounds():
             with contextlib.suppress(*DAMAGE):
-                if Path(path).name in _list_files(self._load_manifest(round)):
+                if Path(path).name in self._load_manifest(round).files:
                     self._warn(round, reason)
                     manifest = self.directory / f"checkpoint-{round}.json"
                     retry(manifest.unlink, manifest)
@@ -158,7 +203,7 @@ class Checkpoints:
         """Remove the clients' states of a finished run; keep model, history and hashes of the newest checkpoint."""
         for round in reversed(self.rounds()):
             with contextlib.suppress(*DAMAGE):
-                self._write_manifest(round, self._load_manifest(round) | {"states": "dropped"})
+                self._write_manifest(self._load_manifest(round).model_copy(update={"states": "dropped"}))
                 self._prune(round, kept=1)
                 return
 
@@ -168,57 +213,58 @@ class Checkpoints:
 
     def _load(self, round: int) -> State:
         manifest = self._load_manifest(round)
-        if manifest["format"] > FORMAT:
-            raise UserError(
-                f"{self.directory / f'checkpoint-{round}.json'}: written by a later fedray (format "
-                f"{manifest['format']}, this one reads up to {FORMAT}); use that version, or another FEDRAY_STORAGE"
-            )
-        clients: dict[int, Written] = manifest["clients"]
-        dropped = manifest.get("states") == "dropped"
+        if manifest.cell != self.cell:
+            raise ValueError(f"it is of the cell {manifest.cell}, not {self.cell}")
+        clients, dropped = manifest.clients, manifest.states == "dropped"
         stored: dict[int, ClientState] = {}
         for i, known in clients.items():
             path = self.directory / name_file(i, known.active)
             if not dropped and retry(path.stat, path).st_size != known.nbytes:
                 raise ValueError(f"{path.name} does not have the size it was written with")
             stored[i] = StoredState(str(path), known.sha256)
-        server = load(self._read(f"server-{round}.safetensors", manifest["server"]))
+        server = load(self._read(f"server-{round}.safetensors", manifest.server))
         active = {i: known.active for i, known in clients.items()}
         state = State(
-            manifest["round"],
+            manifest.round,
             server.pop("theta"),
             server.pop("buffers"),
             Vectors({name.removeprefix("server/"): v for name, v in server.items()}),
             stored,
             active,
-            manifest["history"],
-            manifest["seconds"],
-            manifest["dropped"],
-            manifest["tables"],
-            manifest["evaluation_seconds"],
-            tuple(manifest["sent"]),
+            manifest.history,
+            manifest.seconds,
+            manifest.dropped,
+            manifest.tables,
+            manifest.evaluation_seconds,
+            manifest.sent,
         )
-        if state.sha256() != manifest["state_sha256"]:
+        if state.sha256() != manifest.state_sha256:
             raise ValueError("the state does not have the hash it was saved with")
         self._before = {} if dropped else clients
         return state
 
-    def _load_manifest(self, round: int) -> dict[str, Any]:
+    def _load_manifest(self, round: int) -> Manifest:
         path = self.directory / f"checkpoint-{round}.json"
-        document = json.loads(retry(path.read_bytes, path))
+        document = json.loads(read(path))
         if hashlib.sha256(document["manifest"].encode()).hexdigest() != document["sha256"]:
             raise ValueError("the manifest does not have the checksum it was written with")
-        manifest: dict[str, Any] = json.loads(document["manifest"])
-        found = manifest["clients"].items()  # JSON's keys are strings
-        manifest["clients"] = {int(i): Written(int(at), str(digest), int(n)) for i, (at, digest, n) in found}
+        if (found := json.loads(document["manifest"])["format"]) > FORMAT:
+            raise UserError(
+                f"{path}: written by a later fedray (format {found}, this one reads up to {FORMAT}); use that version, "
+                "or another FEDRAY_STORAGE"
+            )
+        manifest = Manifest.model_validate_json(document["manifest"])
+        if manifest.round != round:
+            raise ValueError(f"it is of round {manifest.round}")
         return manifest
 
-    def _write_manifest(self, round: int, manifest: dict[str, Any]) -> None:
-        body = json.dumps(manifest)
+    def _write_manifest(self, manifest: Manifest) -> None:
+        body = manifest.model_dump_json()
         document = {"sha256": hashlib.sha256(body.encode()).hexdigest(), "manifest": body}
-        write(self.directory, f"checkpoint-{round}.json", json.dumps(document).encode())
+        write(self.directory, f"checkpoint-{manifest.round}.json", json.dumps(document).encode())
 
     def _read(self, name: str, digest: str) -> bytes:
-        content = retry((self.directory / name).read_bytes, self.directory / name)
+        content = read(self.directory / name)
         if hashlib.sha256(content).hexdigest() != digest:
             raise ValueError(f"{name} does not have the checksum it was written with")
         return content
@@ -234,7 +280,7 @@ class Checkpoints:
             if round in self._damaged:
                 continue
             try:
-                files = _list_files(self._load_manifest(round))
+                files = self._load_manifest(round).files
             except DAMAGE:
                 continue
             needed |= files | {f"checkpoint-{round}.json"}
@@ -244,13 +290,6 @@ class Checkpoints:
         for path in self.directory.iterdir():
             if re.fullmatch(OURS, path.name) and path.name not in needed:
                 path.unlink(missing_ok=True)
-
-
-def _list_files(manifest: dict[str, Any]) -> set[str]:
-    """Return the names of the files that a checkpoint needs besides its manifest."""
-    dropped = manifest.get("states") == "dropped"
-    clients = set() if dropped else {name_file(i, known.active) for i, known in manifest["clients"].items()}
-    return clients | {f"server-{manifest['round']}.safetensors"}
 
 
 def _add_clients(state: State, clients: dict[int, StoredState]) -> State:

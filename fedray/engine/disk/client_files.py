@@ -1,6 +1,7 @@
 """Clients' states as files: one per client and version, hashed by the process that holds it, read when needed."""
 
 import os
+import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class StoredState(StateRef):
 
     def load(self) -> Vectors:
         try:
-            state = Vectors(load(retry(Path(self.path).read_bytes, self.path)))
+            state = Vectors(load(read(Path(self.path))))
         except (FileNotFoundError, ValueError, SafetensorError) as error:
             raise StateDamaged(self.path, str(error)) from None
         if vectors_sha256(state) != self.sha256:
@@ -79,6 +80,17 @@ def retry(access: Callable[[], T], path: str | Path) -> T:
                     "run the same command again to resume"
                 ) from None
         time.sleep(pauses.pop(0))
+
+
+def read(path: Path) -> bytes:
+    """Return the content of a file, as `retry`. Raises ValueError for a pipe or a device, which may never end."""
+
+    def access() -> bytes:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ValueError(f"{path.name} is not a regular file")
+        return path.read_bytes()
+
+    return retry(access, path)
 
 
 def name_file(client: int, active: int) -> str:

@@ -26,7 +26,7 @@ class RowFile:
         if self._lines is None or len(history) < self._lines:
             self._replace(_write_lines(history))
         elif len(history) > self._lines:
-            if self.path.exists():
+            if self.path.is_file():
                 with self.path.open("ab") as file:
                     file.write(_write_lines(history[self._lines :]))
             else:
@@ -34,7 +34,7 @@ class RowFile:
         self._lines = len(history)
 
     def _replace(self, content: bytes) -> None:
-        found = self.path.read_bytes() if self.path.exists() else b""
+        found = self.path.read_bytes() if self.path.is_file() else b""
         if content != found:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write(self.path.parent, self.path.name, content)

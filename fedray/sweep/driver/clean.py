@@ -1,6 +1,7 @@
 """Folders of the storage that may be removed: those of finished cells, and those that killed drivers have left."""
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -47,10 +48,11 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[Folder], list
     root = get_storage()
     found = sorted((root / "cells").iterdir()) if (root / "cells").is_dir() else []
     cells = None if name is None else {cell["hash"] for cell in stored_sweep(name).cells}
-    folders = [path for path in found if path.is_dir() and (cells is None or path.name in cells)]
+    folders = [path for path in found if _is_cell_dir(path) and (cells is None or path.name in cells)]
     client, experiment = open_store()
     runs = best_runs(client, experiment, [path.name for path in folders])
-    goes, stays = list[Folder](), list[Folder]()
+    odd = [path for path in found if name is None and not _is_cell_dir(path)]
+    goes, stays = list[Folder](), [Folder(path, path.lstat().st_size, "not a cell's folder") for path in odd]
     with CellLocks(get_cell_locks_file()) as claims, find_running_sweeps() as locks:
         running = {
             name: run for name, run in sweeps_in(client, experiment).items() if get_sweep_lock_file(name) in locks
@@ -73,6 +75,11 @@ def remove(folders: Sequence[Folder]) -> None:
     """Remove folders. Raises OSError."""
     for folder in folders:
         shutil.rmtree(folder.path)
+
+
+def _is_cell_dir(path: Path) -> bool:
+    """Return True for a real folder that is named by a hash; links and other names are none of fedray's."""
+    return re.fullmatch(r"[0-9a-f]{16}", path.name) is not None and path.is_dir() and not path.is_symlink()
 
 
 def _measure_size(path: Path) -> int:

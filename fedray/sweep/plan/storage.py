@@ -118,7 +118,7 @@ def list_abandoned() -> list[Path]:
 
 
 def _list_abandoned(root: Path) -> list[Path]:
-    return [path for path in root.iterdir() if path.is_dir() and _is_abandoned(path)]
+    return [path for path in root.iterdir() if path.is_dir() and not path.is_symlink() and _is_abandoned(path)]
 
 
 def _is_abandoned(path: Path) -> bool:
@@ -162,7 +162,7 @@ def find_running_sweeps() -> Iterator[set[Path]]:
         yield {
             path
             for path in (get_storage() / "locks").iterdir()
-            if path != get_cell_locks_file() and not _try_lock(stack.enter_context(path.open("a")))
+            if path.is_file() and path != get_cell_locks_file() and not _try_lock(stack.enter_context(path.open("a")))
         }
 
 

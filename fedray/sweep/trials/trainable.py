@@ -128,7 +128,7 @@ class CellTrainable(tune.Trainable):
             if self._rounds is None:
                 self._simulation = self._open()
                 every = self._simulation.problem.config.runtime.checkpoint_every
-                self._rounds = make_rounds(self._simulation, Checkpoints(self._cell.directory), every)
+                self._rounds = make_rounds(self._simulation, Checkpoints(self._cell.directory, self._cell.hash), every)
             return self._advance(self._simulation, self._rounds)
         except ray.exceptions.RayTaskError as error:  # raised by code in an actor, possibly a plug-in's
             return self._last(describe_error(error.cause, str(error)))

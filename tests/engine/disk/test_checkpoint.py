@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from fedray.common.errors import UserError
 from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
+from fedray.engine.disk.client_files import StoredState
 from fedray.engine.loop import make_rounds, run
 from fedray.engine.simulation import Simulation
 from fedray.engine.state import ClientState, State, StateDamaged, load_state, vectors_sha256
@@ -237,7 +240,7 @@ def test_a_checkpoint_of_a_later_version_is_refused_in_one_line(simulation: Simu
     store = Checkpoints(tmp_path)
     store.save(advance(simulation, 1))
     path = tmp_path / "checkpoint-1.json"
-    body = json.loads(path.read_text())["manifest"].replace('"format": 1', '"format": 2')
+    body = json.loads(path.read_text())["manifest"].replace('"format":1', '"format":2')
     path.write_text(json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "manifest": body}))
     with pytest.raises(UserError, match=r"checkpoint-1\.json: written by a later fedray \(format 2, this one reads"):
         list(make_rounds(Simulation(simulation.problem, InlineBackend()), store))
@@ -265,6 +268,64 @@ def test_a_manifest_of_a_strangers(simulation: Simulation, tmp_path: Path, manif
     assert store.load() is None
     store.save(advance(simulation, 1))
     assert store.rounds() == [1]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("cell", "another", "it is of the cell another, not mine"),
+        ("round", "2", "round\n  Input should be a valid integer"),
+        ("round", 7, "it is of round 7"),
+        ("seconds", "long", "seconds\n  Input should be a valid number"),
+        ("history", [], ""),
+        ("history", None, "history\n  Input should be a valid array"),
+        ("history", [{"round": 9}], "its evaluated rounds are [9]; it is of round 2"),
+        ("history", [{"round": 2}, {"round": 1}], "its evaluated rounds are [2, 1]; it is of round 2"),
+        ("sent", [1], "sent.1\n  Field required"),
+        ("dropped", -1, "dropped\n  Input should be greater than or equal to 0"),
+        ("clients", {"x": [1, "a", 2]}, "clients.x.[key]\n  Input should be a valid integer"),
+        ("tables", {"clients": 3}, "tables.clients\n  Input should be an object"),
+        ("server", None, "server\n  Input should be a valid string"),
+    ],
+)
+def test_the_fields_of_a_manifest_are_checked(
+    simulation: Simulation, tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str, value: object, line: str
+) -> None:
+    """Each field of a manifest, with a right checksum; a run may have evaluated no round yet."""
+    store, file = Checkpoints(tmp_path, "mine"), tmp_path / "checkpoint-2.json"
+    store.save(advance(simulation, 2))
+    body = json.dumps(json.loads(json.loads(file.read_text())["manifest"]) | {key: value})
+    file.write_text(json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "manifest": body}))
+    assert (store.load() is None) == bool(line)
+    assert line in caplog.text
+
+
+def test_a_finished_run_without_rows_is_refused(simulation: Simulation, tmp_path: Path) -> None:
+    """Every run evaluates its last round, the ninth."""
+    Checkpoints(tmp_path).save(replace(advance(simulation, 9), history=[]))
+    with pytest.raises(UserError, match=r"its checkpoint has no rows; start again with --force$"):
+        next(make_rounds(simulation, Checkpoints(tmp_path)))
+
+
+def test_renamed_files_of_another_seed_are_passed_over(simulation: Simulation, tmp_path: Path) -> None:
+    """Two seeds of one configuration; the folder of the first is given the name of the second."""
+    Checkpoints(tmp_path, "seed0").save(advance(simulation, 2))
+    assert Checkpoints(tmp_path, "seed0").load() is not None
+    assert Checkpoints(tmp_path, "seed1").load() is None
+
+
+@pytest.mark.parametrize("name", ["checkpoint-2.json", "server-2.safetensors", "client"])
+def test_a_pipe_is_damage_and_is_not_read(simulation: Simulation, tmp_path: Path, name: str) -> None:
+    store = Checkpoints(tmp_path)
+    state = advance(simulation, 2)
+    store.save(state)
+    file = tmp_path / name if name != "client" else next(tmp_path.glob("client-*"))
+    file.unlink()
+    os.mkfifo(file)
+    assert store.load() is None
+    if name == "client":
+        with pytest.raises(StateDamaged, match="is not a regular file"):
+            StoredState(str(file), "").load()
 
 
 def test_hash_of_the_state_sees_every_part(simulation: Simulation) -> None:
