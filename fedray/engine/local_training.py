@@ -22,6 +22,7 @@ from fedray.sections import Training
 
 OWN, OWN_BUFFERS = "own", "own_buffers"
 """Names, in a client's state, of the parameters and running statistics that it keeps (`Algorithm.keeps`)."""
+Watch = Callable[[LocalClient, Tensor], None]
 RESERVED = {"update", "shared_update", "buffers", "train_loss", "sums"}
 """Names of uploads that are reserved for fedray."""
 
@@ -120,8 +121,15 @@ class LocalTrainer:
             shuffle=training.shuffle,
         )
 
-    def train(self, broadcast: Broadcast, task: ClientTask) -> tuple[LocalClient, dict[str, Sum | PerClient]]:
+    def train(
+        self, broadcast: Broadcast, task: ClientTask, watch: Watch | None = None
+    ) -> tuple[LocalClient, dict[str, Sum | PerClient]]:
         """Make all local steps of one client.
+
+        Args:
+            broadcast: what the client receives.
+            task: the client.
+            watch: called with the client and the direction before each step.
 
         Returns:
             The client (its new state, its update) and every upload, including `update` and `buffers`. The update holds
@@ -130,7 +138,7 @@ class LocalTrainer:
         algorithm, network = self.algorithm, self.network
         c = self.start(broadcast, task)
         with self._draw_and_guard(c, "torch"):  # dropout
-            self._take_steps(c)
+            self._take_steps(c, watch=watch)
             uploads = self._upload(c)
         own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
         exchanged = network.find_other_buffers(algorithm.keeps)
@@ -187,7 +195,7 @@ class LocalTrainer:
             rate=algorithm.finetuning_rate,
         )
 
-    def _take_steps(self, c: LocalClient, purpose: str = "") -> None:
+    def _take_steps(self, c: LocalClient, purpose: str = "", watch: Watch | None = None) -> None:
         """Call `begin` and take all local steps. purpose: keys the draws."""
         algorithm, training = self.algorithm, self.training
         algorithm.begin(c)
@@ -198,6 +206,7 @@ class LocalTrainer:
             trained_part=algorithm.trained_part,
             decoupled_weight=algorithm.decoupled_weight(c) if training.clip_scope == "code" else 0.0,
             rate=lambda c: algorithm.rate(c) * training.lr_decay_within**c.epoch,
+            watch=watch,
         )
 
     def _descend(
@@ -209,6 +218,7 @@ class LocalTrainer:
         trained_part: Callable[[Client], ParameterGroup],
         rate: Callable[[Client], float],
         decoupled_weight: float = 0.0,
+        watch: Watch | None = None,
     ) -> None:
         """Take the canonical step on direction q, K_i times: clip, q <- q + wd y, v <- m v + q, y <- y - η_k v.
 
@@ -219,6 +229,7 @@ class LocalTrainer:
             trained_part: the part of the parameters that each step changes.
             rate: η_k.
             decoupled_weight: λ of a term λ y that is not clipped.
+            watch: sees q, 0 on what the step does not change.
         """
         seed, descent, samples = c.population.seed, Descent(c.optimiser), c.population.samples
         augment = generator(seed, f"{purpose}augment", c.round, c.id) if samples.augment else None
@@ -230,6 +241,8 @@ class LocalTrainer:
             q, part = direction(c), trained_part(c)
             refuse_changed(self.algorithm, "c.theta", y, version)
             mask = None if part == "all" and not c.layout.frozen else c.network.mask_moving(part)
+            if watch is not None:
+                watch(c, q if mask is None else q * mask)
             c.theta = descent.step(c.theta, q, c.rate, mask, decoupled_weight)
 
     def _upload(self, c: LocalClient) -> dict[str, Sum | PerClient]:

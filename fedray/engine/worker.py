@@ -23,7 +23,7 @@ from fedray.engine.local_training import LocalTrainer
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply, count_bytes
 from fedray.engine.problem import Problem
 from fedray.engine.state import load_state
-from fedray.evaluation.probes import probe_client
+from fedray.evaluation.probes import Steps, probe_client
 from fedray.models.cuda_graph import Recorder
 from fedray.partitions.shards import Shards
 
@@ -76,7 +76,8 @@ class Worker:
         sums, reply = Accumulator(), Reply()
         for task in map(self._task_to_device, tasks):
             with _explain(f"client {task.client} ({len(self.problem.shards[task.client])} samples)"):
-                c, uploads = self.trainer.train(there, task)
+                steps = Steps(self.probes, config.algorithm)
+                c, uploads = self.trainer.train(there, task, steps if broadcast.measured and steps.probes else None)
             reply.sent += count_bytes(upload.vector for upload in uploads.values())
             each = {name: upload.vector for name, upload in uploads.items() if isinstance(upload, PerClient)}
             try:
@@ -98,7 +99,7 @@ class Worker:
             if each:
                 reply.each[task.client] = _move_to_cpu(each)
             if broadcast.measured and task.client not in reply.diverged:
-                reply.probes[task.client] = probe_client(self.probes, c, config.algorithm, self.test_samples)
+                reply.probes[task.client] = probe_client(self.probes, c, config.algorithm, self.test_samples, steps)
             reply.states[task.client] = _move_to_cpu(c.state)
         reply.sums = sums.sums
         return reply

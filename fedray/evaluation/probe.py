@@ -113,6 +113,17 @@ class Probe(Component):
         """Return the sums over one batch of the test set with labels y int64 `(n,)`; None for no sums."""
         return None
 
+    def of_step(self, c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str, float]:
+        """Return the metrics of one local step before it is taken; a client's metric is the mean over its steps.
+
+        Args:
+            c: the client at y, with the batch of the step.
+            algorithm: the method.
+            q: float32 `(P,)`, the direction that it descends, 0 on what it does not move; before clipping, weight decay
+                and momentum.
+        """
+        return {}
+
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
         """Return the metrics of one client. The round logs their mean over the cohort and, as `NAME_std`, their
         deviation.

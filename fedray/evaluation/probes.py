@@ -17,7 +17,7 @@ from fedray.common.errors import UserError
 from fedray.datasets.dataset import Samples
 from fedray.evaluation import angles
 from fedray.evaluation.probe import EvaluatedRound, Probe, TrainedClient, check_metrics
-from fedray.evaluation.proximal import measure_proximal, measure_step
+from fedray.evaluation.proximal import measure_cosine, measure_forgetting, measure_step
 from fedray.models.network import Layout, Output
 
 
@@ -138,10 +138,10 @@ class Forgetting(Probe):
 
 
 class Lambda(Probe):
-    """`lambda_PARAMETER`: mean over each parameter tensor of the method's adaptive radii at y_K (FedSOL, figure 5b)."""
+    """`lambda_LAYER`: mean over each layer's parameters of the method's adaptive radii at y_K (FedSOL, figure 5b)."""
 
     name = "lambda"
-    metrics = {"lambda_*": "mean radius Λ of the parameter"}
+    metrics = {"lambda_*": "mean radius Λ of the layer"}
 
     def check(self, algorithm: Algorithm) -> None:
         if not algorithm.adapts_radii:
@@ -153,7 +153,10 @@ class Lambda(Probe):
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
         layout = seen.c.layout
         values = torch.as_tensor(seen.algorithm.radii(seen.c)).double().split(list(layout.sizes))
-        return {f"lambda_{name}": float(value.mean()) for name, value in zip(layout.names, values, strict=True)}
+        layers: dict[str, list[Tensor]] = {}
+        for name, value in zip(layout.names, values, strict=True):
+            layers.setdefault(name.rpartition(".")[0] or name, []).append(value)
+        return {f"lambda_{layer}": float(torch.cat(parts).mean()) for layer, parts in layers.items()}
 
 
 class Proximal(Probe):
@@ -163,14 +166,18 @@ class Proximal(Probe):
     metrics = {
         "proximal_loss": "proximal loss KL(global ‖ local)",
         "proximal_cosine": "cosine of update and proximal gradient",
+        "proximal_cosine_size": "size of the cosine of update and proximal gradient",
     }
-    lower_is_better = frozenset({"proximal_loss"})
+    lower_is_better = frozenset({"proximal_loss", "proximal_cosine_size"})
 
     def check(self, algorithm: Algorithm) -> None:
         _refuse_without_global_model(self.name, algorithm)
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
-        return measure_proximal(seen.c, seen.algorithm)
+        return measure_forgetting(seen.c, seen.algorithm)
+
+    def of_step(self, c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str, float]:
+        return measure_cosine(c, algorithm, q)
 
 
 class Step(Probe):
@@ -198,7 +205,29 @@ def _refuse_without_global_model(probe: str, algorithm: Algorithm) -> None:
         raise UserError(f"evaluation.probes: {probe} compares with the global model; {algorithm.name} has none")
 
 
-def probe_client(probes: Sequence[Probe], c: LocalClient, algorithm: Algorithm, test: Samples) -> dict[str, float]:
+class Steps:
+    """What probes measure at the local steps of one client (`Probe.of_step`)."""
+
+    def __init__(self, probes: Sequence[Probe], algorithm: Algorithm) -> None:
+        self.probes = [probe for probe in probes if type(probe).of_step is not Probe.of_step]
+        self.algorithm, self.found = algorithm, dict[str, list[float]]()
+
+    def __call__(self, c: LocalClient, q: Tensor) -> None:
+        """Measure one step."""
+        taken: dict[str, float] = {}
+        for probe in self.probes:
+            taken |= check_metrics(probe, probe.of_step(c, self.algorithm, q), taken)
+        for name, value in taken.items():
+            self.found.setdefault(name, []).append(value)
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of each metric over the steps that have it."""
+        return {name: sum(values) / len(values) for name, values in self.found.items()}
+
+
+def probe_client(
+    probes: Sequence[Probe], c: LocalClient, algorithm: Algorithm, test: Samples, steps: Steps
+) -> dict[str, float]:
     """Measure one trained client; the network still holds its running statistics.
 
     Args:
@@ -206,13 +235,14 @@ def probe_client(probes: Sequence[Probe], c: LocalClient, algorithm: Algorithm, 
         c: the client after its local training.
         algorithm: the method.
         test: the whole test set.
+        steps: has watched the training.
 
     Returns:
         Metric -> value.
     """
     correct, sums = _test_local_model(c, algorithm, [probe for probe in probes if "local" in probe.tested_models], test)
     seen = TrainedClient(c=c, algorithm=algorithm, correct=correct, sums=sums, test_samples=len(test))
-    found: dict[str, float] = {}
+    found = steps.means()
     for probe in probes:
         found |= check_metrics(probe, probe.of_client(seen), found)
     return found

@@ -5,6 +5,7 @@ softmax(z_y/τ)), z_x and z_y the generic logits of the model that the client re
 method's own if it has this loss, else 3.
 """
 
+import contextlib
 import copy
 from collections import Counter
 from collections.abc import Iterator
@@ -30,31 +31,54 @@ def get_temperature(algorithm: Algorithm) -> float:
     return (loss if isinstance(loss, FedAvgKL) else FedAvgKL()).tau
 
 
-def measure_proximal(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
-    """Return `proximal_loss` and `proximal_cosine` of a client after its local training, at y = y_K. Changes nothing.
+def measure_forgetting(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
+    """Return `proximal_loss` of a client after its local training, at y = y_K. Changes nothing.
 
     Args:
         c: the client.
         algorithm: the method.
 
     Returns:
-        `proximal_loss`: mean of L_p over the client's own training samples, not augmented, both models in evaluation
-        mode, each with its own running statistics. `proximal_cosine`: between q, the direction that the method would
-        descend next (before clipping and weight decay, within the part of the model that it moves), and ∇L_p, over all
-        parameters, both on one batch as in training: mean over the batches of one pass through the samples in order
-        (the first K_i, if that is fewer). Absent if one of the two is always 0.
+        The mean of L_p over the client's own training samples, not augmented, both models in evaluation mode, each with
+        its own running statistics.
     """
-    buffers, tau = c.network.buffers.clone(), get_temperature(algorithm)
-    twin = _copy_client(c)
-    try:
+    tau, twin = get_temperature(algorithm), _copy_client(c)
+    with _keep_buffers(c):
         target = algorithm.logits(twin.shard(c.theta_0)[0]).double()
-        loss = kl(target / tau, algorithm.logits(twin.shard(c.theta)[0]).double() / tau)
-        with torch_draws(c.population.seed, "probes", c.round, c.id, c.theta.device):
-            each = [_compute_cosine(q, g_p) for _, g_p, q in _take_directions(twin, algorithm, tau)]
-    finally:
-        c.network.buffers.copy_(buffers)
-    found, cosines = {"proximal_loss": float(loss)}, [cosine for cosine in each if cosine is not None]
-    return found | ({"proximal_cosine": sum(cosines) / len(cosines)} if cosines else {})
+        return {"proximal_loss": float(kl(target / tau, algorithm.logits(twin.shard(c.theta)[0]).double() / tau))}
+
+
+def measure_cosine(c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str, float]:
+    """Return `proximal_cosine`, of a local step's direction and ∇L_p, and its size. Changes nothing.
+
+    Args:
+        c: the client at y, with the batch of the step.
+        algorithm: the method.
+        q: the direction that it descends on this batch, before clipping and weight decay, 0 on what it does not move.
+
+    Returns:
+        The cosine of q and ∇L_p(y) over all parameters, on the batch, in training mode. Nothing if one of them is 0,
+        and at the first step, where y = x and ∇L_p has no direction.
+    """
+    if c.step == 0:
+        return {}
+    with _keep_buffers(c), torch_draws(c.population.seed, f"probes {c.step}", c.round, c.id, c.theta.device):
+        _, g_p = _compute_proximal_gradient(_copy_client(c), algorithm, get_temperature(algorithm))
+    lengths = [float(torch.linalg.vector_norm(v)) for v in (q, g_p)]
+    if min(lengths) < NOTHING:
+        return {}
+    cosine = float(q.double() @ g_p.double()) / (lengths[0] * lengths[1])
+    return {"proximal_cosine": cosine, "proximal_cosine_size": abs(cosine)}
+
+
+def _compute_proximal_gradient(twin: LocalClient, algorithm: Algorithm, tau: float) -> tuple[Tensor, Tensor]:
+    """Return the logits of x over τ and ∇L_p at y, both on the batch."""
+    target = algorithm.logits(twin.predict(twin.theta_0)) / tau
+
+    def loss(forward: Forward) -> Tensor:
+        return kl(target, algorithm.logits(forward(twin.x)) / tau)
+
+    return target, twin.grad(twin.theta, loss)
 
 
 def _take_directions(twin: LocalClient, algorithm: Algorithm, tau: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -63,20 +87,11 @@ def _take_directions(twin: LocalClient, algorithm: Algorithm, tau: float) -> Ite
     for k in range(min(twin.steps, twin.per_epoch)):
         twin.network.buffers.copy_(buffers)
         twin.start_step(twin.steps - 1, *twin.population.samples.batch(twin.indices[k * size : (k + 1) * size]))
-        target = algorithm.logits(twin.predict(twin.theta_0)) / tau
-
-        def loss(forward: Forward, target: Tensor = target) -> Tensor:
-            return kl(target, algorithm.logits(forward(twin.x)) / tau)
-
-        g_p, q = twin.grad(twin.theta, loss), algorithm.direction(twin)
+        target, g_p = _compute_proximal_gradient(twin, algorithm, tau)
+        q = algorithm.direction(twin)
         if (part := algorithm.trained_part(twin)) != "all":
             q = q * twin.network.mask_moving(part)
         yield target, g_p, q
-
-
-def _compute_cosine(q: Tensor, g_p: Tensor) -> float | None:
-    lengths = [float(torch.linalg.vector_norm(v)) for v in (q, g_p)]
-    return float(q.double() @ g_p.double()) / (lengths[0] * lengths[1]) if min(lengths) >= NOTHING else None
 
 
 def measure_step(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
@@ -88,26 +103,23 @@ def measure_step(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
 
     Returns:
         Means over the batches of one pass through the samples in order (the first K_i, if that is fewer), of losses of
-        the batch in evaluation mode: `proximal_change` is L_p(y - η q) - L_p(y), q as in `proximal` and η the round's;
-        `proximal_change_linear` its first-order part -η <∇L_p, q>; `local_change` the same of the cross-entropy.
-        `..._plain`: along the plain gradient of the cross-entropy on the part that the method moves, instead of q.
+        the batch in evaluation mode: `proximal_change` is L_p(y - η q) - L_p(y), q as in `measure_cosine` and η
+        the round's; `proximal_change_linear` its first-order part -η <∇L_p, q>; `local_change` the same of the
+        cross-entropy. `..._plain`: along the plain gradient of the cross-entropy on the part that the method moves.
     """
     buffers, tau = c.network.buffers.clone(), get_temperature(algorithm)
     twin, found = _copy_client(c), dict[str, list[float]]()
-    try:
-        with torch_draws(c.population.seed, "probes", c.round, c.id, c.theta.device):
-            for target, g_p, q in _take_directions(twin, algorithm, tau):
-                plain = twin.grad(twin.theta) * twin.network.mask_moving(algorithm.trained_part(twin))
-                twin.network.buffers.copy_(buffers)
-                before = _compute_losses(twin, algorithm, twin.theta, target, tau)
-                for name, direction in (("", q), ("_plain", plain)):
-                    after = _compute_losses(twin, algorithm, twin.theta - c.lr * direction, target, tau)
-                    found.setdefault(f"proximal_change{name}", []).append(after[0] - before[0])
-                    found.setdefault(f"local_change{name}", []).append(after[1] - before[1])
-                linear = -c.lr * float(g_p.double() @ q.double())
-                found.setdefault("proximal_change_linear", []).append(linear)
-    finally:
-        c.network.buffers.copy_(buffers)
+    with _keep_buffers(c), torch_draws(c.population.seed, "probes", c.round, c.id, c.theta.device):
+        for target, g_p, q in _take_directions(twin, algorithm, tau):
+            plain = twin.grad(twin.theta) * twin.network.mask_moving(algorithm.trained_part(twin))
+            twin.network.buffers.copy_(buffers)
+            before = _compute_losses(twin, algorithm, twin.theta, target, tau)
+            for name, direction in (("", q), ("_plain", plain)):
+                after = _compute_losses(twin, algorithm, twin.theta - c.lr * direction, target, tau)
+                found.setdefault(f"proximal_change{name}", []).append(after[0] - before[0])
+                found.setdefault(f"local_change{name}", []).append(after[1] - before[1])
+            linear = -c.lr * float(g_p.double() @ q.double())
+            found.setdefault("proximal_change_linear", []).append(linear)
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 
@@ -117,6 +129,16 @@ def _compute_losses(
     """Return L_p and cross-entropy of the batch at theta, in evaluation mode."""
     z = algorithm.logits(twin.predict(theta)).double()
     return float(kl(target.double(), z / tau)), float(cross_entropy(z, twin.y))
+
+
+@contextlib.contextmanager
+def _keep_buffers(c: LocalClient) -> Iterator[None]:
+    """Restore the running statistics after a block."""
+    buffers = c.network.buffers.clone()
+    try:
+        yield
+    finally:
+        c.network.buffers.copy_(buffers)
 
 
 def _copy_client(c: LocalClient) -> LocalClient:

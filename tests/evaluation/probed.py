@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedray.algorithms import algorithm as method
+from fedray.algorithms.base import Algorithm
+from fedray.client import LocalClient
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
@@ -18,6 +20,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker
 from fedray.evaluation import registry
+from fedray.evaluation.probe import Probe
 from tests import small
 from tests.algorithms.digits import data
 
@@ -47,6 +50,16 @@ class Careful(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.dropout(torch.relu(self.norm(self.first(x.flatten(1))))))
+
+
+class Recorder(Probe):
+    """Keeps y, the batch and its labels of every local step."""
+
+    steps: ClassVar[dict[int, list[tuple[Tensor, Tensor, Tensor]]]] = {}
+
+    def of_step(self, c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str, float]:
+        self.steps.setdefault(c.id, []).append((c.theta, c.x, c.y))
+        return {}
 
 
 def digits(

@@ -137,14 +137,14 @@ def test_angles_without_a_linear_head_are_refused() -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    """docs/probes.md names each one, its `_std` aside; CLASS and PARAMETER stand for what differs."""
+    """docs/probes.md names each one, its `_std` aside; CLASS and LAYER stand for what differs."""
     page = (Path(__file__).parents[2] / "docs" / "probes.md").read_text(encoding="utf-8")
     plain, result = last_row(digits("fedsol")), last_row(digits("fedsol", probes=EVERY_PROBE, train=True))
     names = {
         re.sub(r"^(accuracy_class_|lambda_).*", r"\1", name.removesuffix("_std"))
         for name in result.keys() - plain.keys()
     }
-    assert len(names) == 24
+    assert len(names) == 25
     for name in names:
-        full = {"accuracy_class_": "accuracy_class_CLASS", "lambda_": "lambda_PARAMETER"}.get(name, name)
+        full = {"accuracy_class_": "accuracy_class_CLASS", "lambda_": "lambda_LAYER"}.get(name, name)
         assert f"`{full}`" in page, f"{full} is not in docs/probes.md"

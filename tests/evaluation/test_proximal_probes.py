@@ -14,22 +14,24 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize, s
 from fedray.common.vectors import Vectors
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.worker import Worker
-from fedray.evaluation.proximal import _copy_client, _take_directions, measure_proximal, measure_step
+from fedray.evaluation.proximal import _copy_client, _take_directions, measure_step
 from fedray.partitions.shards import Shards
-from tests.evaluation.probed import arrays, digits, last_row, trained
+from tests.evaluation.probed import Recorder, arrays, digits, last_row, trained
 
 
 def test_proximal_by_hand() -> None:
-    """One sample x = 1 of class 0, logits W x with W = (0, 0), η = 2, so one step of - 2 (-½, ½) gives y = (1, -1).
+    """One sample x = 1 of class 0, logits W x with W = (0, 0), η = 2: two steps, of -2 (-½, ½) to (1, -1) and of
+    -2 (-s, s) with s = 1/(1 + e²) to (m, -m), m = 1 + 2s.
 
-    The received model says ½, ½; the local logits over τ = 3 are ±1/3: KL = log cosh(1/3). The next gradient of the
-    cross-entropy is along (-1, 1), that of KL along (1, -1): the update forgets as fast as it can, cosine -1.
+    The received model says ½, ½; the local logits over τ = 3 are ±m/3: KL = log cosh(m/3). At the first
+    step L_p has no gradient. At the second that of the cross-entropy is along (-1, 1), that of KL along (1, -1):
+    cosine -1.
     """
-    row = last_row(
-        arrays({"name": "tests.evaluation.probed:Rows", "rows": [[0], [0]]}, [[1]], [0], [0], lr=2, probes=["proximal"])
-    )
-    assert row["proximal_loss"] == pytest.approx(math.log(math.cosh(1 / 3)), rel=1e-5)
+    model = {"name": "tests.evaluation.probed:Rows", "rows": [[0], [0]]}
+    row = last_row(arrays(model, [[1]], [0], [0], lr=2, local_steps=2, probes=["proximal"]))
+    assert row["proximal_loss"] == pytest.approx(math.log(math.cosh((1 + 2 / (1 + math.exp(2))) / 3)), rel=1e-5)
     assert row["proximal_cosine"] == pytest.approx(-1)
+    assert row["proximal_cosine_size"] == pytest.approx(1)
 
 
 @pytest.mark.parametrize("mu", [None, 1.0])
@@ -94,16 +96,17 @@ def test_fedsols_step_hardly_moves_the_proximal_loss_where_its_first_order_part_
     ],
 )
 def test_proximal_by_other_means(method: Any, tau: float) -> None:
-    """The same by torch's own functions, from the trained models: batches of 16 in order, mean of the cosines.
+    """The same by torch's own functions, from the trained models and from each step's y and batch.
 
     FedSOL's q: e = ρ Λ unit(∇_head L_p), Λ = |y - x| with columns of length 1, then the gradient at y + e.
     FedBABU's is 0 on the head, which does not move.
     """
     model = {"name": "mlp", "hidden": [8]}
-    problem = digits(method, model, ["proximal"], rounds=1)
+    problem = digits(method, model, ["proximal", "tests.evaluation.probed:Recorder"], rounds=1)
     name = problem.config.algorithm.name
+    Recorder.steps.clear()
     row, (models, x) = last_row(problem), trained(problem)
-    network, losses, cosines = problem.build_network("cpu"), [], []
+    network, losses, cosines, sizes = problem.build_network("cpu"), [], [], []
     layout, held = network.layout, problem.data
 
     def kl_at(theta: Tensor, pixels: Tensor) -> Tensor:
@@ -111,13 +114,12 @@ def test_proximal_by_other_means(method: Any, tau: float) -> None:
             target = softmax(_logits(layout.views(x), pixels) / tau, 1)
         return kl_div(log_softmax(_logits(layout.views(theta), pixels) / tau, 1), target, reduction="batchmean")
 
-    for i, (y, _) in sorted(models.items()):
+    for i, (last, _) in sorted(models.items()):
         pixels = (torch.from_numpy(held.x_train[problem.shards[i]]).float() / 255 - held.mean[0]) / held.std[0]
-        labels = torch.from_numpy(held.y_train[problem.shards[i]])
-        losses.append(float(kl_at(y, pixels)))
+        losses.append(float(kl_at(last, pixels)))
         own = []
-        for start in range(0, len(labels), 16):
-            batch, target = pixels[start : start + 16], labels[start : start + 16]
+        assert len(Recorder.steps[i]) == 2 * math.ceil(len(pixels) / 16)
+        for y, batch, target in Recorder.steps[i][1:]:
             theta = y.clone().requires_grad_()
             (g_p,) = torch.autograd.grad(kl_at(theta, batch), theta)
             at = y
@@ -131,10 +133,12 @@ def test_proximal_by_other_means(method: Any, tau: float) -> None:
             q = q * (1 - layout.head) if name == "fedbabu" else q
             own.append(float(q @ g_p / q.norm() / g_p.norm()))
         cosines.append(np.mean(own))
+        sizes.append(np.mean(np.abs(own)))
     assert row["proximal_loss"] == pytest.approx(np.mean(losses), rel=1e-4)
     assert row["proximal_loss_std"] == pytest.approx(np.std(losses), rel=1e-3)
-    assert row["proximal_cosine"] == pytest.approx(np.mean(cosines), rel=1e-4)
-    assert row["proximal_cosine_std"] == pytest.approx(np.std(cosines), rel=1e-3)
+    assert row["proximal_cosine"] == pytest.approx(np.mean(cosines), rel=1e-3)
+    assert row["proximal_cosine_std"] == pytest.approx(np.std(cosines), rel=1e-2)
+    assert row["proximal_cosine_size"] == pytest.approx(np.mean(sizes), rel=1e-3)
 
 
 def _logits(views: Mapping[str, Tensor], pixels: Tensor) -> Tensor:
@@ -150,7 +154,7 @@ def test_each_model_has_its_own_running_statistics() -> None:
 
 
 def test_every_batch_finds_the_running_statistics_that_training_left() -> None:
-    """Two equal batches have equal cosines, so the mean of both is that of the first alone."""
+    """Two equal batches are changed by a step equally, so the mean of both is that of the first alone."""
     problem = arrays(
         {"name": "tests.evaluation.probed:Careful"}, 2 * [[0], [2], [5]], 2 * [0, 1, 0], [0] * 6, batch_size=3
     )
@@ -163,16 +167,16 @@ def test_every_batch_finds_the_running_statistics_that_training_left() -> None:
         broadcast, ClientTask(0, 1.0, Vectors())
     )
     c.steps = 2
-    both = measure_proximal(c, config.algorithm)
+    both = measure_step(c, config.algorithm)
     c.steps = 1
-    assert measure_proximal(c, config.algorithm) == pytest.approx(both, rel=1e-6)
+    assert measure_step(c, config.algorithm) == pytest.approx(both, rel=1e-6)
 
 
 def test_no_other_batches_than_in_training() -> None:
     """Two samples and one, and a single step on the two: BatchNorm would refuse the batch of one."""
     model = {"name": "tests.models.test_buffers:TinyBatchNorm"}
-    row = last_row(arrays(model, [[0], [2], [6]], [0, 1, 0], [0, 0, 0], batch_size=2, probes=["proximal"]))
-    assert -1 <= row["proximal_cosine"] <= 1
+    row = last_row(arrays(model, [[0], [2], [6]], [0, 1, 0], [0, 0, 0], batch_size=2, probes=["step"]))
+    assert math.isfinite(row["proximal_change"])
 
 
 def test_a_small_proximal_loss_keeps_its_digits() -> None:
