@@ -1,5 +1,7 @@
 """Metrics as bars: the parts of a metric at a round, and a table's metric of each method."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -9,9 +11,11 @@ from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, of_parts, title, values
 from fedray.analysis.plots.panels import methods_of
 from fedray.analysis.plots.style import COLOURS, HATCHES, axes, over_seeds, styled, with_legend
-from fedray.common.component import Component
 from fedray.common.errors import UserError
 from fedray.runs.metric import DEFAULT
+
+UPRIGHT_LETTERS = 40
+"""Fewer letters than these stand upright along an axis."""
 
 
 @styled
@@ -43,7 +47,8 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
         ]
         drawn = [(k, method, ids) for k, (method, ids) in enumerate(groups) if ids]
         when = "the last evaluated round" if at is None else f"round {at}"
-        figure, area = axes("", f"{Component.symbol(metric)} at {when}", str(setting))
+        what = title(f"{metric}_", cells).removesuffix(" of the last round").rstrip("_ ")
+        figure, area = axes(when, what, str(setting))
         for place, (k, method, ids) in enumerate(drawn):
             heights = pd.DataFrame([[value.get((run_id, part), np.nan) for part in parts] for run_id in ids])
             area.bar(
@@ -59,11 +64,16 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
                 hatch=HATCHES[k % len(HATCHES)],
                 error_kw={"elinewidth": 0.6},
             )
-        area.set_xticks(range(len(parts)), parts, rotation=90 if len(parts) > 6 else 30, ha="center")
+        area.set_xticks(range(len(parts)), parts, rotation=_turn(parts), ha="center")
         area.grid(axis="x", visible=False)
         note = over_seeds((len(ids) for _, _, ids in drawn), "bars")
         figures[str(setting)] = with_legend(figure, area, note=note)
     return figures
+
+
+def _turn(parts: Sequence[str]) -> int:
+    """Degrees by which the names along the axis are turned, so that they have room."""
+    return 0 if sum(map(len, parts)) < UPRIGHT_LETTERS else 90 if len(parts) > 6 else 30
 
 
 @styled
