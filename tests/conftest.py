@@ -1,4 +1,4 @@
-"""What all tests share: one thread per process, and the place of real data, if there is any."""
+"""Shared by all tests: one thread per process, and the place of real data, if there are any."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ torch.set_num_threads(1)  # results depend on it, and the suite's processes shar
 
 
 def shared_data(name: str) -> Path:
-    """A file of real data, from $FEDRAY_TEST_DATA or ../shared/data beside the repository; skips where it is absent."""
+    """A file of real data, from $FEDRAY_TEST_DATA or ../shared/data next to the repository; skips if it is absent."""
     default = Path(__file__).parent.parent.parent / "shared" / "data"
     path = Path(os.environ.get("FEDRAY_TEST_DATA", default)) / name
     if not path.exists():

@@ -63,7 +63,7 @@ class Hangs(Algorithm):
 class HangsLate(Algorithm):
     """SIGSTOPs its own process in round 6, once, when the file `marker` exists; naps, so that it has reported before.
 
-    It leaves its process id beside the marker.
+    It leaves its process id next to the marker.
     """
 
     name = "hangs_late"
@@ -121,7 +121,7 @@ class NotANumber(Algorithm):
 
 
 class BadState(Algorithm):
-    """What client `bad` keeps is infinite after its second activity; its update and its loss are not."""
+    """The state of client `bad` is infinite after its second participation; its update and its loss are not."""
 
     name = "bad_state"
     bad: int = -1
@@ -146,9 +146,9 @@ class Slow(Algorithm):
 
 
 class Where(Algorithm):
-    """FedAvg that notes where it trains: a line of node, process and the place of the training inputs in memory.
+    """FedAvg that records where it trains: a line of node, process and the place of the training inputs in memory.
 
-    The place is the inode of the mapped file and the offset in it: equal where processes share one copy.
+    The place is the inode of the mapped file and the offset in it; equal if processes share one copy.
     """
 
     name = "where"

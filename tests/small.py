@@ -48,7 +48,7 @@ def simulation(*args: Any, **options: Any) -> Simulation:
 
 
 def outcome(running: Simulation) -> tuple[str, str, list[dict[str, float]]]:
-    """Go on to the end: the hashes of θ and of the state, and the rows."""
+    """Continue to the end: the hashes of θ and of the state, and the rows."""
     while not running.done:
         running.step()
     result = running.make_result()

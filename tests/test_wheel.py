@@ -1,4 +1,4 @@
-"""What `pip wheel` makes holds all that a user needs, and works outside of the repository."""
+"""The wheel made by `pip wheel` holds all that a user needs, and works outside of the repository."""
 
 import os
 import subprocess

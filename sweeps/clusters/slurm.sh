@@ -1,10 +1,10 @@
 #!/bin/bash
-# A sweep as a Slurm job: Ray's head on the first node, a worker on each other one, the sweep's driver beside the head.
+# A sweep as a Slurm job: Ray's head and the sweep's driver on the first node, a worker on each of the others.
 #
 #   export FEDRAY_STORAGE=/shared/me/fedray MLFLOW_TRACKING_URI=http://mlflow.example.org:5000
 #   sbatch --nodes=4 --gpus-per-node=4 sweeps/clusters/slurm.sh sweeps/fedtoga/table1.yaml
 #
-# Submit from the repository's root, on a file system that all nodes see. Words after the file go to `fedray sweep`.
+# Submit from the repository's root, on a file system that all nodes see. Arguments after the file go to `fedray sweep`.
 #
 #SBATCH --job-name=fedray
 #SBATCH --output=fedray-%j.log
@@ -14,8 +14,8 @@
 #SBATCH --cpus-per-task=16
 #SBATCH --time=24:00:00
 #SBATCH --requeue
-# Five minutes before the time limit SIGTERM comes, to this script alone: the sweep closes its runs, and the job queues
-# again, to go on from the checkpoints. On preemption, too, where the site sets PreemptParameters=send_user_signal.
+# Five minutes before the time limit Slurm sends SIGTERM to this script only: the sweep closes its runs, and the job is
+# requeued and resumes from the checkpoints. Also on preemption, if the site sets PreemptParameters=send_user_signal.
 #SBATCH --signal=B:TERM@300
 set -euo pipefail
 
@@ -24,8 +24,8 @@ bin=$PWD/.venv/bin
 : "${MLFLOW_TRACKING_URI:?the MLflow server, or a SQLite file that outlives the job}"
 [[ $# -gt 0 ]] || { echo "a sweep's YAML file is required" >&2; exit 2; }
 
-# Ports and Ray's folder are the job's own, since another job may share a node; so is the token, without which nobody
-# else who reaches the ports could run code here.
+# Ports and Ray's folder belong to the job, since another job may share a node; so does the token, without which others
+# who reach the ports cannot run code here.
 port=$((20000 + SLURM_JOB_ID % 10000))
 ray_folder=/tmp/ray-$SLURM_JOB_ID
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$FEDRAY_STORAGE/tokens/$SLURM_JOB_ID
@@ -34,14 +34,14 @@ export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$FEDRAY_STORAGE/tokens/$SLURM_JOB
 read -r ip _ < <(hostname --ip-address)
 address=$ip:$port
 
-# again: queue the job again where another try may do better: after the signal always, else a limited number of times.
+# again: requeue the job if a retry may help: always after the signal, otherwise a limited number of times.
 again() {
     if [[ -n $told ]] || ((${SLURM_RESTART_COUNT:-0} < ${FEDRAY_RESTARTS:-10})); then
-        scontrol requeue "$SLURM_JOB_ID" || true  # refused where the job has been cancelled
+        scontrol requeue "$SLURM_JOB_ID" || true  # refused if the job has been cancelled
     fi
 }
 told='' driver='' killer=''
-stop() {  # the sweep has 200 s; what is queued after the time limit is lost
+stop() {  # the sweep has 200 s; a requeue after the time limit is lost
     told=yes
     if [[ -n $driver ]]; then
         kill -TERM "$driver" 2>/dev/null || true
@@ -54,7 +54,7 @@ nodes=()
 leave() {  # called by the trap below
     if ((${#nodes[@]})); then kill -TERM "${nodes[@]}" 2>/dev/null || true; wait "${nodes[@]}" || true; fi
     rm -f "$RAY_AUTH_TOKEN_PATH"
-    if [[ ${code:-} == 0 ]]; then rm -rf "$ray_folder"; fi  # else its logs may be wanted
+    if [[ ${code:-} == 0 ]]; then rm -rf "$ray_folder"; fi  # otherwise its logs may be needed
 }
 trap leave EXIT
 
@@ -72,7 +72,7 @@ until "$bin/ray" health-check --address "$address" >/dev/null 2>&1; do
     sleep 1
 done
 if ((SLURM_NNODES > 1)); then start 1 $((SLURM_NNODES - 1)) --address="$address"; fi
-# Nodes that come late are used all the same; waiting lets the sweep say at once what does not fit.
+# Late nodes are used, too; waiting lets the sweep report at once what does not fit.
 "$bin/python" - "$address" "$SLURM_NNODES" <<'PY' || echo "not all nodes joined within 2 minutes; going on without" >&2
 import sys
 import time
@@ -97,7 +97,7 @@ if [[ -z $told ]]; then
     if [[ -n $told ]]; then code=0; wait "$driver" || code=$?; fi  # the first wait ended with the signal
 fi
 [[ -z $killer ]] || kill "$killer" 2>/dev/null || true
-# 0: all cells have an outcome. 2: a mistake in the call, which another try repeats. Anything else may go better: cells
-# were interrupted (130) or have failed (1), the driver was killed (137), Ray's head was lost.
+# 0: all cells have an outcome. 2: a mistake in the call, which a retry would repeat. After anything else a retry may
+# help: cells were interrupted (130) or failed (1), the driver was killed (137), or Ray's head was lost.
 if ((code != 0 && code != 2)); then again; fi
 exit "$code"

@@ -36,7 +36,7 @@ TRAINING = {
 
 @cache
 def data(sizes: tuple[int, ...] = SIZES) -> Dataset:
-    """The digits, the first `sum(sizes)` dealt out in order."""
+    """The digits; client i gets the next `sizes[i]` of them in order."""
     whole, n = Digits().load(), sum(sizes)
     return Dataset(
         "digits",

@@ -60,11 +60,11 @@ class Quadratic(nn.Module):
 
 @dataclass
 class Case:
-    """What a derivation starts from, and the numbers it arrives at.
+    """Initial conditions of a derivation and the numbers it arrives at.
 
-    rounds: per round, name -> values: `theta`, `server.NAME`, `client.I.NAME`. server, clients: vectors the run starts
-    from, where round 0's zeros would hide a term; start: x. model, labels, classes: another model than `Quadratic`, and
-    each sample's label for it; theta: then x, instead of the model's own.
+    rounds: per round, name -> values: `theta`, `server.NAME`, `client.I.NAME`. server, clients: initial vectors, if the
+    zeros of round 0 would hide a term; start: x. model, labels, classes: a model other than `Quadratic`, and each
+    sample's label for it; theta: then x, instead of the model's own.
     """
 
     algorithm: Mapping[str, Any]

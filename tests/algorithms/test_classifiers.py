@@ -140,7 +140,7 @@ def test_equal_counts(name: str, same: str) -> None:
     ],
 )
 def test_rows_of_absent_classes(method: Mapping[str, Any], still: bool) -> None:
-    """Of 20 samples without the digits 3, 5 and 9: no gradient for those rows, or one for each."""
+    """20 samples without the digits 3, 5 and 9: no gradient for those rows, or one for each."""
     c = client()
     c.__dict__["counts"] = torch.tensor([2, 2, 4, 0, 2, 0, 2, 4, 4, 0]).float()
     present = torch.tensor([k not in (3, 5, 9) for k in c.y.tolist()])
@@ -244,7 +244,7 @@ def test_a_personal_part_that_is_no_number_stays_out_of_every_upload(kind: str) 
 
 @pytest.mark.parametrize("name", ["fedrep", "fedrod", "local-only", "fedproto"])
 def test_a_client_with_a_spoilt_part_harms_nobody_else_and_is_named(name: str) -> None:
-    """NaN between rounds 1 and 2: rounds without the client are those of the run without NaN; with it, it is named."""
+    """NaN between rounds 1 and 2: rounds without the client are unaffected; with it, it is named."""
     cohorts = {"rounds": 9, "clients": {"cohorts": [[0, 2], [1, 3], [0, 2], *[[0]] * 6]}}
     running = Simulation(problem(name, **cohorts), InlineBackend())
     running.step()

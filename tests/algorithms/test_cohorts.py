@@ -1,4 +1,4 @@
-"""Who takes part in a round: fixed, Bernoulli or listed cohorts; empty clients; weights; commits only after a round."""
+"""Participation in a round: fixed, Bernoulli or listed cohorts; empty clients; weights; commits only after a round."""
 
 from typing import Any
 

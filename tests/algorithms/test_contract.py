@@ -1,4 +1,4 @@
-"""What the contract offers to methods that need more: each hook reduces to what it generalises, bit for bit."""
+"""Optional hooks of the contract: each reduces to the special case it generalises, bit for bit."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ class Normalised(nn.Module):
 
 
 class Shadow(Algorithm):
-    """FedAvg, and beside it in each client a model that trains alone on the same batches."""
+    """FedAvg, and in each client also a model that trains alone on the same batches."""
 
     def client_state(self, theta: Tensor) -> Vectors:
         return Vectors(v=theta)
@@ -178,7 +178,7 @@ def test_steps_are_drawn_once_a_round_for_all() -> None:
 
 
 class Remembers(Algorithm):
-    """Counts its activities, asks whether this is the first, and is told its own row of a table."""
+    """Counts its participations, asks whether this is the first, and receives its own row of a table."""
 
     def client_state(self, theta: Tensor) -> Vectors:
         return Vectors(count=torch.zeros(()), firsts=torch.zeros(()))
@@ -193,7 +193,7 @@ class Remembers(Algorithm):
 
 
 def test_first_activity_and_a_reply_for_each_client() -> None:
-    """Clients have 20, 35, 50, 65, 75, 85 samples; who is absent keeps what it was told last."""
+    """Clients have 20, 35, 50, 65, 75, 85 samples; an absent client keeps what it received last."""
     cohorts = [[4, 1], [2, 1], [0, 4]]
     clients = final("tests.algorithms.test_contract:Remembers", rounds=3, clients={"cohorts": cohorts}).clients
     assert {i: float(kept.count) for i, kept in clients.items()} == {0: 1, 1: 2, 2: 1, 4: 2}

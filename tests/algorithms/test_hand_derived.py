@@ -1,4 +1,4 @@
-"""One round (more where a state only then matters) of each method, derived by hand in the docstring of its case.
+"""One round of each method, derived by hand in the docstring of its case; more rounds if a state only matters later.
 
 `quadratic.py` has the two clients and the notation, the modules `rounds_*` the cases.
 """

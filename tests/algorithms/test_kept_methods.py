@@ -1,4 +1,4 @@
-"""FedPer, FedBN, Ditto, APFL, FedALA, FedAS, FedPAC: what they have in common with others; what stays with clients.
+"""FedPer, FedBN, Ditto, APFL, FedALA, FedAS, FedPAC: reductions to other methods, and the state that clients keep.
 
 With BatchNorm and partial participation on; bit for bit where the arithmetic is the same.
 """
@@ -193,7 +193,7 @@ def test_fedbn_without_normalisation_is_fedavg_and_says_so_once(caplog: pytest.L
 
 
 def test_fine_tuning_of_fedper() -> None:
-    """As it stands by default, whatever `epochs` says; the port's fine-tuning changes the score, not the training."""
+    """With default settings `epochs` has no effect; the port's fine-tuning changes the score, not the training."""
     assert personal("fedper", {}, 5) == personal("fedper", {}, 0)
     assert personal("fedper", {"adapts": "all"}, 5) != personal("fedper", {}, 0)
     assert torch.equal(final({"name": "fedper", "adapts": "head"}).theta, final("fedper").theta)
@@ -227,7 +227,7 @@ class GrowsEachRound(FedAS):
 
 @pytest.mark.parametrize("e", [-14, 14])
 def test_information_of_any_size(e: int) -> None:
-    """In the fourth round 2^-42 n_i, of which exact sums keep nothing, or 2^42 n_i, which they refuse."""
+    """Weights of 2^-42 n_i, which exact sums round to nothing, or 2^42 n_i, which they refuse, in the fourth round."""
     grows = {"name": "tests.algorithms.test_kept_methods:GrowsEachRound", "align_lr": 0, "e": e}
     left, right = final(grows), final({"name": ANYWAY, "align_lr": 0})
     assert torch.allclose(left.theta, right.theta, rtol=0, atol=1e-6)
@@ -244,7 +244,7 @@ def test_the_scale_stays_where_there_is_no_information() -> None:
 
 
 def test_one_client_weighs_1() -> None:
-    """Whatever its information is."""
+    """For any information."""
     options: dict[str, Any] = {"clients": {"cohorts": [[4]] * 4}}
     left, right = final({"name": "fedas", "align_lr": 0}, **options), final("fedper", **options)
     assert torch.allclose(left.theta, right.theta, rtol=0, atol=1e-5)

@@ -76,7 +76,7 @@ def last_row(name: str, partition: str = "dirichlet", epochs: int | None = None)
 
 
 def accuracy(name: str) -> float:
-    """Test accuracy in percent; where there is no global model, each client's own one's on its own test samples."""
+    """Test accuracy in percent; without a global model, that of each client's own model on its own test samples."""
     generic = algorithm({"name": name, **OPTIONS.get(name, {})}).generic
     return last_row(name)["test_accuracy"] if generic else last_row(name, epochs=10)["personal_accuracy"]
 

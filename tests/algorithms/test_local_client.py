@@ -1,4 +1,4 @@
-"""What a method sees of a client: gradients, losses, running statistics; and what it cannot change."""
+"""A method's view of a client: gradients, losses, running statistics; and what it must not change."""
 
 from dataclasses import replace
 from typing import Any
@@ -127,7 +127,7 @@ class Peculiar(nn.Module):
 
 
 def test_a_client_does_not_depend_on_who_trained_before() -> None:
-    """In one process or two: the same uploads, whatever the module counts; and testing twice gives the same loss."""
+    """One or two processes give the same uploads, even if the module counts; testing twice gives the same loss."""
     built = small("fedavg", model={"name": "tests.algorithms.test_local_client:Peculiar"})
     network = built.build_network("cpu")
     broadcast = Broadcast(
@@ -143,7 +143,7 @@ def test_a_client_does_not_depend_on_who_trained_before() -> None:
 
 
 def test_frozen_parameters_never_move() -> None:
-    """Weight decay, momentum and clipping leave parameters without gradient exactly where they were."""
+    """Weight decay, momentum and clipping do not move parameters without gradient."""
     for algorithm in (FedAvg(), FedSAM(rho=0.1), FedProx(mu=1.0)):
         c, _, _ = trained(algorithm, local_steps=3, weight_decay=0.1, momentum=0.9, clip_norm=0.1, clip_scope="code")
         moved = (c.theta - c.theta_0 != 0).float()

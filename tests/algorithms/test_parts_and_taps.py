@@ -80,7 +80,7 @@ def test_taps(name: str) -> None:
 
 
 def test_a_resnets_taps_are_those_before_the_activation() -> None:
-    """The stem's ReLU works in place and each block calls its own twice: the mean of the last input all the same."""
+    """The stem's ReLU works in place and each block calls its own twice; still the mean of the last input is found."""
     spec = make_model_spec("resnet18")
     module = spec.build((3, 32, 32), 10)
     taps = Network(module, taps=spec.taps)(IMAGES).taps
@@ -119,7 +119,7 @@ class Projected(nn.Module):
 
 @pytest.mark.parametrize(("own", "width", "calls"), [(True, 4, 2), (False, 8, 1)])
 def test_a_models_own_features(own: bool, width: int, calls: int) -> None:
-    """Used where they exist; the body runs a second time only where forward() does without them."""
+    """Used if they exist; the body runs a second time only if forward() does without them."""
     module = Projected(own)
     output = Network(module)(torch.ones(2, 64))
     assert output.features.shape == (2, width)

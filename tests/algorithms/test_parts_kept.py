@@ -1,4 +1,4 @@
-"""What stays where it is: frozen parameters, each client's own part with its running statistics, through a resume."""
+"""Parts that stay: frozen parameters, each client's own part with its running statistics, through a resume."""
 
 import math
 from collections.abc import Sequence
@@ -94,7 +94,7 @@ def test_frozen_and_own_parts_through_a_resume(algorithm: str, per_round: int, t
 
 @pytest.mark.parametrize("algorithm", ["fedproto", "fedrep", "fedavg"])
 def test_a_client_starts_with_what_it_kept(algorithm: str) -> None:
-    """Its own part where it has kept one, what was sent elsewhere; before its first activity, the initial model's."""
+    """Its own part if it has kept one, what was sent for the rest; at first, the initial model's part."""
     running = simulation(algorithm, 1)
     built, keeps = running.problem, running.problem.config.algorithm.keeps
     network = built.build_network("cpu")

@@ -1,4 +1,4 @@
-"""Local-only, FedProto, PerFedAvg, kNN-Per, FedGen: what stays where it is, and what personal models answer."""
+"""Local-only, FedProto, PerFedAvg, kNN-Per, FedGen: the state they keep, and the answers of personal models."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ FEDGEN = {"name": "fedgen", "hidden": 12, "noise": 4, "steps": 3}
 
 
 class Normalised(nn.Module):
-    """With BatchNorm, whose running statistics are a client's own where the whole model is."""
+    """With BatchNorm: running statistics belong to a client if the whole model does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def test_fedgen_with_a_head_without_bias_or_body(model: Any) -> None:
 
 
 def test_fedgen_learns_on_the_server_alone() -> None:
-    """Its generator starts with the first round, as its key says, goes on from round to round, and fills no client."""
+    """Its generator starts from its key, continues from round to round, and needs no client state."""
     first, second = states({**FEDGEN, "alpha": 0, "beta": 0}, rounds=2)
     assert not first.clients
     assert (first.server.generator - second.server.generator).abs().max() > 1e-4
@@ -198,7 +198,7 @@ def test_knnper_remembers_no_more_than_its_capacity() -> None:
 
 
 class Asked:
-    """What FedProto's answer reads of a client: features (0, 1), a classifier that says 2."""
+    """The parts of a client that FedProto's answer reads: features (0, 1), a classifier that says 2."""
 
     theta = torch.zeros(0)
 

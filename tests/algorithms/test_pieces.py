@@ -166,7 +166,7 @@ def test_scaffold_weighs_large_shards_by_samples() -> None:
 
 
 def test_moons_references_have_the_running_statistics_of_their_models() -> None:
-    """Client 4 asks its last model with the statistics that its training left two rounds ago, and x with those of x."""
+    """Client 4 evaluates its last model with the statistics of its training two rounds ago, and x with those of x."""
     built = problem({"name": "moon", "mu": 2.0}, **NORMALISED, clients={"cohorts": [[4, 5], [1, 5], [4, 5], [0, 1]]})
     method, worker = built.config.algorithm, Worker(built)
     running = Simulation(built, InlineBackend())

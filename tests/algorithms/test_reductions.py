@@ -1,7 +1,7 @@
-"""What methods have in common: a method with its novelty switched off is another one, bit for bit where it can be.
+"""Reductions: a method with its novelty switched off is another one, bit for bit if possible.
 
 Run through the whole engine on real digits, with weight decay, clipping, momentum, learning-rate decay, unequal clients
-and partial participation on. That every option is read is shown in tests/oracle, where a value 2 % off is noticed.
+and partial participation on. tests/oracle shows that every option is read: there a value 2 % off is noticed.
 
 Not asserted, because untrue: dual methods with α = 0 against FedAvg (the server still adds the mean of all H_i);
 FedSMOO with s = 0 against FedSpeed beyond a first step; FedSOL on the head as a slice of FedSOL on everything (their
@@ -188,7 +188,7 @@ REDUCTIONS = [
     ),
     Reduction("fedrep body_epochs=2", "fedbabu"),
     *[
-        Reduction(f"{name} newcomer=average", name, options=EVERYONE)  # nobody comes later
+        Reduction(f"{name} newcomer=average", name, options=EVERYONE)  # no client joins later
         for name in ("fedrep", "fedper", "lg-fedavg")
     ],
     Reduction("perfedavg inner_lr=0", "fedavg"),

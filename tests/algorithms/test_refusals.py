@@ -1,4 +1,4 @@
-"""What cannot be is refused by name: models that cannot serve a method, options; and what methods are called."""
+"""Refusals that name the problem: models that cannot serve a method, options; and the names of methods."""
 
 from typing import Any
 
@@ -87,7 +87,7 @@ def test_any_head_will_do(name: str) -> None:
 
 
 def test_a_model_of_ones_own_may_serve() -> None:
-    """What is unknown before it is built is not refused: this one has a body."""
+    """A property that is unknown before the model is built is not refused: this one has a body."""
     config = {
         "data": "digits",
         "partition": "iid",
@@ -199,7 +199,7 @@ def test_labels(label: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_options_read_back(name: str) -> None:
-    """What a configuration stores is the method again, nested options included; equal ones hash alike."""
+    """A stored configuration gives the method again, including nested options; equal ones have equal hashes."""
     once = algorithm(name)
     assert algorithm(once.options()) == once
     assert hash(algorithm(once.options())) == hash(once)

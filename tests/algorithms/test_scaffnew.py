@@ -42,7 +42,7 @@ def test_steps_are_geometric() -> None:
 
 
 def test_everyone_makes_the_drawn_steps() -> None:
-    """In the first round, without variates, it is FedAvg with so many steps."""
+    """In the first round, without variates, it is FedAvg with the same number of steps."""
     steps = drawn(0.2, 1)[0]
     left = final({"name": "scaffnew", "p": 0.2}, rounds=1).theta
     assert torch.equal(left, final("fedavg", rounds=1, per_round=6, local_epochs=None, local_steps=steps).theta)

@@ -1,4 +1,4 @@
-"""FedExP's step and FedDisco's weights: as methods, as settings of any other, and where they are FedAvg again."""
+"""FedExP's step and FedDisco's weights: as methods, as settings of others, and cases in which they are FedAvg."""
 
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def test_epsilon_follows_the_learning_rate() -> None:
 
 
 def test_the_mean_of_the_last_two_iterates_is_tested() -> None:
-    """Not in the first round; and training goes on from the last: the same theta whatever is tested."""
+    """Not in the first round; training continues from the last iterate, so theta is the same for every tested model."""
     rows: dict[str, list[dict[str, float]]] = {}
     for test in ("average", "last"):
         base = problem({"name": "fedexp", "epsilon": 1e-4, "test": test}).config.resolved()
@@ -118,7 +118,7 @@ def test_the_mean_of_the_last_two_iterates_is_tested() -> None:
 
 
 def test_what_is_saved_is_what_was_tested(tmp_path: Path) -> None:
-    """The mean of the last two iterates; `theta_sha256` is that of the last one, which training goes on from."""
+    """The mean of the last two iterates; `theta_sha256` is that of the last one, from which training continues."""
     built, last = problem({"name": "fedexp", "epsilon": 1e-4}), final({"name": "fedexp", "epsilon": 1e-4})
     result = run(built, InlineBackend())
     assert torch.equal(result.theta, (last.theta + last.server["previous_theta"]) / 2)

@@ -1,4 +1,4 @@
-"""What a drawn axis says."""
+"""Readers of a drawn axis."""
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,6 +11,6 @@ def ticks(axes: Axes) -> dict[float, str]:
 
 
 def note(figure: Figure) -> str:
-    """What the legend says that bands and bars are."""
+    """The legend's explanation of bands and bars."""
     (legend,) = figure.legends
     return legend.get_title().get_text()

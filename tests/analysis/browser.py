@@ -1,4 +1,4 @@
-"""A real browser, headless: Debian's `chromium`, where there is one."""
+"""A real headless browser, Debian's `chromium`, if it is installed."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ FLAGS = (
 
 
 def browser() -> str:
-    """Its path; skips where there is none."""
+    """Return its path; skips if there is none."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip(f"no browser here ({', '.join(NAMES)}); Debian's package is chromium")

@@ -1,4 +1,4 @@
-"""What the figures draw, read back from their axes."""
+"""Figures, read back from their axes."""
 
 from itertools import islice
 from pathlib import Path
@@ -209,7 +209,7 @@ def markevery(axes: Axes) -> list[tuple[int, int]]:
 
 
 def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
-    """Of 60 evaluated rounds the last 12; the lines alone, on a scale of their own, with first and last round named."""
+    """The last 12 of 60 evaluated rounds; the lines alone, on a scale of their own, with first and last round named."""
     cells = [cell(FEDAVG, alpha, seed) for alpha in (0.5, 0.1) for seed in (0, 1)]
     climbing = [min(t, 50) * 1.5 + t / 10 for t in range(60)]
     write(store, cells, {one["hash"]: ("finished", history(*(a + k for a in climbing))) for k, one in enumerate(cells)})
@@ -310,7 +310,7 @@ def test_many_values_have_a_tick_each_and_labels_where_there_is_room(store: Trac
     ],
 )
 def test_which_numbers_want_a_logarithmic_axis(values: tuple[float, ...], logarithmic: bool) -> None:
-    """Positive ones that span a decade, or of which three or more grow by factors rather than by steps."""
+    """Positive values that span a decade, or at least three that grow by factors rather than by steps."""
     assert is_logarithmic(pd.Series(values, dtype=float)) == logarithmic
 
 

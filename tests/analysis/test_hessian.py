@@ -24,7 +24,7 @@ def softmax_regression(samples: int = 700) -> tuple[Landscape, Tensor, np.ndarra
     """A linear model of 4 inputs and 3 classes at a random θ, and its Hessian (15, 15), by hand.
 
     With p = softmax(W x + b) and z = (x, 1) the Hessian of the mean cross-entropy is the mean over samples of
-    (diag p - p p') ⊗ z z', whatever the labels. θ is W row by row, then b. 700 samples are two chunks.
+    (diag p - p p') ⊗ z z', for any labels. θ is W row by row, then b. 700 samples are two chunks.
     """
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(samples, 4)).astype(np.float32), rng.integers(3, size=samples)

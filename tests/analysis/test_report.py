@@ -147,7 +147,7 @@ def test_the_contents_lead_to_every_section(store: Tracker) -> None:
 def test_cells_have_their_accuracy_and_a_link_where_the_store_has_an_address(
     store: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a file there is the run's id; of a server its page, without the password."""
+    """For a file store the run's id is shown; for a server its page, without the password."""
     some_runs(store)
     sweep = collect("<b>sweep")
     plain = Page(page(sweep, ["last10_test_accuracy"]))
@@ -216,7 +216,7 @@ def test_without_any_run(store: Tracker) -> None:
 
 
 def test_in_a_browser(store: Tracker, tmp_path: Path) -> None:
-    """Nothing on the console, where a request to the network would be: the page's policy refuses it. Pictures load.
+    """The console is empty; a request to the network would be reported there, as the policy refuses it. Pictures load.
 
     Scripts are forbidden too; a copy without the policy measures the pictures.
     """

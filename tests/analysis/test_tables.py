@@ -105,7 +105,7 @@ def test_last_mean_and_best_are_different_metrics() -> None:
 
 
 def test_a_row_per_seed(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every cell in the sweep's order, whatever became of it, with all digits; two metrics are two columns."""
+    """Every cell in the sweep's order, with any outcome and all digits; two metrics are two columns."""
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
     outcomes = [("finished", history(*[0] * 8, 79, 81)), ("finished", history(100 / 3)), ("diverged", history(9))]
     write(store, cells, {one["hash"]: o for one, o in zip(cells[:3], outcomes, strict=True)})
@@ -170,9 +170,9 @@ def test_what_a_file_cannot_be(
 
 
 def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
-    """fedavg meets 80 in rounds 3 and 5 (80 itself counts; what falls below it afterwards does not matter): 4 ± 1.41.
+    """fedavg reaches 80 in rounds 3 and 5 (80 itself counts; falling below it afterwards does not matter): 4 ± 1.41.
     ρ=0.1 in rounds 1 and 3: 2, so twice as fast. ρ=0.5: one seed in round 2, one never, so it has no rank or speed-up.
-    At α = 0.1 nobody does: `-`.
+    At α = 0.1 no method does: `-`.
     """
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1)] + [cell(FEDAVG, 0.1, 0)]
     curves = [(10, 79.9, 80, 70), (10, 20, 30, 40, 90), (80,), (1, 2, 85), (1, 80), (1, 79, 2), (1, 2)]
@@ -195,7 +195,7 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
 
 
 def test_differences_to_a_reference(store: Tracker) -> None:
-    """82 and 90 beside 80: +2 and +10; of the reference itself 0; no difference where a seed is missing."""
+    """82 and 90 compared with 80: +2 and +10; 0 for the reference itself; no difference if a seed is missing."""
     cells = [cell(a, alpha, 0) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL, LARGE)]
     write(
         store,

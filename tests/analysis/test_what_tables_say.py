@@ -1,4 +1,4 @@
-"""What a table's entries, order and notes say where numbers are small, rare, few, or of several kinds."""
+"""Entries, order and notes of a table with small, rare, few or different numbers."""
 
 import csv
 import io
@@ -78,7 +78,7 @@ def test_the_best_accuracy_of_a_method_is_the_best_where_samples_are_held_out(st
 
 
 def test_rounds_that_are_tested_rarely_are_said(store: Tracker) -> None:
-    """The generic accuracy of fine-tuned models is known in rounds 2 and 5 alone, whatever `evaluation.every`."""
+    """The generic accuracy of fine-tuned models is known only in rounds 2 and 5, for any `evaluation.every`."""
     rows = history(10, 10, 10, 10, 10)
     rows[1]["generic_accuracy"], rows[4]["generic_accuracy"] = 50, 85
     one = cell(FEDAVG, 0.5, 0)
@@ -88,7 +88,7 @@ def test_rounds_that_are_tested_rarely_are_said(store: Tracker) -> None:
 
 
 def test_titles_say_which_rounds_are_averaged(store: Tracker) -> None:
-    """Of 20 rounds 17 to 20; personal models are tested in round 20 alone. Generic accuracy may be known in either."""
+    """Rounds 17 to 20 of 20; personal models are tested in round 20 only. Generic accuracy may be known in either."""
     rows = [row | {"personal_accuracy": 50.0, "generic_accuracy": 50.0} for row in history(*range(20))]
     one = cell(FEDAVG, 0.5, 0)
     one["config"] |= {"training": {"rounds": 20}, "evaluation": {"every": 10, "last": 10, "personal": {"every": 10}}}

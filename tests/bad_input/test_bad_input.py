@@ -1,4 +1,4 @@
-"""Whatever a user gets wrong is one line that says where and what, exit code 2, and leaves nothing behind."""
+"""Every mistake of a user gives one line with place and cause, exit code 2, and leaves nothing behind."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ REAL = ("settings: unknown key", "sweeps: billion laughs", "calls: list what")
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
-    """A folder `store` with a sweep of two methods and two seeds, beside which the folders of the cases are made."""
+    """A folder `store` with a sweep of two methods and two seeds; the folders of the cases are made next to it."""
     folder = tmp_path_factory.mktemp("cases") / "store"
     folder.mkdir()
     shutil.copy(empty_store, folder)
@@ -61,7 +61,7 @@ def here(store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def files(here: Path) -> set[str]:
-    """What lies in the folder, but Python's own caches, locks, and the empty folder of a cache."""
+    """Everything in the folder except Python's own caches, locks, and the empty folder of a cache."""
     return {
         str(path.relative_to(here))
         for path in here.rglob("*")

@@ -1,4 +1,4 @@
-"""Whatever the configuration reader and the loaders are given, they answer, or refuse it in one line.
+"""For any input the configuration reader and the loaders answer, or refuse it in one line.
 
 The examples are the same in every run; FEDRAY_FUZZ=N asks for N new ones per test instead.
 """
@@ -84,7 +84,7 @@ SWEEP = yaml.safe_dump(
 
 
 def refused(call: Callable[[], Any]) -> Any:
-    """What a call returns, None where it is refused; anything else that is raised, or two lines, is a failure."""
+    """Result of a call, None if it is refused; any other exception, or a second line, is a failure."""
     try:
         return call()
     except UserError as error:
@@ -151,7 +151,7 @@ def points(sweep: Sweep) -> Iterator[dict[str, Any]]:
 
 
 def cifar(root: Path, patch: pytest.MonkeyPatch) -> None:
-    """Without checksums, as if somebody had found files that have the published ones."""
+    """Without checksums, as if the files had the published ones."""
     files.cifar(root, patch, "CIFAR10")
     kind = torchvision.datasets.CIFAR10
     for names in ("train_list", "test_list"):
@@ -185,7 +185,7 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[Path, pytest.MonkeyPatch], ob
 
 @st.composite
 def spoilt(draw: st.DrawFn, content: bytes) -> bytes:
-    """Some bytes changed, cut out or put in; half of the time near the start, where the formats' heads are."""
+    """Some bytes changed, removed or inserted; half of the time near the start, in the formats' headers."""
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, min(len(content), 64)) | st.integers(0, len(content)))
         cut = draw(st.sampled_from([0, 1, 1, 4, 100, len(content)]))

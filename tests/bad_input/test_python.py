@@ -1,4 +1,4 @@
-"""What a caller of the Python functions gets wrong is a UserError of one line that names the argument."""
+"""A mistake in a call of the Python functions is a UserError of one line that names the argument."""
 
 import resource
 from collections.abc import Callable
@@ -140,7 +140,7 @@ def test_arrays_that_only_look_strange_give_the_same_numbers(arrays: dict[str, A
 
 
 def test_a_callback_gets_a_copy_of_the_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it does to the row changes neither the history nor what MLflow has."""
+    """Its changes to the row affect neither the history nor MLflow."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     expected = simulate().history
@@ -151,7 +151,7 @@ def test_a_callback_gets_a_copy_of_the_row(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_full_disk_is_told_and_the_file_before_stays(tmp_path: Path) -> None:
-    """RLIMIT_FSIZE stands for the disk: no file can grow above 100 bytes."""
+    """RLIMIT_FSIZE simulates a full disk: no file can grow above 100 bytes."""
     file, limits = tmp_path / "m.safetensors", resource.getrlimit(resource.RLIMIT_FSIZE)
     result = simulate()
     before = result.save(file).read_bytes()

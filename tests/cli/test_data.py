@@ -23,7 +23,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*arguments: str) -> str:
-    """What is printed; a UserError is raised, as the main program expects it."""
+    """Return the output; a UserError is raised, as the main program expects it."""
     result = CliRunner().invoke(data_app, list(arguments), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
@@ -75,7 +75,7 @@ def test_check_compares_with_what_is_published(root: Path) -> None:
 
 
 def test_check_counts_the_natural_clients_that_have_test_samples(root: Path) -> None:
-    """Of the ids 0, 1, 2 only 2 is one of the test samples'."""
+    """Only 2 of the ids 0, 1, 2 occurs among the test samples."""
     x, y = np.zeros((6, 2), np.float32), np.arange(6) % 2
     clients = {"client_train": np.arange(6) % 3, "client_test": np.arange(6) + 2}
     np.savez("own.npz", x_train=x, y_train=y, x_test=x, y_test=y, **clients)

@@ -48,7 +48,7 @@ def call(folder: Path, *arguments: str) -> tuple[int, float, set[str], str]:
     ],
 )
 def test_help_and_slips_take_no_pytorch(tmp_path: Path, arguments: list[str], code: int, text: str) -> None:
-    """0.13 to 0.28 s of CPU where it was measured; the bound leaves room for a busy machine."""
+    """0.13 to 0.28 s of CPU when measured; the bound leaves room for a busy machine."""
     (tmp_path / "bad.yaml").write_text("a: [\n")
     (tmp_path / "ok.yaml").write_text("data: digits\n")
     found, seconds, modules, said = call(tmp_path, *arguments)
@@ -109,7 +109,7 @@ def test_ray_starts_before_tune_and_mlflow_are_imported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_that_does_not_know_greek_letters(encoding: str) -> None:
-    """As batch systems have it: what cannot be shown is a question mark, where it was a UnicodeEncodeError."""
+    """As in batch systems: unprintable characters become question marks; it was a UnicodeEncodeError."""
     code = "from fedray.common.entry import entry; entry(lambda: print('rho \\u03c1'))"
     environment = os.environ | {"PYTHONIOENCODING": encoding, "LC_ALL": "POSIX"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)

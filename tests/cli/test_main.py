@@ -1,4 +1,4 @@
-"""The command line where the call is right; what is wrong with others is in test_bad_input.py."""
+"""The command line with correct calls; wrong ones are in test_bad_input.py."""
 
 import json
 import re

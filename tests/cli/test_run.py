@@ -42,7 +42,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
 
 
 def counting() -> list[Run]:
-    """The runs that count: those that no later one supersedes."""
+    """The runs that count, because no later one supersedes them."""
     found = search(*open_store(), "tags.`fedray.kind` = 'cell'")
     return [run for run in found if run.data.tags["fedray.status"] != "superseded"]
 
@@ -193,7 +193,7 @@ def test_one_cell_of_a_sweep(folder: Path, monkeypatch: pytest.MonkeyPatch, caps
 def test_every_place_shows_the_same_number(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of 10 rounds the last fifth is 9 and 10."""
+    """The last fifth of 10 rounds is 9 and 10."""
     asked = ("run", "run.yaml", "--set", "training.rounds=10")
     code, out, err = call(monkeypatch, capsys, *asked)
     assert code == 0, err

@@ -1,4 +1,4 @@
-"""What `fedray status` says of a sweep, what `fedray rm` takes out of the store and `fedray clean` off the disk."""
+"""`fedray status` on a sweep, `fedray rm` on its runs, and `fedray clean` on its files."""
 
 import fcntl
 import os

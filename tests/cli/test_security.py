@@ -1,4 +1,4 @@
-"""What strangers could have written is read, never run; what is secret is neither printed nor logged."""
+"""Data from strangers are read, never executed; secrets are neither printed nor logged."""
 
 import io
 import json
@@ -79,7 +79,7 @@ def test_the_malicious_pickle_of_these_tests_is_one(tmp_path: Path) -> None:
 
 
 def test_a_pickled_batch_runs_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where the checksum is right: the batch is what the pickle says, an object among the arrays."""
+    """Even with a correct checksum: the batch is what the pickle says, an object among the arrays."""
     files.cifar(here / "data", monkeypatch, "CIFAR10")
     path = here / "data" / "cifar-10-batches-py" / "data_batch_2"
     path.write_bytes(pickle.dumps({"data": files.pixels(10, 3072), "labels": Opens(here / "owned")}, protocol=2))
@@ -332,7 +332,7 @@ def test_what_a_run_logs_holds_no_secret(
 def test_the_ui_listens_here_and_has_the_address_from_its_environment(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A command line can be read by everybody on the machine."""
+    """Everyone on the machine can read a command line."""
     started: list[tuple[str, list[str], dict[str, str]]] = []
     monkeypatch.setattr(os, "execve", lambda *words: started.append(words))
     monkeypatch.setattr(store, "open_store", lambda: (None, "1"))

@@ -40,9 +40,9 @@ UNKNOWN = math.nan
         (1, 1, [Running(1, 60)], 100, 1),
         (1, 1, [Running(1, NEVER)], 100, 1),
         (1, 1, [Running(1, 1)], UNKNOWN, 1),
-        # More cells than room: somebody uses what comes free.
+        # More cells than fit: freed actors will be used.
         (1, 2, [Running(1, 1)], 100, 1),
-        # Of three, one ends in 1 s.
+        # One of three ends in 1 s.
         (1, 1, [Running(1, 2), Running(1, 1), Running(1, 90)], 100, 0),
     ],
 )

@@ -68,8 +68,8 @@ def test_a_ray_that_does_not_start_is_one_line(error: Exception, monkeypatch: py
 
 
 def test_the_address_file_of_a_cluster_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` is what the file names; nothing listens there. Ray itself tries for minutes. Without an address a local
-    Ray is started whatever the file says."""
+    """`auto` finds the address in the file, where nothing listens. Ray itself tries for minutes. Without an address a
+    local Ray is started, despite the file."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     monkeypatch.setattr(connection, "find_running_address", lambda: f"127.0.0.1:{port}")

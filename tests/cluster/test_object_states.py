@@ -1,4 +1,4 @@
-"""Clients' states stay where they were computed: the trial holds references, the numbers are those of one process."""
+"""Clients' states stay where they were computed: the trial holds references, and numbers are those of one process."""
 
 import os
 import signal

@@ -168,7 +168,7 @@ def test_an_actor_that_always_dies_is_given_up_with_a_word_about_memory(backends
 
 
 def test_why_a_new_actor_cannot_be_opened_is_said(backends: dict[int, RayBackend]) -> None:
-    """Its GPU may have no room left, say; here it is told of a device that it does not get."""
+    """Its GPU may have no memory left, say; here it is sent a device that it does not have."""
     simulation = Simulation(Problem.build(config("fedavg")), backends[1])
     simulation.step()
     packed, *rest = backends[1]._setup

@@ -1,4 +1,4 @@
-"""What fedray uses of Ray and Tune beyond their public interfaces is there, and used in one file only."""
+"""The parts of Ray and Tune beyond their public interfaces exist, and are used in one file only."""
 
 import importlib
 import re

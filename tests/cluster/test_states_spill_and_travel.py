@@ -36,7 +36,7 @@ def problem(hidden: int, clients: int, per_round: int, rounds: int) -> Problem:
 
 
 def test_more_state_than_the_object_store_holds_spills_to_disk() -> None:
-    """40 clients of 4 x 75 x 30,000 = 9 MB are 360 MB in a store of 200 MB; everybody is drawn twice."""
+    """40 clients of 4 x 75 x 30,000 = 9 MB are 360 MB in a store of 200 MB; every client is drawn twice."""
     built = problem(hidden=30_000, clients=40, per_round=10, rounds=8)
     start_ray(num_cpus=2, object_store_memory=200_000_000)
     backend = RayBackend(Runtime(actors=2))
@@ -54,7 +54,7 @@ def test_more_state_than_the_object_store_holds_spills_to_disk() -> None:
 
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, list[Any]]]:
-    """A head without a CPU, where this process is connected, and two nodes of one."""
+    """A head without a CPU, to which this process is connected, and two nodes of one CPU."""
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     made = Cluster(initialize_head=True, head_node_args=SMALL | {"num_cpus": 0, "_system_config": WATCHFUL})
     try:
@@ -67,11 +67,11 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, list[Any]]
 
 
 def test_states_stay_on_their_nodes_and_a_lost_node_is_said(nodes: tuple[Cluster, list[Any]]) -> None:
-    """Eight clients of 1.2 MB, everybody in every round, equal shards: each stays at its home.
+    """Eight clients of 1.2 MB, all of them in every round, equal shards: each stays at its home.
 
     A state that is read on another node has a copy there, so the bytes that crossed are those of the copies: none,
     and none on the head, where the trial is. After a node is lost with its states, and a new one has come,
-    the next round fails as the cluster's fault: the trial starts again from its checkpoint.
+    the next round fails as a fault of the cluster: the trial restarts from its checkpoint.
     """
     cluster, workers = nodes
     built = problem(hidden=4000, clients=8, per_round=8, rounds=6)

@@ -1,4 +1,4 @@
-"""What reaches the driver does not grow with the cohort; work is dealt out within the longest-first bound."""
+"""The bytes sent to the driver do not grow with the cohort; work is assigned within the longest-first bound."""
 
 import pickle
 from collections.abc import Sequence
@@ -63,10 +63,10 @@ def received(algorithm: str, cohort: int) -> int:
 
 @pytest.mark.parametrize(("algorithm", "kept"), [("fedavg", 0), ("fedcm", 0), ("fedtoga", 1)])
 def test_bytes_into_the_driver_do_not_grow_with_the_cohort(algorithm: str, kept: int) -> None:
-    """Ten times the clients: no update of theirs, only what each must keep (`kept` vectors) and its name beside.
+    """Ten times the clients: none of their updates arrives, only what each must keep (`kept` vectors) and its name.
 
     P = 64 x 20 + 20 + 20 x 10 + 10 = 1,510 numbers: an update is 6,040 bytes, the int64 sum of an actor 12,080. A name
-    is below 20 bytes, a kept vector's array below 200 beside its numbers.
+    is below 20 bytes, a kept vector's array below 200 in addition to its numbers.
     """
     few, many = received(algorithm, 10), received(algorithm, 100)
     assert few > 2 * 12_080

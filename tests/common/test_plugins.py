@@ -135,7 +135,7 @@ def test_arrays_do_not_travel_with_the_configuration() -> None:
 
 
 def test_arrays_from_memory() -> None:
-    """What `digits` loads, given as arrays: the same numbers and the same digest."""
+    """The data of `digits`, given as arrays: the same numbers and the same digest."""
     loaded = Digits().load()
     arrays = {
         key: getattr(loaded, key)[:, 0] if key.startswith("x") else getattr(loaded, key)
@@ -165,7 +165,7 @@ class Misspelt(Scaled):
 
 
 class Helped(Scaled):
-    """Helpers are nobody's business."""
+    """Helpers are private."""
 
     def _uplod(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The bar of one run: where it is shown, and what it says."""
+"""The progress bar of one run: when it is shown, and its text."""
 
 import pytest
 
@@ -8,7 +8,7 @@ ROWS = [{"round": 2.0, "test_accuracy": 91.25}]
 
 
 def shown(capsys: pytest.CaptureFixture[str], asked: bool | None) -> tuple[str, str]:
-    """Output and errors of a bar over three rounds, the second of which was evaluated."""
+    """Output and errors of a bar over three rounds; the second one is evaluated."""
     with bar("fedsam", 3, asked) as moved:
         moved(1, [])
         moved(2, ROWS)

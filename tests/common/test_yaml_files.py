@@ -19,7 +19,7 @@ def test_a_merge_gives_way_to_the_mappings_own_keys() -> None:
 
 
 def test_the_first_of_several_wins() -> None:
-    """As YAML's merge type says: keys of mappings earlier in the list override those of later ones."""
+    """YAML's merge type: keys of mappings earlier in the list override those of later ones."""
     assert merged("x: {<<: [*one, *other]}") == {"a": 1, "b": 2, "c": 4}
     assert merged("x: {<<: *one, <<: *other}") == {"a": 1, "b": 2, "c": 4}
 

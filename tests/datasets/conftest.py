@@ -1,4 +1,4 @@
-"""Where the tests of data sets put their files."""
+"""Folder of the data sets' test files."""
 
 from pathlib import Path
 

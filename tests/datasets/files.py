@@ -37,7 +37,7 @@ def idx(path: Path, array: np.ndarray, packed: bool = False) -> None:
 
 
 def mnist(root: Path, kind: str = "MNIST", packed: bool = False, **arrays: np.ndarray) -> dict[str, np.ndarray]:
-    """60 and 20 images of 10 classes, where no arrays `train`, `train_y`, `t10k`, `t10k_y` are given."""
+    """60 and 20 images of 10 classes, unless arrays `train`, `train_y`, `t10k`, `t10k_y` are given."""
     arrays = {
         "train": pixels(60, 28, 28),
         "train_y": np.arange(60) % 10,

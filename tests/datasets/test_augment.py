@@ -95,7 +95,7 @@ def test_rotate_agrees_with_torchvision() -> None:
 
 
 def test_the_corners_of_a_rotation_are_black() -> None:
-    """By 45 degrees a corner of a 6 x 6 image, 2.5 √2 = 3.5 from the centre, shows what is 3.5 beside it: nothing."""
+    """By 45 degrees, a corner of a 6 x 6 image, 2.5 √2 = 3.5 from the centre, shows nothing: it was outside."""
     found = augmented(images(2), [Rotate(rotate=45)], BLACK, Angle(45.0))  # type: ignore[arg-type]
     for row, column in itertools.product((0, -1), (0, -1)):
         assert torch.equal(found[:, :, row, column], BLACK[:, :, 0, 0].expand(2, 2))
@@ -120,7 +120,7 @@ def test_cutout_covers_one_square_with_the_mean_colour() -> None:
 
 
 def test_transforms_are_applied_in_order() -> None:
-    """What is cut out first can be moved out of the image by the crop; cut out last, it never shows padding."""
+    """A cutout made first can be moved out of the image by the crop; made last, it never shows padding."""
     x = images(300)
     last = augmented(x, [Crop(crop=2), Cutout(cutout=12)], BLACK, rng())
     first = augmented(x, [Cutout(cutout=12), Crop(crop=2)], BLACK, rng())

@@ -50,7 +50,7 @@ def test_decoded_once_read_only_and_mapped(source: Path) -> None:
 
 
 def test_an_interrupted_decoding_leaves_nothing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also not where it stops between two files."""
+    """Not even if it stops between two files."""
     saved = np.save
 
     def full_disk(path: Path, array: np.ndarray) -> None:

@@ -132,7 +132,7 @@ def role(text: str) -> tuple[list[str], list[str]]:
 
 
 def test_shakespeare_by_words(root: Path) -> None:
-    """Of the text's 20 words the first and the last are left out, and 8 of the other 18 have ten before them.
+    """The first and the last of the text's 20 words are left out, and 8 of the other 18 have ten before them.
 
     "b" is the most frequent word and number 1, the others follow by the alphabet.
     """
@@ -194,7 +194,7 @@ def test_fed_isic2019(root: Path) -> None:
 
 
 def test_the_papers_recipes_by_name() -> None:
-    """What section 5 of the definitions says, by the preset's name; the constants are those of each code base."""
+    """Section 5 of the definitions by the preset's name; the constants are those of each code base."""
     recipes = {
         (name, preset): recipe
         for name, kind in DATASETS.items()

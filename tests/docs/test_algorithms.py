@@ -1,4 +1,4 @@
-"""What is said of a method: docs/algorithms.md is current, and nothing it needs is missing."""
+"""Documentation of methods: docs/algorithms.md is current and complete."""
 
 from pathlib import Path
 

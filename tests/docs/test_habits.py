@@ -1,4 +1,4 @@
-"""What a release states in several places is stated alike; the tested versions lie within the ranges."""
+"""Facts that a release states in several places agree; the tested versions are within the ranges."""
 
 import re
 import tomllib

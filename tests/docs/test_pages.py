@@ -28,7 +28,7 @@ def fences(page: str) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> dict[str, str]:
-    """An environment in which `fedray` and `python` are those under test, and nothing is set beside."""
+    """An environment in which `fedray` and `python` are those under test, without other settings."""
     programs = tmp_path / "programs"
     programs.mkdir()
     for name, arguments in (("fedray", " -P -m fedray.cli"), ("python", "")):

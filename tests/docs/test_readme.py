@@ -20,7 +20,7 @@ COMMANDS = [
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what the commands read, without the store and checkpoints of whoever runs the tests."""
+    """A copy of the files that the commands read, without the store and checkpoints of the user who runs the tests."""
     folder = tmp_path_factory.mktemp("home")
     for name in ("fedray", "analysis", "sweeps", "Makefile"):
         (folder / name).symlink_to(REPOSITORY / name)

@@ -102,7 +102,7 @@ def test_options_and_other_passes(options: dict[str, object], expected: Cost) ->
 
 
 def test_every_method_can_be_measured() -> None:
-    """Whatever is not in the table above sends and receives what it shares at least, and differentiates."""
+    """Every method that is not in the table above sends and receives at least what it shares, and differentiates."""
     for name in ALGORITHMS.keys() - COSTS.keys():
         found = measure_cost(algorithm(name))
         least = 1 if ALGORITHMS[name].shares == "all" else 0.01
@@ -115,7 +115,8 @@ def test_what_is_sent_beside_or_instead_of_a_model() -> None:
     """The model has 784 x 50 + 50 + 50 x 10 + 10 = 39,760 parameters, 50 features, 10 classes; its head has 510.
 
     FedALA keeps a model and W, and passes over 0.8 x 6 samples in batches of 2 before its three steps. FedAS sends its
-    body once, though weighted twice; beside three steps a batch of 16 for the alignment and three of 2 for F_i. FedPAC:
+    body once, though weighted twice; in addition to three steps a batch of 16 for the alignment and three of 2 for F_i.
+    FedPAC:
     up body, head, h_i and the class means; down the body, prototypes and who is known, and the mixed head. FedProto: 10
     prototypes of 50 and who holds which class. FedGen: down a generator, 512 x (64 + 10) + 3 x 512 + 50 x 512 + 50 =
     65,074, and 2 x 512 statistics; up the head and the class counts; the server also has Adam's moments.

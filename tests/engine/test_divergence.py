@@ -1,4 +1,4 @@
-"""Numbers that go wrong are caught in their round, with the client; the run ends, or goes on as without that client."""
+"""Divergence is caught in its round, with the client; the run ends, or continues as if without that client."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests import small
 def problem(
     algorithm: str | dict[str, object], cohorts: Sequence[ndarray] | None = None, **training: object
 ) -> Problem:
-    """12 clients, 5 a round; NotANumber's directions are NaN from round 3 on where a client's samples are odd."""
+    """12 clients, 5 per round; NotANumber's directions are NaN from round 3 on if a client's samples are odd."""
     clients = {"total": 12, "per_round": 5} | ({} if cohorts is None else {"cohorts": [c.tolist() for c in cohorts]})
     base = {"rounds": 6, "local_epochs": 1, "batch_size": 32, "lr_decay": 0.9, "aggregation": "samples"}
     return small.problem(algorithm, clients, 16, 0.5, training={**base, **training}, evaluation={"every": 1})
@@ -34,7 +34,7 @@ def kept(whole: Problem) -> tuple[list[ndarray], list[int]]:
 
 
 def test_a_run_that_drops_is_the_run_in_which_they_were_not_drawn() -> None:
-    """Bit for bit: weights are those of the clients that are left, and so is what every method sums."""
+    """Bit for bit: the weights are those of the remaining clients, and so are all sums of the method."""
     dropping = problem("tests.plugins:NotANumber", on_divergence="drop")
     cohorts, counts = kept(dropping)
     assert counts[1] == 0 < counts[2] < counts[5], "the example drops nobody"

@@ -82,6 +82,6 @@ def test_cohorts_are_keyed_by_round_and_attempt(drawn: list[Key]) -> None:
     ],
 )
 def test_recorded_cohorts(clients: dict[str, Any], expected: list[list[int]]) -> None:
-    """Of 20 clients in rounds 0 to 2, seed 7; no change of NumPy or of this code draws others unseen."""
+    """20 clients in rounds 0 to 2, seed 7: a change of NumPy or of this code that alters draws does not go unseen."""
     chosen = config(clients={"total": 20, **clients})
     assert [draw_cohort(chosen, np.ones(20, dtype=np.int64), t).tolist() for t in range(3)] == expected

@@ -16,7 +16,7 @@ terms = st.lists(st.tuples(values, st.floats(0, 1)), min_size=1, max_size=12)
 @settings(max_examples=200, deadline=None)
 @given(terms=terms, data=st.data())
 def test_grouping_and_order_do_not_matter(terms: list[tuple[list[float], float]], data: st.DataObject) -> None:
-    """One process in order, against any permutation dealt to any number of processes, merged in any order."""
+    """One process in order, compared with any permutation split among any number of processes, merged in any order."""
 
     def accumulate(part: list[tuple[list[float], float]]) -> Accumulator:
         sums = Accumulator()
@@ -76,7 +76,7 @@ def test_a_sum_that_is_accepted_cannot_wrap(clients: int, size: float, weight: f
 
 @pytest.mark.parametrize("entries", [1, 2, BLOCK + 1])
 def test_what_reaches_2_to_the_18_is_refused(entries: int) -> None:
-    """Of two terms of weight ½: 2^18 each is too much, one less is not. A number, a vector and a long one."""
+    """Two terms of weight ½: 2^18 each is too much, one less is not. A number, a vector and a long one."""
     vector = torch.zeros(entries)
     vector[-1] = -(2.0**18)
     with pytest.raises(NotSummable, match=r"u is too large to be summed exactly \(1\.31e\+05\)"):
@@ -88,7 +88,7 @@ def test_what_reaches_2_to_the_18_is_refused(entries: int) -> None:
 
 
 def test_uploads_are_left_alone() -> None:
-    """Whatever its type, a vector that was added is the same afterwards."""
+    """For any dtype, a vector that was added is unchanged afterwards."""
     for kind in (torch.float32, torch.float64):
         vector = torch.tensor([1.0, -2.0], dtype=kind)
         first = Accumulator()

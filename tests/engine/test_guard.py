@@ -34,7 +34,7 @@ class WritesLater(Algorithm):
 
 
 class WritesMessage(Algorithm):
-    """A message of which each client takes half away."""
+    """A message that each client halves in place."""
 
     name = "writes_message"
 
@@ -131,7 +131,7 @@ def test_a_change_in_place_is_refused_by_the_class_that_makes_it(kind: type[Algo
 
 
 def test_assigning_to_the_message_reaches_no_other_client() -> None:
-    """Each client's three steps see 1/2, 1/4, 1/8, in whatever order the clients are trained."""
+    """Each client's three steps see 1/2, 1/4, 1/8, in any order of training."""
     ordered, reversed_order = problem(AssignsMessage), InlineBackend()
     train = reversed_order.train
     reversed_order.train = lambda broadcast, tasks: train(broadcast, tasks[::-1])  # type: ignore[method-assign]

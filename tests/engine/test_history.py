@@ -1,4 +1,4 @@
-"""What a row of the history says of its round's training: its loss and its learning rate."""
+"""A history row's entries on its round's training: loss and learning rate."""
 
 import pytest
 

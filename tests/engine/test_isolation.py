@@ -1,4 +1,4 @@
-"""A run gives its own numbers, whatever the caller has told PyTorch, and leaves the caller's settings as they were."""
+"""A run gives the same numbers for any PyTorch settings of the caller, and restores these settings."""
 
 import contextlib
 from collections.abc import Iterator

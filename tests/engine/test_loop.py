@@ -57,7 +57,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_ends_where_an_unbroken_one_does(t
     whole = [state for state in make_rounds(simulation())][-1]
     for state in make_rounds(simulation(), Checkpoints(tmp_path), every=3):
         if state.round == 4:
-            break  # as a process that is killed: round 4 is lost where nothing closes the generator
+            break  # as in a killed process: round 4 is lost if nothing closes the generator
     left = list(make_rounds(simulation(), Checkpoints(tmp_path), every=3))
     assert left[0].round in (3, 4)
     assert left[-1].sha256() == whole.sha256()

@@ -19,7 +19,7 @@ RUN = small.sections(
 
 
 def test_the_parts_are_the_whole(tmp_path: Path) -> None:
-    """A part per lap, nothing twice: together not more than the run's own time, each where it belongs."""
+    """One part per lap and nothing twice: together at most the run's own time, each where it belongs."""
     profile, began = Profile(), time.perf_counter()
     fedray.simulate(RUN, checkpoints=tmp_path, evaluated=lambda row: time.sleep(0.05), profile=profile)
     whole = time.perf_counter() - began

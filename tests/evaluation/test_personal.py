@@ -50,10 +50,10 @@ def few_rounds(
 
 
 def test_disjoint_test_sets() -> None:
-    """Label 0 is cut 1 : 0 : 2 over its holders' samples, label 1 at floor(½) = 0, all of it to client 2.
+    """Label 0 is split 1 : 0 : 2 over its holders' samples, label 1 at floor(½) = 0, all of it to client 2.
 
     Client 1 has no test sample and is left out. x answers 0: client 0 is right on 1 of 1, client 2 on 2 of 3.
-    After an epoch of fine-tuning on W = 1/18 and more nobody answers otherwise.
+    After an epoch of fine-tuning, with W = 1/18 and more, every model still answers 0.
     """
     found = few("fedavg", {"epochs": [0, 1]})
     pa, std = (100 + 200 / 3) / 2, (100 - 200 / 3) / 2

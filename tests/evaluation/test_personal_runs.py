@@ -140,7 +140,7 @@ def test_fine_tuning_counts_epochs_where_training_counts_steps() -> None:
 
 
 def test_numbers_of_epochs_do_not_depend_on_each_other() -> None:
-    """e = 1 is the same number alone and beside e = 3; and e matters."""
+    """e = 1 gives the same number alone and with e = 3; and e matters."""
     both, one = (result("fedavg", {"epochs": e}).history[-1] for e in ([1, 3], 1))
     assert both["personal_accuracy_e1"] == one["personal_accuracy"]
     assert both["personal_accuracy_e1"] != both["personal_accuracy_e3"]
@@ -169,7 +169,7 @@ def test_when() -> None:
     [("fedavg", [1, 2, 3, 4]), ("local-only", [1, 2, 3, 4]), ("fedbabu", [3, 4]), ("fedrep", [3, 4])],
 )
 def test_generic_accuracy_is_measured_whenever_the_test_set_is(method: str, rounds: list[int]) -> None:
-    """Where a global model, or models that clients keep as they stand, answer it; fine-tuned ones every 3 rounds."""
+    """In every evaluated round if a global model or unchanged kept models answer; fine-tuned ones every 3 rounds."""
     found = result(method, {"epochs": 1, "every": 3}, {"every": 1}, rounds=4).history
     assert [row["round"] for row in found if "generic_accuracy" in row] == rounds
     assert [row["round"] for row in found if "personal_accuracy" in row] == [3, 4]

@@ -1,4 +1,4 @@
-"""What `evaluation.probes` and `evaluation.train` measure, against numbers derived by hand or by other means."""
+"""Measurements of `evaluation.probes` and `evaluation.train`, against numbers derived by hand or by other means."""
 
 import itertools
 import math
@@ -18,9 +18,9 @@ from tests.evaluation.probed import EVERY_PROBE, arrays, digits, last_row, perce
 
 
 def test_angles_between_known_vectors() -> None:
-    """(1, 0), (0, 2), (-3, 0): 90, 180 and 90 degrees, whatever their lengths; a zero vector has no angle.
+    """(1, 0), (0, 2), (-3, 0): 90, 180 and 90 degrees, for any lengths; a zero vector has no angle.
 
-    (1, 0) and (1, 1e-6) are 1e-6 radians apart, of which an arccos would keep four digits.
+    (1, 0) and (1, 1e-6) are 1e-6 radians apart; an arccos would keep four digits of that.
     """
     angles = measure_angles(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0], [0.0, 0.0]]))
     assert average_angle(angles, torch.ones(4, dtype=torch.bool)) == pytest.approx(120)
@@ -107,7 +107,7 @@ def test_angles_of_clients_and_server() -> None:
 @pytest.mark.parametrize("aggregation", ["uniform", "samples"])
 def test_drift_on_quadratics(aggregation: str) -> None:
     """Client 0: u = -½ (3, -4) = (-1.5, 2), of length 2.5. Client 1: -½ (-4, 3) = (2, -1.5), then -½ (2 - 3, -1.5 - 1),
-    so u = (2.5, -0.25), of length √6.3125. Between them √(4² + 2.25²) = √21.0625, whatever their weights."""
+    so u = (2.5, -0.25), of length √6.3125. Their distance is √(4² + 2.25²) = √21.0625, for any weights."""
     case = quadratic.Case(
         algorithm={"name": "fedavg"},
         rounds=[{}],

@@ -1,4 +1,4 @@
-"""Measuring changes nothing, costs only what is asked, and is refused where it has no meaning."""
+"""Measuring changes nothing, costs only what was asked for, and is refused if it has no meaning."""
 
 import re
 from pathlib import Path
@@ -137,7 +137,7 @@ def test_angles_without_a_linear_head_are_refused() -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    """docs/probes.md names each one, its `_std` aside; CLASS and LAYER stand for what differs."""
+    """docs/probes.md names each one, except its `_std`; CLASS and LAYER are placeholders."""
     page = (Path(__file__).parents[2] / "docs" / "probes.md").read_text(encoding="utf-8")
     plain, result = last_row(digits("fedsol")), last_row(digits("fedsol", probes=EVERY_PROBE, train=True))
     names = {

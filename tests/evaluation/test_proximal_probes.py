@@ -64,7 +64,7 @@ def test_step_by_hand(mu: float | None) -> None:
 
 
 def test_fedsols_step_hardly_moves_the_proximal_loss_where_its_first_order_part_says_so() -> None:
-    """Both sides: what is left beside the first-order part shrinks as η² (here by 100 for a tenth, within a factor 2).
+    """Both sides: the rest beyond the first-order part shrinks as η² (here by 100 for a tenth, within a factor 2).
 
     y is where a training with η = 0.1 ends, η is changed afterwards.
     """
@@ -200,7 +200,7 @@ def test_no_cosine_where_nothing_was_learnt() -> None:
 
 
 def test_the_received_model_keeps_its_running_statistics_in_both_probes() -> None:
-    """Where the client's own have gone makes no difference to z_x, batch by batch; z_y follows them."""
+    """Moving the client's own statistics makes no difference to z_x, batch by batch; z_y follows them."""
     problem = digits("fedavg", probes=["proximal", "step"])
     config, worker = problem.config, Worker(problem)
     network = worker.network

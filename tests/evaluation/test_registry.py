@@ -116,7 +116,7 @@ def test_what_is_no_probe_is_refused_in_one_line(names: list[object], message: s
 
 
 def test_every_metric_of_a_probe_has_a_title() -> None:
-    """What a probe logs is what its class declares, and every title is another."""
+    """A probe logs the metrics that its class declares, and all titles differ."""
     plain, row = last_row(digits("fedsol")), last_row(digits("fedsol", probes=EVERY_PROBE))
     scaled = last_row(digits("fedgela", {"name": "mlp", "hidden": [16]}, ["adaptation"]))
     measured = (row.keys() | scaled.keys()) - plain.keys()
@@ -129,7 +129,7 @@ def test_every_metric_of_a_probe_has_a_title() -> None:
 
 
 class Gives(Probe):
-    """Whatever it is told to, of the round or of each client."""
+    """Any metric it is given, of the round or of each client."""
 
     of: str = "round"
     given: Any

@@ -1,4 +1,4 @@
-"""Testing the global model: exact sums over the chunks, whatever the loss, and a state that can be gone back to."""
+"""Testing the global model: exact sums over the chunks, for any loss, and a state that can be restored."""
 
 from dataclasses import replace
 

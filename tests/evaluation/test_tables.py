@@ -1,4 +1,4 @@
-"""Each client's accuracies and the confusion matrix: what they hold, that they add up, and where they are kept."""
+"""Each client's accuracies and the confusion matrix: their contents, their sums, and their files."""
 
 import io
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_they_survive_a_checkpoint(result: Result, tmp_path: Path) -> None:
 
 
 def test_what_there_is_none_of(tmp_path: Path) -> None:
-    """Local-only has no global model; without `evaluation.personal` nobody tests the clients."""
+    """Local-only has no global model; without `evaluation.personal` the clients are not tested."""
     alone = run(problem(algorithm="local-only"), InlineBackend())
     assert set(alone.state.tables) == {"clients"}
     plain = run(problem(evaluation={"every": 4}), InlineBackend())
@@ -91,7 +91,7 @@ def test_what_there_is_none_of(tmp_path: Path) -> None:
 
 
 def test_the_split_as_a_file() -> None:
-    """Client i's training samples are those that it holds, its test samples those that it is tested on; no pickle."""
+    """Client i's training samples are those that it holds, its test samples those of its test; no pickle."""
     dealt = problem(data={"name": "digits", "validation": {"fraction": 0.2, "from": "clients"}})
     assert dealt.tests is not None
     assert dealt.validation is not None

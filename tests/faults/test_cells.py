@@ -1,4 +1,4 @@
-"""One cell runs out of memory or disk, or the driver is told to stop: the others go on, and so does it when called."""
+"""One cell runs out of memory or disk, or the driver is interrupted: the others continue; a new call resumes it."""
 
 import signal
 import time
@@ -20,8 +20,8 @@ def sweep(cases: list[dict[str, Any]], **training: object) -> dict[str, Any]:
 def test_a_cell_that_runs_out_of_memory_or_disk_does_not_disturb_the_others(tmp_path: Path) -> None:
     """A tensor of 256 MiB under an RLIMIT_AS that leaves 128; files of 2 kB at most from round 6 on (RLIMIT_FSIZE).
 
-    The checkpoint of round 4 stays (every second round has one). When there is room again the cell goes on from it and
-    ends like an undisturbed one.
+    The checkpoint of round 4 stays (every second round has one). Once there is room again the cell continues from it
+    and ends like an undisturbed one.
     """
     marker = tmp_path / "marker"
     marker.touch()
@@ -53,7 +53,7 @@ def test_a_cell_that_runs_out_of_memory_or_disk_does_not_disturb_the_others(tmp_
 
 @pytest.mark.faults
 def test_sigterm_keeps_the_rounds_made_and_the_next_call_goes_on(tmp_path: Path) -> None:
-    """No checkpoint is due in these 12 rounds: the one found is of the moment at which the sweep was told to stop.
+    """No checkpoint is due in these 12 rounds: the one found was made when the sweep was interrupted.
 
     12 rounds of 3 clients that sleep 0.5 s each are 18 s; the other cell is done in one or two.
     """

@@ -67,7 +67,7 @@ def head(client: int, folder: Path, token: Path) -> Iterator[None]:
     )
     try:
         until_listening(client)
-        time.sleep(5)  # before, grpc's threads in Ray's proxy are not ready for a fork, and a driver may find nobody
+        time.sleep(5)  # before, grpc's threads in Ray's proxy are not ready for a fork, and a driver may fail
         yield
     finally:
         os.killpg(process.pid, signal.SIGTERM)
@@ -100,7 +100,7 @@ def holding(folder: Path, secrets: list[bytes]) -> list[str]:
 @pytest.mark.faults
 @pytest.mark.parametrize("relative", [True, False])
 def test_a_sweep_over_ray_client(relative: bool, tmp_path: Path, port: int) -> None:
-    """Four cells on an .npz file of the user's, named relatively or not, with checkpoints in a folder that is.
+    """Four cells on a user's .npz file, with a relative path or not, with checkpoints in a relative folder.
 
     The cells end as those of undisturbed runs do, and neither the store's password nor the cluster's token is found in
     what is printed, in Ray's logs, in the store, in checkpoints, or in any command line while the sweep runs.

@@ -66,10 +66,10 @@ def test_killed_in_either_stage_and_called_again(
     assert "tuned/tune: 6 cells, 6 finished, 0 diverged, 0 to run" in out
     assert "tuned: 4 finished" in out
     found = state_hashes(tmp_path)
-    monkeypatch.chdir(tmp_path.parent)  # where there is no store
+    monkeypatch.chdir(tmp_path.parent)  # a folder without a store
     asked, known, expected = Sweep.model_validate(document), dict[str, Outcome](), dict[str, str]()
     stage = make_plan(make_tune_stage(asked))
-    while True:  # of a search that learns each turn runs a generation
+    while True:  # for a search that learns, each turn runs a generation
         stage, hashes = inline(stage)
         known |= stage.known
         expected |= hashes

@@ -22,7 +22,7 @@ def joined(address: str, **environment: str) -> bool:
 
 @pytest.mark.faults
 def test_only_who_has_the_token_can_join_a_local_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its user can; with another home (no token file) or without authentication nobody can."""
+    """The user can; with another home (no token file) or without authentication no process can."""
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     with use_cluster():
         address = ray.get_runtime_context().gcs_address

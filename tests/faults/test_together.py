@@ -12,10 +12,10 @@ from tests.sweep.running import SWEEP, done, fedray, logged_once, runs, state_ha
 
 @pytest.mark.faults
 def test_two_sweeps_that_share_cells_run_each_of_them_once(tmp_path: Path) -> None:
-    """Cells 0 1 2 3 and 2 3 4: five of them. Each is ended by one of the two, and both end with all of theirs.
+    """Cells 0 1 2 3 and 2 3 4: five of them. Each is trained by one of the two, and both end with all of theirs.
 
-    12 rounds of 3 clients that sleep 0.5 s each are 18 s a cell: time for the second sweep to start beside the first,
-    where the machine is not busy with other things.
+    12 rounds of 3 clients that sleep 0.5 s each are 18 s per cell: time for the second sweep to start next to the
+    first, unless the machine is busy with other things.
     """
 
     def slow(name: str, seeds: list[int]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is particular to a GPU, as far as a machine without one can tell; with one, the last test runs too.
+"""Behaviour specific to GPUs, as far as a machine without one can tell; with one, the last test runs too.
 
 On a CPU a stand-in takes the place of a CUDA graph: its replay computes from the recorded inputs into the recorded
 outputs, and nothing else. So what is tested is everything but CUDA's own recording.
@@ -93,7 +93,7 @@ DIGITS = small.sections(
         ("scaffold", {"name": "mlp", "hidden": [8]}),
         ("fedrep", {"name": "mlp", "hidden": [8]}),  # gradients of the body, and of the head
         ("fedsol", {"name": "mlp", "hidden": [8]}),  # a loss of its own, which is not recorded
-        ("fedtoga", {"name": "mlp", "hidden": [1100]}),  # of more than 65,536 parameters, which views its theta
+        ("fedtoga", {"name": "mlp", "hidden": [1100]}),  # more than 65,536 parameters, so it views its theta
         ("fedsam", {"name": "tests.algorithms.test_contract:Normalised"}),  # running statistics
         ("fedavg", {"name": "emnist_cnn"}),
     ],
@@ -162,7 +162,7 @@ def test_an_operation_without_a_deterministic_kernel_is_named(kernels: None) -> 
 
 
 def test_identity_of_a_cell() -> None:
-    """What may change bits on a GPU does so in the identity; on a CPU neither key is there."""
+    """Options that can change bits on a GPU are part of the identity there; on a CPU neither key is."""
     base = DIGITS | {"algorithm": "fedavg", "model": "mlp"}
 
     def cell(**runtime: Any) -> str:

@@ -42,7 +42,7 @@ def test_published_sizes(options: dict[str, Any], shape: tuple[int, ...], classe
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_size_in_the_list_of_models(name: str) -> None:
-    """What `fedray list models` says is what is built, and nothing else identifies as that name."""
+    """The output of `fedray list models` matches the built models, and names are unique."""
     published = MODELS[name].published
     assert published is not None
     shape, classes, count = published
@@ -97,7 +97,8 @@ def test_a_projection_is_body(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "resnet18", "resnet50", "efficientnet_b0"])
 def test_normalised_features(name: str) -> None:
-    """FedGELA's code: of a batch each feature has mean 0 and deviation 1, but for the 1e-5 beside its variance; its
+    """FedGELA's code: over a batch each feature has mean 0 and deviation 1, except for the 1e-5 added to the variance;
+    its
     weights are body and normalisation.
     """
     with torch.random.fork_rng():
@@ -115,7 +116,7 @@ def test_normalised_features(name: str) -> None:
 
 
 def test_group_norm_has_no_buffers_and_batch_norm_has() -> None:
-    """Of each BatchNorm only mean and variance are float buffers: 2 x 4,800 channels of ResNet-18 (20 layers)."""
+    """Only mean and variance of each BatchNorm are float buffers: 2 x 4,800 channels of ResNet-18 (20 layers)."""
     buffers = {
         norm: Network(make_model_spec({"name": "resnet18", "norm": norm}).build((3, 32, 32), 10)).buffers.numel()
         for norm in ("group", "batch", "batch_untracked")

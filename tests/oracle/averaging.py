@@ -12,7 +12,7 @@ def fedavg(w: World) -> Tensors:
 
 
 def fedprox(w: World, mu: float) -> Tensors:
-    """Li et al., MLSys 2020: the gradient of mu/2 ||y - x||^2 beside the loss's."""
+    """Li et al., MLSys 2020: the gradient of mu/2 ||y - x||^2 is added to the loss's."""
     return averaging(w, lambda c, batch: w.grad(c.y, batch) + mu * (c.y - c.start), pull=mu)
 
 

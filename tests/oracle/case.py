@@ -1,4 +1,4 @@
-"""What a case of the comparison is: a method's options and the settings."""
+"""A case of the comparison: a method's options and the settings."""
 
 from dataclasses import dataclass, field
 from typing import Any

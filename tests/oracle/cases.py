@@ -1,4 +1,4 @@
-"""What is compared: each method with its options, which are the arguments of its oracle too, and the settings."""
+"""Cases of the comparison: each method with its options, which are also the oracle's arguments, and the settings."""
 
 from collections.abc import Callable
 from typing import Any

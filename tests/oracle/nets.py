@@ -15,7 +15,7 @@ from .tensors import Tensors
 
 @dataclass(frozen=True)
 class Out:
-    """Logits z (n, C), features h (n, m), inner activations a (n, m) (None where the net has no inner layer)."""
+    """Logits z (n, C), features h (n, m), inner activations a (n, m) (None if the net has no inner layer)."""
 
     z: np.ndarray
     h: np.ndarray
@@ -31,7 +31,7 @@ class SoftmaxRegression:
 
     @staticmethod
     def shapes(inputs: int, hidden: int, classes: int) -> list[tuple[int, ...]]:
-        """Of the tensors, in the order of `names`."""
+        """Gradients with respect to the tensors, in the order of `names`."""
         return [(classes, inputs), (classes,)]
 
     def forward(self, p: Tensors, X: np.ndarray) -> Out:
@@ -53,7 +53,7 @@ class MLP:
 
     @staticmethod
     def shapes(inputs: int, hidden: int, classes: int) -> list[tuple[int, ...]]:
-        """Of the tensors, in the order of `names`."""
+        """Gradients with respect to the tensors, in the order of `names`."""
         return [(hidden, inputs), (hidden,), (classes, hidden), (classes,)]
 
     def __init__(self) -> None:
@@ -131,14 +131,14 @@ def softmax(z: np.ndarray) -> np.ndarray:
 
 
 def cross_entropy(z: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of the batch mean of -log softmax(z)_y: (softmax(z) - onehot(y)) / n."""
+    """Gradient of the batch mean of -log softmax(z)_y: (softmax(z) - onehot(y)) / n."""
     p = softmax(z)
     p[np.arange(len(y)), y] -= 1
     return p / len(y)
 
 
 def distillation(teacher: np.ndarray, z: np.ndarray, tau: float) -> np.ndarray:
-    """Of the batch mean of KL(softmax(teacher/tau) || softmax(z/tau)): (q - p) / (tau n), p teacher, q student."""
+    """Gradient of the mean KL(softmax(teacher/tau) || softmax(z/tau)): (q - p) / (tau n), p teacher, q student."""
     return (softmax(z / tau) - softmax(teacher / tau)) / (tau * len(z))
 
 

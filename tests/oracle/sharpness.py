@@ -84,9 +84,9 @@ def towards(away: Tensors, shift: str = "vector", norm: str = "global") -> Tenso
 
 
 class Lesam:
-    """FedLESAM's gradient, at y + rho unit(x_old - x); at y where there is no x_old (D-11b).
+    """FedLESAM's gradient, at y + rho unit(x_old - x); at y if there is no x_old (D-11b).
 
-    x_old is the model of the client's last activity; `estimate` server: of the last round, whoever was active. `shift`
+    x_old is the model of the client's last participation; with `estimate` server: of the last round. `shift`
     and `norm` as in `towards`.
     """
 
@@ -146,7 +146,7 @@ def fedtoga(
 
     delta_scale `gradient`: Delta divided by eta_t too (D-1). dual_divisor `cohort`: the server's dual divided by M
     (D-2). The ablation, from FedAvg up: `sam`, the ascent; `dynamic_regularisation`, the dual and its proximal term;
-    `dual_correction`, beta Delta in the descent; `sam_correction`, whatever is added to g in the ascent.
+    `dual_correction`, beta Delta in the descent; `sam_correction`, the terms added to g in the ascent.
     """
     x = w.x0
     H, h_server, delta = w.each(x), zeros(x), zeros(x)

@@ -45,7 +45,7 @@ def norm(a: Tensors) -> float:
 
 
 def unit(a: Tensors, eps: float = 1e-7) -> Tensors:
-    """a / (||a|| + eps); the origin stays where it is. eps is FL-Simulator's."""
+    """a / (||a|| + eps); the origin is unchanged. eps is FL-Simulator's."""
     return a / (norm(a) + eps)
 
 

@@ -66,7 +66,7 @@ def dataset(seed: int) -> Dataset:
 
 
 def cohorts(case: Case) -> tuple[tuple[int, ...], ...]:
-    """Three of six clients, or everyone where the method is defined for nothing else."""
+    """Three of six clients, or all if the method is defined only for all."""
     return EVERYONE if ALGORITHMS[case.method].needs_everyone else COHORTS
 
 
@@ -139,7 +139,7 @@ def answer(w: World, case: Case, **changed: Any) -> Tensors:
 
 
 def drawn_steps(given: Problem, t: int) -> int | None:
-    """The round's number of local steps where the method draws it: fedray's draw, whose key belongs to a run."""
+    """The round's number of local steps if the method draws it: fedray's draw, whose key belongs to a run."""
     with torch_draws(given.config.seed, "steps", t):
         return given.config.algorithm.drawn_steps(
             Server(torch.zeros(0), Vectors(), Layout((), ()), len(SIZES), round=t)
@@ -178,7 +178,7 @@ def test_fedray_is_the_oracle(index: int) -> None:
 
 
 def test_fedrods_second_heads_are_the_oracles() -> None:
-    """What stays with the clients does not show in theta: every entry within 1e-5, after moves of more than 0.05."""
+    """States of clients do not show in theta: every entry agrees within 1e-5, after moves of more than 0.05."""
     index = next(i for i, case in enumerate(CASES) if case.id == "fedrod-together")
     seed = oracle(index)[0]
     _, heads = fedrod_with_heads(world(CASES[index], seed))
@@ -202,7 +202,7 @@ def test_the_comparison_can_fail(index: int, name: str) -> None:
 
 
 def test_no_two_cases_have_the_same_oracle() -> None:
-    """What separates methods and options moves theta by more than the bound, save what is equal by definition."""
+    """Different methods and options move theta apart by more than the bound, unless equal by definition."""
     plain = [index for index, case in enumerate(CASES) if case.setting == "plain"]
     for position, i in enumerate(plain):
         for j in plain[:position]:
@@ -224,7 +224,7 @@ def test_every_setting_matters(setting: str) -> None:
 
 @pytest.mark.parametrize("method", ["fedge", "fedgela"])
 def test_simplex(method: str, tmp_path: Path) -> None:
-    """Class vectors of a file: the oracle starts from them, and they are not those that the seed draws."""
+    """Class vectors from a file: the oracle starts from them, and they are not those drawn by the seed."""
     rows = simplex_etf(CLASSES, HIDDEN).numpy()[::-1]
     np.save(tmp_path / "m.npy", rows)
     form = "one" if method == "fedge" else "x"
@@ -255,7 +255,7 @@ def test_every_method_has_an_oracle() -> None:
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - NOT_COMPARED.keys()))
 def test_every_option_is_compared(name: str) -> None:
-    """Of a choice every value is, of a number one that is not its default, of FedSOL's proximal losses each."""
+    """Every value of a choice, a number other than the default, and each of FedSOL's proximal losses is covered."""
     options = [case.options for case in CASES if case.method == name]
     for option, field in ALGORITHMS[name].model_fields.items():
         used = {repr(given.get(option, field.default)) for given in options}

@@ -1,4 +1,4 @@
-"""The personalised methods against their oracle, where more than theta is to be compared, or draws are to be repeated.
+"""The personalised methods against their oracle, if more than theta has to be compared or draws have to be repeated.
 
 The federation, its settings and the bound are those of `test_oracle`. Draws are fedray's: their keys are part of what a
 run is, so here they are written out again.
@@ -108,7 +108,7 @@ def test_fedproto(options: dict[str, str], setting: str) -> None:
 
 @functools.cache
 def knn_pieces() -> tuple[Callable[..., torch.Tensor], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """What client 3 answers to the training samples of client 4 (as options -> p), and the oracle's z, h, memory, y."""
+    """Client 3's answers to the training samples of client 4 (as options -> p), and the oracle's z, h, memory, y."""
     given = case("knnper")
     built, w = problem(given, SEED), world(given, SEED)
     theta, worker = state(given).theta, Worker(built)

@@ -1,4 +1,4 @@
-"""What the methods act in: clients with their samples, cohorts, mini-batches, and the canonical local step."""
+"""The world of the methods: clients with their samples, cohorts, mini-batches, and the canonical local step."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Data of which a partition sees the labels alone."""
+"""Data sets with labels only, which is all that a partition sees."""
 
 import numpy as np
 

@@ -52,7 +52,7 @@ def test_the_number_of_natural_clients_is_said(clients: int, words: str) -> None
 
 
 def test_a_seed_of_the_partition_draws_its_test_sets_and_natural_clients_too() -> None:
-    """Whatever the run's seed: else runs that differ in it alone would be tested on other samples."""
+    """For any seed of the run: otherwise runs that differ only in it would be tested on other samples."""
     shards, d = natural(6, divide=True)
     for own, how in (("natural", "disjoint"), ("iid", "disjoint"), ("iid", "share")):
 

@@ -1,4 +1,4 @@
-"""Who gets what: invariants of every partitioner, the definitions by hand, and digests that may never move."""
+"""Data splits: invariants of every partitioner, the definitions by hand, and digests that must never change."""
 
 import itertools
 from typing import Any
@@ -141,9 +141,10 @@ def test_recorded_digests(name: str, seed: int) -> None:
 
 
 def test_dirichlet_closes_clients_that_hold_their_share() -> None:
-    """A client is open for a class only while it holds less than floor(n/N), whatever it drew.
+    """A client is open for a class only while it holds less than floor(n/N), for any draw.
 
-    Classes are dealt in order, so whoever receives some of class c holds less than that of the classes before it.
+    Classes are assigned in order, so a client that receives some of class c holds less than that of the classes before
+    it.
     """
     labels = np.repeat(np.arange(5), 100)
     for alpha, seed in itertools.product((1e-3, 0.1, 1.0), range(10)):
@@ -372,7 +373,7 @@ def test_the_registry_names_every_partition() -> None:
 
 
 class Drawn(Partition):
-    """What a user's own class gives: `shards` as they are."""
+    """Returned by a user's own class: `shards` unchanged."""
 
     name = "own:Drawn"
     shards: Any

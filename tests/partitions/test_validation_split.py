@@ -1,4 +1,4 @@
-"""What is held out for validation: how much of which class, of whom, and that nobody trains on it."""
+"""Samples held out for validation: how many of which class, from which clients, and that no client trains on them."""
 
 from collections import Counter
 
@@ -56,7 +56,7 @@ def test_every_client_draws_on_its_own() -> None:
 
 
 def test_nobody_trains_on_a_sample_that_another_client_holds_out() -> None:
-    """Client 0 has ten samples, client 1 the same ten twice: whatever one holds out leaves the other, every copy."""
+    """Client 0 has ten samples, client 1 the same ten twice: a sample held out by one leaves the other, every copy."""
     shards = Shards.from_lists([np.arange(10), np.tile(np.arange(10), 2)])
     left, held = hold_out(shards, np.zeros(10, dtype=np.int64), 0.3, seed=0)
     assert held.sizes.tolist() == [3, 3], "a share of the different samples"
@@ -70,7 +70,7 @@ def test_nobody_trains_on_a_sample_that_another_client_holds_out() -> None:
     "dealing", ["iid", {"name": "dirichlet", "alpha": 0.3}, {"name": "dirichlet_client", "alpha": 0.1}]
 )
 def test_of_digits_a_tenth_keyed_by_the_seed_and_apart_from_training(source: str, dealing: object) -> None:
-    """Digits' classes are even to within 3 points, and so are those that are held out of the pool."""
+    """Digits' classes are even to within 3 points, and so are the samples held out of the pool."""
     data, who = Digits().load(), make_partition(dealing)
     wanted = Validation(fraction=0.1, source=source)
     shards, held = split_validation(who, data, 20, 5, wanted)

@@ -49,7 +49,7 @@ def test_by_default_short_runs_are_evaluated_in_every_round() -> None:
 
 
 def test_rows_without_the_metric_are_left_out() -> None:
-    """Of 20 rounds 17 to 20 count; personal accuracy is known in 10 and 20 alone."""
+    """Rounds 17 to 20 of 20 count; personal accuracy is known only in 10 and 20."""
     history = [{"round": float(t), "test_accuracy": 2.0 * t} for t in range(1, 21)]
     for t in (10, 20):
         history[t - 1]["personal_accuracy"] = 3.0 * t

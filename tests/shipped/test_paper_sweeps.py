@@ -69,7 +69,7 @@ CELLS = {
     "fedtoga/table10": 4 * 2 * SEEDS,
     "fedtoga/divergence": 6 * 2 * SEEDS,  # methods x partitions
     "fedtoga/figure1": 3,  # one seed: a surface is of one model
-    "fedtoga/figure2": (1 + 5 * 2) * SEEDS,  # 5 panels of 3 values that share one: 15 runs of which 11 differ
+    "fedtoga/figure2": (1 + 5 * 2) * SEEDS,  # 5 panels of 3 values that share one: 11 different runs
     # printed form against the code's
     "fedsam/printed": (2 * 3 + 2 * 2)
     * 2
@@ -94,7 +94,7 @@ CELLS = {
     "fedgela/table2": 11 * 3 * 6 * SEEDS,  # methods x data sets x settings: 198, 594 with seeds
     "fedgela/table3": 11 * SEEDS,
     "fedgela/table4": 4 * (18 + 1) * SEEDS,  # with and without E and A, on table 2's settings and table 3's: 76
-    "fedgela/table5": 11 * 2 * 2 * SEEDS,  # 12 are printed; with all baselines, of which the best is, 44
+    "fedgela/table5": 11 * 2 * 2 * SEEDS,  # 12 are printed; 44 with all baselines, since only the best is printed
     "fedgela/table6": 3 * 3 * SEEDS,
     "fedgela/table9": 10 * 6 * SEEDS,  # without FedGen
     "fedgela/table10": 11 * 3 * 6 * SEEDS,  # 54 are printed, 198 with all baselines
@@ -110,7 +110,7 @@ SEARCHES = {"fedsol/table8", "fedtoga/table6"}
 """Tables that print what was searched, and no results."""
 
 TRAININGS = {
-    # 7 x 3 x 3, of which Dirichlet 0.6 stands in two tables: 63 in all
+    # 7 x 3 x 3, where Dirichlet 0.6 is in two tables: 63 in all
     "fedsam": 7 * 3 * 3 * SEEDS,
     # 198 (table 2) + 11 (3) + 38 (4) + 44 (5) + 6 (6) + 60 (9) + 132 (10) + 22 (11): 367 with 12, 36 and 6 in tables 5,
     # 10 and 11 for what is printed there
@@ -125,7 +125,7 @@ TRAININGS = {
 
 @cache
 def cells(name: str, smoke: bool = False) -> list[str]:
-    """What identifies each cell of a sweep, in order; data and initial weights as configured, not by digest."""
+    """Identity of each cell of a sweep, in order; data and initial weights as configured, not by digest."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedray.common.component.file_digest", lambda key, path: path)
         return _cells(name, smoke)
@@ -226,7 +226,7 @@ def test_fedtoga_searched_decays_are_the_proxy_types() -> None:
 
 
 def test_fedtoga_ablation_starts_from_table_1s_fedsam() -> None:
-    """D-113: 48.08 on CIFAR-100 stands in both tables."""
+    """D-113: 48.08 on CIFAR-100 is in both tables."""
     assert {run.algorithm.rho for run in runs("fedtoga/table10") if run.algorithm.name == "fedsam"} == {0.01}
 
 
@@ -316,7 +316,7 @@ def test_fedsols_best_radius_is_inside_of_figure_4() -> None:
 
 
 def test_fixed_radii_of_the_propositions_are_those_of_appendix_g() -> None:
-    """A fixed ρ stands for an adaptive ρ √P times as large: 0.5 to 2 on the head, 2 on the whole model."""
+    """A fixed ρ corresponds to an adaptive ρ √P times as large: 0.5 to 2 on the head, 2 on the whole model."""
     spec = make_model_spec("mcmahan_cnn")
     layout = Network(spec.build((3, 32, 32), 10)).layout
     parameters = {"head": int(layout.head.sum()), "all": len(layout.head)}
@@ -417,7 +417,7 @@ def test_first_smoke_cell(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*PAPERS, *sorted(NO_TABLES)])
 def test_all_smoke_cells(name: str) -> None:
-    """All of them, one after the other; a radius or lr out of range may diverge, which has to be said so."""
+    """All of them, one after the other; with a radius or lr out of range one may diverge, which must be reported."""
     finished = 0
     for point in smoke_points(name):
         try:

@@ -106,7 +106,7 @@ def outcome(folder: Path) -> dict[str, str]:
 
 
 def until_listening(port: int, seconds: float = 60) -> None:
-    """Return when something listens at the port of this machine. Raises TimeoutError where nothing does in time."""
+    """Return once something listens at the port of this machine. Raises TimeoutError if nothing does in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Cells as a sweep lists them, with hashes that are those of their identities."""
+"""Cells as a sweep lists them, with the hashes of their identities."""
 
 from typing import Any
 

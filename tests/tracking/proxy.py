@@ -1,4 +1,4 @@
-"""A proxy that asks for a user and a password before MLflow's server, and can refuse everybody for a while."""
+"""A proxy that requires a user and a password in front of MLflow's server, and can refuse all requests for a while."""
 
 import base64
 import contextlib
@@ -12,7 +12,7 @@ USER, PASSWORD = "alice", "pa55/wo%rd+x"
 
 
 class Proxy(ThreadingHTTPServer):
-    """Listens on 127.0.0.1. `refuse` is the status that everybody gets; 0: only who has no password gets 401."""
+    """Listens on 127.0.0.1. `refuse` is the status of every reply; 0: only requests without password get 401."""
 
     daemon_threads = True
 

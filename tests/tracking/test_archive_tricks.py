@@ -255,13 +255,13 @@ def plain(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
 
 
 def test_the_whole_archive_has_a_limit(exported: Members, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many members none of which is too large: here 12 of 1 MB, with a limit of 10 MB."""
+    """Many members, none of them too large: here 12 of 1 MB, with a limit of 10 MB."""
     monkeypatch.setattr(archive_check, "UNPACKED", 10_000_000)
     pack(store / "evil.zip", [*exported, *((named(f"{FOLDER}/{k}"), bytes(1_000_000)) for k in range(12))])
     refuse(store, "at most 10000000 are allowed")
 
 
-# What the JSON members say
+# Contents of the JSON members
 
 Change = Callable[[dict[str, Any]], object]
 

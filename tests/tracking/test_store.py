@@ -1,4 +1,4 @@
-"""What the store refuses, what is worth another attempt, and how much of it is read."""
+"""Requests that the store refuses or repeats, and how much of it is read."""
 
 import contextlib
 import sqlite3
@@ -32,7 +32,7 @@ def database(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def answered(status: int) -> MlflowException:
-    """What MLflow's client raises for an answer of a proxy, which is not JSON (mlflow.utils.rest_utils)."""
+    """The error of MLflow's client for a proxy's answer that is not JSON (mlflow.utils.rest_utils)."""
     return MlflowException("API request failed", error_code=get_error_code(status))
 
 
@@ -57,7 +57,7 @@ def test_a_patience_that_is_no_number_of_seconds_is_refused(text: str, monkeypat
 
 
 def test_a_directory_that_cannot_be_written_is_refused_and_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody, root neither, can make a file in /proc/sys."""
+    """No user, not even root, can make a file in /proc/sys."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir("/proc/sys")
     with pytest.raises(UserError, match=r"MLFLOW_TRACKING_URI: cannot write /proc/sys/mlflow.db: .*; set it to"):
@@ -143,14 +143,14 @@ def test_drivers_that_make_a_cells_run_at_the_same_moment_agree_on_one(
 
 
 def test_a_cells_run_takes_seven_requests(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the store was looked at and had none: made, described (files, data, parameters), checked, ended in two.
+    """If the store was checked and had none: made, described (files, data, parameters), checked, ended in two.
 
     Each further report is one more. Every request costs 5 to 20 ms of a driver that shares its cores with trials.
     """
     tracker, run, asked = Tracker(), CellRun(), list[str]()
 
     class Counted:
-        """The client, each call of which is noted."""
+        """The client, recording each of its calls."""
 
         def __init__(self, client: object) -> None:
             self.client = client
@@ -192,7 +192,7 @@ def test_two_drivers_that_know_of_no_run_agree_on_one(database: Path) -> None:
 
 @pytest.mark.parametrize("rows", [0, 1, 700])
 def test_many_rows_come_whole_with_the_end(rows: int, database: Path) -> None:
-    """700 rows of 3 metrics are 2,100: three requests. Each round stands there once, with the summary."""
+    """700 rows of 3 metrics are 2,100: three requests. Each round is there once, with the summary."""
     tracker, run = Tracker(), CellRun()
     tracker.open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, known=False)
     told = [{"round": float(t), "test_accuracy": 50.0, "test_loss": 1.0, "lr": 0.1} for t in range(1, rows + 1)]
@@ -207,7 +207,7 @@ def test_many_rows_come_whole_with_the_end(rows: int, database: Path) -> None:
 def test_a_cell_that_is_closed_while_the_store_is_away_is_written_later(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits for its outcome is told of it when the store has it, once."""
+    """A caller that waits for its outcome is called once, when the store has it."""
     tracker, run, told = Tracker(), CellRun(), list[str]()
     tracker.open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, known=False)
 
@@ -237,7 +237,7 @@ def test_mlflow_shows_how_long_a_cell_took_however_late_its_run_was_made(databas
 
 
 def test_only_the_cells_that_are_asked_for_are_read(database: Path) -> None:
-    """Of 20,000 foreign cells 20, and 100 that are not there: at most 2 s of CPU (reading all takes minutes)."""
+    """20 of 20,000 foreign cells, and 100 that do not exist: at most 2 s of CPU (reading all takes minutes)."""
     fill(database, 20_000)
     began = time.process_time()
     found = store.outcomes([f"{i:016x}" for i in range(19_981, 20_101)])

@@ -32,7 +32,7 @@ def test_every_paper_has_claims() -> None:
 
 @pytest.mark.parametrize("paper", SHIPPED)
 def test_every_published_table_has_a_claim_on_each_metric(paper: str) -> None:
-    """Each number that a paper prints stands in a column that a claim on its table and metric decides."""
+    """Each number that a paper prints is in a column that a claim on its table and metric decides."""
     claims = read(find(paper)).claims
     covered = {(one.published or one.sweep, Metric.parse(one.metric).plain) for one in claims}
     for table in (name for name in tables() if name.startswith(f"{paper}/")):

@@ -24,7 +24,7 @@ def pairs(*gaps: object) -> list[Pair]:
 
 
 def statuses(about: Claim, truth: list[float], seeds: int, spread: float = 1.0) -> list[str]:
-    """What is decided of RUNS made-up results: seeds and rivals whose true gaps are `truth`."""
+    """Decisions on RUNS simulated results: seeds and rivals whose true gaps are `truth`."""
     draws = np.random.default_rng(seeds).normal(np.array(truth)[:, None], spread, (RUNS, len(truth), seeds))
     return [verdict(about, pairs(*one), len(truth)) for one in draws]
 
@@ -68,7 +68,7 @@ def test_one_seed_decides_nothing() -> None:
 
 
 def test_what_speaks_most_against_a_claim() -> None:
-    """Of leads the smallest, of gaps that are to be small the widest, in what was run and in what is printed."""
+    """The smallest of leads, the widest of gaps that should be small, among run and printed numbers."""
     found = [
         Pair("column", "fedsam", f"rival {k}", gaps, printed)
         for k, (gaps, printed) in enumerate([((2.0, 3.0), -3.0), ((-0.5,), 4.0), ((), None)])
@@ -257,7 +257,7 @@ def of_columns(*gaps: tuple[float, ...]) -> dict[str, Verdict]:
 
 
 def test_most_columns() -> None:
-    """Of four columns two that do not hold refute "most", two that hold do not yet bear it out."""
+    """Out of four columns, two that do not hold refute "most"; two that hold do not support it yet."""
     good, bad, unclear = (5.0, 5.01, 5.02), (-5.0, -5.01, -5.02), (-1.0, 0.0, 1.0)
     most = claim(holds_in="most")
     assert verdict_of_most(most, of_columns(good, good, bad)) == HOLDS
@@ -269,8 +269,8 @@ def test_most_columns() -> None:
 
 
 def test_most_columns_on_the_boundary_are_rarely_decided() -> None:
-    """Of five columns two lead by far and three not at all, so "most" is wrong. It is said in at most 5 %, plus two
-    standard errors: it takes one of the three, each of which is tried at the corrected level.
+    """Two of five columns lead by far and three not at all, so "most" is wrong. It is claimed in at most 5 % of cases,
+    plus two standard errors: that takes one of the three, each of which is tested at the corrected level.
     """
     draws = np.random.default_rng(0).normal([[50.0], [50.0], [0.0], [0.0], [0.0]], 1.0, (RUNS, 5, 3))
     most = claim(holds_in="most")
@@ -279,7 +279,7 @@ def test_most_columns_on_the_boundary_are_rarely_decided() -> None:
 
 
 def test_a_target_whose_own_run_diverged(store: Tracker) -> None:
-    """With seed 1 fedavg diverged, so nobody has a number of rounds to its best accuracy there."""
+    """With seed 1 fedavg diverged, so no method has a number of rounds to its best accuracy there."""
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1, 2)]
     outcomes = [("diverged", []) if k == 1 else ("finished", history(70, 80, 90)) for k in range(9)]
     write(store, cells, {one["hash"]: outcome for one, outcome in zip(cells, outcomes, strict=True)})

@@ -60,7 +60,7 @@ print(json.dumps([
 
 
 def test_a_sweep_and_a_run_from_python_on_one_ray(tmp_path: Path) -> None:
-    """Four cells of which two are asked for; the run is one of these, so its curve is the same."""
+    """Two of four cells are requested; the run is one of these, so its curve is the same."""
     (tmp_path / "work.py").write_text(SCRIPT, encoding="utf-8")
     given = json.dumps([SWEEP, RUN])
     name, statuses, of_the_sweep, of_the_run = json.loads(
@@ -73,7 +73,7 @@ def test_a_sweep_and_a_run_from_python_on_one_ray(tmp_path: Path) -> None:
 
 
 def test_a_sweep_without_cells_is_one_line(store: Tracker) -> None:
-    """From an archive that somebody has made."""
+    """From an archive made by someone else."""
     store.open_sweep("empty", "", [])
     with pytest.raises(UserError, match=r"^sweep: 'empty' lists no cells"):
         fedray.results("empty")

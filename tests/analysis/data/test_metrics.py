@@ -1,4 +1,4 @@
-"""What is known of a metric before any of its values is read."""
+"""Facts about a metric that are known before any of its values is read."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def test_the_longest_wait_for_an_accuracy_begins_at_the_start(monkeypatch: pytes
 
 
 def test_a_metric_by_its_plain_name_is_that_of_the_last_round(store: Tracker) -> None:
-    """75 after 90, and its loss; of a deviation, whatever of, the smallest is the best."""
+    """75 after 90, and its loss; for any deviation the smallest is the best."""
     one = cell(FEDAVG, 0.5, 0)
     write(store, [one], {one["hash"]: ("finished", history(70, 90, 75))})
     sweep = collect("sweep")

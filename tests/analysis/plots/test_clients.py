@@ -1,4 +1,4 @@
-"""How clients are served and what classes are taken for: from artefacts to tables and axes, numbers made by hand."""
+"""Accuracies of clients and confusion of classes: from artefacts to tables and axes, with numbers made by hand."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""What a heat map draws, read back from its axes."""
+"""Heat maps, read back from their axes."""
 
 from pathlib import Path
 

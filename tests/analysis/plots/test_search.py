@@ -100,7 +100,7 @@ def test_trials_on_the_keys_own_scale(store: Tracker) -> None:
 
 
 def test_two_keys(store: Tracker) -> None:
-    """Four finished trials by ρ (across) and lr (up): 40 at ρ = 0.01, lr = 0.1; hatched where nothing was tried."""
+    """Four finished trials by ρ (across) and lr (up): 40 at ρ = 0.01, lr = 0.1; untried combinations are hatched."""
     (figure,) = heatmaps(searched(store)).values()
     grid = figure.axes[0].get_images()[0].get_array()
     assert grid.shape == (3, 4)

@@ -1,4 +1,4 @@
-"""Tests and Holm's correction: numbers by hand, and the rate of errors where nothing differs."""
+"""Tests and Holm's correction: numbers by hand, and the rate of errors if nothing differs."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def test_sign_flips_count_all_signs(n: int) -> None:
 
 
 def test_many_seeds_are_exact_too() -> None:
-    """30 equal differences: only the two sums of equal signs are as large, 2 / 2^30. Above 40 nothing is said."""
+    """30 equal differences: only the two sums of equal signs are as large, 2 / 2^30. Above 40 no p is given."""
     assert sign_flip_p([1.0] * 30) == pytest.approx(2 / 2**30)
     assert sign_flip_p([1.0] * 41) is None
 
@@ -64,14 +64,14 @@ def test_family_wise_error_under_the_null(seeds: int, methods: int) -> None:
 
 
 def test_without_correction_the_error_would_be_larger() -> None:
-    """What the test above would find without Holm, for seven methods: so it can fail."""
+    """The result of the test above without Holm, for seven methods, to show that it can fail."""
     noise = np.random.default_rng(0).normal(size=(RUNS, 8, 5))
     worst = [min(student_p(gap) or 1 for gap in one[1:] - one[0]) for one in noise[:500]]
     assert np.mean(np.array(worst) <= 0.05) > 0.1
 
 
 def test_sign_flips_hold_their_level() -> None:
-    """Of skewless noise with heavy tails (Cauchy), eight seeds: p <= 5 % in at most 5 % of the runs."""
+    """For symmetric noise with heavy tails (Cauchy) and eight seeds, p <= 5 % in at most 5 % of the runs."""
     draws = np.random.default_rng(3).standard_cauchy((RUNS, 8))
     rate = np.mean([(sign_flip_p(row) or 1) <= 0.05 for row in draws])
     assert rate <= 0.05 + tolerance(0.05)
@@ -79,7 +79,7 @@ def test_sign_flips_hold_their_level() -> None:
 
 @pytest.mark.parametrize("effect", [0.8, 1.5, 3.0])
 def test_power_is_what_a_simulation_shows(effect: float) -> None:
-    """The seeds that are said to be needed find a difference of `effect` spreads in POWER of the runs or a bit more."""
+    """The stated number of seeds finds a difference of `effect` spreads in POWER of the runs or slightly more."""
     needed = seeds_needed(effect, 1.0)
     assert needed is not None
     draws = np.random.default_rng(1).normal(effect, 1, (RUNS, needed))
@@ -92,7 +92,7 @@ def test_power_is_what_a_simulation_shows(effect: float) -> None:
 
 @pytest.mark.parametrize("level", [0.05, 0.005])
 def test_power_of_no_difference_is_the_level(level: float) -> None:
-    """Half of it on either side, whatever the number of seeds."""
+    """Half of it on either side, for any number of seeds."""
     assert power(0.0, np.array([2, 5, 30]), level) == pytest.approx(level)
 
 

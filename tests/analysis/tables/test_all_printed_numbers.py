@@ -1,4 +1,4 @@
-"""Every number that a paper prints has its place beside the cells of a shipped sweep."""
+"""Every number that a paper prints matches a cell of a shipped sweep."""
 
 from dataclasses import replace
 from functools import cache
@@ -84,7 +84,7 @@ def test_every_printed_number_stands_beside_one_of_ours(name: str) -> None:
 
 def test_numbers_without_a_counterpart_are_copies_and_repetitions() -> None:
     """FedTOGA's table 7 prints 85 numbers of earlier papers; FedSOL's table 5 prints its one cell for ρ = 0 in three
-    rows, of which one is FedAvg's here.
+    rows, one of which is FedAvg's here.
     """
     alone = {name: [one for one in load(name) if not one.config] for name in tables()}
     assert {name: len(found) for name, found in alone.items() if found} == {"fedtoga/table7": 85, "fedsol/table5": 2}

@@ -1,4 +1,4 @@
-"""A paper's numbers beside ours: which ones, what is said about the rest."""
+"""A paper's numbers next to ours: which ones match, and the note on the others."""
 
 import csv
 import io
@@ -77,7 +77,7 @@ def test_values_and_differences_beside_ours(store: Tracker, capsys: pytest.Captu
 def test_the_table_of_a_sweep_of_which_only_the_smoke_version_was_run(
     store: Tracker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its smoke version is taken, which is said; a version of its own that is there comes first."""
+    """Its smoke version is used, with a note; an existing version of its own comes first."""
     one = run({"name": "fedavg"}, U06)
     write(store, [one], {one["hash"]: ("finished", history(81))}, "fedtoga/table1-smoke")
     main("fedtoga/table1", published=True)
@@ -185,7 +185,7 @@ def test_a_smoke_sweep_is_compared_only_when_told(store: Tracker, capsys: pytest
     ],
 )
 def test_names_of_ours_and_the_papers(table: str, metric: str, one: dict[str, Any], value: float | None) -> None:
-    """Each expected number stands in the file of that table; the std beside it is not looked at."""
+    """Each expected number is in the file of that table; the deviation next to it is ignored."""
     found, _ = match_published(table, metric, {("row", "column"): [CellConfig(one["config"])]})
     assert list(found) == [("row", "column")]
     assert found["row", "column"].value == value

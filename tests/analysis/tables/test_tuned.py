@@ -1,4 +1,4 @@
-"""What the table of a final stage says of the choice."""
+"""Notes on the choice in the table of a final stage."""
 
 from typing import Any
 

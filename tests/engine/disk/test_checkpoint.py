@@ -153,7 +153,7 @@ def test_any_byte_of_any_file_may_be_wrong(simulation: Simulation, tmp_path: Pat
 def test_a_state_with_a_wrong_bit_takes_the_run_back_to_the_checkpoint_before(
     simulation: Simulation, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is found when its client is drawn again; the run ends where an undisturbed one does."""
+    """The damage is found when its client is drawn again; the run ends like an undisturbed one."""
     problem = simulation.problem
     whole = run(problem, InlineBackend())
     store = Checkpoints(tmp_path)
@@ -173,7 +173,7 @@ def test_a_state_with_a_wrong_bit_takes_the_run_back_to_the_checkpoint_before(
 
 
 def test_a_resumed_run_reads_only_the_states_it_needs(simulation: Simulation, tmp_path: Path) -> None:
-    """Of the clients that round 5 does not draw the files may even be gone until they are drawn."""
+    """The files of clients that round 5 does not draw may even be missing until they are drawn."""
     Checkpoints(tmp_path).save(advance(simulation, 4))
     found = Checkpoints(tmp_path).load()
     assert found is not None
@@ -206,7 +206,7 @@ def _bytes(kept: ClientState) -> int:
 
 
 def test_a_damaged_checkpoint_takes_no_room_from_the_whole_ones(simulation: Simulation, tmp_path: Path) -> None:
-    """Round 4's model is damaged: a run that goes on from round 2 keeps its own last two, not round 4's files."""
+    """Round 4's model is damaged: a run that continues from round 2 keeps its own last two, not round 4's files."""
     store = Checkpoints(tmp_path)
     store.save(advance(simulation, 2))
     store.save(advance(simulation, 2))

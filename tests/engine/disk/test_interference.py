@@ -1,4 +1,4 @@
-"""Checkpoints where the file system refuses, the disk is full, or another process saves: nothing whole is lost."""
+"""Checkpoints if the file system refuses, the disk is full, or another process saves: nothing intact is lost."""
 
 import errno
 import os
@@ -87,7 +87,7 @@ def test_a_manifest_that_cannot_be_read_for_now_keeps_the_files_it_names(
 def test_a_writer_that_stood_still_removes_nothing_of_the_one_that_went_on(
     simulation: Simulation, tmp_path: Path
 ) -> None:
-    """A process that was taken for dead saves round 2 when its successor has saved rounds 3 and 4."""
+    """A process that was presumed dead saves round 2 after its successor has saved rounds 3 and 4."""
     old, new = Checkpoints(tmp_path), Checkpoints(tmp_path)
     old.save(advance(simulation, 1))
     assert new.load() is not None

@@ -1,4 +1,4 @@
-"""The rows beside the checkpoints: each evaluated round once, whatever was interrupted, killed or damaged."""
+"""The rows next to the checkpoints: each evaluated round once, after any interruption, kill or damage."""
 
 import itertools
 import json
@@ -42,7 +42,7 @@ for state in rounds_of(pathlib.Path(sys.argv[1])):
 
 
 def test_a_killed_run_that_goes_on_has_no_row_twice_and_lacks_none(tmp_path: Path) -> None:
-    """Killed after round 5 with a checkpoint of round 3: the row of round 4 stands in the file, and is made again."""
+    """Killed after round 5 with a checkpoint of round 3: the row of round 4 is in the file, and is made again."""
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     ended = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, timeout=120, check=False)
     assert ended.returncode == 9

@@ -48,7 +48,7 @@ def test_killed_half_way_and_called_again_ends_like_an_undisturbed_one(finished:
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait(timeout=10)
     driver.communicate()
-    # The store is made beside the first cells, so that there may be none yet.
+    # The store is made while the first cells train, so there may be none yet.
     statuses = Counter(run.info.status for run in runs(tmp_path)) if (tmp_path / "mlflow.db").exists() else Counter()
     assert statuses["FINISHED"] < 4, "it was killed too late to show anything"
     out = done(fedray(tmp_path, "sweep", "sweep.yaml"))
@@ -159,9 +159,9 @@ ONE_OF_EACH = {
     ],
 )
 def test_stopped_diverged_and_failing_cells_side_by_side(rule: dict[str, Any], tmp_path: Path) -> None:
-    """Whatever stops cells early, one that diverges in round 1 and one whose code raises do not disturb the others.
+    """Cells stopped early, one that diverges in round 1 and one whose code raises do not disturb the others.
 
-    Whom a scheduler prunes depends on who comes first; `stop` ends all three that can be trained.
+    The cells that a scheduler prunes depend on their order; `stop` ends all three that can be trained.
     """
     out = done(fedray(tmp_path, "sweep", str(write(tmp_path, ONE_OF_EACH | rule))), code=1)
     found = outcome(tmp_path)

@@ -27,7 +27,7 @@ FILE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("scheduler", "last"),
     [
-        # Rungs at 2 and 2 x 2; the first cell has nobody to be compared with, and of two the worse half ends.
+        # Rungs at 2 and 2 x 2; the first cell has no rival, and the worse half of two ends.
         ({"name": "asha", "grace": 2, "factor": 2}, 2),
         # From round 3 on, since three others have been there.
         pytest.param({"name": "median", "grace": 3}, 3, marks=pytest.mark.faults),

@@ -168,7 +168,7 @@ def test_a_draw_that_diverged_with_a_seed_is_never_chosen_and_none_at_all_is_sai
 
 
 def test_selecting_on_the_test_set_would_show(tmp_path: Path) -> None:
-    """Digits whose test labels are those of the next class: what learns is right about none of them.
+    """Digits whose test labels are those of the next class: a model that learns is right about none of them.
 
     On held-out samples the learning rate that learns best is chosen, and its test accuracy is below chance. By name,
     `select: last10_test_accuracy` chooses one that learns less.

@@ -53,7 +53,7 @@ def tag(cell: str, key: str, value: str) -> None:
 
 
 def test_a_sample_is_spread_over_the_sweep_and_each_cell_gets_its_verdict(cells: list[str]) -> None:
-    """Of three cells two: the first and the one at 1 x 3 // 2 = 1."""
+    """Two of three cells: the first and the one at 1 x 3 // 2 = 1."""
     assert [str(verdict) for verdict in verify("three", 2)] == ["same           s0", "same           s1"]
     tag(cells[1], "fedray.state_sha256", "0" * 64)
     first, second, third = verify("three", 10)

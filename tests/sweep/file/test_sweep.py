@@ -128,7 +128,7 @@ def test_the_names_of_methods_that_lack_a_key_are_printed() -> None:
 
 
 def test_what_varies_is_named_key_by_key(tmp_path: Path) -> None:
-    """Of a section the keys that differ; what all configurations have in common is not named."""
+    """The keys of a section that differ; values that all configurations have in common are not named."""
     training = [{"training": {"rounds": 3, "lr": 0.1}}, {"training": {"rounds": 5, "lr": 0.1, "momentum": 0.9}}]
     path = written(tmp_path, {"cases": training, "grid": {"model": [{"name": "mlp"}], "clients.total": [5, 6]}})
     assert [key for key, varies in find_axes(Sweep.load(path)).items() if varies] == [

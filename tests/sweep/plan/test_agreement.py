@@ -1,4 +1,4 @@
-"""What an archive says of a cell: its configuration against its identity."""
+"""An archive's description of a cell: its configuration against its identity."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What planning a sweep costs: counted, not timed."""
+"""Cost of planning a sweep: counted, not timed."""
 
 import tracemalloc
 from typing import Any
@@ -77,7 +77,7 @@ def test_every_kind_is_tried_before_anything_starts() -> None:
 
 
 def test_the_driver_holds_little_of_a_cell() -> None:
-    """At most 20 kB of each of 1,000 cells, and of dealt data sets the latest few."""
+    """At most 20 kB for each of 1,000 cells, and only the latest few split data sets."""
     CellMaker(sweep(1)).make_all()  # imports and data
     tracemalloc.start()
     try:

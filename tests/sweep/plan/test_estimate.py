@@ -51,7 +51,7 @@ TRAINING = 6 * 4 * 2 * 8
         (
             {"evaluation": {"every": 6, "last": 1, "personal": {"epochs": 5, "every": 4}}},
             TRAINING + 2 * 6 + 2 * 10 * 5 * 8,
-        ),  # rounds 4 and 6: a round whose personal models are tested is evaluated, whatever `every` says
+        ),  # rounds 4 and 6: a round whose personal models are tested is evaluated, for any `every`
         (
             {
                 "algorithm": "fedge",

@@ -1,4 +1,4 @@
-"""Who runs a cell: one process at a time, and a dead one no more."""
+"""One process at a time runs a cell, and a dead one releases it."""
 
 import contextlib
 import errno
@@ -90,7 +90,7 @@ with make_scratch() as folder:
 
 
 def test_what_a_killed_driver_left_is_gone_after_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three drivers one lives and one is stopped (SIGSTOP): theirs stay. The third one is killed."""
+    """One of three drivers lives and one is suspended (SIGSTOP): theirs stay. The third one is killed."""
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
     (tmp_path / "tune/4711").mkdir(parents=True)  # without a lock
     drivers = [

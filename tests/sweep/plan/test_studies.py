@@ -1,4 +1,4 @@
-"""What a search draws: the same whatever runs at a time, whatever was killed; better than chance where it learns."""
+"""A search's draws: the same for any concurrency and any kills; better than chance if the search learns."""
 
 import math
 import random
@@ -195,7 +195,7 @@ BUDGET: dict[str, Any] = {
 
 
 def draws_of(algorithm: Any, searcher: Any = "sobol", **more: Any) -> list[dict[str, Any]]:
-    """The draws of one method under a budget in gradients, whatever their results."""
+    """The draws of one method under a budget in gradients, for any results."""
     asked = Sweep.model_validate(BUDGET | {"searcher": searcher, "cases": [{"algorithm": algorithm, **more}]})
     known: dict[str, float | None] = {}
     (study,) = make_studies(asked, make)

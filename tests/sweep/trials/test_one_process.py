@@ -1,4 +1,4 @@
-"""With one actor the trial trains: killed or stopped in the middle of a round, the numbers are those of one process."""
+"""With one actor the trial trains: killed or suspended within a round, it gives the numbers of one process."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ from tests.sweep.running import SWEEP, runs, undisturbed
 def test_a_killed_and_a_stopped_trial_change_nothing(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A real SIGKILL in round 1 and a real SIGSTOP in round 6: both go on from their checkpoints."""
+    """A real SIGKILL in round 1 and a real SIGSTOP in round 6: both cells continue from their checkpoints."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))

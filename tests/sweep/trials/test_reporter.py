@@ -1,4 +1,4 @@
-"""What Tune reports reaches the tracker in order, from a thread that Tune does not wait for."""
+"""Tune's reports reach the tracker in order, from a thread that Tune does not wait for."""
 
 import io
 import threading
@@ -33,7 +33,7 @@ FINISHED = {"rows": [ROW], "done": True, "ending": Ending(Status.FINISHED), "sum
 
 
 class Told:
-    """A tracker that notes what it is told, and by whom; opening a cell takes as long as `gate` is closed."""
+    """A tracker that records its calls and their thread; opening a cell takes as long as `gate` is closed."""
 
     def __init__(self, refuses: bool = False) -> None:
         self.calls: list[str] = []
@@ -90,7 +90,7 @@ def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple
 
 
 def trial(cell: Cell) -> Any:
-    """What the reporter looks at of one of Tune's trials; its error, if it has one, is an actor's."""
+    """The parts of a Tune trial that the reporter reads; its error, if it has one, is an actor's."""
     metadata = SimpleNamespace(last_result={}, metric_analysis={}, metric_n_steps={})
     error = RayActorError()
     return SimpleNamespace(
@@ -150,7 +150,7 @@ def test_tune_does_not_wait_and_the_order_is_kept() -> None:
 
 
 def test_a_trial_whose_process_never_came_up_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tune then tells of its error without ever having told of its start. The other trial goes on to its end."""
+    """Tune then reports its error without having reported its start. The other trial continues to its end."""
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
     told, released = Told(), list[str]()
     told.gate.set()
@@ -283,7 +283,7 @@ def test_a_finished_cell_drops_its_clients_states(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Once the store has its outcome; not where they are asked for, nor where the personal models lie in them.
+    """Once the store has its outcome; not if the run keeps them, nor if they hold the personal models.
 
     Only then may another sweep take the cell.
     """

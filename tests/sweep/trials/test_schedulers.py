@@ -1,4 +1,4 @@
-"""Whom a scheduler compares. On a real Ray: tests/sweep/driver/test_schedulers.py."""
+"""Cells that a scheduler compares. On a real Ray: tests/sweep/driver/test_schedulers.py."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +28,7 @@ def run(**other: Any) -> RunConfig:
 def test_a_hard_setting_loses_nothing_to_an_easy_one(name: str, first: int) -> None:
     """Accuracies 50 to 54 of one setting, then 10 to 14 of another: in each the first `first` meet too few others.
 
-    asha, factor 2: of those at round 2 the better half goes on, so with falling values all but the first end. median:
+    asha, factor 2: the better half of those at round 2 continues, so with falling values all but the first end. median:
     three others have to have been there. Among all ten the second setting would have lost all.
     """
     file: dict[str, Any] = {"name": "s", "base": BASE, "search": {"training.lr": {"uniform": [0.1, 1]}}, "samples": 5}

@@ -1,4 +1,4 @@
-"""Tune asks for one cell after another, and is told little of each: counted, not timed."""
+"""Tune asks for one cell after another and receives little about each: counted, not timed."""
 
 import copy
 import pickle
@@ -28,7 +28,7 @@ def searcher(grid: Sweep) -> tuple[NextCells, list[str]]:
 
 
 def test_a_grid_is_handed_out_cell_by_cell_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """40 cells; what a trial is told is made when Tune asks for it, and after the last cell Tune need not ask again."""
+    """40 cells; a trial's config is made when Tune asks for it, and after the last cell Tune need not ask again."""
     made = []
     pack = RunConfig.pack
     monkeypatch.setattr(RunConfig, "pack", lambda run: made.append(run) or pack(run))
@@ -54,7 +54,7 @@ def test_tune_copies_no_configuration() -> None:
 
 
 def test_a_trials_config_has_the_axes_by_name() -> None:
-    """A section that is chosen by name stands for its name, and its options have keys of their own. The second
+    """A section that is chosen by name gives its name, and its options have keys of their own. The second
     case leaves ρ to its default.
     """
     cases: list[dict[str, Any]] = [

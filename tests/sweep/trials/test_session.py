@@ -1,4 +1,4 @@
-"""Later generations of a search: numbers for `auto` GPUs, and data sets that nobody knew of when Tune began."""
+"""Later generations of a search: numbers for `auto` GPUs, and data sets that were unknown when Tune began."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -91,7 +91,7 @@ def test_a_later_generation_gets_the_numbers_of_the_first(session: Callable[...,
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[Cell]]:
-    """What each start of Tune has run; in place of Tune, which waits while a search learns."""
+    """The cells of each start of Tune; replaces Tune, which waits while a search learns."""
     starts: list[list[Cell]] = []
 
     def run_cells(session: Session, cells: Sequence[Cell], _: object) -> None:
@@ -148,7 +148,7 @@ def test_a_draw_that_can_never_be_placed_is_one_line(
 def test_a_drawn_size_of_images_is_a_data_set_for_the_next_tune(
     session: Callable[..., Session], ran: list[list[Cell]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each size is another data set. Trials are given those that are known when Tune begins, and each is put once."""
+    """Each size is another data set. Trials get those that are known when Tune begins, and each is put once."""
     put: list[int] = []
     monkeypatch.setattr(tune, "DataRef", lambda data: put.append(data.x_train.shape[-1]))
     sizes = {"model.resize": {"choice": [4, 8, 12, 16]}}

@@ -1,4 +1,4 @@
-"""Tune's part of a sweep: in which processes trials run, and a sweep that is told to stop at once."""
+"""Tune's part of a sweep: the processes that run trials, and a sweep that is interrupted at once."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.sweep.running import SWEEP
 
 
 class Told:
-    """Stands for a Trainable."""
+    """Replaces a Trainable."""
 
     def pid(self) -> int:
         return os.getpid()
@@ -25,7 +25,7 @@ class Told:
 
 def test_a_trial_takes_a_process_that_waits_for_work(local_ray: None) -> None:
     """With variables of its own, which Tune would give it, it would get a new one."""
-    ray.get(ray.remote(lambda: None).remote())  # whose process then waits
+    ray.get(ray.remote(lambda: None).remote())  # its process then waits
     asked = _uptime()
     trial = _ActorClassCache().get(Told).remote()
     ticks = int(Path(f"/proc/{ray.get(trial.pid.remote())}/stat").read_text().rpartition(")")[2].split()[19])

@@ -1,4 +1,4 @@
-"""What is written to MLflow is written in order, by one thread, and what goes wrong is told once."""
+"""MLflow is written to in order, by one thread, and errors are raised once."""
 
 import threading
 
