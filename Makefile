@@ -1,4 +1,4 @@
-# Every target makes the virtual environment first where it is missing or older than its lists.
+# Every target first makes the virtual environment if it is missing or older than its requirement lists.
 PYTHON ?= python3
 BIN := .venv/bin
 

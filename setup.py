@@ -1,7 +1,7 @@
-"""Which folders the wheel holds; everything else about the package stands in pyproject.toml.
+"""Folders of the wheel; everything else about the package is in pyproject.toml.
 
-The sweeps and the papers' numbers stay where people look for them, and are `fedray/sweeps` and `fedray/published` in
-the wheel.
+The sweeps and the papers' numbers stay where people look for them; in the wheel they are `fedray/sweeps` and
+`fedray/published`.
 """
 
 from setuptools import find_packages, setup

@@ -2,9 +2,9 @@
 
 Local training in the plane, as in appendix H: the server's model x is at (0, 0), the minimum of the local loss at
 (1, 1), δ = 0.1, and a client makes 4000 steps of lr 0.01 from x. The local loss is ½ ((w1 - 1)² + δ (w2 - 1)²), the
-proximal loss ½ ||w - x||², the radius of the perturbation is fixed. The figure's caption calls (1, 1) the initial
+proximal loss ½ ||w - x||², and the radius of the perturbation is fixed. The figure's caption calls (1, 1) the initial
 weights, the text the minimum, as here (D-123). μ and ρ are not printed: ours. FedProx ends at (1/(1 + μ), δ/(δ + μ)),
-turned to the direction of larger curvature; FedSOL ends ρ short of the minimum, in its direction. Writes the picture
+bent towards the direction of larger curvature; FedSOL ends ρ short of the minimum, in its direction. Writes the picture
 (PNG, PDF), the paths (CSV) and the caption.
 """
 
@@ -26,7 +26,7 @@ CURVATURE = np.array([1.0, DELTA])
 
 
 def local_gradient(w: np.ndarray) -> np.ndarray:
-    """Of ½ ((w1 - 1)² + δ (w2 - 1)²)."""
+    """Return the gradient of ½ ((w1 - 1)² + δ (w2 - 1)²)."""
     result: np.ndarray = CURVATURE * (w - MINIMUM)
     return result
 
@@ -42,7 +42,7 @@ def path(direction: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
 def paths(mu: float, rho: float) -> dict[str, np.ndarray]:
     """The path of each method on FedSOL's toy problem.
 
-    FedAvg follows the local loss alone. FedProx adds μ times the proximal loss. FedSOL takes the local gradient at
+    FedAvg follows only the local loss. FedProx adds μ times the proximal loss. FedSOL takes the local gradient at
     w + ρ g_p / ||g_p||, where g_p = w - x is the proximal loss's gradient (0 at x).
 
     Args:
@@ -66,7 +66,7 @@ def paths(mu: float, rho: float) -> dict[str, np.ndarray]:
 
 @styled
 def draw(found: dict[str, np.ndarray]) -> Figure:
-    """The paths over contours of the local loss."""
+    """Draw the paths over contours of the local loss."""
     figure, panel = axes("$w_1$", "$w_2$", "", 0.85)
     grid = np.linspace(-0.15, 1.15, 200)
     first, second = np.meshgrid(grid, grid)
@@ -81,7 +81,7 @@ def draw(found: dict[str, np.ndarray]) -> Figure:
 
 
 def caption(found: dict[str, np.ndarray]) -> str:
-    """What the picture shows, whose choice it is, and where the paths end."""
+    """Return the picture's contents, the origin of its constants, and the ends of the paths, as text."""
     ends = "; ".join(
         f"{name} at ({end[0]:.3f}, {end[1]:.3f}), local loss {0.5 * CURVATURE @ (end - MINIMUM) ** 2:.4f}, "
         f"distance to the server's model {np.linalg.norm(end - SERVER):.3f}"
@@ -97,7 +97,7 @@ def caption(found: dict[str, np.ndarray]) -> str:
 def main(
     mu: Annotated[float, typer.Option(min=0, help="FedProx's weight")] = 0.1,
     rho: Annotated[float, typer.Option(min=0, help="FedSOL's radius")] = 0.5,
-    out: Annotated[Path, typer.Option(help="folder for what is written")] = Path("figures"),
+    out: Annotated[Path, typer.Option(help="folder for the files")] = Path("figures"),
 ) -> None:
     """Draw FedSOL's toy example."""
     found = paths(mu, rho)

@@ -1,4 +1,4 @@
-"""How fast fedray is, always as a ratio taken within one run: `python -m benchmarks.overhead --workload w2`.
+"""Speed of fedray, always as a ratio taken within one run: `python -m benchmarks.overhead --workload w2`.
 
-`results/` holds what was measured, and `python -m benchmarks.table` makes docs/performance.md from it.
+`results/` holds the measurements, from which `python -m benchmarks.table` makes docs/performance.md.
 """

@@ -1,4 +1,4 @@
-"""One cell on all cores (`runtime.actors: auto`) against one actor, beside what the floor gets from as many processes.
+"""One cell on all cores (`runtime.actors: auto`) against one actor, compared with the floor's gain from more processes.
 
 python -m benchmarks.auto                      # w2, about 10 minutes on two cores
 python -m benchmarks.auto --pairs 3

@@ -1,12 +1,12 @@
-"""One GPU: samples a second of fedray's local training, eager and with CUDA graphs; stacking clients; sharing the GPU.
+"""One GPU: samples/s of fedray's local training, eager and with CUDA graphs; stacking clients; sharing the GPU.
 
     python -m benchmarks.gpu                       # LeNet and ResNet-18, about 10 minutes
-    python -m benchmarks.gpu --device cpu --steps 2 --processes 1 --rounds 1     # tries the code out, no GPU
+    python -m benchmarks.gpu --device cpu --steps 2 --processes 1 --rounds 1     # tests the code without a GPU
 
 Per model and precision, each against the bare eager loop: fedray inline, fedray with `runtime.cuda_graph`, the bare
-loop as a CUDA graph. Whether the graph changes fedray's bits. Eight clients' LeNets as one stack `(C, P)` under
-torch.func.vmap (not in fedray: this number would decide it). 2 and 4 plain processes of the eager loop on one GPU. Last
-a cell of FedTOGA's table 1 (LeNet, 100 clients of 500 images, 10 a round, 5 epochs, 800 rounds), in minutes.
+loop as a CUDA graph. Also: whether graphs change fedray's bits; eight clients' LeNets as one stack `(C, P)` under
+torch.func.vmap (which fedray lacks; this number would decide it); 2 and 4 plain processes of the eager loop on one GPU;
+and the minutes of a cell of FedTOGA's table 1 (LeNet, 100 clients of 500 images, 10 per round, 5 epochs, 800 rounds).
 """
 
 import subprocess
@@ -34,12 +34,12 @@ from fedray.models import make_model_spec
 
 BATCH = 50
 STACK = 8
-"""Clients of a stack."""
+"""Number of clients in a stack."""
 W2 = WORKLOADS["w2"]
 
 
 def eager(module: nn.Module, device: str, precision: str) -> Callable[[], None]:
-    """A step on a fixed batch: forward, backward, SGD."""
+    """Return a step on a fixed batch: forward, backward, SGD."""
     x = torch.randn(BATCH, *W2.shape, device=device)
     if precision == "bf16":
         x = x.to(memory_format=torch.channels_last)
@@ -56,7 +56,7 @@ def eager(module: nn.Module, device: str, precision: str) -> Callable[[], None]:
 
 
 def graphed(step: Callable[[], None]) -> Callable[[], None]:
-    """The step recorded once and replayed."""
+    """Return the step recorded once and replayed."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -70,7 +70,7 @@ def graphed(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def repeated(step: Callable[[], object], steps: int, device: str) -> Callable[[], None]:
-    """Steps and a wait for the last."""
+    """Return a function that makes steps and waits for the last."""
 
     def run() -> None:
         for _ in range(steps):
@@ -82,7 +82,7 @@ def repeated(step: Callable[[], object], steps: int, device: str) -> Callable[[]
 
 
 def stacked(module: nn.Module, clients: int, device: str) -> Callable[[], None]:
-    """A step of several clients at once, each at its own parameters."""
+    """Return a step of several clients at once, each at its own parameters."""
     theta = {name: p.detach().expand(clients, *p.shape).clone() for name, p in module.named_parameters()}
     x = torch.randn(clients, BATCH, *W2.shape, device=device)
     y = torch.zeros(clients, BATCH, dtype=torch.long, device=device)
@@ -105,7 +105,7 @@ def ours(
     algorithm: str = "fedavg",
     work: Workload = replace(W2, cohort=1),
 ) -> Simulation:
-    """fedray in one process; by default one client of w2's, 20 steps a round."""
+    """fedray in one process; by default one client of w2's, 20 steps per round."""
     made = problem(work, actors=0)
     whole = made.config.resolved()
     whole |= {
@@ -118,14 +118,14 @@ def ours(
 
 
 def sha(simulation: Simulation, rounds: int = 2) -> str:
-    """Of the parameters after some rounds."""
+    """Return the hash of the parameters after some rounds."""
     for _ in range(rounds):
         simulation.step()
     return theta_sha256(simulation.state.theta)
 
 
 def minutes(device: str, rounds: int) -> float:
-    """Of a cell of FedTOGA's table 1, testing left out."""
+    """Return the minutes of a cell of FedTOGA's table 1, without testing."""
     simulation = ours("lenet", device, "fp32", device == "cuda", "fedtoga", replace(W2, epochs=5))
     simulation.step()
     began = time.perf_counter()
@@ -135,7 +135,7 @@ def minutes(device: str, rounds: int) -> float:
 
 
 def alone(device: str, seconds: float) -> None:
-    """A process that counts its steps for some seconds, from a line on its input on."""
+    """Count this process's steps for some seconds, starting at a line on its input."""
     step = eager(make_model_spec("lenet").build(W2.shape, 10).to(device), device, "fp32")
     repeated(step, 20, device)()
     print("ready", flush=True)
@@ -148,7 +148,7 @@ def alone(device: str, seconds: float) -> None:
 
 
 def together(processes: int, device: str) -> float:
-    """Samples/s of several processes on the device, together."""
+    """Return the samples per second of several concurrent processes on the device."""
     command = [sys.executable, "-m", "benchmarks.gpu", "--device", device, "--alone"]
     running = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=p.ROOT)
@@ -167,9 +167,9 @@ def together(processes: int, device: str) -> float:
 def main(
     device: Annotated[str, typer.Option(help="cuda | cpu")] = "cuda",
     pairs: Annotated[int, typer.Option(min=1)] = 20,
-    steps: Annotated[int, typer.Option(min=1, help="of a bare loop at a time")] = 20,
-    processes: Annotated[int, typer.Option(min=1, help="the most that share the device")] = 4,
-    rounds: Annotated[int, typer.Option(min=1, help="of the cell at the end")] = 800,
+    steps: Annotated[int, typer.Option(min=1, help="steps of a bare loop at a time")] = 20,
+    processes: Annotated[int, typer.Option(min=1, help="largest number of processes that share the device")] = 4,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds of the cell at the end")] = 800,
     alone_: Annotated[bool, typer.Option("--alone", hidden=True)] = False,
     out: Annotated[Path | None, typer.Option(help="JSON file")] = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""What clients' states cost: a round of FedTOGA against FedAvg's beside its step, and the memory of driver and trial.
+"""Cost of clients' states: a round of FedTOGA relative to FedAvg, compared with a step; memory of driver and trial.
 
     python -m benchmarks.kept                      # w1, about 10 minutes
     python -m benchmarks.kept --pairs 3

@@ -1,11 +1,10 @@
-"""A round of clients of very unequal sizes, on 2 actors: against the longest-first bound.
+"""A round of clients of very unequal sizes, on 2 actors, compared with the longest-first bound.
 
     python -m benchmarks.load           # 20 pairs, about 3 minutes
 
 Dirichlet(0.1) over 100 clients, cohort 10, LeNet, batches of 10. A round's bound is the largest share of the
-longest-first assignment, in samples, times the seconds of a sample; these come from rounds of 8 equal clients, which
-are made in turn with the unequal ones. What the assignment does for 4, 8 and 16 actors is a test
-(tests/cluster/test_traffic.py).
+longest-first assignment, in samples, times the seconds per sample; these come from rounds of 8 equal clients that
+alternate with the unequal ones. The assignment for 4, 8 and 16 actors is tested in
 """
 
 import time
@@ -29,7 +28,7 @@ ACTORS, EQUAL = 2, 8
 
 
 def problem(partition: object, cohort: int, rounds: int, clients: int) -> Problem:
-    """Random images, 100 a client in the mean."""
+    """Return a problem of random images, 100 per client on average."""
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (10_000, 3, 32, 32), dtype=np.uint8)
     y = rng.integers(0, 10, len(x))

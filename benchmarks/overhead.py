@@ -1,12 +1,12 @@
-"""A round on Ray actors against the floor: the same steps in plain PyTorch, in as many processes.
+"""A round on Ray actors compared with the floor: the same steps in plain PyTorch, in as many processes.
 
     python -m benchmarks.overhead --workload w2
     python -m benchmarks.overhead --workload w1 --peers --pairs 20
 
 `--peers` adds Flower's simulation and pfl-research, each installed from PyPI into an environment of its own (kept in
-$FEDRAY_PEERS, else made in the temporary directory). Everyone trains the same cohorts with the same steps on the same
-cores, with glibc told alike to keep its memory and the training processes at Ray's niceness; rounds are taken in turn.
-fedray has its models' images with the channels innermost where that is faster; `contiguous` is fedray without.
+$FEDRAY_PEERS, otherwise made in the temporary directory). All systems train the same cohorts with the same steps on the
+same cores, with the same settings of glibc's allocator and training processes at Ray's niceness, and take turns by
+rounds. fedray stores images with the channels innermost if that is faster; `contiguous` is fedray without that.
 With 20 pairs about 1 (w0), 3 (w1) and 5 (w2) minutes; with peers three times that.
 """
 
@@ -70,7 +70,7 @@ def main(
 
         def against(name: str, other: str, goal: str = "", **more: object) -> None:
             if name not in seconds or other not in seconds:
-                return  # what is missing is told below
+                return  # missing systems are reported below
             told.add(f"{name} / {other}", p.ratio(seconds[name], seconds[other]), goal, **more)
 
         against("fedray", "floor", GOALS[workload])

@@ -1,4 +1,4 @@
-"""Rounds of several systems in turn, so that the machine's drift cancels; ratios, their interval, and memory."""
+"""Rounds of several systems in turn, so that drift of the machine cancels; ratios, their intervals, and memory."""
 
 import contextlib
 import json
@@ -21,13 +21,13 @@ from benchmarks.systems.protocol import MALLOC
 
 ROOT = Path(__file__).parent.parent
 DRAWS = 10_000
-"""Bootstrap resamples."""
+"""Number of bootstrap resamples."""
 LOOK = 2.0
-"""Seconds between looks at whether a system that does not answer is still there."""
+"""Seconds between checks that a silent system still exists."""
 
 
 class Ended(RuntimeError):
-    """A system, or one of its processes, has ended before its time."""
+    """Raised if a system, or one of its processes, ended too early."""
 
 
 class System:
@@ -66,15 +66,15 @@ class System:
             self.process.wait()
 
     def started(self) -> Self:
-        """Wait until it is ready."""
+        """Wait until it is ready, and return it."""
         self.told = json.loads(self._answer().removeprefix("ready "))
         self.workers = self.told["workers"]
         return self
 
     def round(self) -> float:
-        """Make one round; its seconds."""
+        """Make one round and return its seconds."""
         began = time.perf_counter()
-        with contextlib.suppress(OSError):  # where its process has ended, `_answer` says so
+        with contextlib.suppress(OSError):  # if its process has ended, `_answer` raises
             self._in.write("round\n")
             self._in.flush()
         self._answer()
@@ -89,7 +89,7 @@ class System:
             self._lines.put(line)
 
     def _answer(self) -> str:
-        """The next line. Raises Ended: its process, or one that trains for it, is gone, so that none will come."""
+        """Return the next line. Raises Ended if its process, or one that trains for it, is gone."""
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._lines.get(timeout=LOOK).strip()
@@ -100,13 +100,13 @@ class System:
                 raise Ended(f"{self.name}: {who} has ended {said}".strip())
 
     def memory(self) -> dict[str, float]:
-        """PSS in MB: of the processes that train, and of everything else below and including its own."""
+        """Return PSS in MB: of the processes that train, and of all others below and including this one."""
         everyone = {self.process.pid, *descendants(self.process.pid)}
         return {"workers": sum(map(pss, self.workers)), "others": sum(map(pss, everyone - set(self.workers)))}
 
 
 def ours(work: str, actors: int | str, algorithm: str = "fedavg", precision: str = "fp32") -> System:
-    """fedray."""
+    """Return fedray as a system."""
     label = (
         "fedray"
         + (f" {algorithm}" if algorithm != "fedavg" else "")
@@ -118,12 +118,12 @@ def ours(work: str, actors: int | str, algorithm: str = "fedavg", precision: str
 
 
 def floor(work: str, processes: int, name: str = "floor") -> System:
-    """Plain PyTorch."""
+    """Return plain PyTorch as a system."""
     return System(name, [sys.executable, "-m", "benchmarks.systems.floor", work, str(processes)])
 
 
 def started(systems: Sequence[System]) -> tuple[list[System], dict[str, str]]:
-    """Wait until the systems are ready: those that are, and of the others why not."""
+    """Wait until the systems are ready; return the ready ones, and for the others why not."""
     ready, ended = [], {}
     for system in systems:
         try:
@@ -136,10 +136,10 @@ def started(systems: Sequence[System]) -> tuple[list[System], dict[str, str]]:
 def interleaved(
     systems: Sequence[System], pairs: int, progress: bool = True
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Rounds in turn; every other turn goes the other way round.
+    """Make rounds in turn; every other turn in reverse order.
 
     Returns:
-        Seconds of each round of each system that made all of them, and why the others did not.
+        Seconds of each round, for systems that made all of them; and why the others did not.
     """
     seconds: dict[str, list[float]] = {system.name: [] for system in systems}
     ended: dict[str, str] = {}
@@ -172,7 +172,7 @@ class Ratio:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """ours / theirs, pair by pair."""
+    """Return ours / theirs, pair by pair."""
     each = np.asarray(ours) / np.asarray(theirs)
     drawn = np.random.default_rng(0).choice(each, (DRAWS, len(each)))
     low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
@@ -180,7 +180,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def paired(first: Callable[[], object], second: Callable[[], object], pairs: int, warmups: int = 2) -> Ratio:
-    """Ratio of the seconds of two calls in this process, in turn."""
+    """Return the ratio of the seconds of two calls in this process, made in turn."""
     calls = first, second
     for _ in range(warmups):
         first()
@@ -196,13 +196,13 @@ def paired(first: Callable[[], object], second: Callable[[], object], pairs: int
 
 @dataclass
 class Report:
-    """What a benchmark found, printed line by line and, where asked, kept as JSON."""
+    """Results of a benchmark, printed line by line and, if asked for, kept as JSON."""
 
     name: str
     lines: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, figure: str, measured: object, goal: str = "", **more: Any) -> None:
-        """One figure: a Ratio, a number or a text; the goal as the text it is printed with."""
+        """Add one figure: a Ratio, a number or a text; the goal is the text to print."""
         print(f"{figure}: {measured}{f' (goal: {goal})' if goal else ''}", flush=True)
         for key, value in more.items():
             print(f"    {key}: {value}", flush=True)
@@ -212,7 +212,7 @@ class Report:
 
 @contextlib.contextmanager
 def report(name: str, out: Path | None) -> Iterator[Report]:
-    """A benchmark's report: the machine first, the time it took last; written to `out` where given."""
+    """Yield a benchmark's report: first the machine, last the duration; written to `out` if given."""
     made, began, here = Report(name), time.monotonic(), machine()
     print(f"{name} | " + ", ".join(f"{key} {value}" for key, value in here.items()), flush=True)
     yield made
@@ -240,7 +240,7 @@ def _module() -> str:
 
 
 def machine() -> dict[str, str]:
-    """What stands beside every number."""
+    """Return the facts about machine and commit that accompany every number."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False).stdout
@@ -261,7 +261,7 @@ def machine() -> dict[str, str]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Ids of all processes below `pid`."""
+    """Return the ids of all processes below `pid`."""
     below: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -276,7 +276,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _lives(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Return True if a process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
@@ -284,7 +284,7 @@ def _lives(pid: int) -> bool:
 
 
 def rollup(pid: int, field: str) -> float:
-    """A field of a process's smaps_rollup, in MB of 10^6 bytes."""
+    """Return a field of a process's smaps_rollup, in MB of 10^6 bytes."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -293,20 +293,20 @@ def rollup(pid: int, field: str) -> float:
 
 
 def pss(pid: int) -> float:
-    """Proportional set size in MB: shared pages are divided among those that share them."""
+    """Return the proportional set size in MB: shared pages are divided among the processes that share them."""
     return rollup(pid, "Pss")
 
 
 def anonymous(pid: int) -> float:
-    """RssAnon in MB: memory that is neither shared nor of files."""
+    """Return RssAnon in MB: memory that is neither shared nor file-backed."""
     return rollup(pid, "Anonymous")
 
 
 def shared(pid: int) -> float:
-    """Shared memory in MB of a process and all below it, the object store's, each page counted once."""
+    """Return the shared memory in MB of a process and all below it (the object store's), each page counted once."""
     return sum(rollup(one, "Pss_Shmem") for one in {pid, *descendants(pid)})
 
 
 def uss(pid: int) -> float:
-    """Unique set size in MB."""
+    """Return the unique set size in MB."""
     return rollup(pid, "Private_Clean") + rollup(pid, "Private_Dirty")

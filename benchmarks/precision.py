@@ -1,11 +1,11 @@
-"""bf16 and channels-last against plain fp32: samples a second of local training in one process, and the accuracy.
+"""bf16 and channels-last against plain fp32: samples per second of local training in one process, and the accuracy.
 
-    python -m benchmarks.precision                                   # speed alone, about 2 minutes
+    python -m benchmarks.precision                                   # speed only, about 2 minutes
     python -m benchmarks.precision --data fashion_mnist --seeds 3    # and a real run, about 10 minutes more
 
-`--data` is a data set whose files are where fedray looks for them (FEDRAY_DATA), or an .npz of one's own. The run:
-LeNet, FedAvg, Dirichlet(0.5) over 20 clients of 300 samples in the mean, 5 a round, 2 epochs of batches of 50, 20
-rounds; accuracy is the mean of the last 10 of them.
+`--data` is a data set whose files are in FEDRAY_DATA, or an .npz file of your own. The run: LeNet, FedAvg,
+Dirichlet(0.5) over 20 clients of 300 samples on average, 5 per round, 2 epochs of batches of 50, 20 rounds; accuracy is
+the mean of the last 10 rounds.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from fedray.engine.simulation import Simulation
 
 
 def bare(name: str, bf16: bool) -> None:
-    """Ten steps of a bare loop, for what is possible: forward, backward, no framework."""
+    """Return ten steps of a bare loop, as an upper bound: forward, backward, no framework."""
     work = WORKLOADS[name]
     module = work.seeded()
     x, y = torch.randn(work.batch, *work.shape), torch.zeros(work.batch, dtype=torch.long)
@@ -49,7 +49,7 @@ def bare(name: str, bf16: bool) -> None:
 
 
 def speed(told: p.Report, pairs: int) -> None:
-    """Rounds of one process, the same clients."""
+    """Compare rounds of one process with the same clients."""
     for name, clients in (("w2", 1), ("w1", 5)):
         work = replace(WORKLOADS[name], cohort=clients)
         plain, innermost, bf16 = (
@@ -70,7 +70,7 @@ def speed(told: p.Report, pairs: int) -> None:
 
 
 def accuracy(told: p.Report, data: str, seeds: int, actors: int) -> None:
-    """The same runs in both precisions."""
+    """Compare the same runs in both precisions."""
     found: dict[str, list[float]] = {"fp32": [], "bf16": []}
     for seed in range(seeds):
         for precision, values in found.items():
@@ -99,7 +99,7 @@ def accuracy(told: p.Report, data: str, seeds: int, actors: int) -> None:
 
 
 def _few(config: RunConfig, actors: int) -> list[dict[str, float]]:
-    """History of a run on 6,000 training and 2,000 test samples."""
+    """Return the history of a run on 6,000 training and 2,000 test samples."""
     whole = config.data.load()
     chosen = np.random.default_rng(0).permutation(len(whole.y_train))[:6000]
     data: Dataset = replace(
@@ -118,7 +118,7 @@ def _few(config: RunConfig, actors: int) -> list[dict[str, float]]:
 
 def main(
     pairs: Annotated[int, typer.Option(min=1)] = 20,
-    data: Annotated[str, typer.Option(help="a data set for the accuracy; none: speed alone")] = "",
+    data: Annotated[str, typer.Option(help="a data set for the accuracy; none: speed only")] = "",
     seeds: Annotated[int, typer.Option(min=1)] = 3,
     actors: Annotated[int, typer.Option(min=1)] = 2,
     out: Annotated[Path | None, typer.Option(help="JSON file")] = None,

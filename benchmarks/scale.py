@@ -21,7 +21,7 @@ SAMPLES, POOL = 20, 20_000
 
 
 def simulation(clients: int, rounds: int, algorithm: str) -> Simulation:
-    """Clients of 20 samples each, of a pool that all share."""
+    """Return a simulation with clients of 20 samples each, from a pool that all share."""
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((POOL, 64), dtype=np.float32), rng.integers(0, 10, POOL)
     shards = Shards(rng.integers(0, POOL, clients * SAMPLES), np.arange(clients + 1) * SAMPLES)

@@ -1,16 +1,16 @@
-"""Many short cells while processes of the sweep are killed at random: nothing is lost and nothing grows.
+"""Many short cells while processes of the sweep are killed at random: no result is lost and no resource grows.
 
     python -m benchmarks.soak [CELLS [SECONDS [KIND]]]
 
 CELLS (300) cells of about SECONDS (2) s, ten with one actor, ten with two, and so on. Every 30 s on average
-(exponentially distributed) one process of the sweep is killed (SIGKILL) or, one time in four, stands still for a while
-(SIGSTOP, 1 to 20 s, SIGCONT): the driver, one of Ray's daemons, a trial or a client actor (or, with KIND, one of that
-name: `trial`, `ClientActor`, `driver`, ...). Whenever the driver is gone `fedray sweep` is called again, until it says
-that all cells are finished. Then the hashes are those of undisturbed runs, every round is logged once, and from the
-50th to the last cell neither memory, nor file descriptors, processes or the object store have grown. For that, moments
-at which a trial with two actors is at work and all of Ray is there are compared, without the files of Ray's log
-monitor (the logs of all processes that ever were, 200 at most). Prints a line for each kill and a line of JSON at the
-end; the exit code is 1 where anything of that is not so.
+(exponentially distributed) one process of the sweep is killed (SIGKILL) or, one time in four, suspended for a while
+(SIGSTOP, 1 to 20 s, SIGCONT): the driver, one of Ray's daemons, a trial or a client actor (or, with KIND, only
+processes of that name: `trial`, `ClientActor`, `driver`, ...). Whenever the driver is gone `fedray sweep` is called
+again, until all cells are finished. Then the hashes must equal those of undisturbed runs, every round must be logged
+once, and from the 50th to the last cell memory, file descriptors, processes and the object store must not have grown.
+For that, moments are compared at which a trial with two actors is at work and all of Ray is up, without the files of
+Ray's log monitor (at most 200 logs of past processes). Prints a line for each kill and a line of JSON at the end; the
+exit code is 1 if any of this fails.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from tests.sweep.running import REPOSITORY, SWEEP, logged_once, runs, state_hash
 MEAN = 30.0
 """Seconds between kills, on average."""
 STOPPED, STILL = 0.25, (1.0, 20.0)
-"""How many of the victims are stopped instead of killed, and for how many seconds."""
+"""Part of the victims that are suspended instead of killed, and for how many seconds."""
 NAMES = {
     "gcs_server": "gcs_server",
     "raylet/raylet": "raylet",
@@ -43,16 +43,16 @@ NAMES = {
     "ClientActor": "ClientActor",
     "fedray.cli": "driver",
 }
-"""What a command line holds -> the process's name here. Tune wraps a Trainable with data in a class `_Inner`; between
+"""Part of a command line -> the process's name here. Tune wraps a Trainable with data in a class `_Inner`; between
 two cells the trial has its own name."""
 WHOLE = {name: 2 if name == "ClientActor" else 1 for name in NAMES.values()}
-"""What there is of each kind of process at moments that can be compared; Ray starts some of its own never again."""
+"""Number of processes of each kind at comparable moments; Ray does not restart some of its own."""
 GROWTH = {"memory": 1.2, "descriptors": 1.1, "processes": 1.1, "store": 1.1}
-"""How much larger the median of the last quarter may be than that of the first, from the 50th cell on."""
+"""Largest ratio of the medians of the last and the first quarter, from the 50th cell on."""
 
 
 def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0) -> dict[str, Any]:
-    """Run it; what was seen. Raises AssertionError where a cell is lost, doubled or different."""
+    """Run it and return the observations. Raises AssertionError if a cell is lost, doubled or different."""
     nap = seconds / 30  # 10 rounds of 3 clients
     sweep = SWEEP | {
         "name": "soak",
@@ -68,7 +68,7 @@ def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0
     due = began + chance.expovariate(1 / MEAN)
     killed: dict[str, int] = {}
     resumed: list[tuple[float, int]] = []
-    """When which stopped process goes on."""
+    """Times at which suspended processes are continued."""
     samples: list[dict[str, float]] = []
     calls, driver = 0, None
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
@@ -131,7 +131,7 @@ def soak(folder: Path, cells: int, seconds: float, only: str = "", seed: int = 0
 
 
 def processes(mark: str) -> dict[int, str]:
-    """Process id -> command line of every process of the sweep: what has the mark in the environment it began with."""
+    """Return process id -> command line of every process of the sweep, recognised by the mark in its environment."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -143,14 +143,14 @@ def processes(mark: str) -> dict[int, str]:
 
 
 def kind(command: str) -> str:
-    """A process's name for the report."""
+    """Return a process's name for the report."""
     return next((name for mark, name in NAMES.items() if mark in command), command.strip()[:40])
 
 
 def sample(there: dict[int, str], folder: Path) -> dict[str, float]:
-    """What these processes hold now; memory and store (shared memory) in bytes, what is shared counted once.
+    """Return the resources that these processes hold; memory and store (shared memory) in bytes, shared parts once.
 
-    Ray's two agents overwrite their environment with their titles, so that they are found at some times only.
+    Ray's two agents overwrite their environment with their titles, so they are found only sometimes.
     """
     total = {"memory": 0.0, "descriptors": 0.0, "processes": 0.0, "store": 0.0}
     for pid, command in there.items():
@@ -169,7 +169,7 @@ def sample(there: dict[int, str], folder: Path) -> dict[str, float]:
 
 
 def growth(samples: list[dict[str, float]]) -> dict[str, float]:
-    """Ratio of the medians of the last and the first quarter of the samples."""
+    """Return the ratio of the medians of the last and the first quarter of the samples."""
     quarter = max(len(samples) // 4, 1)
 
     def median(part: list[dict[str, float]], name: str) -> float:
@@ -187,7 +187,7 @@ def send(pid: int, number: signal.Signals) -> None:
 
 
 def end(mark: str) -> None:
-    """What a dead driver has left ends by itself within seconds; what does not is reported and ended."""
+    """End the remaining processes of a dead driver; those that do not end by themselves within seconds are reported."""
     until = time.monotonic() + 60
     while left := processes(mark):
         if time.monotonic() > until:

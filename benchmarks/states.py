@@ -31,7 +31,7 @@ COHORT, SAMPLES, HIDDEN = 20, 20, 13_333  # P = 75 x 13,333 + 10 = 999,985
 
 
 def problem(algorithm: str, clients: int, rounds: int) -> Problem:
-    """Cohorts of 20 that go through all clients in turn, so that all hold a state after clients / 20 rounds."""
+    """Return a problem whose cohorts of 20 go through all clients in turn: after clients / 20 rounds all have one."""
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((clients * SAMPLES, 64), dtype=np.float32), rng.integers(0, 10, clients * SAMPLES)
     data = Dataset("random", x, y, x[:100], y[:100], 10, client_train=np.repeat(np.arange(clients), SAMPLES))
@@ -52,7 +52,7 @@ def problem(algorithm: str, clients: int, rounds: int) -> Problem:
 
 
 def measured(algorithm: str, clients: int, rounds: int, folder: Path) -> dict[str, Any]:
-    """Median seconds of the last 20 rounds, of a checkpoint after 20 changed states, of loading; memory."""
+    """Return median seconds of the last 20 rounds, of a checkpoint after 20 changed states, of loading; and memory."""
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
     backend = RayBackend(Runtime(actors=2))
     try:
@@ -105,7 +105,7 @@ def main(
         ):
             folder = Path(tempfile.mkdtemp(prefix="fedray-states-"))
             try:
-                with ProcessPoolExecutor(1, get_context("spawn")) as alone:  # its memory is that of this run alone
+                with ProcessPoolExecutor(1, get_context("spawn")) as alone:  # its memory is that of this run only
                     found[name] = alone.submit(measured, algorithm, number, rounds, folder).result()
             finally:
                 shutil.rmtree(folder)

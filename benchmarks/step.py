@@ -18,7 +18,7 @@ from fedray.engine.backend import InlineBackend
 from fedray.engine.simulation import Simulation
 
 CLIENTS = {"w0": 100, "w1": 10, "w2": 2}
-"""Clients a round: a few seconds of work."""
+"""Clients per round: a few seconds of work."""
 
 
 def main(workload: str = "w2", pairs: Annotated[int, typer.Option(min=1)] = 20, out: Path | None = None) -> None:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.table
 
-A benchmark's `--out` writes one such file. If several hold a figure, the newest counts.
+A benchmark's `--out` writes one such file. If several contain a figure, the newest counts.
 """
 
 import json
@@ -95,7 +95,7 @@ def format_measured(measured: Any) -> str:
 
 
 def is_met(figure: dict[str, Any]) -> bool | None:
-    """Compare a figure with its goal (`<= 1.05`, `>= 2.5`, `<= 1/20`, `< 1, the same layout`); None: it has no goal."""
+    """Compare a figure with its goal (`<= 1.05`, `>= 2.5`, `<= 1/20`, `< 1, the same layout`); None without a goal."""
     goal = re.match(r"(<=|<|>=) .*?(1/)?([\d.]+)(,.*)?$", figure["goal"])
     if goal is None:
         return None
@@ -116,7 +116,7 @@ def write_rows(headings: list[str], rows: list[list[str]]) -> str:
 
 
 def summary(runs: list[Run]) -> str:
-    """The table that the page begins with."""
+    """Return the table at the beginning of the page."""
     rows = []
     for question, benchmark, name in ROWS:
         run, (figure,) = find_newest(runs, benchmark, name)
@@ -126,7 +126,7 @@ def summary(runs: list[Run]) -> str:
 
 
 def all_runs(runs: list[Run]) -> str:
-    """A row per run with its command, commit, date and the goals that it missed; then the machines."""
+    """Return a row per run with its command, commit, date and missed goals; then the machines."""
     rows = []
     for run in sorted(runs, key=lambda run: run.file):
         missed = [

@@ -2,9 +2,9 @@
 
     python -m benchmarks.traffic        # 20 rounds, about 6 minutes
 
-Cohort 10 of 100 images each, one epoch, on 2 actors. The driver's share is the time of a round in which this
-process does not wait for actors. That bytes into the driver do not grow with the cohort is a test
-(tests/cluster/test_traffic.py), not a measurement.
+Cohort 10 with 100 images each, one epoch, on 2 actors. The driver's share is the time of a round in which this
+process does not wait for actors. tests/cluster/test_traffic.py tests, without measuring, that the bytes sent to the
+driver do not grow with the cohort.
 """
 
 import time
@@ -61,7 +61,7 @@ def main(
         get = ray.get
 
         def waiting(*arguments: Any, **options: Any) -> Any:
-            """ray.get of what is there already costs what it costs; waiting until it is there is not the driver's."""
+            """Call ray.get, without counting the wait for objects; fetching existing ones counts as the driver's."""
             began = time.perf_counter()
             references = arguments[0] if isinstance(arguments[0], list) else [arguments[0]]
             ray.wait(references, num_returns=len(references), fetch_local=False)

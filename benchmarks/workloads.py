@@ -1,4 +1,4 @@
-"""The three workloads, in NumPy and plain PyTorch alone: the systems of other people's environments import this too."""
+"""The three workloads, in NumPy and plain PyTorch only, because the other systems' environments import this, too."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class MLP(nn.Sequential):
 class CNN(nn.Sequential):
     """Convolutions of 3x3 to 32 and 64 channels, pooling, a hidden layer of 128; without dropout."""
 
-    channels_last = True  # read by fedray, as of any model of a user's own
+    channels_last = True  # read by fedray, as in any user's model
 
     def __init__(self) -> None:
         super().__init__(
@@ -59,7 +59,7 @@ class LeNet(nn.Sequential):
 
 @dataclass(frozen=True)
 class Workload:
-    """clients x samples (of which every client holds as many), in rounds of `cohort` clients; SGD with lr 0.01."""
+    """clients x samples (equally many per client), in rounds of `cohort` clients; SGD with lr 0.01."""
 
     name: str
     clients: int
@@ -72,7 +72,7 @@ class Workload:
     lr: float = 0.01
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs (uint8 images, or float32 features) and labels of all clients, one after the other."""
+        """Return inputs (uint8 images, or float32 features) and labels of all clients, one after the other."""
         rng, n = np.random.default_rng(0), self.clients * self.samples
         labels = rng.integers(0, 10, n)
         if len(self.shape) == 3:
@@ -80,12 +80,12 @@ class Workload:
         return rng.standard_normal((n, *self.shape), dtype=np.float32), labels
 
     def cohorts(self, rounds: int) -> list[list[int]]:
-        """The same clients for every system."""
+        """Return the cohorts, the same for every system."""
         rng = np.random.default_rng(1)
         return [sorted(map(int, rng.choice(self.clients, self.cohort, replace=False))) for _ in range(rounds)]
 
     def seeded(self) -> nn.Module:
-        """The module every system begins with."""
+        """Return the module with which every system begins."""
         torch.manual_seed(0)
         return self.module()
 
@@ -101,5 +101,5 @@ WORKLOADS = {
 
 
 def as_input(x: Tensor) -> Tensor:
-    """A batch as the models see it, from a batch of the arrays."""
+    """Turn a batch of the arrays into the models' input."""
     return x.float().mul_(SCALE).add_(SHIFT) if x.dtype == torch.uint8 else x

@@ -1,1 +1,1 @@
-"""What a sweep costs beside its cells: its start, each cell, memory, the store it writes to."""
+"""Costs of a sweep besides its cells' work: its start, each cell, memory, the store it writes to."""

@@ -1,6 +1,6 @@
 """Ray Tune and MLflow without fedray: `python -m benchmarks.sweeping.alone CELLS SECONDS` (see per_cell, start).
 
-Trials import torch, as any trial of this field does. The first step writes its time to $FEDRAY_BENCH_NOTE, if given.
+Trials import torch, as any trial of this field does. The first step writes its time to $FEDRAY_BENCH_NOTE, if set.
 """
 
 import os
@@ -20,21 +20,21 @@ METRICS = ("test_accuracy", "test_loss", "train_loss", "lr", "clients")
 
 
 class Spins(tune.Trainable):
-    """Keeps its core busy for as long as it is told, then reports all rounds."""
+    """Keeps its core busy for the given time, then reports all rounds."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """As Tune calls it."""
+        """Set up, called by Tune."""
         import torch  # noqa: F401
 
         self.seconds = config["seconds"]
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """The process stays for the next trial."""
+        """Keep the process for the next trial."""
         self.setup(new_config)
         return True
 
     def step(self) -> dict[str, Any]:
-        """All of the work."""
+        """Do all of the work."""
         if note := os.environ.get("FEDRAY_BENCH_NOTE"):
             with open(note, "a", encoding="utf-8") as file:
                 file.write(f"{time.time()}\n")
@@ -46,7 +46,7 @@ class Spins(tune.Trainable):
 
 
 class Logs(tune.Callback):
-    """A run per trial, written in a thread."""
+    """Logs a run per trial, in a thread."""
 
     def __init__(self) -> None:
         self.client = MlflowClient(tracking_uri=os.environ["MLFLOW_TRACKING_URI"])
@@ -57,11 +57,11 @@ class Logs(tune.Callback):
         return {}
 
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **_: Any) -> None:
-        """Tune has one result of a trial."""
+        """Receive one result of a trial."""
         self.writer.submit(self.write, dict(trial.config), result["rows"])
 
     def write(self, config: dict[str, Any], rows: list[dict[str, float]]) -> None:
-        """A run from its start to its end."""
+        """Write a run from its start to its end."""
         run = self.client.create_run(self.experiment).info.run_id
         self.client.log_batch(run, params=[Param(key, str(value)) for key, value in config.items()])
         now = int(time.time() * 1000)
@@ -71,7 +71,7 @@ class Logs(tune.Callback):
 
 
 def main(cells: int, seconds: float) -> None:
-    """As many trials as fit at a time."""
+    """Run as many trials at a time as fit."""
     os.environ |= {
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
         "RAY_AIR_NEW_OUTPUT": "0",

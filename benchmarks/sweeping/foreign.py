@@ -3,7 +3,7 @@
     python -m benchmarks.sweeping.foreign                          # 20,000 runs, 5 pairs, about 6 minutes
     python -m benchmarks.sweeping.foreign --runs 500 --pairs 1
 
-The sweep is quickstart, half of its cells finished. Its start is what a call does before its first trial: plan, look
+The sweep is quickstart, half of its cells finished. Its start is the work of a call before its first trial: plan, look
 the cells up, open the sweep's run. Both stores are read directly and through an MLflow server, whose CPU
 counts as well.
 """
@@ -65,7 +65,7 @@ SWEEP = p.ROOT / "sweeps" / "quickstart.yaml"
 
 
 def call(uri: str, *arguments: str) -> None:
-    """Python with a store. Raises RuntimeError where it fails."""
+    """Run Python with a store. Raises RuntimeError if it fails."""
     env = os.environ | {"MLFLOW_TRACKING_URI": uri, "PYTHONPATH": str(p.ROOT)}
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
@@ -76,7 +76,7 @@ def call(uri: str, *arguments: str) -> None:
 
 
 def cpu(uri: str, server: int | None, *arguments: str) -> float:
-    """CPU seconds of a call, and of the server meanwhile."""
+    """Return the CPU seconds of a call, and of the server during it."""
 
     def spent() -> float:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -94,7 +94,7 @@ def cpu(uri: str, server: int | None, *arguments: str) -> float:
 
 @contextlib.contextmanager
 def served(store: Path) -> Iterator[tuple[str, int]]:
-    """An MLflow server on 127.0.0.1 for the duration of a block: its address and process."""
+    """Run an MLflow server on 127.0.0.1 for the duration of a block; yields its address and process."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     env = os.environ | {"MLFLOW_BACKEND_STORE_URI": f"sqlite:///{store}"}
@@ -124,7 +124,7 @@ def main(
     pairs: Annotated[int, typer.Option(min=1)] = 5,
     out: Path | None = None,
 ) -> None:
-    """Print how much more CPU the full store takes."""
+    """Print how much additional CPU the full store takes."""
     with p.report("foreign runs in the store", out) as told, tempfile.TemporaryDirectory() as name:
         stores = {0: Path(name) / "empty" / "mlflow.db", runs: Path(name) / "full" / "mlflow.db"}
         for count, store in stores.items():

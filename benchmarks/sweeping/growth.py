@@ -1,10 +1,10 @@
-"""Thousands of cells: whether the driver stays flat, and how long a plan of many takes.
+"""Thousands of cells: growth of the driver, and duration of a large plan.
 
     python -m benchmarks.sweeping.growth                     # 2,000 real cells, 20,000 planned: about 15 minutes
     python -m benchmarks.sweeping.growth --cells 60 --planned 2000
 
-The real cells train for one round, so that what is measured is the sweep itself. The driver's anonymous memory is
-looked at whenever a cell ends; growth is the slope of the least-squares line through the second half of these.
+The real cells train for one round, so that the sweep itself is measured. The driver's anonymous memory is read whenever
+a cell ends; growth is the slope of the least-squares line through the second half of these values.
 """
 
 import json
@@ -26,7 +26,7 @@ SEEDS = 10
 
 
 def sweep(cells: int) -> dict[str, Any]:
-    """Cells of one round."""
+    """Return a sweep with cells of one round."""
     return {
         "name": f"growth-{cells}",
         "base": {
@@ -42,7 +42,7 @@ def sweep(cells: int) -> dict[str, Any]:
 
 
 def called(folder: Path, made: dict[str, Any], *options: str) -> subprocess.Popen[str]:
-    """`fedray sweep` of it, in a folder."""
+    """Start `fedray sweep` with it, in a folder."""
     (folder / "sweep.yaml").write_text(json.dumps(made))
     env = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "FEDRAY_"))}
     return subprocess.Popen(
@@ -55,14 +55,14 @@ def called(folder: Path, made: dict[str, Any], *options: str) -> subprocess.Pope
 
 
 def anonymous(pid: int, field: str = "RssAnon") -> float:
-    """Kilobytes of 1000 bytes."""
+    """Return a process's memory in kilobytes of 1000 bytes."""
     found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found
     return int(found[1]) * 1.024
 
 
 def real(cells: int, told: p.Report) -> None:
-    """Run them, and add what was found."""
+    """Run the cells, and add the results."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         process = called(Path(folder), sweep(cells))
@@ -86,7 +86,7 @@ def real(cells: int, told: p.Report) -> None:
 
 
 def planned(cells: int, told: p.Report) -> None:
-    """A dry run."""
+    """Make a dry run, and add its duration."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         process = called(Path(folder), sweep(cells), "--dry-run")

@@ -1,13 +1,14 @@
-"""What a cell costs beside its work: against MLflow and Tune alone, which do the least that such a sweep needs.
+"""Cost of a cell besides its work, compared with MLflow and Tune alone, the least that such a sweep needs.
 
     python -m benchmarks.sweeping.per_cell               # 40 and 120 cells, 3 times each, about 8 minutes
     python -m benchmarks.sweeping.per_cell --cells 8 --pairs 1
 
 Both run jobs that keep a core busy for a second, two at a time, once `--cells` of them and once three times as many.
-The difference of the two wall times, per cell more and on two cores, less the second, is what a cell costs; starts
-cancel.
-Alone means: Tune with a Trainable that spins and reports once a second, actors kept; a callback that writes to MLflow,
-in a thread, what MLflow's own integration writes of a trial: a run, its parameters, ten rounds of metrics, its end.
+The difference of the two wall times, per additional cell and on two cores, minus the second, is the cost of a cell;
+the cost of starting cancels.
+"Alone" means: Tune with a Trainable that spins and reports once per second, actors kept; and a callback that writes to
+MLflow, in a thread, as MLflow's own integration does for a trial: a run, its parameters, ten rounds of metrics, its
+end.
 """
 
 import json
@@ -29,7 +30,7 @@ SECONDS = 1.0
 
 
 def ours(cells: int, folder: Path) -> float:
-    """Wall seconds of `fedray sweep`."""
+    """Return the wall seconds of `fedray sweep`."""
     data = folder / "data.npz"
     if not data.exists():
         random_images(data, 1000)
@@ -39,12 +40,12 @@ def ours(cells: int, folder: Path) -> float:
 
 
 def alone(cells: int, folder: Path) -> float:
-    """Wall seconds of Tune and MLflow."""
+    """Return the wall seconds of Tune and MLflow."""
     return wall([sys.executable, "-m", "benchmarks.sweeping.alone", str(cells), str(SECONDS)], folder)
 
 
 def wall(command: list[str], folder: Path) -> float:
-    """Of a command with a store and a storage of its own. Raises RuntimeError where it fails."""
+    """Return the wall seconds of a command with its own store and storage. Raises RuntimeError if it fails."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         env = os.environ | {
             "MLFLOW_TRACKING_URI": f"sqlite:///{name}/mlflow.db",

@@ -5,7 +5,7 @@
     python -m benchmarks.sweeping.quickstart /tmp/before --sweep SMALL.yaml --pairs 1
 
 Each run has a folder, a store and a storage of its own, in this environment. Memory is the largest sum of PSS of all
-processes of the sweep, Ray's daemons among them, looked at twice a second.
+processes of the sweep, including Ray's daemons, sampled twice a second.
 """
 
 import os
@@ -22,7 +22,7 @@ from benchmarks import pairs as p
 
 
 def measured(checkout: Path, sweep: Path) -> tuple[float, float]:
-    """Seconds and the largest memory in MB of `fedray sweep`. Raises RuntimeError where it fails."""
+    """Return seconds and peak memory in MB of `fedray sweep`. Raises RuntimeError if it fails."""
     with tempfile.TemporaryDirectory() as name:
         env = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
         log = Path(name, "log")

@@ -1,12 +1,12 @@
-"""From the call of `fedray sweep sweeps/quickstart.yaml` to its first round: this checkout against another one.
+"""From the call of `fedray sweep sweeps/quickstart.yaml` to its first round: this checkout compared with another one.
 
     git worktree add /tmp/old COMMIT
     python -m benchmarks.sweeping.start --old /tmp/old             # 10 pairs, about 10 minutes
-    python -m benchmarks.sweeping.start --old /tmp/old --pairs 1   # for a look, under a minute
+    python -m benchmarks.sweeping.start --old /tmp/old --pairs 1   # a quick look, under a minute
 
 Each call works in an empty folder, with a store that does not exist yet, and is interrupted in its first round. The
-first call of either side is not counted: it fills the page cache. `--store` gives all calls copies of a store
-that exists. Beside them MLflow, Tune and torch alone (`alone`): a store, Ray, and a trial that imports torch.
+first call of either side does not count: it fills the page cache. `--store` gives all calls copies of an existing
+store. For comparison MLflow, Tune and torch alone (`alone`): a store, Ray, and a trial that imports torch.
 """
 
 import os
@@ -29,18 +29,18 @@ LONGEST = 300.0
 
 
 ALONE = Path("alone")
-"""Stands for the side without fedray."""
+"""Represents the side without fedray."""
 
 
 def seconds_to_first_round(checkout: Path, store: Path | None = None) -> float:
-    """One call in a folder of its own.
+    """Make one call in a folder of its own, and return its seconds.
 
     Args:
-        checkout: whose code and quickstart; or ALONE.
-        store: a SQLite file to copy; None: none exists.
+        checkout: the code and the quickstart to use; or ALONE.
+        store: a SQLite file to copy; None for no store.
 
     Raises:
-        RuntimeError: it ended, or made no round in time.
+        RuntimeError: the call ended, or made no round in time.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -70,9 +70,9 @@ def seconds_to_first_round(checkout: Path, store: Path | None = None) -> float:
 
 
 def main(
-    old: Annotated[Path | None, typer.Option(help="another checkout; without one only this is measured")] = None,
+    old: Annotated[Path | None, typer.Option(help="another checkout; by default only this one is measured")] = None,
     pairs: Annotated[int, typer.Option(min=1)] = 10,
-    store: Annotated[Path | None, typer.Option(help="a SQLite store that every call finds")] = None,
+    store: Annotated[Path | None, typer.Option(help="a SQLite store that exists at every call")] = None,
     out: Path | None = None,
 ) -> None:
     """Print the seconds of both, and their ratio."""
@@ -98,7 +98,7 @@ def main(
 
 
 def rounded(values: list[float]) -> list[float]:
-    """For reading."""
+    """Round for reading."""
     return [round(value, 2) for value in values]
 
 

@@ -1,14 +1,14 @@
-"""What a sweep costs beside its cells: useful work / (2 cores x wall time), and the data set's copies in memory.
+"""Costs of a sweep besides its cells' work: useful work / (2 cores x wall time), and copies of the data in memory.
 
     python -m benchmarks.sweeping.useful_work                     # 100 cells of 1 s, about 2 minutes
-    python -m benchmarks.sweeping.useful_work --seconds 10        # of 10 s, about 10 minutes
+    python -m benchmarks.sweeping.useful_work --seconds 10        # cells of 10 s, about 10 minutes
     python -m benchmarks.sweeping.useful_work --cells 1000        # about 12 minutes
-    python -m benchmarks.sweeping.useful_work --cells 10          # for a look, about a minute
+    python -m benchmarks.sweeping.useful_work --cells 10          # a quick look, about a minute
 
 A cell is a job that keeps its trial busy for `--seconds` (an algorithm that spins for a tenth of it in each of ten
 rounds). As in the papers' tables several methods (here: learning rates) share each of five seeds' partitions. Wall time
-is that of `fedray sweep`'s own execution, from a fresh process to the last cell logged: the imports, Ray's start and
-MLflow's store are in it.
+is that of `fedray sweep`'s own execution, from a fresh process to the last logged cell, including imports, Ray's start
+and MLflow's store.
 """
 
 import os
@@ -29,17 +29,17 @@ ROUNDS = 10
 CORES = 2
 SEEDS = 5
 TRAIN = 50_000
-"""Training images of 3 KB: 154 MB, so that a second copy would be seen."""
+"""Number of training images of 3 KB: 154 MB, so that a second copy would show."""
 
 
 def random_images(file: Path, count: int) -> None:
-    """Write a data set of them."""
+    """Write a data set of random images."""
     x, y = np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8), np.arange(count) % 10
     np.savez(file, x_train=x, y_train=y, x_test=x[:10], y_test=y[:10])
 
 
 def sweep(cells: int, seconds: float, data: Path) -> dict[str, object]:
-    """The sweep's file."""
+    """Return the contents of the sweep's file."""
     return {
         "name": "overhead",
         "base": {
@@ -57,7 +57,7 @@ def sweep(cells: int, seconds: float, data: Path) -> dict[str, object]:
 
 
 def watched(command: list[str], folder: Path, env: dict[str, str]) -> tuple[float, list[float]]:
-    """Wall time of the command, and the largest unique memory of each trial, in MB, while it ran."""
+    """Return the wall time of the command, and each trial's peak of unique memory in MB."""
     began = time.perf_counter()
     log = (folder / "log").open("w")
     process = subprocess.Popen(command, cwd=p.ROOT, env=env, stdout=log, stderr=subprocess.STDOUT)
@@ -102,7 +102,7 @@ def main(
             return watched([sys.executable, "-m", "fedray.cli", "sweep", str(file)], folder, env)
 
         wall, _ = run(cells, TRAIN)
-        # Of as many cells each: their heaps grow alike.
+        # Both have equally many cells, so their heaps grow alike.
         large, small = (run(2 * SEEDS, train)[1] for train in (TRAIN + 1, 1000))
         useful = cells * seconds / (CORES * wall)
         told.add(

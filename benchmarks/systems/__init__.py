@@ -1,1 +1,1 @@
-"""The systems that are compared: each a process of its own that makes a round when it is told to (`protocol`)."""
+"""The compared systems: each is a process of its own that makes a round on request (`protocol`)."""

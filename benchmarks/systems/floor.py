@@ -2,8 +2,8 @@
 
     python -m benchmarks.systems.floor w2 2
 
-Arrays, the global model and each process's sum lie in shared memory; a round costs one line through a pipe to each
-process and one back. Images are gathered as bytes and scaled, as fedray does.
+Arrays, the global model and each process's sum are in shared memory; a round costs one line through a pipe to each
+process and one line back. Images are gathered as bytes and scaled, as in fedray.
 """
 
 import multiprocessing
@@ -24,12 +24,12 @@ ROUNDS = 2000
 
 
 def shared(array: np.ndarray | Tensor) -> Tensor:
-    """A copy in shared memory."""
+    """Return a copy in shared memory."""
     return torch.as_tensor(array).clone().share_memory_()
 
 
 def train(work: Workload, x: Tensor, y: Tensor, theta: Tensor, total: Tensor, orders: Connection) -> None:
-    """One process: for each line of clients train them from theta one after another and sum their parameters."""
+    """Run one process: for each line of clients train them from theta, one after another, and sum their parameters."""
     os.nice(protocol.NICENESS - os.nice(0))
     torch.set_num_threads(1)
     rng = np.random.default_rng(os.getpid())

@@ -22,7 +22,7 @@ client = ClientApp()
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
-    """One client."""
+    """Train one client."""
     from benchmarks.systems import plain
 
     name = str(message.content["config"]["work"])
@@ -40,7 +40,7 @@ def main(name: str, actors: int) -> None:
     out, work = protocol.lines(), WORKLOADS[name]
 
     class Told(FedAvg):
-        """FedAvg that begins a round when it is told to; the one before has then ended."""
+        """FedAvg that begins a round on request, when the previous one has ended."""
 
         def configure_train(self, server_round: int, *arguments: Any, **more: Any) -> Any:
             if server_round == WARMUPS + 1:
@@ -82,7 +82,7 @@ def main(name: str, actors: int) -> None:
 
 
 def training_processes(pid: int) -> list[int]:
-    """Ids of Flower's actors, told by their titles."""
+    """Return the ids of Flower's actors, recognised by their titles."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():

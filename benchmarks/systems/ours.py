@@ -2,9 +2,8 @@
 
     python -m benchmarks.systems.ours w2 2 [fedavg [fp32 | bf16 | contiguous]]
 
-The test set is tiny and is looked at after the last round alone. Client sampling is replaced by the cohorts that every
-system trains. 0 actors: the inline backend; 1: the process of a trial, which trains itself; auto: all the room there
-is.
+The test set is tiny and is tested only after the last round. Client sampling is replaced by the cohorts that every
+system trains. 0 actors: the inline backend; 1: the process of a trial, which trains itself; auto: as many as fit.
 """
 
 import os
@@ -25,7 +24,7 @@ MODELS = {"w0": {"name": "mlp", "hidden": [32]}, "w1": "benchmarks.workloads:CNN
 
 
 def problem(work: Workload, algorithm: str = "fedavg", precision: str = "fp32", actors: int | str = 2) -> Problem:
-    """A workload as a run."""
+    """Return a workload as a run."""
     x, y = work.arrays()
     images = len(work.shape) == 3
     data = Dataset(
@@ -40,7 +39,7 @@ def problem(work: Workload, algorithm: str = "fedavg", precision: str = "fp32", 
         client_train=np.repeat(np.arange(work.clients), work.samples),
     )
     training = {"rounds": ROUNDS, "local_epochs": work.epochs, "batch_size": work.batch, "lr": work.lr}
-    if precision == "contiguous":  # fp32 in PyTorch's own layout, whatever the model's default is
+    if precision == "contiguous":  # fp32 in PyTorch's own layout, for any default of the model
         training["channels_last"] = False
     elif precision != "fp32":
         training["precision"] = precision
@@ -78,7 +77,7 @@ def main(name: str, actors: int | str, algorithm: str = "fedavg", precision: str
 
 
 def _on_ray(made: Problem, cpus: int | str | None) -> Backend:
-    """The backend that a trial has, on a local Ray with so many CPUs."""
+    """Return a trial's backend, on a local Ray with this many CPUs."""
     import ray
 
     from fedray.cluster.allocation import with_actor_count

@@ -13,7 +13,7 @@ WANTED = {"flower": "flwr[simulation]", "pfl": "pfl[pytorch]"}
 
 
 def started(work: str, processes: int) -> tuple[list[System], dict[str, str]]:
-    """The peers that could be installed, started; for the others why not. On w0 pfl-research in one process too."""
+    """Return the started peers, and for those not installed why not. On w0 pfl-research also runs in one process."""
     systems, missing = [], {}
     root = Path(os.environ.get("FEDRAY_PEERS") or Path(tempfile.gettempdir()) / f"fedray-peers-{os.getuid()}")
     for name in WANTED:
@@ -37,7 +37,7 @@ def started(work: str, processes: int) -> tuple[list[System], dict[str, str]]:
 
 
 def environment(name: str, root: Path) -> tuple[Path, str]:
-    """The peer's interpreter, installed where it is not yet, and its version."""
+    """Return the peer's interpreter, installing the peer if needed, and its version."""
     home, package = root / name, WANTED[name].partition("[")[0]
     python = home / "bin" / "python"
     if not (home / "ready").exists():

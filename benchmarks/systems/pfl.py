@@ -22,7 +22,7 @@ RANK = "PFL_WORKER_RANK"
 
 
 class Model(torch.nn.Module):
-    """A module with the loss pfl-research asks for."""
+    """A module with the loss that pfl-research requires."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Model(torch.nn.Module):
 
 
 def start(name: str, processes: int) -> list[int]:
-    """Start the other ranks, if this is the first; their ids and this one's."""
+    """Start the other ranks, if this is the first; return their ids and this one's."""
     if processes == 1 or RANK in os.environ:
         return [os.getpid()]
     ports = []
@@ -59,7 +59,7 @@ def start(name: str, processes: int) -> list[int]:
 def main(name: str, processes: int) -> None:
     """Serve rounds of a workload."""
     workers = start(name, processes)
-    # Only now: pfl joins its group of processes where it is imported.
+    # Only now, because pfl joins its process group on import.
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -83,7 +83,7 @@ def main(name: str, processes: int) -> None:
     x = as_input(x)
 
     class Told(TrainingProcessCallback):
-        """Ends a round and begins the next when told to; all ranks together."""
+        """Ends a round and begins the next on request; all ranks together."""
 
         def after_central_iteration(
             self, aggregate_metrics: Metrics, model: Any, *, central_iteration: int

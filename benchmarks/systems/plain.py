@@ -1,4 +1,4 @@
-"""What the other frameworks' clients do in a step, in plain PyTorch: data resident, one thread."""
+"""A local step of the other frameworks' clients, in plain PyTorch: data resident, one thread."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from benchmarks.workloads import WORKLOADS, as_input
 
 @cache
 def resident(name: str) -> tuple[Tensor, Tensor, nn.Module]:
-    """This process's inputs and labels as tensors, and a module."""
+    """Return this process's inputs and labels as tensors, and a module."""
     torch.set_num_threads(1)
     work = WORKLOADS[name]
     x, y = map(torch.from_numpy, work.arrays())
@@ -19,7 +19,7 @@ def resident(name: str) -> tuple[Tensor, Tensor, nn.Module]:
 
 
 def train(name: str, client: int) -> None:
-    """The local epochs of one client, on the resident module."""
+    """Make the local epochs of one client, on the resident module."""
     work, (x, y, module) = WORKLOADS[name], resident(name)
     optimiser = torch.optim.SGD(module.parameters(), lr=work.lr)
     for _ in range(work.epochs):

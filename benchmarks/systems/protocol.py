@@ -1,7 +1,7 @@
-"""How the benchmark and a system talk: a round at a time, by lines through the system's standard input and output.
+"""Protocol of benchmark and system: a round at a time, by lines through the system's standard input and output.
 
-A system prints `ready {...}` once it has imported, loaded and warmed up, then for each line `round` it reads it makes
-one round and prints `done`. At the end of its input it ends. Nothing but these lines goes to its standard output.
+A system prints `ready {...}` once it has imported, loaded and warmed up. For each line `round` that it reads, it then
+makes one round and prints `done`. At the end of its input it ends. Only these lines go to its standard output.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ MALLOC = {
 }
 """glibc's allocator as fedray.engine.device sets it, for every system."""
 NICENESS = int(os.environ.get("RAY_worker_niceness", "15"))  # noqa: SIM112
-"""What Ray starts its workers with (its variable, its default); the others take it too, so that all compete alike."""
+"""Niceness of Ray's workers (its variable, its default); the others use it too, so that all compete equally."""
 
 
 def lines() -> TextIO:
-    """The stream for the protocol; whatever else is printed goes to standard error from now on."""
+    """Return the protocol's stream; other output goes to standard error from now on."""
     stream = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
@@ -30,17 +30,17 @@ def lines() -> TextIO:
 
 
 def wait(out: TextIO) -> bool:
-    """Wait for the next round's line; False at the end."""
+    """Wait for the next round's line; return False at the end."""
     return sys.stdin.readline().strip() == "round"
 
 
 def ready(out: TextIO, workers: list[int], **more: object) -> None:
-    """Tell that rounds can be asked for. workers: ids of the processes that train."""
+    """Announce that rounds can be requested. workers: ids of the processes that train."""
     print("ready", json.dumps({"workers": workers, "pid": os.getpid(), **more}), file=out)
 
 
 def serve(round: Callable[[], None], workers: list[int], out: TextIO, warmups: int = 2, **more: object) -> None:
-    """Answer until the input ends."""
+    """Serve rounds until the input ends."""
     for _ in range(warmups):
         round()
     ready(out, workers, **more)

@@ -1,4 +1,4 @@
-"""Notes when the first round of a process begins, in the file $FEDRAY_BENCH_NOTE: on the search path, not changed."""
+"""Writes the time of a process's first round to the file $FEDRAY_BENCH_NOTE; found on the search path."""
 
 import importlib.util
 import os
@@ -11,10 +11,10 @@ MODULE = "fedray.engine.simulation"
 
 
 class Finder:
-    """Hands the module over as it is, but for its first call of `Simulation.step`."""
+    """Passes the module on unchanged, except for its first call of `Simulation.step`."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """As `importlib` asks for it."""
+        """Find the module, called by `importlib`."""
         if name != MODULE:
             return None
         sys.meta_path.remove(self)  # type: ignore[arg-type]
@@ -32,7 +32,7 @@ class Finder:
 
 
 def note_first_step(module: Any) -> None:
-    """Write the time at which a round first begins; from then on the method is itself again."""
+    """Write the time at which the first round begins, and then restore the method."""
     step = module.Simulation.step
 
     def noted(simulation: Any) -> None:
