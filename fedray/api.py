@@ -24,8 +24,8 @@ from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
 from fedray.engine.result import Result
 from fedray.engine.simulation import Simulation
-from fedray.runs.ending import Ending, describe_error
-from fedray.runs.status import Status
+from fedray.runs.ending import describe_error
+from fedray.runs.record import RunRecord
 from fedray.sections import Runtime
 
 Evaluated = Callable[[dict[str, float]], None]
@@ -176,8 +176,7 @@ def _run_tracked(
     from fedray.tracking.records import CellRun
     from fedray.tracking.tracker import Tracker
 
-    problem, profile = simulation.problem, simulation.profile
-    config = problem.config
+    problem, config = simulation.problem, simulation.problem.config
     tracker, log = Tracker(), CellRun()
     again, files = store is not None, problem.make_artefacts()
     tracker.open_cell(log, cell, name, config.resolved(), config.tags(), parent=None, again=again, files=files)
@@ -189,12 +188,10 @@ def _run_tracked(
     try:
         _run(simulation, store, logged, moved, lambda rows: tracker.log_rows(log, rows))
     except BaseException as error:
-        tracker.close_cell(log, describe_error(error))
+        tracker.close_cell(log, RunRecord(describe_error(error), simulation.state.history))
         raise
     else:
-        summary = simulation.make_result().summary() | {"tables": simulation.state.tables}
-        profiled = {} if profile is None else {"profile": profile.record()}
-        tracker.close_cell(log, Ending(Status.FINISHED), summary | profiled)
+        tracker.close_cell(log, simulation.make_result().record(simulation.profile))
     finally:
         tracker.close()
     return log.id

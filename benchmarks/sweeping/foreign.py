@@ -29,6 +29,7 @@ START = """
 import sys
 from pathlib import Path
 from fedray.runs.ending import Ending
+from fedray.runs.record import RunRecord
 from fedray.runs.status import Status
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plan import make_plan
@@ -56,8 +57,8 @@ for cell in islice(made.cells.values(), len(made.cells) // 2):
     run = CellRun()
     tags = {"fedray.sweep": made.sweep.name, **cell.run.tags()}
     tracker.open_cell(run, cell.hash, cell.label, cell.run.resolved(), tags, parent)
-    tracker.log_rows(run, [{"round": t, "test_accuracy": 50.0 + t, "test_loss": 1.0} for t in range(1, 31)])
-    tracker.close_cell(run, Ending(Status.FINISHED))
+    rows = [{"round": t, "test_accuracy": 50.0 + t, "test_loss": 1.0} for t in range(1, 31)]
+    tracker.close_cell(run, RunRecord(Ending(Status.FINISHED), rows))
 tracker.close()
 fill(Path(sys.argv[2]), int(sys.argv[3]))
 """

@@ -1,7 +1,6 @@
 """Seconds of each part of each round, for `fedray run --profile`."""
 
 import time
-from typing import Any
 
 PARTS = ("broadcast", "local", "reduce", "evaluate", "report", "checkpoint")
 """broadcast: cohort, message, what each client receives. local: the backend's training, including transport and
@@ -32,10 +31,6 @@ class Profile:
         """Return `profile_PART_seconds`: mean seconds per round."""
         count = max(len(self.rounds), 1)
         return {f"profile_{part}_seconds": sum(row[part] for row in self.rounds) / count for part in PARTS}
-
-    def record(self) -> dict[str, Any]:
-        """Return what a run's log holds: `metrics`, and `rounds` with every round's seconds."""
-        return {"metrics": self.metrics(), "rounds": self.rounds}
 
     def table(self) -> str:
         """Format mean seconds per round and each part's share, one line per part."""

@@ -16,10 +16,14 @@ from fedray.engine.device import isolate_run
 from fedray.engine.disk.client_files import write
 from fedray.engine.evaluate import get_tested_theta
 from fedray.engine.problem import Problem
+from fedray.engine.profile import Profile
 from fedray.engine.state import State, theta_sha256
 from fedray.models.network import Layout
+from fedray.runs.ending import Ending
 from fedray.runs.last_rounds import describe_accuracy, last_values, mean
 from fedray.runs.metric import LAST
+from fedray.runs.record import RunRecord
+from fedray.runs.status import Status
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -71,21 +75,31 @@ class Result:
         `last10_test_accuracy` is the mean over the rounds that `last_rounds` counts; seconds exclude evaluation.
         `theta_sha256` is the hash of the x from which training continues; FedExP tests the mean of the last two (D-82).
         """
-        last, state = self.history[-1], self.state
+        last, record = self.history[-1], self.record()
         return {
             f"{LAST}test_accuracy": mean(last_values(self.history, "test_accuracy").values()),
             "test_accuracy": last["test_accuracy"],
             "test_loss": last["test_loss"],
             "train_loss": last["train_loss"],
             **{name: last[name] for name in SOMETIMES if name in last},
-            "rounds": state.round,
-            "theta_sha256": theta_sha256(state.theta),
-            "state_sha256": state.sha256(),
+            "rounds": self.state.round,
+            **record.hashes,
+            **record.totals,
+        }
+
+    def record(self, profile: Profile | None = None) -> RunRecord:
+        """Return the record of a run that made all its rounds; `profile` holds the seconds of each part if measured."""
+        state = self.state
+        totals = {
             "seconds_per_round": state.seconds / state.round,
             "seconds_per_round_with_evaluation": (state.seconds + state.evaluation_seconds) / state.round,
             "megabytes_down": state.sent[0] / 1e6,
             "megabytes_up": state.sent[1] / 1e6,
         }
+        hashes = {"theta_sha256": theta_sha256(state.theta), "state_sha256": state.sha256()}
+        finished, parts = Ending(Status.FINISHED), () if profile is None else profile.rounds
+        totals |= {} if profile is None else profile.metrics()
+        return RunRecord(finished, self.history, totals, hashes, state.tables, parts)
 
     def to_frame(self) -> "DataFrame":
         """Return the history as a pandas DataFrame: a row per evaluated round, with `round` as its index."""

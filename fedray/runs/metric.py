@@ -18,16 +18,15 @@ LAST, BEST, FINAL = PREFIXES = ("last10_", "best_", "final_")
 ROUNDS_TO = "rounds_to"
 DEFAULT = f"{LAST}test_accuracy"
 """The metric of tables, figures, comparisons and claims unless you name another."""
-LOGGED_ONCE = (
+ONCE = (
+    "best_round",
     "seconds_per_round",
     "seconds_per_round_with_evaluation",
     "megabytes_down",
     "megabytes_up",
     "diverged_round",
 )
-"""Logged at the end of a run."""
-ONCE = ("best_round", *LOGGED_ONCE)
-"""Metrics of a whole run, besides those with a prefix."""
+"""Metrics of a whole run that are logged once, besides those with a prefix."""
 BY_ROUND = {
     "test_accuracy": "test accuracy in %",
     "train_accuracy": "training accuracy in %",

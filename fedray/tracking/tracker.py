@@ -25,13 +25,12 @@ from mlflow.entities import Dataset, DatasetInput, Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 
 from fedray.common.errors import redacted
-from fedray.runs.ending import Ending
-from fedray.runs.metric import LOGGED_ONCE
+from fedray.runs.record import RunRecord
 from fedray.runs.status import Status
 from fedray.tracking.location import patience
 from fedray.tracking.outbox import Outbox
 from fedray.tracking.provenance import environment_tags, git_tags
-from fedray.tracking.records import CellRun, Outcome, final_metrics
+from fedray.tracking.records import CellRun, Outcome
 from fedray.tracking.store import SUMMARY, is_transient, open_store, outcomes_in, refusals, runs_of, search
 
 T = TypeVar("T")
@@ -215,7 +214,6 @@ class Tracker:
 
     def log_rows(self, run: CellRun, rows: Sequence[Mapping[str, float]]) -> None:
         """Log evaluated rounds as metrics with step = round; rounds that the store has are left out."""
-        run.history += rows
 
         def write() -> None:
             for batch in _batches(_new(run, rows)):
@@ -224,48 +222,32 @@ class Tracker:
 
         self._send(write)
 
-    def close_cell(
-        self,
-        run: CellRun,
-        ending: Ending,
-        summary: Mapping[str, Any] = MappingProxyType({}),
-        written: Callable[[], None] = lambda: None,
-        rows: Sequence[Mapping[str, float]] = (),
-    ) -> None:
-        """Log the final metrics, `fedray.status` and MLflow's status of a cell.
+    def close_cell(self, run: CellRun, record: RunRecord, written: Callable[[], None] = lambda: None) -> None:
+        """Log what the store lacks of a cell that has ended: rows, final metrics, tables, `fedray.status`.
 
         Args:
             run: the cell's run.
-            ending: how it ended.
-            summary: of the run, as the engine gives it. Its `tables` (name -> column -> values) become artefacts,
-                `NAME.csv`.
+            record: of the run; its `tables` become artefacts, `NAME.csv`.
             written: called once the store has everything.
-            rows: evaluated rounds that came with the end, as `log_rows` takes them; they share its requests.
         """
-        run.history += rows
-        metrics = final_metrics(run.history) if ending.status.is_success else {}
-        metrics |= {name: summary[name] for name in LOGGED_ONCE if name in summary}
-        if ending.diverged_round is not None:
-            metrics["diverged_round"] = ending.diverged_round
-        profile: Mapping[str, Any] = summary.get("profile", {})
-        metrics |= profile.get("metrics", {})
+        ending, metrics = record.ending, record.metrics()
         tags = {"fedray.status": str(ending.status), "fedray.message": redacted(ending.message)[:5000]}
-        tags |= {f"fedray.{key}": summary[key] for key in ("theta_sha256", "state_sha256") if key in summary}
+        tags |= {f"fedray.{name}": value for name, value in record.hashes.items()}
         tags |= {"fedray.stopper": ending.stopper} if ending.stopper else {}
         # A cell that was stopped early and goes on later is closed twice: the later round is the one that is shown.
-        step = int(run.history[-1]["round"]) if run.history else 0
+        step = record.last_round
         milliseconds = round(1000 * ((run.ended or time.monotonic()) - run.began))
 
         def write() -> None:
             final = [Metric(f"{SUMMARY}{k}", v, run.start + step, step) for k, v in metrics.items()]
-            *batches, last = _batches([*_new(run, rows), final]) or [[]]
+            *batches, last = _batches([*_new(run, record.history), final]) or [[]]
             for batch in batches:
                 self.client.log_batch(run.id, batch)
             self.client.log_batch(run.id, last, tags=[RunTag(k, v) for k, v in tags.items()])
-            run.logged = max([run.logged, *(int(row["round"]) for row in rows)])
-            if profile:
-                self.client.log_dict(run.id, {"rounds": profile["rounds"]}, "profile.json")
-            for name, table in summary.get("tables", {}).items():
+            run.logged = max(run.logged, step)
+            if record.profile:
+                self.client.log_dict(run.id, {"rounds": list(record.profile)}, "profile.json")
+            for name, table in record.tables.items():
                 self.client.log_text(run.id, _csv(table), f"{name}.csv")
             if ending.traceback:
                 self.client.log_text(run.id, redacted(ending.traceback), "traceback.txt")

@@ -1,9 +1,11 @@
 """Runs written into a store by hand."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fedray.runs.ending import Ending
+from fedray.runs.record import RunRecord
 from fedray.runs.status import Status
 from fedray.tracking.records import CellRun
 from fedray.tracking.tracker import Tracker
@@ -33,6 +35,9 @@ def cell(algorithm: Mapping[str, Any], alpha: float, seed: int) -> dict[str, Any
 FEDAVG, SMALL, LARGE = {"name": "fedavg"}, {"name": "fedsam", "rho": 0.1}, {"name": "fedsam", "rho": 0.5}
 
 
+FINISHED = Ending(Status.FINISHED)
+
+
 def write(
     store: Tracker,
     cells: list[dict[str, Any]],
@@ -44,8 +49,24 @@ def write(
         if one["hash"] not in outcomes:
             continue
         status, rows = outcomes[one["hash"]]
-        run = CellRun()
-        store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent)
-        store.log_rows(run, rows)
-        if status != "running":
-            store.close_cell(run, Ending(Status(status), "why" if status != "finished" else ""))
+        write_run(store, one, rows, Ending(Status(status), "why" if status != "finished" else ""), parent=parent)
+
+
+def write_run(
+    store: Tracker,
+    one: Mapping[str, Any],
+    rows: list[dict[str, float]] | None = None,
+    ending: Ending = FINISHED,
+    parent: str | None = None,
+    again: bool = True,
+    files: Mapping[str, bytes] = MappingProxyType({}),
+    **more: Any,
+) -> str:
+    """Write the run of a cell with the other parts of its record; return its id. A running one is left open."""
+    run, record = CellRun(), RunRecord(ending, rows or [], **more)
+    store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent, again, files=files)
+    if ending.status is Status.RUNNING:
+        store.log_rows(run, record.history)
+    else:
+        store.close_cell(run, record)
+    return run.id

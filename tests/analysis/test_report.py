@@ -18,14 +18,11 @@ from fedray.analysis.data.collect import collect
 from fedray.analysis.output import environment
 from fedray.analysis.report import _partitions, page
 from fedray.common.errors import UserError
-from fedray.runs.ending import Ending
-from fedray.runs.status import Status
-from fedray.tracking.records import CellRun
 from fedray.tracking.store import open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.browser import opened, pictured
 from tests.analysis.plots.test_clients import write as write_clients
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write, write_run
 
 
 def some_runs(store: Tracker) -> None:
@@ -42,11 +39,9 @@ def with_picture(store: Tracker) -> None:
     figure.subplots().plot([1, 2])
     figure.savefig(drawn, format="png")
     parent = store.open_sweep("drawn", "what it is about", [one])
-    run = CellRun()
-    files = {"partition.png": drawn.getvalue()}
-    store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent, files=files)
-    store.log_rows(run, history(50, 60))
-    store.close_cell(run, Ending(Status.FINISHED), {"seconds_per_round": 0.25, "theta_sha256": "ab" * 32})
+    files, measured = {"partition.png": drawn.getvalue()}, {"seconds_per_round": 0.25}
+    hashes = {"theta_sha256": "ab" * 32}
+    write_run(store, one, history(50, 60), parent=parent, files=files, totals=measured, hashes=hashes)
 
 
 def test_what_is_missing_comes_first_by_name_and_text_is_escaped(store: Tracker) -> None:
@@ -263,8 +258,6 @@ def test_the_picture_of_a_partition_is_that_of_the_smallest_seed(store: Tracker)
     cells = [cell(FEDAVG, 0.5, seed) for seed in (10, 2)]
     parent = store.open_sweep("two", "", cells)
     for one in cells:
-        run, files = CellRun(), {"partition.png": f"seed {one['config']['seed']}".encode()}
-        store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent, files=files)
-        store.close_cell(run, Ending(Status.FINISHED))
+        write_run(store, one, parent=parent, files={"partition.png": f"seed {one['config']['seed']}".encode()})
     ((_, uri),) = _partitions(collect("two"))
     assert base64.b64decode(uri.partition(",")[2]) == b"seed 2"

@@ -15,12 +15,10 @@ from fedray.analysis.commands.sharpness import main
 from fedray.analysis.sharpness import Trained
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.runs.ending import Ending
-from fedray.runs.status import Status
 from fedray.sweep.plan.storage import get_storage
-from fedray.tracking.records import CellRun
 from fedray.tracking.tracker import Tracker
 from tests import small
+from tests.analysis.runs import write_run
 
 RUN = small.sections(
     clients=(5, 2),
@@ -37,10 +35,7 @@ def _storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def logged(store: Tracker, resolved: Mapping[str, Any], cell: str = "abc") -> str:
-    run = CellRun()
-    store.open_cell(run, cell, "a run", resolved, {}, None, again=False)
-    store.close_cell(run, Ending(Status.FINISHED))
-    return run.id
+    return write_run(store, {"hash": cell, "label": "a run", "config": resolved}, again=False)
 
 
 def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:

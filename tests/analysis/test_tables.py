@@ -12,11 +12,9 @@ from fedray.analysis.data.collect import collect
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import comma_separated, latex, markdown
 from fedray.common.errors import UserError
-from fedray.runs.ending import Ending
-from fedray.runs.status import Status
-from fedray.tracking.records import CellRun, final_metrics
+from fedray.runs.record import summarise_rounds
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write, write_run
 
 
 def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
@@ -87,17 +85,14 @@ def test_a_repeated_cell_counts_once_and_superseded_ones_not_at_all(store: Track
     write(store, [one], {one["hash"]: ("finished", history(70))})
     store.supersede([one["hash"]])
     parent = store.open_sweep("sweep", "", [one])
-    run = CellRun()
-    store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent, again=False)
-    run.history += history(75)
-    store.close_cell(run, Ending(Status.FINISHED))
+    write_run(store, one, history(75), parent=parent, again=False)
     entry = build(collect("sweep")).entries["fedavg", "dirichlet α=0.5"]
     assert (entry.mean, entry.seeds) == (75, 1)
 
 
 def test_last_mean_and_best_are_different_metrics() -> None:
     """12 rounds 1..12, then a last one of 5: of 13 rounds two count, (12+5)/2; best is 12 in round 12."""
-    metrics = final_metrics(history(*range(1, 13), 5))
+    metrics = summarise_rounds(history(*range(1, 13), 5))
     assert metrics["final_test_accuracy"] == 5
     assert metrics["last10_test_accuracy"] == 8.5
     assert metrics["best_test_accuracy"] == 12

@@ -14,9 +14,8 @@ from fedray.analysis.tables.formats import comma_separated, latex, markdown
 from fedray.common.errors import UserError
 from fedray.runs.ending import Ending
 from fedray.runs.status import Status
-from fedray.tracking.records import CellRun
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write, write_run
 
 
 def test_small_numbers_have_three_figures(store: Tracker) -> None:
@@ -111,9 +110,8 @@ def test_the_title_of_runs_of_different_lengths_is_true_for_all(store: Tracker) 
 
 def test_a_message_of_several_lines_stays_a_comment(store: Tracker) -> None:
     one = cell(FEDAVG, 0.5, 0)
-    parent, run = store.open_sweep("sweep", "", [one]), CellRun()
-    store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent)
-    store.close_cell(run, Ending(Status.FAILED, "first\n\\input{more}"))
+    parent = store.open_sweep("sweep", "", [one])
+    write_run(store, one, ending=Ending(Status.FAILED, "first\n\\input{more}"), parent=parent)
     lines = latex(build(collect("sweep"))).splitlines()
     assert next(line for line in lines if "more" in line).startswith("% failed: ")
 

@@ -17,7 +17,7 @@ from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
 from fedray.engine.worker import Worker
-from fedray.tracking.records import final_metrics
+from fedray.runs.record import summarise_rounds
 from tests import small
 
 
@@ -100,9 +100,9 @@ def test_best_is_selected_on_the_held_out_samples() -> None:
         {"round": 3.0, "test_accuracy": 69.0, "validation_accuracy": 58.0},
         {"round": 4.0, "test_accuracy": 62.0, "validation_accuracy": 55.0, "personal_accuracy": 65.0},
     ]
-    found = final_metrics(rows)
+    found = summarise_rounds(rows)
     assert (found["best_round"], found["best_test_accuracy"], found["best_validation_accuracy"]) == (2, 61, 58)
     assert found["best_personal_accuracy"] == 65, "of the rounds that measure it"
     plain = [{key: value for key, value in row.items() if key != "validation_accuracy"} for row in rows]
-    found = final_metrics(plain)
+    found = summarise_rounds(plain)
     assert (found["best_round"], found["best_test_accuracy"], found["best_personal_accuracy"]) == (3, 69, 70)

@@ -11,12 +11,13 @@ import pytest
 
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
+from fedray.runs.record import summarise_rounds
 from fedray.runs.status import Status
 from fedray.sweep.driver.stages import choose, make_final_stage, make_tune_stage
 from fedray.sweep.file.dotted import apply_draw
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plan import Plan, make_plan
-from fedray.tracking.records import Outcome, final_metrics
+from fedray.tracking.records import Outcome
 from tests.sweep.running import SWEEP, done, fedray, state_hashes, write
 
 TUNED: dict[str, Any] = {
@@ -36,7 +37,7 @@ def inline(planned: Plan) -> tuple[Plan, dict[str, str]]:
         results = {
             cell.hash: run(planned.problems.get_problem(cell), InlineBackend()) for cell in planned.cells.values()
         }
-    known = {cell: Outcome(Status.FINISHED, "", final_metrics(result.history)) for cell, result in results.items()}
+    known = {cell: Outcome(Status.FINISHED, "", summarise_rounds(result.history)) for cell, result in results.items()}
     hashes = {cell: result.summary()["state_sha256"] for cell, result in results.items()}
     return Plan(planned.maker, planned.cells, known), hashes
 

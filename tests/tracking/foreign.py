@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 from fedray.runs.ending import Ending
+from fedray.runs.record import RunRecord
 from fedray.runs.status import Status
 from fedray.tracking.records import CellRun
 from fedray.tracking.tracker import Tracker
@@ -19,8 +20,8 @@ def fill(store: Path, count: int) -> None:
     tracker, run = Tracker(), CellRun()
     config = {"algorithm": {"name": "fedavg"}, "training": {"lr": 0.1, "rounds": 2}, "runtime": {"actors": 1}}
     tracker.open_cell(run, "f" * 16, "foreign", config, {"fedray.sweep": "foreign"}, parent=None, again=False)
-    tracker.log_rows(run, [{"round": t, "test_accuracy": 50.0, "test_loss": 1.0, "lr": 0.1} for t in (1, 2)])
-    tracker.close_cell(run, Ending(Status.FINISHED), {"seconds_per_round": 1.0})
+    rows = [{"round": t, "test_accuracy": 50.0, "test_loss": 1.0, "lr": 0.1} for t in (1, 2)]
+    tracker.close_cell(run, RunRecord(Ending(Status.FINISHED), rows, {"seconds_per_round": 1.0}))
     tracker.close()
     with sqlite3.connect(store) as db:
         db.execute("CREATE TEMP TABLE copies (id TEXT)")

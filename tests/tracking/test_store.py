@@ -13,6 +13,7 @@ from mlflow.exceptions import MlflowException, RestException, get_error_code
 
 from fedray.common.errors import UserError
 from fedray.runs.ending import Ending
+from fedray.runs.record import RunRecord
 from fedray.runs.status import Status
 from fedray.tracking import location, store
 from fedray.tracking.records import CellRun
@@ -20,6 +21,7 @@ from fedray.tracking.tracker import Tracker
 from tests.tracking.foreign import fill
 
 CONFIG = {"algorithm": {"name": "fedavg"}, "runtime": {"actors": 1}}
+FINISHED = Ending(Status.FINISHED)
 
 
 @pytest.fixture
@@ -88,8 +90,7 @@ def test_other_odd_names_of_the_working_directory_hold_a_store(
     monkeypatch.chdir(folder)
     tracker, run = Tracker(), CellRun()
     tracker.open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, again=False)
-    tracker.log_rows(run, [{"round": 1, "test_accuracy": 50.0}])
-    tracker.close_cell(run, Ending(Status.FINISHED))
+    tracker.close_cell(run, RunRecord(FINISHED, [{"round": 1, "test_accuracy": 50.0}]))
     tracker.close()
     assert store.outcomes(["a" * 16])["a" * 16].status == "finished"
     assert {file.path for file in tracker.client.list_artifacts(run.id)} == {"config.yaml"}
@@ -117,7 +118,7 @@ def test_two_drivers_that_log_one_cell_at_once_double_nothing(database: Path) ->
             tracker.log_rows(run, [{"round": t, "test_accuracy": 50.0 + t}])
             time.sleep(0.01)  # timestamps of the clock would differ
     for tracker, run in drivers:
-        tracker.close_cell(run, Ending(Status.FINISHED))
+        tracker.close_cell(run, RunRecord(FINISHED, [{"round": 3, "test_accuracy": 53.0}]))
     client, experiment = store.open_store()
     (found,) = store.runs_of(client, experiment, ["a" * 16])
     for name, steps in {"test_accuracy": [1, 2, 3], "summary/final_test_accuracy": [3]}.items():
@@ -163,7 +164,7 @@ def test_a_cells_run_takes_seven_requests(database: Path, monkeypatch: pytest.Mo
     rows = [{"round": float(t), "test_accuracy": 50.0 + t, "test_loss": 1.0} for t in range(1, 11)]
     config = CONFIG | {"data": {"name": "digits"}}
     tracker.open_cell(run, "a" * 16, "one", config, {}, parent=None, known=False, files={"partition.png": b"\x89PNG"})
-    tracker.close_cell(run, Ending(Status.FINISHED), rows=rows)
+    tracker.close_cell(run, RunRecord(FINISHED, rows))
     assert asked == [
         "create_run",
         "log_artifacts",
@@ -196,7 +197,7 @@ def test_many_rows_come_whole_with_the_end(rows: int, database: Path) -> None:
     tracker, run = Tracker(), CellRun()
     tracker.open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, known=False)
     told = [{"round": float(t), "test_accuracy": 50.0, "test_loss": 1.0, "lr": 0.1} for t in range(1, rows + 1)]
-    tracker.close_cell(run, Ending(Status.FINISHED), {"seconds_per_round": 1.0}, rows=told)
+    tracker.close_cell(run, RunRecord(FINISHED, told, {"seconds_per_round": 1.0}))
     client, _ = store.open_store()
     history = client.get_metric_history(run.id, "test_loss")
     assert sorted(metric.step for metric in history) == list(range(1, rows + 1))
@@ -216,7 +217,7 @@ def test_a_cell_that_is_closed_while_the_store_is_away_is_written_later(
 
     with monkeypatch.context() as away:
         away.setattr(tracker.client, "set_terminated", unittest.mock.Mock(side_effect=answered(503)))
-        tracker.close_cell(run, Ending(Status.FINISHED), written=written)
+        tracker.close_cell(run, RunRecord(FINISHED), written)
         tracker.flush()
         assert told == []
     tracker.close()
@@ -231,7 +232,7 @@ def test_mlflow_shows_how_long_a_cell_took_however_late_its_run_was_made(databas
     for cell, began, ended, lasted in (("b", now - 7, None, 7), ("c", now - 8, now - 3, 5), ("c", now - 70, now, 0)):
         run = CellRun(began=began, ended=ended)
         tracker.open_cell(run, cell * 16, "cell", CONFIG, {}, parent=None)
-        tracker.close_cell(run, Ending(Status.INTERRUPTED))
+        tracker.close_cell(run, RunRecord(Ending(Status.INTERRUPTED)))
         info = tracker.client.get_run(run.id).info
         assert lasted <= (info.end_time - info.start_time) / 1000 < lasted + 2
 

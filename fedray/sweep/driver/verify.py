@@ -15,17 +15,15 @@ from fedray.common.errors import Diverged, UserError, truncated_repr
 from fedray.common.identity import hash_of
 from fedray.common.plugins import NotTrusted, find_source_digest, guarded
 from fedray.config import RunConfig
-from fedray.engine.result import Result
 from fedray.runs.metric import LAST, PREFIXES
+from fedray.runs.record import Rows, RunRecord, summarise_rounds
 from fedray.runs.status import Status
 from fedray.tracking.archive import Points, StoredSweep, stored_sweep
 from fedray.tracking.provenance import PREFIX, environment_tags
-from fedray.tracking.records import final_metrics
 from fedray.tracking.store import SUMMARY, read_status
 
 COMPARED = ("system", "cpu", "gpu", "torch")
 """Properties of the environment that the last bits of a run depend on, as `provenance` names them."""
-HASHES = ("theta_sha256", "state_sha256")
 GOOD = ("same", "agrees")
 """Verdicts that support the sweep."""
 
@@ -99,16 +97,15 @@ def _judge(sweep: StoredSweep, cell: Mapping[str, Any], finished: Sequence[Mappi
     if hash_of(identity) != cell["hash"]:
         return Verdict(label, "not comparable", f"other settings, data or sources: {_changed(identity, cell)}")
     try:
-        result = simulate(config)
+        record = simulate(config).record()
     except Diverged as error:
         return Verdict(label, "different", str(error))
     except UserError as error:  # no GPU here, for example
         return Verdict(label, "not comparable", str(error))
     if reason := _other_environment(tags, run.runtime.torch_device == "cpu"):
-        return _compare_accuracies(label, reason, result, sweep, cell, finished)
-    summary = result.summary()
-    wrong = [key for key in HASHES if summary[key] != tags.get(f"fedray.{key}")]
-    wrong += _differences(result.history, sweep.points(cell["hash"]))
+        return _compare_accuracies(label, reason, record, sweep, cell, finished)
+    wrong = [key for key, value in record.hashes.items() if value != tags.get(f"fedray.{key}")]
+    wrong += _differences(record.history, sweep.points(cell["hash"]))
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     return Verdict(label, "different" if wrong else "same", ", ".join(wrong[:3]) + more)
 
@@ -129,11 +126,11 @@ def _other_environment(tags: Mapping[str, str], on_cpu: bool) -> str:
     return ""
 
 
-def _differences(history: Sequence[Mapping[str, float]], stored: Points) -> list[str]:
+def _differences(history: Rows, stored: Points) -> list[str]:
     """Return a phrase for each metric of a round, and each summary, that differs from the stored value."""
     rounds = {(name, int(row["round"])): value for row in history for name, value in row.items() if name != "round"}
     last = int(history[-1]["round"])
-    summary = {(SUMMARY + name, last): value for name, value in final_metrics(history).items()}
+    summary = {(SUMMARY + name, last): value for name, value in summarise_rounds(history).items()}
     expected = rounds | summary
     summarised = {name for name, _ in summary}
     prefixes = tuple(SUMMARY + prefix for prefix in PREFIXES)
@@ -163,7 +160,7 @@ def _number(value: float | None) -> str:
 def _compare_accuracies(
     label: str,
     reason: str,
-    result: Result,
+    record: RunRecord,
     sweep: StoredSweep,
     cell: Mapping[str, Any],
     finished: Sequence[Mapping[str, Any]],
@@ -176,7 +173,7 @@ def _compare_accuracies(
     others = [one["hash"] for one in finished if one is not cell and _without_seed(one) == _without_seed(cell)]
     if not others:
         return Verdict(label, "not comparable", f"{reason}, and a single seed has no spread")
-    found = {SUMMARY + name: value for name, value in final_metrics(result.history).items()}
+    found = {SUMMARY + name: value for name, value in summarise_rounds(record.history).items()}
     phrases, agree = [], True
     for name in [name for name in found if name.startswith(SUMMARY + LAST) and name.endswith("_accuracy")]:
         there, *values = (sweep.runs[seed].data.metrics.get(name, math.nan) for seed in (cell["hash"], *others))

@@ -5,10 +5,9 @@ import os
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ray import tune
@@ -21,6 +20,7 @@ from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.worker import LESS_MEMORY
 from fedray.runs.ending import INTERRUPTED, Ending
 from fedray.runs.last_rounds import describe_accuracy
+from fedray.runs.record import RunRecord
 from fedray.runs.status import Status
 from fedray.sweep.plan.cells import KEPT_PROBLEMS, Cell
 from fedray.sweep.plan.storage import get_cell_dir
@@ -29,7 +29,6 @@ from fedray.sweep.trials.session import Session
 from fedray.tracking.records import CellRun
 
 log = logging.getLogger("fedray")
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class TuneReporter(tune.Callback):
@@ -53,9 +52,8 @@ class TuneReporter(tune.Callback):
     def _start(self, cell: Cell) -> None:
         if cell.hash not in self._runs:
             self._runs[cell.hash] = CellRun()
-            self._write(self._open, cell, self._runs[cell.hash], cell.hash in self.session.plan.known)
-        self._write(self._runs[cell.hash].history.clear)  # a trial's first report holds all rows so far
-        self._histories[cell.hash] = []
+            self._write(partial(self._open, cell, self._runs[cell.hash], cell.hash in self.session.plan.known))
+        self._histories[cell.hash] = []  # a trial's first report holds all rows so far
         self.progress.started(cell.hash, cell.label)
 
     def on_trial_result(
@@ -66,17 +64,18 @@ class TuneReporter(tune.Callback):
         if rows:
             self._histories[cell.hash] += rows
             self.progress.row(cell.hash, rows[-1], cell.run.training.rounds)
-        if "ending" in result:
-            self._close(cell, result["ending"], result["summary"], rows)
+        if "record" in result:
+            self._close(cell, result["record"])
         elif rows:
-            self._write(self._log, self._runs[cell.hash], rows)
+            self._write(lambda: self.session.tracker.log_rows(self._runs[cell.hash], rows))
 
     def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         cell = self._cell(trial)
         if cell.hash not in self.progress.outcomes:  # Tune ended it, by `stop` or a scheduler
             sweep, history = self.session.plan.sweep, self._histories[cell.hash]
             reached = history and any(history[-1].get(key, 0) >= value for key, value in sweep.stop.items())
-            self._close(cell, Ending(Status.STOPPED if reached else Status.PRUNED, stopper=sweep.stopper))
+            ending = Ending(Status.STOPPED if reached else Status.PRUNED, stopper=sweep.stopper)
+            self._close(cell, RunRecord(ending, history))
         drop_results(trial)  # Tune keeps the trial until the sweep ends
 
     def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
@@ -90,38 +89,31 @@ class TuneReporter(tune.Callback):
         reason = str(error or "the trial's process died").strip()
         died = isinstance(get_exception(trial), RayActorError | OutOfMemoryError)
         message = f"its process died again and again; if memory ran out, {LESS_MEMORY}" if died else None
-        self._close(cell, Ending(Status.FAILED, message or reason.splitlines()[-1], reason))
+        ending = Ending(Status.FAILED, message or reason.splitlines()[-1], reason)
+        self._close(cell, RunRecord(ending, self._histories[cell.hash]))
 
     def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
         self.session.writer.check()
         if self._runs and self.session.writer.idle:
-            self._write(self._flush)
+            self._write(lambda: self.session.tracker.flush())
 
     def close_rest(self) -> None:
         """Close cells that are open when Tune returns as interrupted, and wait until the tracker has everything."""
         for cell in self.session.plan.cells.values():
             if cell.hash in self._runs and cell.hash not in self.progress.outcomes:
-                self._close(cell, Ending(Status.INTERRUPTED, INTERRUPTED))
+                self._close(cell, RunRecord(Ending(Status.INTERRUPTED, INTERRUPTED), self._histories[cell.hash]))
         self.session.writer.finish()
 
     def forget(self, cells: Sequence[Cell]) -> None:
         """Mark earlier runs of cells that are run again as superseded, and delete their checkpoints."""
-        self._write(self._supersede, [cell.hash for cell in cells])
+        self._write(lambda: self.session.tracker.supersede([cell.hash for cell in cells]))
         for cell in cells:
             shutil.rmtree(get_cell_dir(cell.hash), ignore_errors=True)
 
-    def _write(self, write: Callable[..., None], *arguments: Any) -> None:
+    def _write(self, write: Callable[[], None]) -> None:
+        """Let the writer call a function; `session.tracker` exists by then."""
         self.session.open()
-        self.session.writer.send(write, *arguments)
-
-    def _log(self, run: CellRun, rows: list[dict[str, float]]) -> None:
-        self.session.tracker.log_rows(run, rows)
-
-    def _flush(self) -> None:
-        self.session.tracker.flush()
-
-    def _supersede(self, cells: list[str]) -> None:
-        self.session.tracker.supersede(cells)
+        self.session.writer.send(write)
 
     def _open(self, cell: Cell, run: CellRun, known: bool) -> None:
         tags = {"fedray.sweep": self.session.plan.sweep.name, **cell.run.tags()}
@@ -145,33 +137,18 @@ class TuneReporter(tune.Callback):
             self._splits.popitem(last=False)
         return files
 
-    def _close(
-        self, cell: Cell, ending: Ending, summary: Mapping[str, Any] = NOTHING, rows: Sequence[dict[str, float]] = ()
-    ) -> None:
+    def _close(self, cell: Cell, record: RunRecord) -> None:
+        ending, history, run = record.ending, record.history, self._runs[cell.hash]
         drops = ending.status is Status.FINISHED and not cell.run.keeps_states
         written = partial(self._written, cell, _drop_states if drops else _do_nothing)
-        run = self._runs[cell.hash]
         run.ended = time.monotonic()  # the writer may lag far behind
-        self._write(self._close_run, run, ending, summary, written, rows)
-        self._write(run.history.clear)  # so that the driver's memory does not grow with finished cells
-        history = self._histories.pop(cell.hash)
-        text = describe_accuracy(history) if history else "no evaluation"
-        self.session.closed(cell.hash, ending.status, history)
+        self._write(lambda: self.session.tracker.close_cell(run, record, written))
+        del self._histories[cell.hash]  # so that the driver's memory does not grow with finished cells
+        self.session.note_record(cell.hash, record)
+        text = ending.message or (describe_accuracy(history) if history else "no evaluation")
         if ending.traceback:
-            text = f"{ending.message} (traceback: {self._keep(cell, ending.traceback)})"
-        elif ending.message:
-            text = ending.message
+            text += f" (traceback: {self._keep(cell, ending.traceback)})"
         self.progress.ended(cell.hash, ending.status, text)
-
-    def _close_run(
-        self,
-        run: CellRun,
-        ending: Ending,
-        summary: Mapping[str, Any],
-        written: Callable[[], None],
-        rows: Sequence[dict[str, float]],
-    ) -> None:
-        self.session.tracker.close_cell(run, ending, summary, written, rows)
 
     def _written(self, cell: Cell, tidy_up: Callable[[Cell], None]) -> None:
         """Tidy up and release a cell once the store has its outcome; earlier, another sweep could run it again."""

@@ -1,19 +1,20 @@
 """State of a call of a sweep while it runs."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fedray.cluster.prepare import Placement
 from fedray.common.errors import UserError
+from fedray.runs.record import RunRecord, summarise_rounds
 from fedray.runs.status import Status
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.plan import Plan, get_value, look_up_outcomes
 from fedray.sweep.plan.plugin_labels import describe_plugins
 from fedray.sweep.plan.storage import CellLocks
 from fedray.sweep.trials.writer import Writer
-from fedray.tracking.records import Outcome, final_metrics
+from fedray.tracking.records import Outcome
 
 if TYPE_CHECKING:
     from fedray.sweep.trials.trainable import DataRef
@@ -64,17 +65,11 @@ class Session:
         """True if a cell of this process has no outcome after Tune has returned, because Tune was interrupted."""
         return any(self.statuses.get(cell, Status.MISSING).is_open for cell in self.tried)
 
-    def closed(self, cell: str, status: Status, history: Sequence[Mapping[str, float]]) -> None:
-        """Note the outcome of a cell.
-
-        Args:
-            cell: its hash.
-            status: how its run ended.
-            history: its evaluated rounds.
-        """
-        self.statuses[cell] = status
+    def note_record(self, cell: str, record: RunRecord) -> None:
+        """Note the outcome of a cell, given its hash."""
+        self.statuses[cell] = status = record.ending.status
         if self.plan.sweep.learns and status.has_outcome:
-            self.values[cell] = get_value(status, final_metrics(history), self.plan.sweep.select)
+            self.values[cell] = get_value(status, summarise_rounds(record.history), self.plan.sweep.select)
 
     def open(self) -> None:
         """Let the writer open the store and the sweep's run, creating them if needed; only the first call has an

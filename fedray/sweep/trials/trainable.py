@@ -4,7 +4,6 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import ray
@@ -20,8 +19,8 @@ from fedray.engine.loop import make_rounds
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.engine.state import State
-from fedray.runs.ending import Ending, describe_error
-from fedray.runs.status import Status
+from fedray.runs.ending import describe_error
+from fedray.runs.record import RunRecord
 from fedray.sections import Runtime
 from fedray.sweep.trials.watchdog import make_heartbeat
 
@@ -131,11 +130,11 @@ class CellTrainable(tune.Trainable):
                 self._rounds = make_rounds(self._simulation, Checkpoints(self._cell.directory, self._cell.hash), every)
             return self._advance(self._simulation, self._rounds)
         except ray.exceptions.RayTaskError as error:  # raised by code in an actor, possibly a plug-in's
-            return self._last(describe_error(error.cause, str(error)))
+            return self._last(RunRecord(describe_error(error.cause, str(error)), self._history))
         except ray.exceptions.RayError:
             raise  # a failure of the cluster: Tune restarts the trial, which continues from its checkpoint
         except Exception as error:
-            return self._last(describe_error(error))
+            return self._last(RunRecord(describe_error(error), self._history))
 
     def _advance(self, simulation: Simulation, states: Iterator[State]) -> dict[str, Any]:
         started = time.monotonic()
@@ -146,16 +145,15 @@ class CellTrainable(tune.Trainable):
             new = len(state.history) > self._reported
             if (new and self._cell.report_each) or time.monotonic() - started > REPORT_SECONDS:
                 return {"done": False, **self._rows()}
-        summary = simulation.make_result().summary() | {"tables": simulation.state.tables}
-        return self._last(Ending(Status.FINISHED), summary)
+        return self._last(simulation.make_result().record())
 
     def _rows(self) -> dict[str, Any]:
         rows, self._reported = self._history[self._reported :], len(self._history)
         last = rows[-1] if rows and self._cell.report_each else {}  # Tune keeps statistics of each number
         return {"rows": rows, "made": self._made, **last, "round": int(rows[-1]["round"]) if rows else 0}
 
-    def _last(self, ending: Ending, summary: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-        return {"done": True, **self._rows(), "ending": ending, "summary": dict(summary)}
+    def _last(self, record: RunRecord) -> dict[str, Any]:
+        return {"done": True, **self._rows(), "record": record}
 
     def cleanup(self) -> None:
         """Close at the end of the process; the rounds of an unfinished cell (after an interrupt) are kept."""

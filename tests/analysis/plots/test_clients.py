@@ -14,12 +14,9 @@ from fedray.analysis.data.collect import collect
 from fedray.analysis.plots.clients import confusion, fairness
 from fedray.analysis.tables.clients import accuracies, confusions, fairness_of
 from fedray.common.errors import UserError
-from fedray.runs.ending import Ending
-from fedray.runs.status import Status
-from fedray.tracking.records import CellRun
 from fedray.tracking.tracker import Tracker
 from tests.analysis.axes import note
-from tests.analysis.runs import FEDAVG, SMALL, cell, history
+from tests.analysis.runs import FEDAVG, SMALL, cell, history, write_run
 
 TEN = [float(10 * k) for k in range(11)]
 """Eleven clients from 0 % to 100 %: a tenth, rounded up, are two of them."""
@@ -32,14 +29,10 @@ def write(store: Tracker, tables: bool = True) -> None:
     matrices = [[[3, 1], [0, 4]], [[4, 0], [2, 2]], [[0, 4], [4, 0]]]
     parent = store.open_sweep("sweep", "", cells)
     for one, accuracy, matrix in zip(cells, found, matrices, strict=True):
-        run = CellRun()
-        store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent)
-        store.log_rows(run, history(50))
         clients = {"client": list(range(11)), "samples": [5] * 11, "accuracy": accuracy}
         counts = {"class": [0, 1], "predicted_0": [row[0] for row in matrix], "predicted_1": [row[1] for row in matrix]}
-        store.close_cell(
-            run, Ending(Status.FINISHED), {"tables": {"clients": clients, "confusion": counts}} if tables else {}
-        )
+        found_tables = {"clients": clients, "confusion": counts} if tables else {}
+        write_run(store, one, history(50), parent=parent, tables=found_tables)
 
 
 def test_fairness_in_numbers(store: Tracker) -> None:

@@ -17,9 +17,8 @@ from fedray.analysis.tables.formats import markdown
 from fedray.common.errors import UserError
 from fedray.runs.ending import Ending
 from fedray.runs.status import Status
-from fedray.tracking.records import CellRun
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import history
+from tests.analysis.runs import history, write_run
 
 DRAWS = ((0.01, 0.1, 60), (0.3, 0.1, 80), (0.1, 0.5, 70), (0.02, 0.9, None), (0.2, 0.9, 75))
 """ρ, lr, accuracy; the fourth was pruned after one of three rounds, at 90: it is not the best."""
@@ -46,12 +45,10 @@ def searched(store: Tracker, validation: bool = True) -> Collected:
     cells = [listed({"name": "fedsam", "rho": rho}, lr) for rho, lr, _ in DRAWS]
     parent = store.open_sweep("search", "", cells)
     for one, (_, _, accuracy) in zip(cells, DRAWS, strict=True):
-        run = CellRun()
-        store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent)
         rows = history(*([accuracy] * 3 if accuracy else [90]))
         more = {"validation_accuracy": 100 - rows[0]["test_accuracy"]} if validation else {}
-        store.log_rows(run, [row | more for row in rows])
-        store.close_cell(run, Ending(Status.FINISHED if accuracy else Status.PRUNED))
+        ending = Ending(Status.FINISHED if accuracy else Status.PRUNED)
+        write_run(store, one, [row | more for row in rows], ending, parent)
     return collect("search")
 
 
@@ -113,10 +110,7 @@ def test_many_values_are_points(store: Tracker) -> None:
     cells = [listed({"name": "fedsam", "rho": 0.01 + 0.01 * k}, 0.1 + 0.05 * k) for k in range(14)]
     parent = store.open_sweep("search", "", cells)
     for k, one in enumerate(cells):
-        run = CellRun()
-        store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent)
-        store.log_rows(run, history(50 + k))
-        store.close_cell(run, Ending(Status.FINISHED))
+        write_run(store, one, history(50 + k), parent=parent)
     (figure,) = heatmaps(collect("search")).values()
     assert any(isinstance(one, PathCollection) for one in figure.axes[0].collections)
     assert importances(collect("search"))  # both keys vary in fourteen trials

@@ -11,13 +11,14 @@ from sklearn.datasets import load_digits
 from fedray.common.errors import UserError
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
+from fedray.runs.record import summarise_rounds
 from fedray.runs.status import Status
 from fedray.sweep.driver.stages import choose, describe_choices, make_final_stage, make_tune_stage, preview_final_stage
 from fedray.sweep.file.dotted import apply_draw
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import iter_points
 from fedray.sweep.plan.plan import Plan, make_plan
-from fedray.tracking.records import Outcome, final_metrics
+from fedray.tracking.records import Outcome
 
 FILE: dict[str, Any] = {
     "name": "tuned",
@@ -186,7 +187,7 @@ def test_selecting_on_the_test_set_would_show(tmp_path: Path) -> None:
         asked = file(**changes, select=select, tune=tune)
         planned = make_plan(make_tune_stage(asked))
         histories = {
-            cell.run.training.lr: final_metrics(run(planned.problems.get_problem(cell), InlineBackend()).history)
+            cell.run.training.lr: summarise_rounds(run(planned.problems.get_problem(cell), InlineBackend()).history)
             for cell in planned.cells.values()
         }
         (choice,) = choose(with_outcomes(planned, lambda one, found=histories: found[one.training.lr]))

@@ -17,6 +17,7 @@ from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
 from fedray.engine.simulation import Simulation
 from fedray.runs.ending import Ending
+from fedray.runs.record import RunRecord
 from fedray.runs.status import Status
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, CellMaker
@@ -29,7 +30,7 @@ from tests import small
 
 BASE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})
 ROW = {"round": 1, "test_accuracy": 50.0, "train_loss": 1.0}
-FINISHED = {"rows": [ROW], "done": True, "ending": Ending(Status.FINISHED), "summary": {}}
+FINISHED = {"rows": [ROW], "done": True, "record": RunRecord(Ending(Status.FINISHED), [ROW])}
 
 
 class Told:
@@ -55,9 +56,8 @@ class Told:
     def log_rows(self, run: Any, rows: Any) -> None:
         self.note(f"rows {len(rows)}")
 
-    def close_cell(self, run: Any, ending: Ending, summary: Any, written: Any, rows: Any) -> None:
-        run.history += rows
-        self.note(f"close {ending.status} with {len(rows)} rows")
+    def close_cell(self, run: Any, record: RunRecord, written: Callable[[], None]) -> None:
+        self.note(f"close {record.ending.status} with {len(record.history)} rows")
         written()
 
     def flush(self) -> None:
@@ -83,7 +83,7 @@ def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple
         parent="parent",
         claims=SimpleNamespace(release=release),
         statuses={},
-        closed=lambda *_: None,
+        note_record=lambda *_: None,
     )
     reporter = TuneReporter(session, Progress(len(listed)))
     return reporter, [trial(cell) for cell in listed], listed
@@ -142,7 +142,7 @@ def test_tune_does_not_wait_and_the_order_is_kept() -> None:
         "close finished with 1 rows",
         "release",
         "rows 1",
-        "close interrupted with 0 rows",
+        "close interrupted with 1 rows",
         "release",
     ]
     assert released == [cell.hash for cell in listed], "only once the outcome is written"
@@ -220,7 +220,6 @@ def test_nothing_is_kept_of_cells_that_have_ended(monkeypatch: pytest.MonkeyPatc
     reporter.close_rest()
     assert told.calls.count("open with its split") == 20
     assert len(reporter._splits) == 8
-    assert not any(run.history for run in reporter._runs.values())
     assert not reporter._histories
     assert len(listed) == 20
 
@@ -236,7 +235,7 @@ def test_what_the_file_stops_is_not_what_a_scheduler_prunes(accuracy: float, sta
     sink.on_trial_result(1, [], trial, {"rows": [ROW | {"test_accuracy": accuracy}], "done": False})
     sink.on_trial_complete(2, [], trial)
     sink.close_rest()
-    assert f"close {status} with 0 rows" in told.calls
+    assert f"close {status} with 1 rows" in told.calls
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status.has_outcome])
@@ -245,7 +244,7 @@ def test_a_search_that_learns_is_told_of_every_outcome(status: Status) -> None:
     sweep: Any = SimpleNamespace(learns=True, select="last10_test_accuracy")
     nothing: Any = None
     session = Session(SimpleNamespace(sweep=sweep), nothing, nothing)  # type: ignore[arg-type]
-    session.closed("cell", status, [ROW | {"test_loss": 1.0}])
+    session.note_record("cell", RunRecord(Ending(status), [ROW | {"test_loss": 1.0}]))
     assert session.values == {"cell": 50.0 if status == "finished" else None}
 
 
@@ -257,7 +256,7 @@ class Storing(Told):
         self.arrives = arrives
         self.gate.set()
 
-    def close_cell(self, run: Any, ending: Ending, summary: Any, written: Callable[[], None], rows: Any) -> None:
+    def close_cell(self, run: Any, record: RunRecord, written: Callable[[], None]) -> None:
         if self.arrives:
             written()
 
@@ -297,7 +296,7 @@ def test_a_finished_cell_drops_its_clients_states(
     for state in make_rounds(simulation, store):
         last = state
     sink.on_trial_start(0, [], trial)
-    sink.on_trial_result(1, [], trial, {"rows": [ROW], "done": True, "ending": Ending(status), "summary": {}})
+    sink.on_trial_result(1, [], trial, {"rows": [ROW], "done": True, "record": RunRecord(Ending(status), [ROW])})
     sink.close_rest()
     assert bool(list(get_cell_dir(cell.hash).glob("client-*"))) == left
     assert released == ([cell.hash] if arrives else [])
