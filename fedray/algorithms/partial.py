@@ -5,17 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import (
-    Algorithm,
-    Client,
-    ParameterGroup,
-    Part,
-    Received,
-    Server,
-    Sum,
-    Uploads,
-    Vectors,
-)
+from fedray.algorithms.base import Algorithm, Client, ParameterGroup, Part, Received, Server, Sum, Uploads, Vectors
 
 
 class KeepsPart(Algorithm):

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.axes import labels, methods_and_settings, separating
+from fedray.analysis.data.axes import find_columns, label_cells, label_table
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import NEVER, lower_is_better, title, values
-from fedray.analysis.statistics.intervals import BOOTSTRAP_SEEDS, Interval, bootstrap, proportion, student
-from fedray.analysis.statistics.ranks import Ranks, ranks
-from fedray.analysis.statistics.significance import MOST_SEEDS, POWER, holm, seeds_needed, sign_flip_p, student_p
+from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
+from fedray.analysis.statistics.intervals import BOOTSTRAP_SEEDS, Interval, bootstrap, bound_mean, bound_proportion
+from fedray.analysis.statistics.ranks import Ranks, rank_methods
+from fedray.analysis.statistics.significance import MOST_SEEDS, POWER, apply_holm, compute_p, count_seeds, flip_signs
 from fedray.common.errors import UserError, unknown
 from fedray.runs.metric import DEFAULT, Metric
 
@@ -56,7 +56,7 @@ class Difference:
 
     @property
     def interval(self) -> Interval | None:
-        return student(self.gaps, self.confidence)
+        return bound_mean(self.gaps, self.confidence)
 
     @property
     def spread(self) -> float:
@@ -65,7 +65,7 @@ class Difference:
 
     def seeds(self) -> int | None:
         """Seeds that tell a difference of this size and spread apart, whatever Holm does; None for more than 1000."""
-        return seeds_needed(float(np.mean(self.gaps)), self.spread, (1 - self.confidence) / self.family)
+        return count_seeds(float(np.mean(self.gaps)), self.spread, (1 - self.confidence) / self.family)
 
     def verdict(self, lower: bool) -> str:
         """`better` or `worse` where the adjusted p is at most 1 - confidence, `not told apart` where it is not."""
@@ -104,7 +104,7 @@ class Comparison:
     ranks: Ranks | None
 
 
-def compared(
+def compare(
     sweep: SweepTable,
     to: str,
     metric: str = DEFAULT,
@@ -117,23 +117,23 @@ def compared(
     Raises:
         UserError: for an unknown row, metric or key, a confidence outside (0, 1), or runs that cannot be paired.
     """
-    cells = one_per_seed(sweep, metric, rows, columns)
-    differences, lower = paired(cells, to, confidence), lower_is_better(metric, sweep.cells)
+    cells = tabulate_by_seed(sweep, metric, rows, columns)
+    differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
     means = cells.groupby(["_column", "_row"])["_value"].agg(lambda of_seeds: of_seeds.mean(skipna=False)).unstack()
     return Comparison(
         sweep.name,
         to,
         metric,
-        title(metric, sweep.cells),
+        make_title(metric, sweep.cells),
         lower,
         confidence,
         differences,
-        improvements(differences, lower),
-        ranks(means, lower, 1 - confidence),
+        count_improvements(differences, lower),
+        rank_methods(means, lower, 1 - confidence),
     )
 
 
-def one_per_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", columns: str = "") -> pd.DataFrame:
+def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", columns: str = "") -> pd.DataFrame:
     """The cells with `_row`, `_column`, `_value`, `_never` and `_lost`.
 
     `_value` is NaN for what has not finished, or never reached the target (`_never`); `_lost` says that no value will
@@ -142,33 +142,33 @@ def one_per_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", column
     Raises:
         UserError: for an unknown metric or key, or where several runs share method, setting and seed.
     """
-    cells = sweep.cells.assign(_value=values(sweep, metric), _row=labels(sweep.cells, rows))
-    columns = columns or separating(cells, cells["_row"])
+    cells = sweep.cells.assign(_value=read_values(sweep, metric), _row=label_cells(sweep.cells, rows))
+    columns = columns or find_columns(cells, cells["_row"])
     cells = cells.assign(
-        _column=labels(cells, columns),
+        _column=label_cells(cells, columns),
         _value=cells["_value"].replace(NEVER, math.nan),
         _never=cells["_value"] == NEVER,
-        _lost=cells["status"].isin(ENDED) | (cells["_value"] == NEVER) | _without_target(sweep, metric),
+        _lost=cells["status"].isin(ENDED) | (cells["_value"] == NEVER) | _lacks_target(sweep, metric),
     )
     if cells.duplicated(["_row", "_column", "seed"]).any():
         raise UserError(f"--cols: with {columns!r} several runs share method, setting and seed; name what differs")
     return cells
 
 
-def _without_target(sweep: SweepTable, metric: str) -> pd.Series:
+def _lacks_target(sweep: SweepTable, metric: str) -> pd.Series:
     """Whether the run that gives a cell its target, with `rounds_to:METHOD`, has ended without an accuracy."""
     cells, method = sweep.cells, Metric.parse(metric).target
     if not isinstance(method, str):
         return pd.Series(False, cells.index)
-    rows, columns = methods_and_settings(cells)
+    rows, columns = label_table(cells)
     settings = list(zip(columns, cells["seed"], strict=True))
     ended = (rows == method) & cells["status"].isin(ENDED)
     lost = {setting for setting, without in zip(settings, ended, strict=True) if without}
     return pd.Series([setting in lost for setting in settings], cells.index)
 
 
-def paired(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list[Difference]:
-    """Of the cells of `one_per_seed`: every method and setting against the reference row `to`.
+def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list[Difference]:
+    """Of the cells of `tabulate_by_seed`: every method and setting against the reference row `to`.
 
     Raises:
         UserError: for an unknown row, or a confidence outside (0, 1).
@@ -180,20 +180,20 @@ def paired(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list[Diffe
     by_seed = {key: group.set_index("seed")["_value"] for key, group in cells.groupby(["_row", "_column"], sort=False)}
     nothing = pd.Series(dtype=float)
     found = [
-        _difference(str(row), str(column), ours, by_seed.get((to, column), nothing), confidence)
+        _make_difference(str(row), str(column), ours, by_seed.get((to, column), nothing), confidence)
         for (row, column), ours in by_seed.items()
         if row != to
     ]
-    return adjusted(found)
+    return adjust_p_values(found)
 
 
-def _difference(row: str, column: str, ours: pd.Series, theirs: pd.Series, confidence: float) -> Difference:
+def _make_difference(row: str, column: str, ours: pd.Series, theirs: pd.Series, confidence: float) -> Difference:
     both = pd.concat([ours.rename("ours"), theirs.rename("theirs")], axis=1)
     gaps = tuple((both["ours"] - both["theirs"]).dropna().astype(float))
-    return Difference(row, column, gaps, len(both) - len(gaps), confidence, student_p(gaps))
+    return Difference(row, column, gaps, len(both) - len(gaps), confidence, compute_p(gaps))
 
 
-def adjusted(differences: Sequence[Difference]) -> list[Difference]:
+def adjust_p_values(differences: Sequence[Difference]) -> list[Difference]:
     """The differences with Holm's p of their setting."""
     families: dict[str, list[int]] = {}
     for index, one in enumerate(differences):
@@ -201,13 +201,13 @@ def adjusted(differences: Sequence[Difference]) -> list[Difference]:
             families.setdefault(one.column, []).append(index)
     result = list(differences)
     for family in families.values():
-        p_values = holm([p for index in family if (p := differences[index].p) is not None])
+        p_values = apply_holm([p for index in family if (p := differences[index].p) is not None])
         for index, p in zip(family, p_values, strict=True):
             result[index] = replace(result[index], adjusted=p, family=len(family))
     return result
 
 
-def improvements(differences: Sequence[Difference], lower: bool) -> list[Improvement]:
+def count_improvements(differences: Sequence[Difference], lower: bool) -> list[Improvement]:
     """For every method the probability that it beats the reference, over all settings and seeds."""
     found = []
     for row in dict.fromkeys(one.row for one in differences):
@@ -215,15 +215,15 @@ def improvements(differences: Sequence[Difference], lower: bool) -> list[Improve
         if len(gaps):
             wins = float(((gaps < 0) if lower else (gaps > 0)).sum() + (gaps == 0).sum() / 2)
             confidence = differences[0].confidence
-            found.append(Improvement(row, wins, len(gaps), proportion(wins, len(gaps), confidence)))
+            found.append(Improvement(row, wins, len(gaps), bound_proportion(wins, len(gaps), confidence)))
     return found
 
 
 DIFFERENCE_HEADER = ("method", "setting", "n", "difference")
 
 
-def header(confidence: float) -> list[str]:
-    """The columns of `lines`."""
+def list_columns(confidence: float) -> list[str]:
+    """The columns of `format_lines`."""
     return [
         *DIFFERENCE_HEADER,
         f"{100 * confidence:g} % interval (t)",
@@ -235,7 +235,7 @@ def header(confidence: float) -> list[str]:
     ]
 
 
-def lines(found: Comparison) -> list[list[str]]:
+def format_lines(found: Comparison) -> list[list[str]]:
     """A line per method and setting, as text."""
     return [
         [
@@ -245,28 +245,28 @@ def lines(found: Comparison) -> list[list[str]]:
             "-" if one.mean is None else f"{one.mean:+.2f}",
             str(one.interval or "-"),
             str(bootstrap(one.gaps, found.confidence) or "too few seeds"),
-            _p(sign_flip_p(one.gaps)),
-            _p(one.adjusted),
-            _needed(one),
+            _format_p(flip_signs(one.gaps)),
+            _format_p(one.adjusted),
+            _format_needed(one),
             one.verdict(found.lower),
         ]
         for one in found.differences
     ]
 
 
-def _p(value: float | None) -> str:
+def _format_p(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.3f}" if value >= 0.001 else "< 0.001"
 
 
-def _needed(one: Difference) -> str:
+def _format_needed(one: Difference) -> str:
     if one.adjusted is None or one.spread == 0:
         return "-"
     return str(one.seeds() or f"> {MOST_SEEDS}")
 
 
-def notes(found: Comparison) -> list[str]:
+def list_notes(found: Comparison) -> list[str]:
     """How the numbers are meant."""
     level = 100 * (1 - found.confidence)
     return [
@@ -280,7 +280,7 @@ def notes(found: Comparison) -> list[str]:
     ]
 
 
-def across(found: Comparison) -> list[str]:
+def describe_all(found: Comparison) -> list[str]:
     """What holds over all settings, a line per method."""
     text = [
         f"{one.row} beats {found.to} in {one.wins:g} of {one.pairs} pairs of runs: probability of improvement "
@@ -296,9 +296,9 @@ def across(found: Comparison) -> list[str]:
     return text
 
 
-def report(found: Comparison) -> str:
+def format_report(found: Comparison) -> str:
     """Markdown."""
-    grid = [header(found.confidence), *lines(found)]
+    grid = [list_columns(found.confidence), *format_lines(found)]
     widths = [max(len(line[k]) for line in grid) for k in range(len(grid[0]))]
     written = [
         "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |" for line in grid
@@ -310,8 +310,8 @@ def report(found: Comparison) -> str:
             "",
             *written,
             "",
-            *(f"- {line}" for line in across(found)),
-            *(f"- {note}" for note in notes(found)),
+            *(f"- {line}" for line in describe_all(found)),
+            *(f"- {note}" for note in list_notes(found)),
             "",
         ]
     )

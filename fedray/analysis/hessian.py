@@ -59,7 +59,7 @@ class Landscape:
         views = self.network.layout.views(v * moving)
         along = [views[name] for name in self.network.layout.names if name not in self.network.layout.frozen]
         total = torch.zeros_like(theta)
-        with _twice_differentiable():
+        with _use_differentiable_kernels():
             for part in self._parts():
                 gradients = torch.autograd.grad(part, parameters, create_graph=True, materialize_grads=True)
                 slope = torch.stack([(g * u).sum() for g, u in zip(gradients, along, strict=True)]).sum()
@@ -75,7 +75,7 @@ class Landscape:
             yield cross_entropy(self.logits(self.network(x)), y, reduction="sum") / len(self.indices)
 
 
-def top_eigenvalues(
+def find_top_eigenvalues(
     times: Callable[[Tensor], Tensor], start: np.ndarray, count: int = 5
 ) -> tuple[np.ndarray, np.ndarray]:
     """The largest eigenvalues of a symmetric matrix and their eigenvectors, by Lanczos.
@@ -98,7 +98,7 @@ def top_eigenvalues(
     return values[order].astype(float), vectors.T[order]
 
 
-def filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generator) -> list[Tensor]:
+def draw_filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generator) -> list[Tensor]:
     """Two random directions whose filters are as long as those of θ (Li et al., NeurIPS 2018), 0 on what has none.
 
     A filter is what leads to one output: a slice of a weight's first dimension. Biases and norm layers have none.
@@ -127,14 +127,14 @@ def filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generator) -
     return directions
 
 
-def surface(landscape: Landscape, theta: Tensor, directions: Sequence[Tensor], steps: np.ndarray) -> np.ndarray:
+def compute_surface(landscape: Landscape, theta: Tensor, directions: Sequence[Tensor], steps: np.ndarray) -> np.ndarray:
     """float64 `(len(steps), len(steps))`: entry (i, j) is the loss at θ + steps[i] d1 + steps[j] d2."""
     first, second = directions
     return np.array([[landscape.loss(theta + float(a) * first + float(b) * second) for b in steps] for a in steps])
 
 
 @contextmanager
-def _twice_differentiable() -> Iterator[None]:
+def _use_differentiable_kernels() -> Iterator[None]:
     """Without the kernels whose backward pass has no derivative: cuDNN's recurrent ones, fused attention."""
     with torch.backends.cudnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
         yield

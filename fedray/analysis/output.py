@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from fedray.common.errors import UserError
 
 
-def environment() -> Environment:
+def make_environment() -> Environment:
     """The templates of the pages, which escape all they are given."""
     return Environment(
         loader=PackageLoader("fedray.analysis"),
@@ -20,7 +20,7 @@ def environment() -> Environment:
     )
 
 
-def made(out: Path) -> None:
+def make_dir(out: Path) -> None:
     """Make a folder where it is missing, before anything is computed that goes into it.
 
     Raises:
@@ -34,7 +34,7 @@ def made(out: Path) -> None:
         raise UserError(f"--out: {out} cannot be written: {error.strerror}") from None
 
 
-def written(text: str, out: Path | None) -> None:
+def write_or_print(text: str, out: Path | None) -> None:
     """Print a text, or write it to a file and print the file's name.
 
     Raises:

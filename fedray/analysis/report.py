@@ -17,12 +17,12 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison import Comparison, across, compared, header, lines, notes
-from fedray.analysis.data.axes import labelled, labels
+from fedray.analysis.comparison import Comparison, compare, describe_all, format_lines, list_columns, list_notes
+from fedray.analysis.data.axes import label_cells, label_finished
 from fedray.analysis.data.collect import Collected
-from fedray.analysis.data.defaults import default_of
-from fedray.analysis.data.metrics import NEVER, values
-from fedray.analysis.output import environment
+from fedray.analysis.data.defaults import find_default
+from fedray.analysis.data.metrics import NEVER, read_values
+from fedray.analysis.output import make_environment
 from fedray.analysis.plots import search
 from fedray.analysis.plots.clients import confusion, fairness
 from fedray.analysis.plots.comparison import forests, rank_diagram
@@ -30,8 +30,8 @@ from fedray.analysis.plots.curves import curves
 from fedray.analysis.plots.sensitivity import sensitivity, varied
 from fedray.analysis.plots.style import styled
 from fedray.analysis.tables.build import build
-from fedray.analysis.tables.clients import accuracies, fairness_of
-from fedray.analysis.tables.formats import in_html
+from fedray.analysis.tables.clients import measure_fairness, read_accuracies
+from fedray.analysis.tables.formats import to_html
 from fedray.analysis.tables.result_table import ResultTable
 from fedray.common.errors import UserError
 from fedray.sweep.file.dotted import COMPONENTS
@@ -59,7 +59,7 @@ class Section:
     folded: bool = False
 
 
-def page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "") -> str:
+def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "") -> str:
     """The HTML.
 
     Args:
@@ -69,18 +69,18 @@ def page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "") ->
         to: the row that the others are compared to; default fedavg, where it is a row.
 
     Raises:
-        UserError: as `tables.build` and `compare.compared` do.
+        UserError: as `tables.build.build` and `comparison.compare`.
     """
     tables = [build(sweep, metric, paper=paper) for metric in metrics]
-    cells = _cells(sweep, metrics[0])
+    cells = _tabulate_cells(sweep, metrics[0])
     counts = Counter(cell["status"] for cell in cells)
     early = [cell for cell in cells if cell["status"] in EARLY]
     absent = [cell for cell in cells if cell["status"] not in ("finished", *EARLY)]
     comparisons = _comparisons(sweep, tables[0].rows, metrics[0], to)
-    sections = list(_sections(sweep, metrics[0]))
-    same, several = _settings(sweep.cells)
+    sections = list(_draw_sections(sweep, metrics[0]))
+    same, several = _split_settings(sweep.cells)
     return (
-        environment()
+        make_environment()
         .get_template("report.html")
         .render(
             name=sweep.name,
@@ -103,44 +103,44 @@ def page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "") ->
             early=early,
             early_why=", ".join(f"{counts[status]} {why}" for status, why in EARLY.items() if counts[status]),
             tables=tables,
-            filled=_filled,
+            filled=_fill_entry,
             comparisons=comparisons,
             sections=sections,
             fairness_header=FAIRNESS,
-            fairness=_fairness(sweep),
+            fairness=_list_fairness(sweep),
             same=same,
             varied=several,
-            made_with=_made_with(sweep),
+            made_with=_describe_environment(sweep),
         )
     )
 
 
-def _sections(sweep: Collected, metric: str) -> Iterator[Section]:
+def _draw_sections(sweep: Collected, metric: str) -> Iterator[Section]:
     """What is drawn, in the page's order; nothing where a sweep has nothing of the kind."""
     finished = bool((sweep.cells["status"] == "finished").any())
     if sweep.search.keys:
         yield Section("search", "Search", _search(sweep) if finished else [], "No trial yet.")
-    yield Section("curves", "Learning curves", _curves(sweep) if finished else [], "No finished run to draw.")
-    if finished and not sweep.search.keys and (drawn := _sensitivity(sweep, metric)):
+    yield Section("curves", "Learning curves", _draw_curves(sweep) if finished else [], "No finished run to draw.")
+    if finished and not sweep.search.keys and (drawn := _draw_sensitivity(sweep, metric)):
         yield Section("sensitivity", "Sensitivity", drawn)
-    if finished and (drawn := _of_artefacts(fairness, sweep)):
+    if finished and (drawn := _draw_if_any(fairness, sweep)):
         yield Section("clients", "Clients", drawn)
-    if finished and (drawn := _of_artefacts(confusion, sweep)):
+    if finished and (drawn := _draw_if_any(confusion, sweep)):
         yield Section("confusion", "Confusion matrices", drawn, folded=True)
     empty = "No run yet that holds a picture of its partition."
-    yield Section("partitions", "Partitions", _partitions(sweep), empty)
+    yield Section("partitions", "Partitions", _find_partition_pictures(sweep), empty)
 
 
-def _filled(table: ResultTable, row: str, column: str) -> Markup:
-    return Markup(in_html(table, (row, column)))  # noqa: S704 (in_html escapes what it did not write)
+def _fill_entry(table: ResultTable, row: str, column: str) -> Markup:
+    return Markup(to_html(table, (row, column)))  # noqa: S704 (to_html escapes what it did not write)
 
 
-def _cells(sweep: Collected, metric: str) -> list[dict[str, Any]]:
+def _tabulate_cells(sweep: Collected, metric: str) -> list[dict[str, Any]]:
     """The cells' table, with the metric of those that have finished and, where the store has an address, links."""
     served = store_uri().startswith(("http://", "https://"))
     link = address("RUN") if served else ""
     shown = []
-    for cell, value in zip(sweep.cells.to_dict("records"), values(sweep, metric), strict=True):
+    for cell, value in zip(sweep.cells.to_dict("records"), read_values(sweep, metric), strict=True):
         run = sweep.runs.get(cell["run_id"])
         seconds, message = cell.get("metrics.seconds_per_round"), cell.get("message")
         shown.append(
@@ -157,7 +157,7 @@ def _cells(sweep: Collected, metric: str) -> list[dict[str, Any]]:
     return shown
 
 
-def _settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+def _split_settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
     """Configuration keys with one value, and those with several; what a cell's component does not have is no value."""
     same, several = [], []
     for key in map(str, cells):
@@ -166,7 +166,7 @@ def _settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tuple[str
         found = [str(value) for value in dict.fromkeys(cells[key].dropna())]
         everywhere = cells[key].notna().all()
         if len(found) == 1 and everywhere:
-            default = default_of(key, cells)
+            default = find_default(key, cells)
             changed = default is not None and default != found[0]
             same.append({"key": key, "value": found[0], "changed": changed, "default": default or "none"})
         else:
@@ -174,7 +174,7 @@ def _settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tuple[str
     return same, several
 
 
-def _made_with(sweep: Collected) -> list[tuple[str, str, int]]:
+def _describe_environment(sweep: Collected) -> list[tuple[str, str, int]]:
     found: Counter[tuple[str, str]] = Counter()
     for run in sweep.runs.values():
         tags = run.data.tags
@@ -188,56 +188,56 @@ def _comparisons(sweep: Collected, rows: list[str], metric: str, to: str) -> lis
     to = to or ("fedavg" if "fedavg" in rows else "")
     if not to or len(rows) < 2 or not (sweep.cells["status"] == "finished").any():
         return []
-    found = compared(sweep, to, metric)
+    found = compare(sweep, to, metric)
     return [
         {
             "to": found.to,
             "title": found.title,
-            "header": header(found.confidence),
-            "lines": lines(found),
-            "notes": [*across(found), *notes(found)],
-            "pictures": _drawn(found),
+            "header": list_columns(found.confidence),
+            "lines": format_lines(found),
+            "notes": [*describe_all(found), *list_notes(found)],
+            "pictures": _draw_comparison(found),
         }
     ]
 
 
-def _drawn(found: Comparison) -> Pictures:
-    pictures = [(f"Difference to {found.to}: {setting}", _uri(figure)) for setting, figure in forests(found).items()]
+def _draw_comparison(found: Comparison) -> Pictures:
+    pictures = [(f"Difference to {found.to}: {setting}", _encode(figure)) for setting, figure in forests(found).items()]
     if found.ranks is not None:
-        pictures.append(("Mean ranks over all settings", _uri(rank_diagram(found.ranks))))
+        pictures.append(("Mean ranks over all settings", _encode(rank_diagram(found.ranks))))
     return pictures
 
 
 def _search(sweep: Collected) -> Pictures:
     drawn = search.drawn(sweep)
-    return [(f"{kind}: {what}", _uri(figure)) for kind, figures in drawn.items() for what, figure in figures.items()]
+    return [(f"{kind}: {what}", _encode(figure)) for kind, figures in drawn.items() for what, figure in figures.items()]
 
 
-def _curves(sweep: Collected) -> Pictures:
-    return [(setting, _uri(figure)) for setting, figure in curves(sweep).items()]
+def _draw_curves(sweep: Collected) -> Pictures:
+    return [(setting, _encode(figure)) for setting, figure in curves(sweep).items()]
 
 
-def _sensitivity(sweep: Collected, metric: str) -> Pictures:
+def _draw_sensitivity(sweep: Collected, metric: str) -> Pictures:
     drawn = {key: sensitivity(sweep, key, metric) for key in varied(sweep)}
     return [
-        (f"{key}{f', {of}' if of else ''}", _uri(figure))
+        (f"{key}{f', {of}' if of else ''}", _encode(figure))
         for key, found in drawn.items()
         for of, figure in found.items()
     ]
 
 
-def _of_artefacts(draw: Callable[[Collected], dict[str, Figure]], sweep: Collected) -> Pictures:
+def _draw_if_any(draw: Callable[[Collected], dict[str, Figure]], sweep: Collected) -> Pictures:
     """The figures; none where no run has what they are drawn of."""
     try:
-        return [(what, _uri(figure)) for what, figure in draw(sweep).items()]
+        return [(what, _encode(figure)) for what, figure in draw(sweep).items()]
     except UserError:
         return []
 
 
-def _fairness(sweep: Collected) -> list[list[str]]:
+def _list_fairness(sweep: Collected) -> list[list[str]]:
     """A line per setting and method; none where no run has tested its clients."""
     try:
-        found = fairness_of(accuracies(sweep, labelled(sweep))).to_dict("records")
+        found = measure_fairness(read_accuracies(sweep, label_finished(sweep))).to_dict("records")
     except UserError:
         return []
     told = ("mean", "deviation", "worst tenth", "best tenth")
@@ -253,10 +253,10 @@ def _fairness(sweep: Collected) -> list[list[str]]:
     ]
 
 
-def _partitions(sweep: Collected) -> Pictures:
+def _find_partition_pictures(sweep: Collected) -> Pictures:
     """One picture for each data set, partition and number of clients: of the first seed that has one."""
     sections = [name for name in ("data", "partition") if name in COMPONENTS and f"{name}.name" in sweep.cells]
-    cells = sweep.cells.assign(_setting=labels(sweep.cells, ",".join(sections)))
+    cells = sweep.cells.assign(_setting=label_cells(sweep.cells, ",".join(sections)))
     keys = ["_setting", *(["clients.total"] if "clients.total" in cells else [])]
     pictures = []
     for key, group in cells[cells["run_id"].notna()].groupby(keys, sort=False):
@@ -264,16 +264,16 @@ def _partitions(sweep: Collected) -> Pictures:
         runs = group.sort_values("seed", key=pd.to_numeric)["run_id"]
         found = next(filter(None, (sweep.artefact(run_id, "partition.png") for run_id in runs)), None)
         if found:
-            pictures.append((caption, _data(found)))
+            pictures.append((caption, _make_uri(found)))
     return pictures
 
 
 @styled
-def _uri(figure: Figure) -> str:
+def _encode(figure: Figure) -> str:
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=160)
-    return _data(out.getvalue())
+    return _make_uri(out.getvalue())
 
 
-def _data(png: bytes) -> str:
+def _make_uri(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode()

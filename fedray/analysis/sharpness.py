@@ -15,8 +15,8 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from fedray.analysis.data.cell_config import refuse_plugins
-from fedray.analysis.data.runs import configuration, newest_state
-from fedray.analysis.hessian import Landscape, filter_normalised, surface, top_eigenvalues
+from fedray.analysis.data.runs import load_newest_state, read_configuration
+from fedray.analysis.hessian import Landscape, compute_surface, draw_filter_normalised, find_top_eigenvalues
 from fedray.analysis.plots.style import axes, styled
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
@@ -71,7 +71,7 @@ class Trained:
     def __init__(self, run: str, samples: int, device: str = "cpu") -> None:
         client, _ = open_store()
         self.run, self.config, cell, self.label = run, *_read(client, run)
-        self.state = newest_state("--run", cell)
+        self.state = load_newest_state("--run", cell)
         problem = Problem.build(self.config)
         data, network = problem.data, problem.build_network(device)
         self.layout, self.theta = network.layout, get_tested_theta(self.state).to(device)
@@ -108,7 +108,7 @@ class Trained:
         if self.layout.size <= COUNT:
             raise UserError(f"model: {self.layout.size} parameters; more than {COUNT} are required")
         start = generator(self.config.seed, "lanczos").standard_normal(self.layout.size)
-        values, vectors = top_eigenvalues(
+        values, vectors = find_top_eigenvalues(
             lambda v: self.landscape.times(self.theta, v.to(self.theta.device)), start, COUNT
         )
         return Sharpness(
@@ -132,10 +132,10 @@ class Trained:
             A loss for each pair of steps.
         """
         if kind == "random":
-            first, second = filter_normalised(self.theta, self.layout, generator(self.config.seed, "surface"))
+            first, second = draw_filter_normalised(self.theta, self.layout, generator(self.config.seed, "surface"))
         else:
             first, second = (torch.from_numpy(v.copy()).to(self.theta.device) for v in vectors[:2])
-        return surface(self.landscape, self.theta, (first, second), steps)
+        return compute_surface(self.landscape, self.theta, (first, second), steps)
 
 
 def _read(client: MlflowClient, run: str) -> tuple[RunConfig, str, str]:
@@ -146,7 +146,7 @@ def _read(client: MlflowClient, run: str) -> tuple[RunConfig, str, str]:
         raise UserError(f"--run: {run!r} is not in this store; a report (fedray report) lists the runs' ids") from None
     if found.data.tags.get("fedray.kind") != "cell":
         raise UserError(f"--run: {run} is a sweep; one of its cells is required")
-    config = configuration(client, run)
+    config = read_configuration(client, run)
     refuse_plugins("--run", config)
     parsed = RunConfig.parse(config)
     if parsed.algorithm.keeps != "none":

@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from fedray.analysis.comparison import Difference, Improvement, compared, improvements, report
+from fedray.analysis.comparison import Difference, Improvement, compare, count_improvements, format_report
 from fedray.analysis.data.collect import collect
-from fedray.analysis.statistics.intervals import proportion
-from fedray.analysis.statistics.ranks import critical
-from fedray.analysis.statistics.significance import seeds_needed
+from fedray.analysis.statistics.intervals import bound_proportion
+from fedray.analysis.statistics.ranks import find_critical_difference
+from fedray.analysis.statistics.significance import count_seeds
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
@@ -26,7 +26,7 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
     cells += [cell(a, 0.1, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
     numbers = (80, 60, 70, 81, 62, 73, 85, 65.1, 75.2, 50, None, 40, 41)
     write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, numbers, strict=True) if v})
-    found = compared(collect("sweep"), "fedavg")
+    found = compare(collect("sweep"), "fedavg")
     small, large, lone = found.differences
     assert (small.row, small.column, small.n, small.unpaired) == ("fedsam ρ=0.1", "dirichlet α=0.5", 3, 0)
     half = 4.302653 / math.sqrt(3)
@@ -34,7 +34,7 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
     assert (small.mean, small.interval.low, small.interval.high) == pytest.approx((2, 2 - half, 2 + half), abs=1e-5)
     assert large.interval is not None
     assert (large.interval.low, large.interval.high) == pytest.approx((5.1 - half / 10, 5.1 + half / 10), abs=1e-5)
-    assert small.seeds() == seeds_needed(2, 1, 0.05 / 2) != seeds_needed(2, 1, 0.05)  # Holm has two methods here
+    assert small.seeds() == count_seeds(2, 1, 0.05 / 2) != count_seeds(2, 1, 0.05)  # Holm has two methods here
     assert (small.adjusted, large.adjusted) == pytest.approx((0.074180, 2 * 0.000128), abs=1e-6)
     assert [one.verdict(lower=False) for one in found.differences] == ["not told apart", "better", "too few seeds"]
     assert [one.verdict(lower=True) for one in found.differences] == ["not told apart", "worse", "too few seeds"]
@@ -43,13 +43,13 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
         ("fedsam ρ=0.1", 3, 4),
         ("fedsam ρ=0.5", 3, 3),
     ]
-    assert found.ranks is None  # one of the two settings lacks ρ=0.5
-    text = report(found)
+    assert found.ranks is None  # of the two settings one lacks ρ=0.5
+    text = format_report(found)
     assert re.search(r"fedsam ρ=0.5 \| dirichlet α=0.5 +\| 3 +\| \+5.10 +\| \+4.85 .. \+5.35 +\| too few seeds", text)
     assert re.search(r"0.250 +\| < 0.001 +\| \d+ +\| better +\|", text)
     assert re.search(r"\| 1 \(unpaired: 1\) +\| -10.00 +\| - ", text)
     assert "fedsam ρ=0.5 beats fedavg in 3 of 3 pairs of runs: probability of improvement 1.00 (0.29 .. 1.00)" in text
-    narrow = compared(collect("sweep"), "fedavg", confidence=0.5).differences[0].interval
+    narrow = compare(collect("sweep"), "fedavg", confidence=0.5).differences[0].interval
     assert narrow is not None
     assert narrow.high == pytest.approx(2 + 0.816497 / math.sqrt(3), abs=1e-5)  # t(0.75, 2) = 0.8165
 
@@ -58,8 +58,8 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
 def test_wins_by_hand(lower: bool, wins: float) -> None:
     """Three gaps above 0 and two below, in two settings; the tie counts half for either side."""
     gaps = (("one", (1.0, 0.0, -2.0)), ("other", (3.0, -1.0, 2.0)))
-    found = improvements([Difference("fedsam", setting, each, 0, 0.5) for setting, each in gaps], lower)
-    assert found == [Improvement("fedsam", wins, 6, proportion(wins, 6, 0.5))]
+    found = count_improvements([Difference("fedsam", setting, each, 0, 0.5) for setting, each in gaps], lower)
+    assert found == [Improvement("fedsam", wins, 6, bound_proportion(wins, 6, 0.5))]
 
 
 def test_ranks_over_settings(store: Tracker) -> None:
@@ -67,10 +67,10 @@ def test_ranks_over_settings(store: Tracker) -> None:
     cells = [cell(a, alpha, 0) for alpha in (0.1, 0.5) for a in (FEDAVG, SMALL, LARGE)]
     numbers = (70, 80, 60, 60, 80, 70)
     write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, numbers, strict=True)})
-    narrow = compared(collect("sweep"), "fedavg", confidence=0.9).ranks
+    narrow = compare(collect("sweep"), "fedavg", confidence=0.9).ranks
     assert narrow is not None
-    assert narrow.critical == critical(3, 2, 1 - 0.9)
-    text = report(compared(collect("sweep"), "fedavg"))
+    assert narrow.critical == find_critical_difference(3, 2, 1 - 0.9)
+    text = format_report(compare(collect("sweep"), "fedavg"))
     assert "mean rank over 2 settings: fedsam ρ=0.1 1.00, fedavg 2.50, fedsam ρ=0.5 2.50; critical difference" in text
 
 
@@ -87,7 +87,7 @@ def test_refusals(store: Tracker, to: str, confidence: float, columns: str, mess
     cells = [cell(FEDAVG, alpha, 0) for alpha in (0.1, 0.5)]
     write(store, cells, {one["hash"]: ("finished", history(70)) for one in cells})
     with pytest.raises(UserError) as error:
-        compared(collect("sweep"), to, confidence=confidence, columns=columns)
+        compare(collect("sweep"), to, confidence=confidence, columns=columns)
     assert message in str(error.value)
 
 
@@ -96,6 +96,6 @@ def test_a_setting_that_lacks_a_seed_ranks_nobody(store: Tracker) -> None:
     cells = [cell(a, alpha, seed) for alpha in (10, 0.5, 0.1) for a in (FEDAVG, SMALL) for seed in (0, 1)]
     outcomes = [("finished", history(v)) for v in (70, 71, 60, 61, 70, 71, 60, 61, 70, 71, 99)] + [("diverged", [])]
     write(store, cells, {one["hash"]: outcome for one, outcome in zip(cells, outcomes, strict=True)})
-    found = compared(collect("sweep"), "fedavg").ranks
+    found = compare(collect("sweep"), "fedavg").ranks
     assert found is not None
     assert (found.mean, found.settings) == ({"fedavg": 1, "fedsam": 2}, 2)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedray.analysis.hessian import Landscape, filter_normalised, surface, top_eigenvalues
+from fedray.analysis.hessian import Landscape, compute_surface, draw_filter_normalised, find_top_eigenvalues
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.models.network import Network
@@ -48,7 +48,7 @@ def test_products_of_softmax_regression() -> None:
 
 def test_eigenvalues_of_softmax_regression() -> None:
     found, theta, hessian = softmax_regression()
-    values, vectors = top_eigenvalues(lambda v: found.times(theta, v), np.random.default_rng(1).normal(size=15))
+    values, vectors = find_top_eigenvalues(lambda v: found.times(theta, v), np.random.default_rng(1).normal(size=15))
     np.testing.assert_allclose(values, np.linalg.eigvalsh(hessian)[::-1][:5], rtol=1e-4)
     np.testing.assert_allclose(hessian @ vectors[0], values[0] * vectors[0], atol=1e-4)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1)
@@ -57,7 +57,7 @@ def test_eigenvalues_of_softmax_regression() -> None:
 def test_the_largest_are_meant_by_sign() -> None:
     """diag(-100, 7, 6, 5, 4, 3, 2, 0, ...): -100 is the largest in size, and is none of the five."""
     diagonal = torch.tensor([-100.0, 7, 6, 5, 4, 3, 2, *[0] * 30])
-    values, _ = top_eigenvalues(lambda v: diagonal * v, np.ones(37))
+    values, _ = find_top_eigenvalues(lambda v: diagonal * v, np.ones(37))
     assert values == pytest.approx([7, 6, 5, 4, 3], rel=1e-4)
 
 
@@ -136,7 +136,7 @@ def test_filters_are_as_long_as_the_models_own() -> None:
         module[0].weight[1] = torch.tensor([[[0.0, 2], [0, 0]]])
     network = Network(module)
     first, second = (
-        network.layout.views(d) for d in filter_normalised(network.theta, network.layout, np.random.default_rng(0))
+        network.layout.views(d) for d in draw_filter_normalised(network.theta, network.layout, np.random.default_rng(0))
     )
     for direction in (first, second):
         assert direction["0.weight"].flatten(1).norm(dim=1).tolist() == pytest.approx([5, 2])
@@ -149,7 +149,7 @@ def test_surface() -> None:
     """Entry (i, j) is the loss at θ + steps[i] d1 + steps[j] d2; the first index belongs to the first direction."""
     found, theta, _ = softmax_regression(30)
     first, second = torch.eye(15)[0], 2 * torch.eye(15)[7]
-    losses = surface(found, theta, (first, second), np.array([-1.0, 0, 0.5]))
+    losses = compute_surface(found, theta, (first, second), np.array([-1.0, 0, 0.5]))
     assert losses.shape == (3, 3)
     assert losses[1, 1] == found.loss(theta)
     assert losses[2, 0] == found.loss(theta + 0.5 * first - second)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.analysis.tables.formats import latex
+from fedray.analysis.tables.formats import to_latex
 from fedray.analysis.tables.result_table import Entry, Printed, ResultTable
 
 DOCUMENT = r"""\documentclass{article}
@@ -49,7 +49,7 @@ def test_a_table_with_everything_compiles(tmp_path: Path) -> None:
             label="tab:a_b.1",
         )
         source = tmp_path / "table.tex"
-        source.write_text(DOCUMENT % latex(table), encoding="utf-8")
+        source.write_text(DOCUMENT % to_latex(table), encoding="utf-8")
         done = subprocess.run(
             [compiler(), "-interaction=nonstopmode", "-halt-on-error", source.name],
             cwd=tmp_path,

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from fedray.analysis.commands.report import main
 from fedray.analysis.data.collect import collect
-from fedray.analysis.output import environment
-from fedray.analysis.report import _partitions, page
+from fedray.analysis.output import make_environment
+from fedray.analysis.report import _find_partition_pictures, make_page
 from fedray.common.errors import UserError
 from fedray.tracking.store import open_store
 from fedray.tracking.tracker import Tracker
@@ -46,7 +46,7 @@ def with_picture(store: Tracker) -> None:
 
 def test_what_is_missing_comes_first_by_name_and_text_is_escaped(store: Tracker) -> None:
     some_runs(store)
-    text = page(collect("<b>sweep"), ["last10_test_accuracy", "test_accuracy"])
+    text = make_page(collect("<b>sweep"), ["last10_test_accuracy", "test_accuracy"])
     assert "<b>sweep" not in text
     assert "&lt;b&gt;sweep" in text
     assert "8 cells: 6 finished, 1 diverged, 1 missing" in text
@@ -68,7 +68,7 @@ def test_what_is_missing_comes_first_by_name_and_text_is_escaped(store: Tracker)
 
 def test_pictures_settings_environment(store: Tracker) -> None:
     with_picture(store)
-    text = page(collect("drawn"), ["test_accuracy"])
+    text = make_page(collect("drawn"), ["test_accuracy"])
     assert 'id="missing"' not in text
     assert "what it is about" in text
     assert f'<td>torch</td><td class="mono">{version("torch")}</td><td>1</td>' in text
@@ -121,7 +121,7 @@ class Page(HTMLParser):
 def test_the_contents_lead_to_every_section(store: Tracker) -> None:
     """Links of the page itself each have their place, and every heading is listed, in order."""
     some_runs(store)
-    found = Page(page(collect("<b>sweep"), ["last10_test_accuracy"]))
+    found = Page(make_page(collect("<b>sweep"), ["last10_test_accuracy"]))
     assert [link.removeprefix("#") for link in found.links] == [
         name for name in found.ids if name in {link.removeprefix("#") for link in found.links}
     ]
@@ -145,7 +145,7 @@ def test_cells_have_their_accuracy_and_a_link_where_the_store_has_an_address(
     """For a file store the run's id is shown; for a server its page, without the password."""
     some_runs(store)
     sweep = collect("<b>sweep")
-    plain = Page(page(sweep, ["last10_test_accuracy"]))
+    plain = Page(make_page(sweep, ["last10_test_accuracy"]))
     header, *cells = plain.tables["cells"]
     assert header[:4] == ["cell", "status", "last10_test_accuracy", "run"]
     assert [row[2] for row in cells] == ["65.00", "66.00", "67.00", "68.00", "69.00", "70.00", "", ""]
@@ -155,7 +155,7 @@ def test_cells_have_their_accuracy_and_a_link_where_the_store_has_an_address(
     monkeypatch.setattr("fedray.analysis.report.store_uri", lambda: "http://me:secret@store:5000")
     monkeypatch.setattr("fedray.tracking.store.store_uri", lambda: "http://me:secret@store:5000")
     monkeypatch.setattr("fedray.tracking.store.open_store", lambda: (None, experiment))
-    text = page(sweep, ["last10_test_accuracy"])
+    text = make_page(sweep, ["last10_test_accuracy"])
     links = [link for link in Page(text).links if "/runs/" in link]
     assert len(links) == 7, "one run has not begun"
     assert urlsplit(links[0]).hostname == "store"
@@ -167,7 +167,7 @@ def test_a_pruned_draw_is_not_missing(store: Tracker) -> None:
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)]
     statuses = ("finished", "pruned", "stopped")
     write(store, cells, {one["hash"]: (status, history(60)) for one, status in zip(cells, statuses, strict=True)})
-    text = page(collect("sweep"), ["last10_test_accuracy"])
+    text = make_page(collect("sweep"), ["last10_test_accuracy"])
     found = Page(text)
     assert "missing" not in found.ids
     assert found.headings[0] == "Ended early"
@@ -179,7 +179,7 @@ def test_a_pruned_draw_is_not_missing(store: Tracker) -> None:
 def test_clients_and_classes(store: Tracker) -> None:
     """A line per method, and the matrices folded away."""
     write_clients(store)
-    found = Page(page(collect("sweep"), ["test_accuracy"]))
+    found = Page(make_page(collect("sweep"), ["test_accuracy"]))
     assert {"clients", "confusion"} <= set(found.ids)
     header, one, other = found.tables["fairness"]
     assert header == ["setting", "method", "mean", "deviation", "worst tenth", "best tenth", "clients", "seeds"]
@@ -191,13 +191,13 @@ def test_both_pages_have_the_same_style(store: Tracker) -> None:
     """And the same policy: one file says both."""
     some_runs(store)
     claims = (
-        environment()
+        make_environment()
         .get_template("claims.html")
         .render(name="x", made="", sources="", claims=[], tables=[], filled=None, choices=[])
     )
     heads = [
         text[text.index("<meta") : text.index("</style>")]
-        for text in (page(collect("<b>sweep"), ["test_loss"]), claims)
+        for text in (make_page(collect("<b>sweep"), ["test_loss"]), claims)
     ]
     assert heads[0] == heads[1]
     assert "default-src 'none'" in heads[0]
@@ -205,7 +205,7 @@ def test_both_pages_have_the_same_style(store: Tracker) -> None:
 
 def test_without_any_run(store: Tracker) -> None:
     store.open_sweep("planned", "", [cell(FEDAVG, 0.5, 0)])
-    text = page(collect("planned"), ["last10_test_accuracy"])
+    text = make_page(collect("planned"), ["last10_test_accuracy"])
     assert "No finished run to draw." in text
     assert "no run yet" in text
 
@@ -259,5 +259,5 @@ def test_the_picture_of_a_partition_is_that_of_the_smallest_seed(store: Tracker)
     parent = store.open_sweep("two", "", cells)
     for one in cells:
         write_run(store, one, parent=parent, files={"partition.png": f"seed {one['config']['seed']}".encode()})
-    ((_, uri),) = _partitions(collect("two"))
+    ((_, uri),) = _find_partition_pictures(collect("two"))
     assert base64.b64decode(uri.partition(",")[2]) == b"seed 2"

@@ -10,7 +10,7 @@ import pytest
 from fedray.analysis.commands.tables import main
 from fedray.analysis.data.collect import collect
 from fedray.analysis.tables.build import build
-from fedray.analysis.tables.formats import comma_separated, latex, markdown
+from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
 from fedray.common.errors import UserError
 from fedray.runs.record import summarise_rounds
 from fedray.tracking.tracker import Tracker
@@ -43,7 +43,7 @@ def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
     table = build(collect("sweep"))
     assert table.rows == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
     assert table.columns == ["dirichlet α=0.5", "dirichlet α=0.1"]
-    text = markdown(table)
+    text = to_markdown(table)
     lines = {
         line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:4]]
         for line in text.splitlines()
@@ -57,10 +57,10 @@ def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
     assert "mean of the tests in the last fifth of the rounds, at most 10" in text, "without a number of rounds"
     assert "- diverged: " in text
     assert "why" in text
-    assert r"\textbf{91.00 $\pm$ 1.41}" in latex(table)
-    assert r"\underline{82.00 $\pm$ 2.83}" in latex(table)
-    assert r"fedsam $\rho$=0.1" in latex(table)
-    rows = list(csv.DictReader(io.StringIO(comma_separated(table))))
+    assert r"\textbf{91.00 $\pm$ 1.41}" in to_latex(table)
+    assert r"\underline{82.00 $\pm$ 2.83}" in to_latex(table)
+    assert r"fedsam $\rho$=0.1" in to_latex(table)
+    rows = list(csv.DictReader(io.StringIO(to_csv(table))))
     assert len(rows) == 6
     assert rows[0] | {"row": "fedavg", "mean": "82", "std": "2.82843", "seeds": "2", "others": ""} == rows[0]
 
@@ -175,7 +175,7 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
     table = build(collect("sweep"), "rounds_to:80", reference="fedavg")
     lines = {
         line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:4]]
-        for line in markdown(table).splitlines()
+        for line in to_markdown(table).splitlines()
         if line.startswith("| fed")
     }
     assert lines == {
@@ -184,8 +184,8 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
         "fedsam ρ=0.5": ["2.0 (1 never)", ""],
     }
     assert "at least 80 %" in table.title
-    assert r"\textbf{2.0 $\pm$ 1.4} (2.00$\times$)" in latex(table)
-    rows = list(csv.DictReader(io.StringIO(comma_separated(table))))
+    assert r"\textbf{2.0 $\pm$ 1.4} (2.00$\times$)" in to_latex(table)
+    rows = list(csv.DictReader(io.StringIO(to_csv(table))))
     assert [row["speedup"] for row in rows] == ["1", "2", "", ""]
 
 
@@ -199,8 +199,8 @@ def test_differences_to_a_reference(store: Tracker) -> None:
     )
     table = build(collect("sweep"), reference="fedavg")
     assert [entry.change for entry in table.entries.values()] == [0, 2, 10, 0, -5, None]
-    assert "90.00** (+10.00)" in markdown(table)
-    assert "in parentheses: difference to fedavg" in markdown(table)
+    assert "90.00** (+10.00)" in to_markdown(table)
+    assert "in parentheses: difference to fedavg" in to_markdown(table)
 
 
 def test_settings_that_differ_are_never_averaged(store: Tracker) -> None:

@@ -10,7 +10,7 @@ from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import collect
 from fedray.analysis.plots.bars import bars
 from fedray.analysis.tables.build import build
-from fedray.analysis.tables.formats import comma_separated, latex, markdown
+from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
 from fedray.common.errors import UserError
 from fedray.runs.ending import Ending
 from fedray.runs.status import Status
@@ -24,7 +24,7 @@ def test_small_numbers_have_three_figures(store: Tracker) -> None:
     rows = [[row | {"proximal_loss": value} for row in history(1)] for value in (0.0011, 0.0049)]
     write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
     table = build(collect("sweep"), "proximal_loss", reference="fedavg")
-    text = markdown(table)
+    text = to_markdown(table)
     assert "**0.00110** (+0.00000)" in text
     assert "<u>0.00490</u> (+0.00380)" in text
 
@@ -35,7 +35,7 @@ def test_local_models_that_drift_less_are_better(store: Tracker) -> None:
     write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
     table = build(collect("sweep"), "drift")
     assert table.ranks == {("fedsam", "dirichlet α=0.5"): 1, ("fedavg", "dirichlet α=0.5"): 2}
-    assert r"drift $\|$y\_i - x$\|$" in latex(table)
+    assert r"drift $\|$y\_i - x$\|$" in to_latex(table)
 
 
 @pytest.mark.parametrize("metrics", ["rounds_to:80,test_accuracy", "test_accuracy,rounds_to:80"])
@@ -45,10 +45,10 @@ def test_speed_ups_and_differences_side_by_side(store: Tracker, metrics: str) ->
     rows = [history(70, 81), history(82, 83)]
     write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
     table = build(collect("sweep"), metrics, reference="fedavg")
-    text = markdown(table)
+    text = to_markdown(table)
     assert "**1.0** (2.00×)" in text
     assert "**83.00** (+2.00)" in text
-    lines = list(csv.DictReader(io.StringIO(comma_separated(table))))
+    lines = list(csv.DictReader(io.StringIO(to_csv(table))))
     (rounds,) = (line for line in lines if line["row"] == "fedsam" and "rounds_to" in line["column"])
     (accuracy,) = (line for line in lines if line["row"] == "fedsam" and "test_accuracy" in line["column"])
     assert (rounds["speedup"], rounds["delta"], accuracy["speedup"], accuracy["delta"]) == ("2", "", "", "2")
@@ -112,7 +112,7 @@ def test_a_message_of_several_lines_stays_a_comment(store: Tracker) -> None:
     one = cell(FEDAVG, 0.5, 0)
     parent = store.open_sweep("sweep", "", [one])
     write_run(store, one, ending=Ending(Status.FAILED, "first\n\\input{more}"), parent=parent)
-    lines = latex(build(collect("sweep"))).splitlines()
+    lines = to_latex(build(collect("sweep"))).splitlines()
     assert next(line for line in lines if "more" in line).startswith("% failed: ")
 
 

@@ -21,8 +21,8 @@ import pandas as pd
 
 from fedray.analysis.claims.pairs import CONFIDENCE, Pair, compared
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import held_out, title
-from fedray.analysis.tables.published import tables
+from fedray.analysis.data.metrics import holds_samples_out, make_title
+from fedray.analysis.tables.published import list_tables
 from fedray.sweep.file.claims import Claim
 
 HOLDS, REFUTED, OPEN, NOT_RUN, LOST = "holds", "does not hold", "not told apart", "not run yet", "no number"
@@ -70,7 +70,7 @@ class Decided:
     @property
     def metric(self) -> str:
         """The claim's metric in words."""
-        return title(self.claim.metric, self.sweep.cells, held_out(self.sweep))
+        return make_title(self.claim.metric, self.sweep.cells, holds_samples_out(self.sweep))
 
 
 def decide(claim: Claim, sweep: SweepTable) -> Decided:
@@ -79,7 +79,7 @@ def decide(claim: Claim, sweep: SweepTable) -> Decided:
     Raises:
         UserError: for a method, rival or column that the sweep does not have, or runs that cannot be paired.
     """
-    published = claim.published or (sweep.name if sweep.name in tables() else "")
+    published = claim.published or (sweep.name if sweep.name in list_tables() else "")
     pairs, cells = compared(claim, sweep, published)
     leads = claim.relation not in ("within", "insensitive")
     columns = {

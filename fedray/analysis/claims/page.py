@@ -7,9 +7,9 @@ from markupsafe import Markup
 
 from fedray.analysis.claims.decide import Decided, Verdict
 from fedray.analysis.claims.read import Claims
-from fedray.analysis.output import environment
+from fedray.analysis.output import make_environment
 from fedray.analysis.tables.build import build
-from fedray.analysis.tables.formats import in_html
+from fedray.analysis.tables.formats import to_html
 from fedray.analysis.tables.published import prints
 from fedray.analysis.tables.result_table import ResultTable
 from fedray.sweep.file.shipped import get_sweeps_folder
@@ -18,7 +18,7 @@ from fedray.sweep.file.shipped import get_sweeps_folder
 def page(claims: Claims, decided: list[Decided], costs: list[str]) -> str:
     """The HTML. costs: of each claim, in words."""
     return (
-        environment()
+        make_environment()
         .get_template("claims.html")
         .render(
             name=claims.name,
@@ -83,4 +83,4 @@ def _tables(decided: list[Decided]) -> list[ResultTable]:
 
 
 def _filled(table: ResultTable, row: str, column: str) -> Markup:
-    return Markup(in_html(table, (row, column)))  # noqa: S704 (in_html escapes what it did not write)
+    return Markup(to_html(table, (row, column)))  # noqa: S704 (in_html escapes what it did not write)

@@ -7,14 +7,14 @@ from typing import Literal
 
 import pandas as pd
 
-from fedray.analysis.comparison import one_per_seed
-from fedray.analysis.data.axes import labels, separating
-from fedray.analysis.data.cell_config import configs_in
+from fedray.analysis.comparison import tabulate_by_seed
+from fedray.analysis.data.axes import find_columns, label_cells
+from fedray.analysis.data.cell_config import iter_configs
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import COUNTED, lower_is_better
-from fedray.analysis.statistics.intervals import Interval, student
-from fedray.analysis.tables.build import averaged_over
-from fedray.analysis.tables.matching import best_others, printed_values
+from fedray.analysis.data.metrics import COUNTED, is_smaller_better
+from fedray.analysis.statistics.intervals import Interval, bound_mean
+from fedray.analysis.tables.build import drop_keys
+from fedray.analysis.tables.matching import find_best_others, find_printed_values
 from fedray.common.errors import UserError
 from fedray.sweep.file.claims import Claim
 
@@ -49,7 +49,7 @@ class Pair:
         """Student's interval; a point where no seed changes the number."""
         if self.exact and self.mean is not None:
             return Interval(self.mean, self.mean)
-        return student(self.gaps, confidence)
+        return bound_mean(self.gaps, confidence)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def compared(claim: Claim, sweep: SweepTable, published: str) -> tuple[list[Pair
         UserError: for a method, rival or column that the sweep does not have, or runs that cannot be paired.
     """
     cells = _cells(claim, sweep)
-    duels, lower = _duels(claim, cells), lower_is_better(claim.metric, cells)
+    duels, lower = _duels(claim, cells), is_smaller_better(claim.metric, cells)
     numbers, printed = _numbers(claim, cells), _printed(claim, cells, duels, published, lower)
     used = {entry for duel in duels for entry in duel.entries}
     keys = pd.Series(list(zip(cells["_row"], cells["_column"], strict=True)), cells.index)
@@ -122,11 +122,11 @@ def compared(claim: Claim, sweep: SweepTable, published: str) -> tuple[list[Pair
 
 def _cells(claim: Claim, sweep: SweepTable) -> pd.DataFrame:
     """The cells with `_row`, `_setting`, `_column` and `_value`; only the columns that the claim is about."""
-    keys = separating(sweep.cells, labels(sweep.cells, "algorithm"))
-    cells = one_per_seed(sweep, claim.metric, "algorithm", keys)
+    keys = find_columns(sweep.cells, label_cells(sweep.cells, "algorithm"))
+    cells = tabulate_by_seed(sweep, claim.metric, "algorithm", keys)
     cells = cells.assign(_setting=cells["_column"])
     if claim.average_over:
-        cells = cells.assign(_column=averaged_over(cells, keys, claim.average_over))
+        cells = cells.assign(_column=drop_keys(cells, keys, claim.average_over))
     if claim.columns == "every":
         return cells
     wanted = {name for words in claim.columns for name in _matching(words, cells["_column"], claim, "columns")}
@@ -247,7 +247,7 @@ def _numbers(claim: Claim, cells: pd.DataFrame) -> Numbers:
     lag. No average over settings has such a number.
     """
     if not claim.average_over:
-        rounds = pd.Series([config.get("training.rounds") for config in configs_in(cells)], cells.index, dtype=float)
+        rounds = pd.Series([config.get("training.rounds") for config in iter_configs(cells)], cells.index, dtype=float)
         cells = cells.assign(_value=cells["_value"].where(~cells["_never"], rounds))
     settings = {str(column): group["_setting"].nunique() for column, group in cells.groupby("_column", sort=False)}
     values, never, lost = dict[Entry, pd.Series](), dict[Entry, frozenset[str]](), dict[Entry, frozenset[str]]()
@@ -295,11 +295,11 @@ def _printed(
     if not published:
         return {}
     groups = {
-        (str(row), str(column)): list(configs_in(group))
+        (str(row), str(column)): list(iter_configs(group))
         for (row, column), group in cells.groupby(["_row", "_column"], sort=False)
     }
-    values = printed_values(published, claim.metric, groups, bool(claim.average_over))
-    others = best_others(published, claim.metric, groups, bool(claim.average_over), lower)
+    values = find_printed_values(published, claim.metric, groups, bool(claim.average_over))
+    others = find_best_others(published, claim.metric, groups, bool(claim.average_over), lower)
     against_best = claim.against == "all" and claim.relation == "better"
     found = {}
     for duel in duels:

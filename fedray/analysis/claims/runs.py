@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedray.analysis.data.cell_config import CellConfig, configs_in
-from fedray.analysis.data.collect import Search, SweepTable, UnknownSweep, cell_row, collect
+from fedray.analysis.data.cell_config import CellConfig, iter_configs
+from fedray.analysis.data.collect import Search, SweepTable, UnknownSweep, collect, make_cell_row
 from fedray.common.yaml_files import load_yaml
 from fedray.config import RunConfig
 from fedray.sweep.driver.stages import preview_final_stage
@@ -62,7 +62,7 @@ def expected(sweep: Sweep) -> SweepTable:
 
 def _missing(sweep: Sweep, after: Mapping[str, list[CellConfig]], drawn_keys: Mapping[str, list[str]]) -> SweepTable:
     rows = [
-        cell_row(str(k), str(k), _parsed(point), drawn_keys.get(str(k), ()))
+        make_cell_row(str(k), str(k), _parsed(point), drawn_keys.get(str(k), ()))
         for k, point in enumerate(iter_points(sweep))
     ]
     return SweepTable(sweep.name, pd.DataFrame(rows), Search(), {}, after=after)
@@ -79,7 +79,7 @@ def hours_spent(cells: pd.DataFrame) -> float:
     done = cells[cells["status"] == "finished"]
     if not len(done) or "metrics.seconds_per_round" not in done:
         return 0.0
-    rounds = [config.get("training.rounds") for config in configs_in(done)]
+    rounds = [config.get("training.rounds") for config in iter_configs(done)]
     return float((done["metrics.seconds_per_round"] * rounds).sum() / 3600)
 
 

@@ -18,12 +18,12 @@ from fedray.analysis.claims.page import page
 from fedray.analysis.claims.read import Claims, find, read
 from fedray.analysis.claims.runs import Price, hours_spent, runs_of
 from fedray.analysis.comparison import ENDED
-from fedray.analysis.data.cell_config import configs_in
+from fedray.analysis.data.cell_config import iter_configs
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.output import written
+from fedray.analysis.output import write_or_print
 
 
-def decided(claims: Claims, file: Path) -> Iterator[Decided]:
+def decide_all(claims: Claims, file: Path) -> Iterator[Decided]:
     """Every claim, decided on the runs of the store, in the file's order. Raises UserError as `decide` does."""
     sweeps: dict[str, SweepTable] = {}
     for claim in claims.claims:
@@ -33,19 +33,18 @@ def decided(claims: Claims, file: Path) -> Iterator[Decided]:
         yield decide(claim, sweeps[name])
 
 
-def line(one: Decided, price: Price) -> str:
+def format_line(one: Decided, price: Price) -> str:
     """A claim in one line."""
     counts = Counter(column.status for column in one.columns.values())
     parts = [f"{one.whole.status:<14}  {one.claim.name}: {one.claim.says}"]
     if len(one.columns) > 1:
         parts.append(", ".join(f"{status} in {n} of {len(one.columns)} columns" for status, n in counts.items()))
-    parts += [
-        text for text in (ours(one.whole), theirs(one), seeds(one.whole), lost(one.whole), cost(one, price)) if text
-    ]
-    return " | ".join(parts)
+    parts += [format_ours(one.whole), format_theirs(one), format_seeds(one.whole), format_lost(one.whole)]
+    parts += [format_cost(one, price)]
+    return " | ".join(filter(None, parts))
 
 
-def ours(found: Verdict) -> str:
+def format_ours(found: Verdict) -> str:
     """`closest: fedavg +1.20 (+0.30 .. +2.10), dirichlet α=0.1`; empty where nothing has run."""
     pair = found.closest
     if pair is None:
@@ -54,42 +53,43 @@ def ours(found: Verdict) -> str:
     return f"closest: {pair.rival} {pair.mean:+.2f}{interval}, {pair.column}"
 
 
-def theirs(one: Decided) -> str:
+def format_theirs(one: Decided) -> str:
     """The paper's difference; empty where it prints none."""
     printed = one.claim.printed if one.claim.printed is not None else one.whole.printed
     return "" if printed is None else f"paper: {printed:+.2f}"
 
 
-def seeds(found: Verdict) -> str:
+def format_seeds(found: Verdict) -> str:
     low, high = found.seeds
-    return counted(low, "seed") if low == high else f"{low} to {high} seeds"
+    return format_count(low, "seed") if low == high else f"{low} to {high} seeds"
 
 
-def lost(found: Verdict) -> str:
+def format_lost(found: Verdict) -> str:
     """Seeds that ended without a number, of the comparison that has most; empty for none."""
     most = max((pair.lost for pair in found.pairs), default=0)
-    return f"{counted(most, 'seed')} without a number (diverged, ended early, or neither at the target)" if most else ""
+    why = "diverged, ended early, or neither at the target"
+    return f"{format_count(most, 'seed')} without a number ({why})" if most else ""
 
 
-def counted(n: int, noun: str) -> str:
+def format_count(n: int, noun: str) -> str:
     """`1 seed`, `2 seeds`."""
     return f"{n} {noun}" + "s" * (n != 1)
 
 
-def cost(one: Decided, price: Price) -> str:
+def format_cost(one: Decided, price: Price) -> str:
     """Hours of training spent, and what the missing cells would take."""
     spent = hours_spent(one.cells)
     parts = [f"cost {spent:.3g} h"] if spent else []
     open_cells = one.cells[~one.cells["status"].isin(["finished", *ENDED])]
-    missing = [*configs_in(open_cells)]
+    missing = [*iter_configs(open_cells)]
     missing += [config for cell in open_cells["cell"] for config in one.sweep.after.get(cell, ())]
     if missing:
         found = price.of(missing)
-        parts.append(f"{counted(len(missing), 'cell')} would cost " + _priced(found, price.measured))
+        parts.append(f"{format_count(len(missing), 'cell')} would cost " + _format_price(found, price.measured))
     return ", ".join(parts)
 
 
-def _priced(found: tuple[float, float] | None, measured: bool) -> str:
+def _format_price(found: tuple[float, float] | None, measured: bool) -> str:
     if found is None:
         return "(not known: its data are not here, or it names a class of your own)"
     return f"{found[1]:.3g} h" if measured else f"{found[0]:.2g} gradients of a batch"
@@ -103,9 +103,9 @@ def main(
     """Decide claims on the runs of this store."""
     file, price = find(name), Price(estimate)
     claims = read(file)
-    found = list(decided(claims, file))
+    found = list(decide_all(claims, file))
     for one in found:
-        sys.stdout.write(line(one, price) + "\n")
+        sys.stdout.write(format_line(one, price) + "\n")
     counts = Counter(one.whole.status for one in found)
     sys.stdout.write(f"{claims.name}: {', '.join(f'{n} {status}' for status, n in counts.items())}\n")
     for metric in dict.fromkeys(one.metric for one in found):
@@ -113,4 +113,4 @@ def main(
     if any(one.whole.status == NOT_RUN for one in found):
         sys.stdout.write("not run yet: fedray sweep sweeps/SWEEP.yaml runs what is missing\n")
     if out is not None:
-        written(page(claims, found, [cost(one, price) for one in found]), out)
+        write_or_print(page(claims, found, [format_cost(one, price) for one in found]), out)

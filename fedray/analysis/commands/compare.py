@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedray.analysis.comparison import compared, report
+from fedray.analysis.comparison import compare, format_report
 from fedray.analysis.data.collect import collect
 from fedray.runs.metric import DEFAULT
 
@@ -19,4 +19,4 @@ def main(
     cols: Annotated[str, typer.Option(help="the same; default partition and whatever would mix")] = "",
 ) -> None:
     """Print every method's paired difference to a reference, and who wins over all settings."""
-    sys.stdout.write(report(compared(collect(name), reference, metric, confidence, rows, cols)))
+    sys.stdout.write(format_report(compare(collect(name), reference, metric, confidence, rows, cols)))

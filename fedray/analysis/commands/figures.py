@@ -26,7 +26,7 @@ import typer
 from matplotlib.figure import Figure
 
 from fedray.analysis.data.collect import Collected, collect
-from fedray.analysis.data.metrics import NEVER, values
+from fedray.analysis.data.metrics import NEVER, read_values
 from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import bars, methods
 from fedray.analysis.plots.classes import classes, partitions
@@ -107,11 +107,11 @@ def main(
     for what, figures in drawn.items():
         for path in save(figures, out, "-".join(filter(None, (name, what, metric.replace(",", "-"))))):
             sys.stdout.write(f"{path}\n")
-    for what, names in _left_out(sweep, drawn, metric):
+    for what, names in _list_left_out(sweep, drawn, metric):
         sys.stdout.write(f"not drawn, {what}: {'; '.join(names)}\n")
 
 
-def _left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Iterator[tuple[str, list[str]]]:
+def _list_left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Iterator[tuple[str, list[str]]]:
     """Why -> the labels of the cells that the figures, by their names, do not contain."""
     cells = sweep.cells[:0] if "partition" in drawn else sweep.cells
     for status, group in cells[cells["status"] != "finished"].groupby("status"):
@@ -122,6 +122,6 @@ def _left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Iterator
             if len(lacking := finished[finished[f"metrics.{name}"].isna()]):
                 yield f"without {name}", list(lacking["label"])
     elif Metric.parse(metric).target is not None:
-        rounds = values(sweep, metric)[finished.index]
+        rounds = read_values(sweep, metric)[finished.index]
         if len(lacking := finished[rounds.isna() | (rounds == NEVER)]):
             yield "never at the target, or without one", list(lacking["label"])

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from fedray.analysis.data.collect import collect
-from fedray.analysis.output import written
-from fedray.analysis.report import page
+from fedray.analysis.output import write_or_print
+from fedray.analysis.report import make_page
 from fedray.runs.metric import DEFAULT
 
 
@@ -21,4 +21,4 @@ def main(
     """Write a sweep's page."""
     path = out or Path(f"{name.replace('/', '-')}.html")
     sweep = collect(name)
-    written(page(sweep, metric.split(","), sweep.name if published else "", reference), path)
+    write_or_print(make_page(sweep, metric.split(","), sweep.name if published else "", reference), path)

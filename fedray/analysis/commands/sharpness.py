@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import typer
 
-from fedray.analysis.output import made
+from fedray.analysis.output import make_dir
 from fedray.analysis.plots.style import save
 from fedray.analysis.sharpness import PLANES, Trained, draw
 from fedray.common.errors import UserError, unknown
@@ -39,7 +39,7 @@ def main(
     torch.set_num_threads(1)  # the bits of a sum depend on it
     for each in run:
         trained = Trained(each, samples, device)
-        made(out)
+        make_dir(out)
         found, vectors = trained.eigen()
         path = out / f"{each}.json"
         path.write_text(json.dumps(asdict(found) | {"ratio": found.ratio}, indent=1) + "\n", encoding="utf-8")

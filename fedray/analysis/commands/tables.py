@@ -15,9 +15,9 @@ from typing import Annotated
 import typer
 
 from fedray.analysis.data.collect import collect
-from fedray.analysis.output import written
-from fedray.analysis.tables.build import build, by_client, by_seed
-from fedray.analysis.tables.formats import FORMATS, run_by_run
+from fedray.analysis.output import write_or_print
+from fedray.analysis.tables.build import build, list_clients, list_runs
+from fedray.analysis.tables.formats import FORMATS, format_run_by_run
 from fedray.common.errors import UserError, unknown
 from fedray.runs.metric import DEFAULT
 
@@ -53,10 +53,10 @@ def main(
         raise UserError(f"--label: only LaTeX has labels; --format is {format}")
     if format in RUN_BY_RUN:
         sweep = collect(name)
-        told = by_client(sweep) if format == "clients" else by_seed(sweep, metric, rows, cols)
-        written(run_by_run(told), out)
+        told = list_clients(sweep) if format == "clients" else list_runs(sweep, metric, rows, cols)
+        write_or_print(format_run_by_run(told), out)
         return
     sweep = collect(name)
     paper = paper or (sweep.name if published else "")
     table = build(sweep, metric, rows, cols, reference, paper, average_over, best_except)
-    written(FORMATS[format](replace(table, label=label)), out)
+    write_or_print(FORMATS[format](replace(table, label=label)), out)

@@ -5,25 +5,25 @@ from functools import reduce
 
 import pandas as pd
 
-from fedray.analysis.data.cell_config import configs_in
+from fedray.analysis.data.cell_config import iter_configs
 from fedray.analysis.data.collect import SweepTable
 from fedray.common.errors import UserError, unknown
 from fedray.sweep.file.dotted import COMPONENTS
 
 
-def symbol(key: str, cells: pd.DataFrame) -> str:
+def find_symbol(key: str, cells: pd.DataFrame) -> str:
     """Name of a dotted key along an axis: the Greek letter of the papers, else its last word."""
     section, _, option = key.rpartition(".")
-    letters = (config.symbol(section, option) for config in configs_in(cells))
+    letters = (config.symbol(section, option) for config in iter_configs(cells))
     return next((letter for letter in letters if letter != option), option)
 
 
-def searched_rows(cells: pd.DataFrame, keys: Iterable[str]) -> str:
+def choose_search_rows(cells: pd.DataFrame, keys: Iterable[str]) -> str:
     """The key of the rows of a search: the method with whatever is searched outside of `algorithm`."""
     return ",".join(["algorithm", *(key for key in keys if key in cells and not key.startswith("algorithm."))])
 
 
-def labels(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series:
+def label_cells(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series:
     """How each cell is called along an axis: `fedsam ρ=0.05`, `dirichlet α=0.1`; options that do not vary are left out.
 
     Args:
@@ -34,32 +34,34 @@ def labels(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Seri
     """
     keys = key.split(",")
     if len(keys) == 1:
-        return _one(cells, key, always)
+        return _label_by_key(cells, key, always)
     parts = [
-        _one(cells, part) if _is_section(cells, part) else f"{symbol(part, cells)}=" + _one(cells, part)
+        _label_by_key(cells, part)
+        if _is_section(cells, part)
+        else f"{find_symbol(part, cells)}=" + _label_by_key(cells, part)
         for part in keys
     ]
     return reduce(lambda left, right: left + " " + right, parts)
 
 
-def separating(cells: pd.DataFrame, rows: pd.Series) -> str:
+def find_columns(cells: pd.DataFrame, rows: pd.Series) -> str:
     """`partition` and what has to be named beside it so that no entry mixes runs that differ by more than the seed."""
     keys = ["partition"]
     sections = [name for name in COMPONENTS if _is_section(cells, name)]
-    for key in (*sections, *settings(cells)):
-        groups = [rows, labels(cells, ",".join(keys)), cells["seed"]]
-        if key not in keys and _one(cells, key).groupby(groups).nunique().max() > 1:
+    for key in (*sections, *list_varying_settings(cells)):
+        groups = [rows, label_cells(cells, ",".join(keys)), cells["seed"]]
+        if key not in keys and _label_by_key(cells, key).groupby(groups).nunique().max() > 1:
             keys.append(key)
     return ",".join(sorted(keys, key=lambda key: COMPONENTS.index(key) if key in COMPONENTS else len(COMPONENTS)))
 
 
-def methods_and_settings(cells: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+def label_table(cells: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """How each cell's method and setting are called: a table's rows and columns, unless it is told others."""
-    methods = labels(cells, "algorithm")
-    return methods, labels(cells, separating(cells, methods))
+    methods = label_cells(cells, "algorithm")
+    return methods, label_cells(cells, find_columns(cells, methods))
 
 
-def labelled(sweep: SweepTable, without: Sequence[str] = ()) -> pd.DataFrame:
+def label_finished(sweep: SweepTable, without: Sequence[str] = ()) -> pd.DataFrame:
     """The finished cells with `_row` (the method) and `_column` (the setting), neither naming the keys `without`.
 
     `_figure` is what a figure is of: a data set and model. Settings of others have accuracies of another order, so they
@@ -71,20 +73,20 @@ def labelled(sweep: SweepTable, without: Sequence[str] = ()) -> pd.DataFrame:
     cells = sweep.cells[sweep.cells["status"] == "finished"].drop(columns=list(without), errors="ignore")
     if not len(cells):
         raise UserError(f"sweep: {sweep.name!r} has no finished run")
-    methods, settings = methods_and_settings(cells)
+    methods, settings = label_table(cells)
     apart = [name for name in COMPONENTS if name in ("data", "model") and _differs(cells, name)]
     return cells.assign(
         _row=methods,
         _column=settings,
-        _figure=labels(cells, ",".join(apart)) if apart else "",
+        _figure=label_cells(cells, ",".join(apart)) if apart else "",
     )
 
 
 def _differs(cells: pd.DataFrame, section: str) -> bool:
-    return f"{section}.name" in cells and labels(cells, section).nunique() > 1
+    return f"{section}.name" in cells and label_cells(cells, section).nunique() > 1
 
 
-def settings(cells: pd.DataFrame) -> list[str]:
+def list_varying_settings(cells: pd.DataFrame) -> list[str]:
     """The dotted keys of a configuration's plain sections (clients, training, evaluation), as far as they vary."""
     return [
         name
@@ -99,18 +101,18 @@ def _is_section(cells: pd.DataFrame, key: str) -> bool:
     return f"{key}.name" in cells
 
 
-def _one(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series:
+def _label_by_key(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series:
     columns = [str(name) for name in cells]
     if key in columns and key != "config":
         return cells[key].fillna("-").astype(str)
     if not _is_section(cells, key):
-        raise unknown("--rows/--cols", key, _valid(columns))
+        raise unknown("--rows/--cols", key, _list_valid_keys(columns))
     options = [name for name in columns if name.startswith(f"{key}.") and name != f"{key}.name"]
     named = {
         kind: [
             name
             for name in options
-            if group[name].nunique(dropna=False) > 1 or name in {*next(configs_in(group)).always_named(), *always}
+            if group[name].nunique(dropna=False) > 1 or name in {*next(iter_configs(group)).always_named(), *always}
         ]
         for kind, group in cells.groupby(f"{key}.name")
     }
@@ -127,7 +129,7 @@ def _one(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series
     return cells[[f"{key}.name", "config", *options]].apply(name, axis=1)
 
 
-def _valid(columns: Iterable[str]) -> set[str]:
+def _list_valid_keys(columns: Iterable[str]) -> set[str]:
     return (
         {name.removesuffix(".name") for name in columns if name.endswith(".name")}
         | {name for name in columns if "." in name and not name.startswith(("metrics.", "chosen."))}

@@ -71,7 +71,7 @@ class CellConfig:
 
     def plugins(self) -> list[str]:
         """Classes outside of fedray that it names."""
-        return plugins_in(self.values)
+        return list_plugins(self.values)
 
     def parse(self, option: str) -> RunConfig:
         """Return the parsed configuration.
@@ -88,7 +88,7 @@ class CellConfig:
         return RunConfig.parse(self.values)
 
 
-def plugins_in(values: Mapping[str, Any]) -> list[str]:
+def list_plugins(values: Mapping[str, Any]) -> list[str]:
     """Classes outside of fedray that a configuration names, in its sections and its probes."""
     probes = values.get("evaluation", {}).get("probes", ())
     sections = [values[name] for name in COMPONENTS if name in values]
@@ -98,20 +98,20 @@ def plugins_in(values: Mapping[str, Any]) -> list[str]:
 
 def refuse_plugins(option: str, values: Mapping[str, Any]) -> None:
     """Raise UserError, which begins with `option`, if a configuration of a store names a class outside of fedray."""
-    if names := plugins_in(values):
+    if names := list_plugins(values):
         raise UserError(f"{option}: {names[0]} is a plug-in; fedray imports no class that a store names")
 
 
-def configs_in(cells: pd.DataFrame) -> Iterator[CellConfig]:
+def iter_configs(cells: pd.DataFrame) -> Iterator[CellConfig]:
     """The configurations of cells, a row each."""
     yield from cells["config"]
 
 
-def plugin_titles(cells: pd.DataFrame) -> dict[str, str]:
+def list_titles(cells: pd.DataFrame) -> dict[str, str]:
     """Metric -> title, of all plug-ins of the cells."""
-    return {metric: title for config in configs_in(cells) for metric, title in config.labels.titles.items()}
+    return {metric: title for config in iter_configs(cells) for metric, title in config.labels.titles.items()}
 
 
-def plugin_lower(cells: pd.DataFrame) -> set[str]:
+def list_smaller_better(cells: pd.DataFrame) -> set[str]:
     """Metrics of the cells' plug-ins whose smallest value is the best."""
-    return {metric for config in configs_in(cells) for metric in config.labels.lower}
+    return {metric for config in iter_configs(cells) for metric in config.labels.lower}

@@ -114,11 +114,11 @@ def collect(name: str) -> Collected:
         raise UserError(f"sweep: {name!r} lists no cells; run it again")
     best = best_runs(client, experiment, [cell["hash"] for cell in cells])
     found = [best.get(cell["hash"]) for cell in cells]
-    rows = [_row(cell, run) for cell, run in zip(cells, found, strict=True)]
+    rows = [_make_row(cell, run) for cell, run in zip(cells, found, strict=True)]
     return Collected(
         name,
         pd.DataFrame(rows),
-        _searched(cells),
+        _find_search(cells),
         {cell["hash"]: cell["tuned"] for cell in cells if "tuned" in cell},
         client,
         {run.info.run_id: run for run in found if run is not None},
@@ -126,12 +126,12 @@ def collect(name: str) -> Collected:
     )
 
 
-def _searched(cells: list[dict[str, Any]]) -> Search:
+def _find_search(cells: list[dict[str, Any]]) -> Search:
     found = next((cell["search"] for cell in cells if "search" in cell), None)
     return Search() if found is None else Search(tuple(found["keys"]), found["select"])
 
 
-def cell_row(cell: str, label: str, config: CellConfig, chosen: Iterable[str] = ()) -> dict[str, Any]:
+def make_cell_row(cell: str, label: str, config: CellConfig, chosen: Iterable[str] = ()) -> dict[str, Any]:
     """Return the row of a cell without a run.
 
     Args:
@@ -145,9 +145,9 @@ def cell_row(cell: str, label: str, config: CellConfig, chosen: Iterable[str] = 
     return {"cell": cell, "label": label, "status": Status.MISSING, "run_id": None, "config": config, **texts, **moved}
 
 
-def _row(cell: dict[str, Any], run: Run | None) -> dict[str, Any]:
+def _make_row(cell: dict[str, Any], run: Run | None) -> dict[str, Any]:
     config = CellConfig(cell["config"], PluginLabels(**cell.get("plugins", {})))
-    row = cell_row(cell["hash"], cell["label"], config, cell.get("tuned", {}).get("values", ()))
+    row = make_cell_row(cell["hash"], cell["label"], config, cell.get("tuned", {}).get("values", ()))
     if run is not None:
         row |= {"status": read_status(run), "run_id": run.info.run_id}
         row |= {f"metrics.{name}": value for name, value in metrics(run).items()}

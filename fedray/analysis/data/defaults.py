@@ -21,7 +21,7 @@ CHOSEN: Mapping[str, Mapping[str, type[BaseModel]]] = {
 }
 
 
-def default_of(key: str, cells: pd.DataFrame) -> str | None:
+def find_default(key: str, cells: pd.DataFrame) -> str | None:
     """The default of a dotted key, as text; empty where the default is to leave it out.
 
     Args:

@@ -10,8 +10,8 @@ import pandas as pd
 from mlflow.exceptions import MlflowException
 
 from fedray.analysis.data.collect import Collected, collect
-from fedray.analysis.data.metrics import by_round
-from fedray.analysis.data.runs import configuration, newest_state
+from fedray.analysis.data.metrics import list_by_round
+from fedray.analysis.data.runs import load_newest_state, read_configuration
 from fedray.common.calls import checked_arguments
 from fedray.common.errors import UserError, truncated_repr
 from fedray.config import RunConfig
@@ -95,14 +95,14 @@ def results(name: str) -> Results:
         UserError: there is no such sweep.
     """
     sweep = collect(name)
-    return Results(sweep.name, sweep.cells.drop(columns="config"), _curves(sweep))
+    return Results(sweep.name, sweep.cells.drop(columns="config"), _collect_curves(sweep))
 
 
-def _curves(sweep: Collected) -> pd.DataFrame:
+def _collect_curves(sweep: Collected) -> pd.DataFrame:
     have = sweep.cells[sweep.cells["run_id"].notna()]
     rows = [
         (cell, label, round, metric, value)
-        for metric in by_round(sweep)
+        for metric in list_by_round(sweep)
         for cell, label, run_id in zip(have["cell"], have["label"], have["run_id"], strict=True)
         for round, value in sweep.history(str(run_id), metric).items()
     ]
@@ -129,8 +129,8 @@ def load(run: str) -> Result:
     cell = found.data.tags.get("fedray.cell")
     if cell is None:
         raise UserError(f"load: {run} is a sweep; one of its cells is required")
-    state = newest_state("load", cell)
-    problem = Problem.build(RunConfig.parse(configuration(client, run)))
+    state = load_newest_state("load", cell)
+    problem = Problem.build(RunConfig.parse(read_configuration(client, run)))
     layout = problem.build_network("cpu").layout
     return Result(state.history, layout, state, problem, run)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from fedray.algorithms import algorithm
-from fedray.analysis.data.axes import methods_and_settings
-from fedray.analysis.data.cell_config import CellConfig, configs_in, plugin_lower, plugin_titles
+from fedray.analysis.data.axes import label_table
+from fedray.analysis.data.cell_config import CellConfig, iter_configs, list_smaller_better, list_titles
 from fedray.analysis.data.collect import SweepTable
 from fedray.common.errors import UserError, unknown
 from fedray.engine.cost import Cost, find_input_shape, measure_cost, measure_relative_compute
@@ -25,7 +25,7 @@ NEVER = float("inf")
 """The round of a target that a run has never reached."""
 
 
-def values(sweep: SweepTable, metric: str) -> pd.Series:
+def read_values(sweep: SweepTable, metric: str) -> pd.Series:
     """A metric of each cell.
 
     Args:
@@ -43,10 +43,10 @@ def values(sweep: SweepTable, metric: str) -> pd.Series:
     finished = cells["status"] == "finished"
     if wanted.target is not None:
         named = isinstance(wanted.target, str)
-        targets = _best_of(sweep, str(wanted.target)) if named else pd.Series(wanted.target, cells.index)
+        targets = _find_best(sweep, str(wanted.target)) if named else pd.Series(wanted.target, cells.index)
         return pd.Series(
             [
-                _first_round(sweep, run_id, target) if done and pd.notna(target) else np.nan
+                _find_first_round(sweep, run_id, target) if done and pd.notna(target) else np.nan
                 for run_id, done, target in zip(cells["run_id"], finished, targets, strict=True)
             ],
             cells.index,
@@ -54,8 +54,8 @@ def values(sweep: SweepTable, metric: str) -> pd.Series:
     if metric in COUNTED:
         return pd.Series(
             [
-                _counted(metric, config) if done else np.nan
-                for config, done in zip(configs_in(cells), finished, strict=True)
+                _count(metric, config) if done else np.nan
+                for config, done in zip(iter_configs(cells), finished, strict=True)
             ],
             cells.index,
         )
@@ -79,36 +79,36 @@ def values(sweep: SweepTable, metric: str) -> pd.Series:
     return logged.where(finished)
 
 
-def by_round(sweep: SweepTable) -> list[str]:
+def list_by_round(sweep: SweepTable) -> list[str]:
     """What the sweep's runs have logged by round."""
     names = (str(name).removeprefix("metrics.") for name in sweep.cells if str(name).startswith("metrics."))
     return sorted(name for name in names if name not in ONCE and not name.startswith(PREFIXES))
 
 
-def of_parts(sweep: SweepTable, metric: str) -> list[str]:
+def list_parts(sweep: SweepTable, metric: str) -> list[str]:
     """The parts C of the metrics `METRIC_C`, numbers within them in their order. Raises UserError for none."""
     found = {
         name.removeprefix(f"{metric}_")
-        for name in by_round(sweep)
+        for name in list_by_round(sweep)
         if name.startswith(f"{metric}_") and not name.endswith("_std")
     }
     if not found:
-        raise unknown("--metric", metric, {name.rpartition("_")[0] for name in by_round(sweep) if "_" in name})
+        raise unknown("--metric", metric, {name.rpartition("_")[0] for name in list_by_round(sweep) if "_" in name})
     return sorted(found, key=lambda part: [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", part)])
 
 
-def rounds_between(sweep: SweepTable, run_id: str) -> int:
+def find_longest_wait(sweep: SweepTable, run_id: str) -> int:
     """The most rounds from one to the next for which a finished run has the accuracy that meets a target."""
-    rounds = list(_accuracies(sweep, run_id))
+    rounds = list(_read_accuracies(sweep, run_id))
     return max((later - earlier for earlier, later in zip([0, *rounds], rounds, strict=False)), default=0)
 
 
-def held_out(sweep: SweepTable) -> bool:
+def holds_samples_out(sweep: SweepTable) -> bool:
     """Whether every cell holds samples out, on which its best round is selected."""
-    return all(config.get("data.validation.fraction") is not None for config in configs_in(sweep.cells))
+    return all(config.get("data.validation.fraction") is not None for config in iter_configs(sweep.cells))
 
 
-def title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
+def make_title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
     """Return a metric of a sweep's cells in words.
 
     Args:
@@ -125,11 +125,11 @@ def title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
         return OF_RUN[metric]
     if one.epochs:
         many = "epoch" if one.epochs == "1" else "epochs"
-        tested = title(one.untuned, cells, held_out)
+        tested = make_title(one.untuned, cells, held_out)
         return f"{tested}, after {one.epochs} {many} of fine-tuning if the method has any"
-    said = BY_ROUND.get(one.plain) or title_metric(one.plain, plugin_titles(cells))
+    said = BY_ROUND.get(one.plain) or title_metric(one.plain, list_titles(cells))
     if one.prefix == LAST:
-        return f"{said}, {describe_rounds(averaged_rounds(one.plain, cells))}"
+        return f"{said}, {describe_rounds(list_averaged_rounds(one.plain, cells))}"
     if one.prefix == BEST and held_out:
         return f"{said} of the round that is best on the held-out samples"
     if said == one.plain:
@@ -138,14 +138,14 @@ def title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
     return said + (best if one.prefix == BEST else " of the last round")
 
 
-def averaged_rounds(name: str, cells: pd.DataFrame) -> list[tuple[int, ...]]:
+def list_averaged_rounds(name: str, cells: pd.DataFrame) -> list[tuple[int, ...]]:
     """Return the rounds that `last10_NAME` averages, for each way in which the cells are evaluated.
 
     Generic accuracy is known in all evaluated rounds, or only when personal models are tested: both are listed.
     """
     keys = ("training.rounds", "evaluation.every", "evaluation.last", "evaluation.personal.every")
     found = []
-    for rounds, every, last, personal in dict.fromkeys(tuple(map(one.get, keys)) for one in configs_in(cells)):
+    for rounds, every, last, personal in dict.fromkeys(tuple(map(one.get, keys)) for one in iter_configs(cells)):
         given = {"every": every, "last": last, "personal": None if personal is None else {"every": personal}}
         if rounds is not None:
             asked = Evaluation.model_validate({key: value for key, value in given.items() if value is not None})
@@ -157,54 +157,56 @@ def averaged_rounds(name: str, cells: pd.DataFrame) -> list[tuple[int, ...]]:
     return [rounds for rounds in found if rounds]
 
 
-def selecting(sweep: SweepTable) -> str:
+def find_selection_metric(sweep: SweepTable) -> str:
     """The metric that says which draw of a search is best: the file's, else on the test set, as every title says."""
     found = sweep.search.select
     return found if f"metrics.{found}" in sweep.cells else DEFAULT
 
 
-def lower_is_better(metric: str, cells: pd.DataFrame) -> bool:
+def is_smaller_better(metric: str, cells: pd.DataFrame) -> bool:
     """Return True if the smallest entry of a metric of a sweep's cells is the best one; probes declare it."""
     one = Metric.parse(metric)
-    if not one.plain.endswith("_std") and find_declared(one.plain, (*DECLARED, *plugin_titles(cells))) is not None:
-        return find_declared(one.plain, LOWER.union(plugin_lower(cells))) is not None
+    if not one.plain.endswith("_std") and find_declared(one.plain, (*DECLARED, *list_titles(cells))) is not None:
+        return find_declared(one.plain, LOWER.union(list_smaller_better(cells))) is not None
     return one.is_smaller_better
 
 
-def _best_of(sweep: SweepTable, method: str) -> pd.Series:
+def _find_best(sweep: SweepTable, method: str) -> pd.Series:
     """For each cell the best test accuracy that a method's run of the same setting and seed had."""
     cells = sweep.cells
-    rows, settings = methods_and_settings(cells)
+    rows, settings = label_table(cells)
     if method not in set(rows):
         raise unknown("--metric", f"{ROUNDS_TO}:{method}", {f"{ROUNDS_TO}:{row}" for row in rows})
     done = (cells["status"] == "finished") & (rows == method)
     found = {
-        key: max(_accuracies(sweep, cells.loc[index, "run_id"]).values(), default=np.nan)
+        key: max(_read_accuracies(sweep, cells.loc[index, "run_id"]).values(), default=np.nan)
         for index, key in zip(cells.index, zip(settings, cells["seed"], strict=True), strict=True)
         if done[index]
     }
     return pd.Series([found.get(key, np.nan) for key in zip(settings, cells["seed"], strict=True)], cells.index)
 
 
-def _counted(metric: str, config: CellConfig) -> float:
+def _count(metric: str, config: CellConfig) -> float:
     run = config.parse(f"--metric {metric}")
     if metric == "relative_flops":
         return measure_relative_compute(run)
     shape, classes = find_input_shape(run)
     model = 4 * count_parameters(run.model, shape, classes) / 1e6
-    found = _cost(json.dumps(run.algorithm.options()), json.dumps(run.model.options() | {"init": None}), shape, classes)
+    found = _measure_cost(
+        json.dumps(run.algorithm.options()), json.dumps(run.model.options() | {"init": None}), shape, classes
+    )
     return model * (found.client if metric == "megabytes_kept_by_client" else 1 + found.server)
 
 
 @cache
-def _cost(method: str, model: str, shape: tuple[int, ...], classes: int) -> Cost:
+def _measure_cost(method: str, model: str, shape: tuple[int, ...], classes: int) -> Cost:
     return measure_cost(algorithm(json.loads(method)), json.loads(model), shape, classes)
 
 
-def _first_round(sweep: SweepTable, run_id: str, target: float) -> float:
-    return next((float(t) for t, value in _accuracies(sweep, run_id).items() if value >= target), NEVER)
+def _find_first_round(sweep: SweepTable, run_id: str, target: float) -> float:
+    return next((float(t) for t, value in _read_accuracies(sweep, run_id).items() if value >= target), NEVER)
 
 
-def _accuracies(sweep: SweepTable, run_id: str) -> dict[int, float]:
+def _read_accuracies(sweep: SweepTable, run_id: str) -> dict[int, float]:
     """By round the generic accuracy where the run has logged it: the test accuracy where a global model gives it."""
     return sweep.history(run_id, "generic_accuracy") or sweep.history(run_id, "test_accuracy")

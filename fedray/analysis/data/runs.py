@@ -13,7 +13,7 @@ from fedray.engine.state import State
 from fedray.sweep.plan.storage import get_storage
 
 
-def configuration(client: MlflowClient, run: str) -> dict[str, Any]:
+def read_configuration(client: MlflowClient, run: str) -> dict[str, Any]:
     """What a cell's run was configured with, as its artefact `config.yaml` has it; not parsed. run: its id."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(client.download_artifacts(run, "config.yaml", folder))
@@ -21,7 +21,7 @@ def configuration(client: MlflowClient, run: str) -> dict[str, Any]:
     return config
 
 
-def newest_state(option: str, cell: str) -> State:
+def load_newest_state(option: str, cell: str) -> State:
     """The state in a cell's newest checkpoint.
 
     Args:

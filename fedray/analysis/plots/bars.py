@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedray.analysis.data.axes import labelled
+from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import Collected
-from fedray.analysis.data.metrics import NEVER, of_parts, title, values
+from fedray.analysis.data.metrics import NEVER, list_parts, make_title, read_values
 from fedray.analysis.plots.panels import methods_of
 from fedray.analysis.plots.style import COLOURS, HATCHES, axes, over_seeds, styled, with_legend
 from fedray.common.errors import UserError
@@ -33,7 +33,7 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
     Raises:
         UserError: no run logs such metrics, or none at that round.
     """
-    cells, parts = labelled(sweep), of_parts(sweep, metric)
+    cells, parts = label_finished(sweep), list_parts(sweep, metric)
     read = {(run_id, part): sweep.history(run_id, f"{metric}_{part}") for run_id in cells["run_id"] for part in parts}
     value = {key: found[at or max(found)] for key, found in read.items() if found and (at is None or at in found)}
     if not value:
@@ -47,7 +47,7 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
         ]
         drawn = [(k, method, ids) for k, (method, ids) in enumerate(groups) if ids]
         when = "the last evaluated round" if at is None else f"round {at}"
-        what = title(f"{metric}_", cells).removesuffix(" of the last round").rstrip("_ ")
+        what = make_title(f"{metric}_", cells).removesuffix(" of the last round").rstrip("_ ")
         figure, area = axes(when, what, str(setting))
         for place, (k, method, ids) in enumerate(drawn):
             heights = pd.DataFrame([[value.get((run_id, part), np.nan) for part in parts] for run_id in ids])
@@ -83,11 +83,11 @@ def methods(sweep: Collected, metric: str = DEFAULT) -> dict[str, Figure]:
     Returns:
         Setting -> figure.
     """
-    cells = labelled(sweep).assign(_value=values(sweep, metric))
+    cells = label_finished(sweep).assign(_value=read_values(sweep, metric))
     figures = {}
     for setting, panel in cells[cells["_value"] != NEVER].groupby("_column", sort=False):
         found = panel.groupby("_row", sort=False)["_value"]
-        figure, area = axes("", title(metric, cells), str(setting))
+        figure, area = axes("", make_title(metric, cells), str(setting))
         heights = found.mean().dropna()
         spread = found.std().reindex(heights.index).fillna(0)
         area.bar(

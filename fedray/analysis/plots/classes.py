@@ -5,10 +5,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedray.analysis.data.axes import labelled, labels
-from fedray.analysis.data.cell_config import configs_in, refuse_plugins
+from fedray.analysis.data.axes import label_cells, label_finished
+from fedray.analysis.data.cell_config import iter_configs, refuse_plugins
 from fedray.analysis.data.collect import Collected
-from fedray.analysis.data.metrics import of_parts
+from fedray.analysis.data.metrics import list_parts
 from fedray.analysis.plots.panels import by_run
 from fedray.analysis.plots.style import WIDTH, axes, styled
 from fedray.common.errors import UserError
@@ -28,7 +28,7 @@ def classes(sweep: Collected) -> dict[str, Figure]:
         UserError: no run has logged `accuracy_class_C` (evaluation.probes: [classes]).
     """
     try:
-        cells, parts = labelled(sweep), of_parts(sweep, "accuracy_class")
+        cells, parts = label_finished(sweep), list_parts(sweep, "accuracy_class")
     except UserError:
         raise UserError("--kind: class-accuracy needs runs with the probe: evaluation.probes: [classes]") from None
     figures = {}
@@ -66,10 +66,10 @@ def partitions(sweep: Collected) -> dict[str, Figure]:
         UserError: the data are not here, or data or partition are classes of your own.
     """
     cells = sweep.cells.assign(
-        _setting=labels(sweep.cells, "data,partition"), _clients=sweep.cells.get("clients.total", "")
+        _setting=label_cells(sweep.cells, "data,partition"), _clients=sweep.cells.get("clients.total", "")
     ).drop_duplicates(["_setting", "_clients"])
     figures = {}
-    for config, setting, clients in zip(configs_in(cells), cells["_setting"], cells["_clients"], strict=True):
+    for config, setting, clients in zip(iter_configs(cells), cells["_setting"], cells["_clients"], strict=True):
         refuse_plugins("--kind partition", {name: config.get(name) for name in ("data", "partition")})
         data = data_source(config.get("data")).load()
         shards = make_partition(config.get("partition")).split(data, config.get("clients.total"), config.get("seed"))

@@ -7,11 +7,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedray.analysis.data.axes import labelled
+from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.plots.panels import figures_of, methods_of
 from fedray.analysis.plots.style import axes, panels, styled, with_legend
-from fedray.analysis.tables.clients import accuracies, confusions, fairness_of
+from fedray.analysis.tables.clients import measure_fairness, read_accuracies, read_confusions
 
 ANNOTATED = 12
 """Most classes of a confusion matrix whose numbers are written out."""
@@ -31,9 +31,9 @@ def fairness(sweep: Collected) -> dict[str, Figure]:
     Raises:
         UserError: no finished run tests its clients.
     """
-    cells = labelled(sweep)
-    clients = accuracies(sweep, cells)
-    found = {(one["setting"], one["method"]): one for one in fairness_of(clients).to_dict("records")}
+    cells = label_finished(sweep)
+    clients = read_accuracies(sweep, cells)
+    found = {(one["setting"], one["method"]): one for one in measure_fairness(clients).to_dict("records")}
     figures = {}
     for name, settings in figures_of(cells):
         names = [setting for setting, _ in settings]
@@ -82,7 +82,7 @@ def confusion(sweep: Collected) -> dict[str, Figure]:
         UserError: no finished run has a confusion matrix.
     """
     figures = {}
-    for (setting, method), percent in confusions(sweep, labelled(sweep)).items():
+    for (setting, method), percent in read_confusions(sweep, label_finished(sweep)).items():
         height = min(0.75 + 0.01 * max(len(percent) - 10, 0), 1.2)
         figure, area = axes("predicted class", "class", f"{method}, {setting}", height)
         image = area.imshow(percent, cmap="Blues", vmin=0, vmax=100, aspect="auto")

@@ -8,9 +8,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedray.analysis.data.axes import labelled
+from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import Collected
-from fedray.analysis.data.metrics import by_round, title
+from fedray.analysis.data.metrics import list_by_round, make_title
 from fedray.analysis.plots.panels import by_run, figures_of, methods_of
 from fedray.analysis.plots.style import blocks, over_seeds, round_ticks, sparse, styled, styles, with_legend
 from fedray.common.errors import UserError, unknown
@@ -46,7 +46,7 @@ def curves(
     Raises:
         UserError: no run logs the metric by round, or no run has finished.
     """
-    cells, quantities = labelled(sweep), [part.split("+") for part in metric.split(",")]
+    cells, quantities = label_finished(sweep), [part.split("+") for part in metric.split(",")]
     across = [] if x == "round" else [x]
     wanted = [name for names in quantities for name in names]
     logged = _read(sweep, cells, wanted, across)
@@ -95,13 +95,13 @@ def _read(sweep: Collected, cells: pd.DataFrame, wanted: Sequence[str], across: 
     logged = {name: {str(run): sweep.history(run, name) for run in cells["run_id"]} for name in (*wanted, *across)}
     for name, runs in logged.items():
         if not any(runs.values()):
-            raise unknown("--x" if name in across else "--metric", name, by_round(sweep))
+            raise unknown("--x" if name in across else "--metric", name, list_by_round(sweep))
     return logged
 
 
 def _read_deviations(sweep: Collected, cells: pd.DataFrame, wanted: Sequence[str]) -> Logged:
     """The `_std` of the metrics that have one."""
-    names = by_round(sweep)
+    names = list_by_round(sweep)
     if have := [name for name in wanted if f"{name}_std" in names]:
         return {name: {str(run): sweep.history(run, f"{name}_std") for run in cells["run_id"]} for name in have}
     those = ", ".join(name for name in names if f"{name}_std" in names)
@@ -125,7 +125,7 @@ def _average(
 
 
 def _say(metric: str, cells: pd.DataFrame) -> str:
-    return title(metric, cells).removesuffix(" of the last round")
+    return make_title(metric, cells).removesuffix(" of the last round")
 
 
 def _say_all(names: Sequence[str], cells: pd.DataFrame) -> str:

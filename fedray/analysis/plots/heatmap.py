@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
-from fedray.analysis.data.axes import labelled, symbol
+from fedray.analysis.data.axes import find_symbol, label_finished
 from fedray.analysis.data.collect import Collected
-from fedray.analysis.data.metrics import NEVER, lower_is_better, title, values
+from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
 from fedray.analysis.plots.panels import figures_of
 from fedray.analysis.plots.style import panels, styled
 from fedray.common.errors import UserError, unknown
@@ -47,14 +47,16 @@ def heatmap(sweep: Collected, x: str, y: str, metric: str = DEFAULT) -> dict[str
             )
         if sweep.cells[key].nunique() < 2:
             raise UserError(f"{option}: {key} has one value in this sweep; a key that varies is required")
-    cells = labelled(sweep, without=(x, y, *_following(sweep.cells, x), *_following(sweep.cells, y)))
-    cells = cells.assign(_x=sweep.cells[x], _y=sweep.cells[y], _value=values(sweep, metric)).dropna(subset=["_x", "_y"])
+    cells = label_finished(sweep, without=(x, y, *_following(sweep.cells, x), *_following(sweep.cells, y)))
+    cells = cells.assign(_x=sweep.cells[x], _y=sweep.cells[y], _value=read_values(sweep, metric)).dropna(
+        subset=["_x", "_y"]
+    )
     cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)]
     of_panel = cells.groupby(["_column", "_row"])
     both = (of_panel["_x"].transform("nunique") > 1) & (of_panel["_y"].transform("nunique") > 1)
     if not both.any():
         raise UserError(f"--y: no method's finished runs vary in both {x} and {y}")
-    cells, lower = cells[both], lower_is_better(metric, sweep.cells)
+    cells, lower = cells[both], is_smaller_better(metric, sweep.cells)
     return {name: _figure(sweep, settings, (x, y), metric, lower) for name, settings in figures_of(cells)}
 
 
@@ -83,13 +85,13 @@ def _figure(
     }
     found = np.concatenate([grid.ravel() for grid in grids.values()])
     scale, digits = Normalize(np.nanmin(found), np.nanmax(found)), 2 if np.nanmax(np.abs(found)) >= 1 else 4
-    x, y = (symbol(key, sweep.cells) for key in keys)
+    x, y = (find_symbol(key, sweep.cells) for key in keys)
     drawn = panels(list(grids), x, y, height=max(LOWEST, FIELD * len(rows)))
     images = [_panel(drawn.main[name], grid, scale, lower, digits) for name, grid in grids.items()]
     first = next(iter(drawn.main.values()))
     first.set_xticks(range(len(columns)), [_short(value) for value in columns])
     first.set_yticks(range(len(rows)), [_short(value) for value in rows])
-    label = title(metric, sweep.cells).partition(",")[0]
+    label = make_title(metric, sweep.cells).partition(",")[0]
     drawn.figure.colorbar(images[0], ax=list(drawn.main.values()), label=label)
     seeds = every.groupby(["_column", "_row", "_x", "_y"])["seed"].nunique()
     few, most = seeds.min(), seeds.max()

@@ -16,9 +16,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from fedray.analysis.data.axes import labels, separating, symbol
+from fedray.analysis.data.axes import find_columns, find_symbol, label_cells
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import lower_is_better, selecting, title
+from fedray.analysis.data.metrics import find_selection_metric, is_smaller_better, make_title
 from fedray.analysis.plots.style import PLAIN, axes, is_logarithmic, styled, styles, with_legend
 from fedray.common.errors import UserError
 from fedray.runs.metric import Metric
@@ -39,12 +39,12 @@ def trials(sweep: SweepTable) -> pd.DataFrame:
         UserError: where none has run.
     """
     cells = sweep.cells[sweep.cells["status"].isin(TRIED)]
-    column = f"metrics.{selecting(sweep)}"
+    column = f"metrics.{find_selection_metric(sweep)}"
     if not len(cells) or column not in cells:
         raise UserError(f"sweep: {sweep.name!r} has no trial with a value yet")
     cells = cells[cells[column].notna()]
     plain = cells.drop(columns=keys(sweep))
-    settings = labels(plain, separating(plain, plain["algorithm.name"]))
+    settings = label_cells(plain, find_columns(plain, plain["algorithm.name"]))
     return cells.assign(
         _method=cells["algorithm.name"],
         _setting=settings,
@@ -71,7 +71,9 @@ def best_so_far(sweep: SweepTable) -> dict[str, Figure]:
         figure, area = axes("rounds trained", _best(sweep), str(setting))
         for style, (method, group) in zip(styles(), panel.groupby("_method", sort=False), strict=False):
             done = group["_value"].where(group["status"] == "finished")
-            best = (done.cummin() if lower_is_better(selecting(sweep), sweep.cells) else done.cummax()).ffill()
+            best = (
+                done.cummin() if is_smaller_better(find_selection_metric(sweep), sweep.cells) else done.cummax()
+            ).ffill()
             area.step(group["_rounds"].cumsum(), best, where="post", label=str(method), **style)
         figures[str(setting)] = with_legend(figure, area)
     return figures
@@ -83,7 +85,7 @@ def scatters(sweep: SweepTable) -> dict[str, Figure]:
     found, figures = trials(sweep), dict[str, Figure]()
     for key in keys(sweep):
         for setting, panel in found[found[key].notna()].groupby("_setting", sort=False):
-            figure, area = axes(symbol(key, sweep.cells), _value(sweep), str(setting))
+            figure, area = axes(find_symbol(key, sweep.cells), _value(sweep), str(setting))
             at = _scaled(area, panel[key], "x")
             for style, (method, group) in zip(styles(), panel.groupby("_method", sort=False), strict=False):
                 whole = group["status"] == "finished"
@@ -102,7 +104,9 @@ def heatmaps(sweep: SweepTable) -> dict[str, Figure]:
         both = found[found[first].notna() & found[second].notna() & (found["status"] == "finished")]
         for (setting, method), group in both.groupby(["_setting", "_method"], sort=False):
             if min(group[first].nunique(), group[second].nunique()) > 1:
-                figure, area = axes(symbol(first, sweep.cells), symbol(second, sweep.cells), f"{method}, {setting}")
+                figure, area = axes(
+                    find_symbol(first, sweep.cells), find_symbol(second, sweep.cells), f"{method}, {setting}"
+                )
                 image = _grid(area, group, first, second) or _points(area, group, first, second)
                 figure.colorbar(image, label=_value(sweep))
                 area.grid(visible=False)
@@ -159,7 +163,9 @@ def importances(sweep: SweepTable) -> dict[str, Figure]:
         share = importance(group[group["status"] == "finished"], keys(sweep))
         if share:
             figure, area = axes("importance", "", f"{method}, {setting}", 0.25 + 0.06 * len(share))
-            area.barh([symbol(key, sweep.cells) for key in share], list(share.values()), facecolor="0.5", edgecolor="0")
+            area.barh(
+                [find_symbol(key, sweep.cells) for key in share], list(share.values()), facecolor="0.5", edgecolor="0"
+            )
             area.set(xlim=(0, 1))
             area.invert_yaxis()
             area.grid(axis="y", visible=False)
@@ -220,9 +226,9 @@ def _rounds(sweep: SweepTable, run_id: str) -> int:
 
 
 def _value(sweep: SweepTable) -> str:
-    return title(selecting(sweep), sweep.cells).partition(",")[0]
+    return make_title(find_selection_metric(sweep), sweep.cells).partition(",")[0]
 
 
 def _best(sweep: SweepTable) -> str:
-    on_test_set = Metric.parse(selecting(sweep)).is_on_test_set
+    on_test_set = Metric.parse(find_selection_metric(sweep)).is_on_test_set
     return f"best {_value(sweep)}" + ("\n(selected on the test set)" if on_test_set else "")

@@ -4,9 +4,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
-from fedray.analysis.data.axes import labelled, symbol
+from fedray.analysis.data.axes import find_symbol, label_finished
 from fedray.analysis.data.collect import Collected
-from fedray.analysis.data.metrics import NEVER, title, values
+from fedray.analysis.data.metrics import NEVER, make_title, read_values
 from fedray.analysis.plots.panels import figures_of, methods_of
 from fedray.analysis.plots.style import over_seeds, panels, styled, styles, value_ticks, with_legend
 from fedray.common.errors import UserError, unknown
@@ -41,7 +41,7 @@ def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Fi
         raise UserError(f"--x: the values of {x} are not numbers: {', '.join(sorted(set(sweep.cells[x].dropna())))}")
     if numbers.nunique() < 2:
         raise UserError(f"--x: {x} has one value in this sweep; a key that varies is required")
-    cells = labelled(sweep, without=[x]).assign(_x=numbers, _value=values(sweep, metric))
+    cells = label_finished(sweep, without=[x]).assign(_x=numbers, _value=read_values(sweep, metric))
     cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)]
     count = cells.groupby(["_column", "_row"])["_x"].transform("nunique")
     if not (count > 1).any():
@@ -51,7 +51,9 @@ def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Fi
     dodged = list(dict.fromkeys(cells.loc[cells["_x"].notna(), "_row"]))
     figures = {}
     for name, settings in figures_of(cells):
-        drawn = panels([setting for setting, _ in settings], symbol(x, sweep.cells), title(metric, sweep.cells))
+        drawn = panels(
+            [setting for setting, _ in settings], find_symbol(x, sweep.cells), make_title(metric, sweep.cells)
+        )
         reach: list[float] = []
         for setting, panel in settings:
             area = drawn.main[setting]
@@ -86,7 +88,7 @@ def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Fi
 
 def varied(sweep: Collected) -> list[str]:
     """The dotted keys for which `sensitivity` has something to draw: numbers by which alone finished runs differ."""
-    cells = labelled(sweep)
+    cells = label_finished(sweep)
     keys = [
         key
         for key in map(str, cells)
@@ -95,5 +97,7 @@ def varied(sweep: Collected) -> list[str]:
         and cells[key].nunique() > 1
         and pd.to_numeric(cells[key].dropna(), errors="coerce").notna().all()
     ]
-    alike = {key: labelled(sweep, without=[key]).assign(_x=cells[key]).groupby(["_column", "_row"]) for key in keys}
+    alike = {
+        key: label_finished(sweep, without=[key]).assign(_x=cells[key]).groupby(["_column", "_row"]) for key in keys
+    }
     return [key for key, groups in alike.items() if groups["_x"].nunique().max() > 1]

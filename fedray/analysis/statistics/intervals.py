@@ -28,7 +28,7 @@ class Interval:
         return f"{self.low:+.2f} .. {self.high:+.2f}"
 
 
-def student(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:
+def bound_mean(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:
     """Student's t interval of the mean of n paired differences, n - 1 degrees of freedom.
 
     Exact for normal differences.
@@ -64,10 +64,10 @@ def bootstrap(differences: Sequence[float], confidence: float = 0.95) -> Interva
     """
     if len(differences) < BOOTSTRAP_SEEDS:
         return None
-    return Interval(*percentile_bootstrap(np.asarray(differences, dtype=float), confidence))
+    return Interval(*bootstrap_percentiles(np.asarray(differences, dtype=float), confidence))
 
 
-def percentile_bootstrap(differences: np.ndarray, confidence: float) -> tuple[float, float]:
+def bootstrap_percentiles(differences: np.ndarray, confidence: float) -> tuple[float, float]:
     """The interval of `bootstrap` for any number of differences: what the tests simulate."""
     rng = generator(0, "bootstrap", len(differences))
     means = rng.choice(differences, (RESAMPLES, len(differences))).mean(axis=1)
@@ -75,7 +75,7 @@ def percentile_bootstrap(differences: np.ndarray, confidence: float) -> tuple[fl
     return float(low), float(high)
 
 
-def proportion(successes: float, trials: int, confidence: float = 0.95) -> Interval:
+def bound_proportion(successes: float, trials: int, confidence: float = 0.95) -> Interval:
     """Clopper and Pearson's interval of a probability.
 
     It holds its level for any number of trials. If the probabilities of the trials differ (settings), the interval is

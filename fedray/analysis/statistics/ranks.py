@@ -29,7 +29,7 @@ class Ranks:
         return found
 
 
-def ranks(means: pd.DataFrame, lower: bool, level: float = 0.05) -> Ranks | None:
+def rank_methods(means: pd.DataFrame, lower: bool, level: float = 0.05) -> Ranks | None:
     """Rank the methods in every setting, ties sharing their mean rank.
 
     Args:
@@ -46,11 +46,14 @@ def ranks(means: pd.DataFrame, lower: bool, level: float = 0.05) -> Ranks | None
         return None
     mean = whole.rank(axis=1, ascending=lower).mean().sort_values(kind="stable")
     return Ranks(
-        {str(name): float(rank) for name, rank in mean.items()}, settings, critical(methods, settings, level), level
+        {str(name): float(rank) for name, rank in mean.items()},
+        settings,
+        find_critical_difference(methods, settings, level),
+        level,
     )
 
 
-def critical(methods: int, settings: int, level: float = 0.05) -> float:
+def find_critical_difference(methods: int, settings: int, level: float = 0.05) -> float:
     """Nemenyi's critical difference of mean ranks: q sqrt(k (k + 1) / (6 N)), q the studentized range / sqrt(2)."""
     q = float(studentized_range.ppf(1 - level, methods, 1e6)) / math.sqrt(2)
     return q * math.sqrt(methods * (methods + 1) / (6 * settings))

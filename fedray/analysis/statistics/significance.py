@@ -9,11 +9,11 @@ from scipy.stats import nct, t
 EXACT = 40
 """Most differences whose sign flips are all counted: two halves of 2**20 sums."""
 POWER = 0.8
-"""How likely a difference of the size seen is to be told apart with the seeds that `seeds_needed` gives."""
+"""How likely a difference of the size seen is to be told apart with the seeds that `count_seeds` gives."""
 MOST_SEEDS = 1000
 
 
-def student_p(differences: Sequence[float]) -> float | None:
+def compute_p(differences: Sequence[float]) -> float | None:
     """Two-sided p of the paired t-test.
 
     Returns:
@@ -26,11 +26,11 @@ def student_p(differences: Sequence[float]) -> float | None:
     values = np.asarray(differences, dtype=float)
     mean, std = values.mean(), values.std(ddof=1)
     if std <= 1e-9 * np.abs(values).max():
-        return sign_flip_p(differences)
+        return flip_signs(differences)
     return float(2 * t.sf(abs(mean) / (std / math.sqrt(n)), n - 1))
 
 
-def sign_flip_p(differences: Sequence[float]) -> float | None:
+def flip_signs(differences: Sequence[float]) -> float | None:
     """Exact two-sided p of the sign-flip test: the share of the 2**n signs whose |sum| is at least the one seen.
 
     It assumes only that each difference is as likely as its negative when the methods are alike. It is never below
@@ -45,7 +45,7 @@ def sign_flip_p(differences: Sequence[float]) -> float | None:
     if not 0 < n <= EXACT:
         return None
     values = np.asarray(differences, dtype=float)
-    left, right = _signed_sums(values[: n // 2]), np.sort(_signed_sums(values[n // 2 :]))
+    left, right = _sum_with_signs(values[: n // 2]), np.sort(_sum_with_signs(values[n // 2 :]))
     bound = abs(values.sum()) - 1e-9 * np.abs(values).sum()  # equal sums in another order
     if bound <= 0:
         return 1.0
@@ -54,7 +54,7 @@ def sign_flip_p(differences: Sequence[float]) -> float | None:
     return float((above + below).sum() / 2**n)
 
 
-def _signed_sums(values: np.ndarray) -> np.ndarray:
+def _sum_with_signs(values: np.ndarray) -> np.ndarray:
     """The 2**n sums of n values with either sign."""
     sums = np.zeros(1)
     for value in values:
@@ -62,7 +62,7 @@ def _signed_sums(values: np.ndarray) -> np.ndarray:
     return sums
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def apply_holm(p_values: Sequence[float]) -> list[float]:
     """Holm's adjusted p, in the order given: at most 5 % of families with no difference have one below 5 %.
 
     Source: Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 1979.
@@ -75,7 +75,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def seeds_needed(difference: float, spread: float, level: float = 0.05) -> int | None:
+def count_seeds(difference: float, spread: float, level: float = 0.05) -> int | None:
     """Fewest paired seeds with which a t-test tells a true difference of this size apart with probability POWER.
 
     Args:
@@ -89,11 +89,11 @@ def seeds_needed(difference: float, spread: float, level: float = 0.05) -> int |
     if difference == 0 or spread <= 0:
         return None
     seeds = np.arange(2, MOST_SEEDS + 1)
-    enough = power(abs(difference) / spread, seeds, level) >= POWER
+    enough = compute_power(abs(difference) / spread, seeds, level) >= POWER
     return int(seeds[enough.argmax()]) if enough.any() else None
 
 
-def power(effect: float, seeds: np.ndarray, level: float = 0.05) -> np.ndarray:
+def compute_power(effect: float, seeds: np.ndarray, level: float = 0.05) -> np.ndarray:
     """How likely the two-sided t-test of n pairs is to see a true mean of `effect` standard deviations."""
     critical = t.ppf(1 - level / 2, seeds - 1)
     shift = effect * np.sqrt(seeds)

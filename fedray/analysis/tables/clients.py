@@ -11,7 +11,7 @@ from fedray.common.errors import UserError
 TENTH = 0.1
 
 
-def accuracies(sweep: Collected, cells: pd.DataFrame) -> pd.DataFrame:
+def read_accuracies(sweep: Collected, cells: pd.DataFrame) -> pd.DataFrame:
     """The accuracy of every client's personal model after the last round.
 
     Args:
@@ -40,11 +40,11 @@ def accuracies(sweep: Collected, cells: pd.DataFrame) -> pd.DataFrame:
     return table[[*first, *(name for name in table if name not in first)]]
 
 
-def fairness_of(clients: pd.DataFrame) -> pd.DataFrame:
+def measure_fairness(clients: pd.DataFrame) -> pd.DataFrame:
     """How equally clients are served: of each seed over its clients, then the mean over the seeds.
 
     Args:
-        clients: of `accuracies`.
+        clients: of `read_accuracies`.
 
     Returns:
         A row per setting and method: `setting`, `method`, `mean`, `deviation` (population), `worst tenth` and `best
@@ -69,12 +69,12 @@ def _spread(values: np.ndarray) -> dict[str, float]:
     }
 
 
-def confusions(sweep: Collected, cells: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
+def read_confusions(sweep: Collected, cells: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
     """What the final global model takes each class for.
 
     Args:
         sweep: the collected sweep.
-        cells: as for `accuracies`.
+        cells: as for `read_accuracies`.
 
     Returns:
         (setting, method) -> float `(classes, outputs)`: percent of the class's test samples, mean over seeds; NaN for a

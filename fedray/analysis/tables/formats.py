@@ -14,11 +14,11 @@ from fedray.common.errors import UserError, truncated_repr
 Key = tuple[str, str]
 
 
-def markdown(table: ResultTable) -> str:
+def to_markdown(table: ResultTable) -> str:
     """GitHub's markdown; underlining is HTML's <u>, which markdown lacks."""
 
     def cell(key: Key) -> str:
-        return _filled(table, key, lambda text: text, {1: "**{}**", 2: "<u>{}</u>"})
+        return _fill(table, key, lambda text: text, {1: "**{}**", 2: "<u>{}</u>"})
 
     grid = [["", *table.columns]] + [[row, *(cell((row, column)) for column in table.columns)] for row in table.rows]
     widths = [max(len(line[k]) for line in grid) for k in range(len(grid[0]))]
@@ -29,7 +29,7 @@ def markdown(table: ResultTable) -> str:
     return "\n".join([f"**{table.title}**", "", *lines, "", *(f"- {note}" for note in table.notes)]) + "\n"
 
 
-def latex(table: ResultTable) -> str:
+def to_latex(table: ResultTable) -> str:
     """A booktabs table; notes are comments below it.
 
     Raises:
@@ -39,27 +39,27 @@ def latex(table: ResultTable) -> str:
         raise UserError(f"--label: found {truncated_repr(table.label)}; letters, digits and : . / + * - _ are allowed")
 
     def cell(key: Key) -> str:
-        return _filled(table, key, _tex, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
+        return _fill(table, key, _escape, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
 
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_tex(table.title)}}}",
+        rf"\caption{{{_escape(table.title)}}}",
         *([rf"\label{{{table.label}}}"] if table.label else []),
         rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
         r"\toprule",
-        " & ".join(["", *map(_tex, table.columns)]) + r" \\",
+        " & ".join(["", *map(_escape, table.columns)]) + r" \\",
         r"\midrule",
     ]
     lines += [
-        " & ".join([_tex(row), *(cell((row, column)) for column in table.columns)]) + r" \\" for row in table.rows
+        " & ".join([_escape(row), *(cell((row, column)) for column in table.columns)]) + r" \\" for row in table.rows
     ]
     notes = (" ".join(note.split()) for note in table.notes)  # a failure's message may have lines
     lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in notes), r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 
-def comma_separated(table: ResultTable) -> str:
+def to_csv(table: ResultTable) -> str:
     """The table as CSV, one line per entry.
 
     Returns:
@@ -95,47 +95,51 @@ def comma_separated(table: ResultTable) -> str:
     return out.getvalue()
 
 
-def run_by_run(table: pd.DataFrame) -> str:
+def format_run_by_run(table: pd.DataFrame) -> str:
     """Rows of single runs or clients as CSV, numbers with all their digits."""
     text: str = table.to_csv(index=False, lineterminator="\n")
     return text
 
 
-def in_html(table: ResultTable, key: Key) -> str:
+def to_html(table: ResultTable, key: Key) -> str:
     """One entry in HTML, escaped; empty where the table has none."""
-    return _filled(table, key, html.escape, {1: "<strong>{}</strong>", 2: "<u>{}</u>"})
+    return _fill(table, key, html.escape, {1: "<strong>{}</strong>", 2: "<u>{}</u>"})
 
 
-FORMATS: dict[str, Callable[[ResultTable], str]] = {"markdown": markdown, "latex": latex, "csv": comma_separated}
+FORMATS: dict[str, Callable[[ResultTable], str]] = {"markdown": to_markdown, "latex": to_latex, "csv": to_csv}
 
 
-def _filled(table: ResultTable, key: Key, written: Callable[[str], str], emphasis: dict[int, str]) -> str:
+def _fill(table: ResultTable, key: Key, written: Callable[[str], str], emphasis: dict[int, str]) -> str:
     entry = table.entries.get(key)
     if entry is None:
         return ""
-    value = emphasis.get(table.ranks.get(key, 0), "{}").format(written(_value(entry.mean, entry.std, entry.digits)))
+    value = emphasis.get(table.ranks.get(key, 0), "{}").format(
+        written(_format_value(entry.mean, entry.std, entry.digits))
+    )
     return " ".join(
-        part for part in (value, written(_change(entry)), written(_printed(entry)), written(entry.note())) if part
+        part
+        for part in (value, written(_format_change(entry)), written(_format_printed(entry)), written(entry.note()))
+        if part
     )
 
 
-def _value(mean: float | None, std: float | None, digits: int) -> str:
+def _format_value(mean: float | None, std: float | None, digits: int) -> str:
     if mean is None:
         return "-"
     return f"{mean:.{digits}f}" + (f" ± {std:.{digits}f}" if std is not None else "")
 
 
-def _change(entry: Entry) -> str:
+def _format_change(entry: Entry) -> str:
     if entry.change is None:
         return ""
     return f"({entry.change:.2f}×)" if entry.is_round else f"({entry.change:+.{entry.digits}f})"
 
 
-def _printed(entry: Entry) -> str:
+def _format_printed(entry: Entry) -> str:
     if entry.printed is None:
         return ""
     difference = "" if entry.difference is None else f", {entry.difference:+.{entry.digits}f}"
-    return f"[{_value(entry.printed.value, entry.printed.std, entry.digits)}{difference}]"
+    return f"[{_format_value(entry.printed.value, entry.printed.std, entry.digits)}{difference}]"
 
 
 def _number(value: float | None) -> str:
@@ -176,5 +180,5 @@ TEX = str.maketrans(
 )
 
 
-def _tex(text: str) -> str:
+def _escape(text: str) -> str:
     return "--" if text == "-" else text.translate(TEX)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedray.analysis.data.cell_config import CellConfig
-from fedray.analysis.tables.published import BEST_BASELINE, PublishedNumber, numbers_of, prints
+from fedray.analysis.tables.published import BEST_BASELINE, PublishedNumber, find_numbers, prints
 from fedray.analysis.tables.result_table import BEST, Printed
 from fedray.runs.metric import Metric
 from fedray.sections import Clients
@@ -43,9 +43,9 @@ def match_published(
     Raises:
         UserError: the table is unknown, or lacks the metric.
     """
-    numbers = numbers_of(name, metric)
-    candidates = _candidates(numbers, groups, averaged, metric)
-    matches = _unambiguous(candidates)
+    numbers = find_numbers(name, metric)
+    candidates = _find_candidates(numbers, groups, averaged, metric)
+    matches = _drop_ambiguous(candidates)
     printed = {key: Printed(numbers[place].value, numbers[place].std) for key, place in matches.items()}
     alone = [
         f"{key[0]}, {key[1]}" + (" (mixed runs)" if len(sets) > 1 else " (several printed values)" * any(sets))
@@ -73,22 +73,22 @@ def match_published(
     return printed, notes
 
 
-def printed_values(name: str, metric: str, groups: Groups, averaged: bool = False) -> dict[Key, float]:
+def find_printed_values(name: str, metric: str, groups: Groups, averaged: bool = False) -> dict[Key, float]:
     """Printed numbers of the entries that have one; empty if the table lacks the metric."""
-    matches = matched_numbers(name, metric, groups, averaged)
+    matches = match_numbers(name, metric, groups, averaged)
     return {key: one.value for key, one in matches.items() if one.value is not None}
 
 
-def best_others(name: str, metric: str, groups: Groups, averaged: bool, lower: bool) -> dict[Key, float]:
+def find_best_others(name: str, metric: str, groups: Groups, averaged: bool, lower: bool) -> dict[Key, float]:
     """For each entry with a printed number the best that the paper prints for another method in the same setting."""
     best = {}
-    for key, one in matched_numbers(name, metric, groups, averaged).items():
+    for key, one in match_numbers(name, metric, groups, averaged).items():
         others = [
             other.value
-            for other in numbers_of(name, metric)
+            for other in find_numbers(name, metric)
             if other.value is not None
             and other.method != one.method
-            and _setting(other) == _setting(one)
+            and _get_setting(other) == _get_setting(one)
             and other.metric.name in (one.metric.name, one.metric.plain)
         ]
         if others:
@@ -96,16 +96,16 @@ def best_others(name: str, metric: str, groups: Groups, averaged: bool, lower: b
     return best
 
 
-def matched_numbers(name: str, metric: str, groups: Groups, averaged: bool = False) -> dict[Key, PublishedNumber]:
+def match_numbers(name: str, metric: str, groups: Groups, averaged: bool = False) -> dict[Key, PublishedNumber]:
     """Entry -> its printed number, of the entries that have one; empty if the table lacks the metric."""
     if not prints(name, metric):
         return {}
-    numbers = numbers_of(name, metric)
-    matches = _unambiguous(_candidates(numbers, groups, averaged, metric))
+    numbers = find_numbers(name, metric)
+    matches = _drop_ambiguous(_find_candidates(numbers, groups, averaged, metric))
     return {key: numbers[place] for key, place in matches.items()}
 
 
-def _setting(number: PublishedNumber) -> tuple[str, dict[str, Any]]:
+def _get_setting(number: PublishedNumber) -> tuple[str, dict[str, Any]]:
     """What methods are compared in. Who takes part in a round is no part of it: some train without a federation."""
     own = {
         key: values
@@ -115,13 +115,13 @@ def _setting(number: PublishedNumber) -> tuple[str, dict[str, Any]]:
     return number.average_over, own
 
 
-def _unambiguous(candidates: Mapping[Key, set[tuple[int, ...]]]) -> dict[Key, int]:
+def _drop_ambiguous(candidates: Mapping[Key, set[tuple[int, ...]]]) -> dict[Key, int]:
     """Entry -> the place of the one number that all of its cells have; an entry with none or several is left out."""
     alone = {key: next(iter(sets)) for key, sets in candidates.items() if len(sets) == 1}
     return {key: places[0] for key, places in alone.items() if len(places) == 1}
 
 
-def _candidates(
+def _find_candidates(
     numbers: Sequence[PublishedNumber], groups: Groups, averaged: bool, metric: str
 ) -> dict[Key, set[tuple[int, ...]]]:
     """Entry -> places of the numbers that each of its cells may have; several tuples if an entry mixes settings."""
@@ -134,39 +134,39 @@ def _candidates(
         return tuple(one for one in of_method.get(method, ()) if _belongs(numbers[one], row, configs, metric))
 
     if averaged:
-        return {key: {places(key[0], _one_per_setting(group))} for key, group in groups.items()}
+        return {key: {places(key[0], _pick_one_per_setting(group))} for key, group in groups.items()}
     return {key: {places(key[0], [config]) for config in group} for key, group in groups.items()}
 
 
 def _belongs(number: PublishedNumber, row: str, configs: Sequence[CellConfig], metric: str) -> bool:
     """True if a number is the result of one configuration, or the mean over several."""
     epochs = number.metric.epochs
-    if epochs and epochs != (Metric.parse(metric).epochs or _most_epochs(configs[0])):
+    if epochs and epochs != (Metric.parse(metric).epochs or _find_most_epochs(configs[0])):
         return False
     if bool(number.average_over) != (len(configs) > 1):
         return False
     for key, values in number.config.items():
         if row == BEST and key.startswith("algorithm."):
             continue
-        found = {_value(config, key) for config in configs}
+        found = {_get_value(config, key) for config in configs}
         if found != set(values) if number.average_over else not found <= set(values):
             return False
     return True
 
 
-def _one_per_setting(group: Sequence[CellConfig]) -> list[CellConfig]:
+def _pick_one_per_setting(group: Sequence[CellConfig]) -> list[CellConfig]:
     """One configuration of each setting: cells of one differ in seed and method."""
     return list({repr([config.get(name) for name in SETTING]): config for config in group}.values())
 
 
-def _value(config: CellConfig, key: str) -> Any:
+def _get_value(config: CellConfig, key: str) -> Any:
     """Value of a key in a configuration; clients per round as a number, even if they are written as a fraction."""
     if key != "clients.per_round" or not config.get("clients"):
         return config.get(key)
     return Clients.model_validate(config.get("clients")).cohort_size
 
 
-def _most_epochs(config: CellConfig) -> str:
+def _find_most_epochs(config: CellConfig) -> str:
     """Number of epochs of the longest fine-tuning before a client's test; empty for none."""
     epochs = config.get("evaluation.personal.epochs")
     most = max(epochs, default=0) if isinstance(epochs, Sequence) else epochs or 0

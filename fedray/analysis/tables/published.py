@@ -69,17 +69,17 @@ class PublishedNumber:
     notes: str
 
 
-def folder() -> Path:
+def get_folder() -> Path:
     """Folder of the CSV files: `fedray/published` in an installed wheel, `analysis/published` in a checkout."""
     package = Path(__file__).parents[2]
     inside = package / "published"
     return inside if inside.is_dir() else package.parent / "analysis" / "published"
 
 
-def tables() -> dict[str, Path]:
+def list_tables() -> dict[str, Path]:
     """`paper/tableN` -> its file, by paper and number; of a first version `paper/v1_tableN`."""
     names = {}
-    for path in sorted(folder().glob("*.csv")):
+    for path in sorted(get_folder().glob("*.csv")):
         paper, _, table = path.stem.partition("_")
         kind, _, number = table.rpartition("table")
         names[f"{paper}/{kind}table{int(number)}"] = path
@@ -96,7 +96,7 @@ def load(name: str) -> tuple[PublishedNumber, ...]:
     Raises:
         UserError: the paper or table is not there, or the file is not what the README promises.
     """
-    known = tables()
+    known = list_tables()
     if name not in known:
         paper, _, table = name.partition("/")
         of_paper = [other.partition("/")[2] for other in known if other.startswith(f"{paper}/")]
@@ -113,22 +113,22 @@ def read(path: Path) -> tuple[PublishedNumber, ...]:
         if tuple(reader.fieldnames or ()) != COLUMNS:
             found = ", ".join(reader.fieldnames or ())
             raise UserError(f"{path.name}: found the columns {found}; {', '.join(COLUMNS)} are required")
-        return tuple(_number(f"{path.name}, line {line}", row) for line, row in enumerate(reader, 2))
+        return tuple(_parse_number(f"{path.name}, line {line}", row) for line, row in enumerate(reader, 2))
 
 
-def _number(where: str, row: Mapping[str, str]) -> PublishedNumber:
+def _parse_number(where: str, row: Mapping[str, str]) -> PublishedNumber:
     for column in REQUIRED:
         if not row[column]:
             raise UserError(f"{where}: {column} is empty")
     metric = Metric.parse(row["metric"], f"{where}: metric")
     if metric.plain not in METRICS or metric.prefix:
         raise UserError(f"{where}: metric is none of {', '.join(METRICS)}: found {row['metric']}")
-    value, std = _float(where, "value", row["value"]), _float(where, "std", row["std"])
+    value, std = _parse_float(where, "value", row["value"]), _parse_float(where, "std", row["std"])
     if metric.plain.endswith("_accuracy") and value is not None and not 0 <= value <= 100:
         raise UserError(f"{where}: value is not within 0..100: found {row['value']}")
     if std is not None and std < 0:
         raise UserError(f"{where}: std is negative: found {row['std']}")
-    config = {key: values for name in SECTIONS for key, values in _section(where, name, row[name]).items()}
+    config = {key: values for name in SECTIONS for key, values in _parse_section(where, name, row[name]).items()}
     return PublishedNumber(
         config if row["algorithm"] else {},
         row["average_over"],
@@ -141,7 +141,7 @@ def _number(where: str, row: Mapping[str, str]) -> PublishedNumber:
     )
 
 
-def _float(where: str, column: str, text: str) -> float | None:
+def _parse_float(where: str, column: str, text: str) -> float | None:
     try:
         value = float(text) if text else None
     except ValueError:
@@ -151,7 +151,7 @@ def _float(where: str, column: str, text: str) -> float | None:
     return value
 
 
-def _section(where: str, section: str, text: str) -> Values:
+def _parse_section(where: str, section: str, text: str) -> Values:
     """Dotted key -> values of `NAME option=value other=value|value`; of `clients` without a name."""
     words = text.split()
     values = {f"{section}.name": (words.pop(0),)} if words and section != "clients" else {}
@@ -175,7 +175,7 @@ def with_deviations(name: str) -> list[PublishedNumber]:
     return found
 
 
-def numbers_of(name: str, metric: str) -> list[PublishedNumber]:
+def find_numbers(name: str, metric: str) -> list[PublishedNumber]:
     """Numbers of a published table that a metric is compared with, those after any fine-tuning.
 
     Raises:

@@ -73,7 +73,7 @@ class ResultTable:
 BEST = "best baseline"
 
 
-def entry(group: pd.DataFrame) -> Entry:
+def make_entry(group: pd.DataFrame) -> Entry:
     """The entry of cells (`_value`, `status`) that differ by the seed: mean and sample standard deviation."""
     others = Counter(str(status) for status in group["status"] if status != "finished")
     found = group.loc[group["status"] == "finished", "_value"]
@@ -87,11 +87,11 @@ def entry(group: pd.DataFrame) -> Entry:
     )
 
 
-def averaged(group: pd.DataFrame, settings: int) -> Entry:
-    """As `entry`, of each seed's mean over so many settings; a seed that lacks one of them takes no part."""
+def average(group: pd.DataFrame, settings: int) -> Entry:
+    """As `make_entry`, of each seed's mean over so many settings; a seed that lacks one of them takes no part."""
     found, others = [], Counter[str]()
     for _, cells in group.groupby("seed"):
-        one = entry(cells)
+        one = make_entry(cells)
         if one.others or len(cells) != settings:
             others += one.others or Counter(["missing"])
         elif one.mean is not None:
@@ -102,7 +102,7 @@ def averaged(group: pd.DataFrame, settings: int) -> Entry:
     )
 
 
-def with_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tuple[pd.DataFrame, list[str]]:
+def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tuple[pd.DataFrame, list[str]]:
     """Add, for each setting, the cells of the best whole entry once more, as the row `best baseline`.
 
     Args:
@@ -126,7 +126,7 @@ def with_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tup
     for setting, panel in candidates.groupby("_setting", sort=False):
         whole = {
             row: one.mean
-            for row, one in ((row, entry(group)) for row, group in panel.groupby("_row", sort=False))
+            for row, one in ((row, make_entry(group)) for row, group in panel.groupby("_row", sort=False))
             if one.whole and one.mean is not None
         }
         if whole:
@@ -137,7 +137,7 @@ def with_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tup
     return pd.concat([cells, *copies]), [f"{note}; here {', '.join(said)}" if said else f"{note}; none is whole"]
 
 
-def side_by_side(tables: Mapping[str, ResultTable]) -> ResultTable:
+def join_tables(tables: Mapping[str, ResultTable]) -> ResultTable:
     """Metric -> table, as one table: for each setting a column per metric."""
     first = next(iter(tables.values()))
     columns = [f"{column}: {name}" for column in first.columns for name in tables]

@@ -5,13 +5,13 @@ from typing import Any
 
 import pandas as pd
 
-from fedray.analysis.data.axes import symbol
+from fedray.analysis.data.axes import find_symbol
 from fedray.analysis.data.collect import SweepTable
 from fedray.common.component import as_written
 from fedray.runs.metric import Metric
 
 
-def notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
+def list_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
     """How the rows were tuned, the chosen values of each entry with their ranges, and which lie on an edge.
 
     Args:
@@ -25,12 +25,13 @@ def notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
     }
     if not chosen:
         return []
-    said = list(dict.fromkeys(_how(one) for one in chosen.values()))
+    said = list(dict.fromkeys(_describe_choice(one) for one in chosen.values()))
     said += [
-        f"chosen for {row} ({column}): {_values(one, cells)}; {_budget(one)}" for (row, column), one in chosen.items()
+        f"chosen for {row} ({column}): {_format_values(one, cells)}; {_format_budget(one)}"
+        for (row, column), one in chosen.items()
     ]
     said += [
-        f"WARNING: {symbol(key, cells)}={as_written(one['values'][key])} of {row} ({column}) is on the edge of "
+        f"WARNING: {find_symbol(key, cells)}={as_written(one['values'][key])} of {row} ({column}) is on the edge of "
         f"{one['ranges'][key]}: nothing was tried beyond it"
         for (row, column), one in chosen.items()
         for key in one["edges"]
@@ -38,13 +39,13 @@ def notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
     return said
 
 
-def mark(sweep: SweepTable) -> str:
+def describe_selection(sweep: SweepTable) -> str:
     """What a title says of a final stage whose configurations were chosen by the test set."""
     on_test_set = any(Metric.parse(one["select"]).is_on_test_set for one in sweep.tuned.values())
     return " (selected on the test set)" if on_test_set else ""
 
 
-def _how(one: Mapping[str, Any]) -> str:
+def _describe_choice(one: Mapping[str, Any]) -> str:
     held, seeds = one["held_out"], ", ".join(map(str, one["seeds"]))
     how = f"tuned by {one['stage']}: best {one['select']} of {one['searcher']} draws, mean over seeds {seeds}"
     if one.get("equal_budget") == "gradients":
@@ -57,14 +58,14 @@ def _how(one: Mapping[str, Any]) -> str:
     return f"{how}, on {100 * held['fraction']:g} % of {whose}, held out; these runs train on {what}{pruned}"
 
 
-def _values(one: Mapping[str, Any], cells: pd.DataFrame) -> str:
+def _format_values(one: Mapping[str, Any], cells: pd.DataFrame) -> str:
     values = (
-        f"{symbol(key, cells)}={as_written(value)} of {one['ranges'][key]}" for key, value in one["values"].items()
+        f"{find_symbol(key, cells)}={as_written(value)} of {one['ranges'][key]}" for key, value in one["values"].items()
     )
     return ", ".join(values) or "nothing to draw"
 
 
-def _budget(one: Mapping[str, Any]) -> str:
+def _format_budget(one: Mapping[str, Any]) -> str:
     most = "at most " if one["scheduler"] else ""  # what a scheduler ended early is counted whole
     gradients = "" if one["gradients"] is None else f", {most}{one['gradients']:.3g} gradients of a batch"
     lost = "" if one["finished"] == one["draws"] else f" ({one['draws'] - one['finished']} did not finish)"

@@ -13,13 +13,7 @@ from typing import Any
 from ray import tune
 from ray.tune.experiment import Trial
 
-from fedray.cluster.ray_private import (
-    delete_heartbeat,
-    forgive_failures,
-    kill_process,
-    read_heartbeat,
-    write_heartbeat,
-)
+from fedray.cluster.ray_private import delete_heartbeat, forgive_failures, kill_process, read_heartbeat, write_heartbeat
 from fedray.cluster.timeouts import FIRST, SILENT, Heartbeat
 
 TICK = 5.0

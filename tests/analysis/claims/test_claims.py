@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from fedray.analysis.claims.decide import NOT_RUN, decide
 from fedray.analysis.claims.read import find, read
 from fedray.analysis.claims.runs import expected
-from fedray.analysis.commands.claims import counted
+from fedray.analysis.commands.claims import format_count
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.tables.published import load, tables
+from fedray.analysis.tables.published import list_tables, load
 from fedray.cli.main import app
 from fedray.common.errors import UserError
 from fedray.runs.metric import Metric
@@ -35,7 +35,7 @@ def test_every_published_table_has_a_claim_on_each_metric(paper: str) -> None:
     """Each number that a paper prints is in a column that a claim on its table and metric decides."""
     claims = read(find(paper)).claims
     covered = {(one.published or one.sweep, Metric.parse(one.metric).plain) for one in claims}
-    for table in (name for name in tables() if name.startswith(f"{paper}/")):
+    for table in (name for name in list_tables() if name.startswith(f"{paper}/")):
         for metric in {one.metric.plain for one in load(table)}:
             assert (table, METRIC.get(metric, metric)) in covered, f"{table} prints {metric}"
 
@@ -179,7 +179,7 @@ claims: [{name: better, says: more, method: fedsam, against: [fedavg]}]
 
 
 def test_one_is_singular() -> None:
-    assert [counted(n, "cell") for n in (0, 1, 2)] == ["0 cells", "1 cell", "2 cells"]
+    assert [format_count(n, "cell") for n in (0, 1, 2)] == ["0 cells", "1 cell", "2 cells"]
 
 
 def test_a_papers_page_says_what_its_numbers_hang_on(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from fedray.analysis.comparison import compared
-from fedray.analysis.data.axes import symbol
+from fedray.analysis.comparison import compare
+from fedray.analysis.data.axes import find_symbol
 from fedray.analysis.data.collect import collect
-from fedray.analysis.data.metrics import lower_is_better, title
+from fedray.analysis.data.metrics import is_smaller_better, make_title
 from fedray.analysis.plots.curves import curves
 from fedray.analysis.tables.build import build
 from fedray.config import RunConfig
@@ -91,12 +91,12 @@ def test_tables_and_figures_show_them(stored: Tracker) -> None:
     table = build(sweep, "effort")
     assert table.title == "sweep: effort of a client (J) of the last round"
     assert table.columns == [f"{ABSENT}:Skewed ψ=2.0"]
-    assert symbol("partition.strength", sweep.cells) == "ψ"
-    assert title("lossless_a", sweep.cells) == "share kept, part a of the last round"
-    assert lower_is_better("effort", sweep.cells)
-    assert not lower_is_better("lossless_a", sweep.cells), "its class says so, though its name contains `loss`"
-    assert lower_is_better("proximal_loss", sweep.cells)
-    found = compared(sweep, "fedavg", "effort")
+    assert find_symbol("partition.strength", sweep.cells) == "ψ"
+    assert make_title("lossless_a", sweep.cells) == "share kept, part a of the last round"
+    assert is_smaller_better("effort", sweep.cells)
+    assert not is_smaller_better("lossless_a", sweep.cells), "its class says so, though its name contains `loss`"
+    assert is_smaller_better("proximal_loss", sweep.cells)
+    found = compare(sweep, "fedavg", "effort")
     assert (found.lower, found.improvements[0].wins, found.improvements[0].pairs) == (True, 2, 2)
     (figure,) = curves(sweep, "effort").values()
     assert figure.axes[0].get_ylabel() == "effort of a client (J)"
@@ -108,5 +108,5 @@ def test_without_the_words_the_names_are_shown(store: Tracker) -> None:
     write(store, [one], {one["hash"]: ("finished", [row | {"effort": 1.0} for row in history(10.0)])})
     sweep = collect("sweep")
     assert build(sweep, "effort").title == "sweep: effort"
-    assert symbol("partition.strength", sweep.cells) == "strength"
-    assert not lower_is_better("effort", sweep.cells)
+    assert find_symbol("partition.strength", sweep.cells) == "strength"
+    assert not is_smaller_better("effort", sweep.cells)

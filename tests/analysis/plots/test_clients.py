@@ -9,10 +9,10 @@ import pytest
 
 from fedray.analysis.commands.figures import main
 from fedray.analysis.commands.tables import main as tables
-from fedray.analysis.data.axes import labelled
+from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import collect
 from fedray.analysis.plots.clients import confusion, fairness
-from fedray.analysis.tables.clients import accuracies, confusions, fairness_of
+from fedray.analysis.tables.clients import measure_fairness, read_accuracies, read_confusions
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.axes import note
@@ -42,10 +42,10 @@ def test_fairness_in_numbers(store: Tracker) -> None:
     """
     write(store)
     sweep = collect("sweep")
-    clients = accuracies(sweep, labelled(sweep))
+    clients = read_accuracies(sweep, label_finished(sweep))
     assert list(clients.columns) == ["method", "setting", "seed", "client", "samples", "accuracy"]
     assert len(clients) == 33
-    one, other = fairness_of(clients).to_dict("records")
+    one, other = measure_fairness(clients).to_dict("records")
     second = np.array([max(value - 20, 0) for value in TEN])
     assert (one["method"], one["clients"], one["seeds"]) == ("fedavg", 11, 2)
     assert one["mean"] == pytest.approx((50 + 360 / 11) / 2)
@@ -76,7 +76,7 @@ def test_confusion_matrices(store: Tracker) -> None:
     """fedavg: (3/4, 1/4; 0, 1) and (1, 0; 1/2, 1/2), in percent, and their mean."""
     write(store)
     sweep = collect("sweep")
-    found = confusions(sweep, labelled(sweep))
+    found = read_confusions(sweep, label_finished(sweep))
     assert found["dirichlet α=0.5", "fedavg"].tolist() == [[87.5, 12.5], [25, 75]]
     figures = confusion(sweep)
     assert list(figures) == ["fedavg dirichlet α=0.5", "fedsam dirichlet α=0.5"]

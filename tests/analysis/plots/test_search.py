@@ -11,9 +11,9 @@ from matplotlib.collections import PathCollection
 from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.plots.search import best_so_far, drawn, heatmaps, importance, importances, keys, scatters, trials
-from fedray.analysis.report import page
+from fedray.analysis.report import make_page
 from fedray.analysis.tables.build import build
-from fedray.analysis.tables.formats import markdown
+from fedray.analysis.tables.formats import to_markdown
 from fedray.common.errors import UserError
 from fedray.runs.ending import Ending
 from fedray.runs.status import Status
@@ -63,7 +63,7 @@ def test_the_best_row_is_first_with_every_searched_key(store: Tracker) -> None:
         "fedsam ρ=0.02 lr=0.9",
     ]
     assert table.columns == ["dirichlet α=0.5"]
-    text = markdown(table)
+    text = to_markdown(table)
     assert "- (1 pruned)" in text
     assert "a search: best row first, by last10_validation_accuracy\n" in text
 
@@ -147,6 +147,6 @@ def test_files_and_the_page(store: Tracker, tmp_path: Path, capsys: pytest.Captu
     assert all(Path(one).stat().st_size for one in written if one.endswith(".png"))
     assert sum("heatmap" in one for one in written) == 2
     assert set(drawn(sweep)) == {"best-so-far", "trials", "heatmap", "importance"}
-    text = page(sweep, ["last10_test_accuracy"])
+    text = make_page(sweep, ["last10_test_accuracy"])
     assert text.count('alt="trials: ') == 2
     assert text.count('alt="best-so-far: ') == 1

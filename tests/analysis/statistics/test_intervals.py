@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from fedray.analysis.statistics.intervals import BOOTSTRAP_SEEDS, bootstrap, percentile_bootstrap, proportion, student
+from fedray.analysis.statistics.intervals import (
+    BOOTSTRAP_SEEDS,
+    bootstrap,
+    bootstrap_percentiles,
+    bound_mean,
+    bound_proportion,
+)
 
 RUNS = 2000
 
@@ -15,11 +21,11 @@ def tolerance(rate: float, runs: int = RUNS) -> float:
 
 def test_student_by_hand() -> None:
     """Differences 1, 2, 3: mean 2, s = 1, t(0.975, 2) = 4.302653, so 2 ± 4.302653 / sqrt(3)."""
-    found = student([1, 2, 3])
+    found = bound_mean([1, 2, 3])
     assert found is not None
     assert (found.low, found.high) == pytest.approx((2 - 2.484138, 2 + 2.484138), abs=1e-5)
-    assert student([1.0]) is None
-    assert student([0.3, 0.1 + 0.2]) is None
+    assert bound_mean([1.0]) is None
+    assert bound_mean([0.3, 0.1 + 0.2]) is None
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 10])
@@ -27,14 +33,14 @@ def test_student_by_hand() -> None:
 def test_student_holds_the_true_mean_as_often_as_it_says(n: int, confidence: float) -> None:
     """Differences of mean 0.7 and spread 3. The rate lies within three standard errors of the simulation."""
     draws = np.random.default_rng(n).normal(0.7, 3, (RUNS, n))
-    rate = np.mean([0.7 in found for row in draws if (found := student(row, confidence))])
+    rate = np.mean([0.7 in found for row in draws if (found := bound_mean(row, confidence))])
     assert abs(rate - confidence) <= tolerance(confidence) * 1.5
 
 
 def coverage_of_the_bootstrap(kind: str, n: int, runs: int) -> float:
     rng = np.random.default_rng(n)
     draws = rng.normal(size=(runs, n)) if kind == "normal" else rng.standard_t(5, (runs, n))
-    bounds = np.array([percentile_bootstrap(row, 0.95) for row in draws])
+    bounds = np.array([bootstrap_percentiles(row, 0.95) for row in draws])
     return float(np.mean((bounds[:, 0] <= 0) & (bounds[:, 1] >= 0)))
 
 
@@ -59,10 +65,10 @@ def test_fewer_seeds_have_no_bootstrap_interval() -> None:
 
 def test_proportion_by_hand() -> None:
     """3 of 3: the lower bound is the p with p^3 = 0.025, 0.292402; of 0 of 3 the upper is 1 minus that."""
-    assert proportion(3, 3).low == pytest.approx(0.025 ** (1 / 3))
-    assert proportion(3, 3).high == 1
-    assert proportion(0, 3).high == pytest.approx(1 - 0.025 ** (1 / 3))
-    assert proportion(0, 3).low == 0
+    assert bound_proportion(3, 3).low == pytest.approx(0.025 ** (1 / 3))
+    assert bound_proportion(3, 3).high == 1
+    assert bound_proportion(0, 3).high == pytest.approx(1 - 0.025 ** (1 / 3))
+    assert bound_proportion(0, 3).low == 0
 
 
 @pytest.mark.parametrize("probabilities", [(0.5,), (0.9,), (0.2, 0.6, 1.0)])
@@ -71,5 +77,5 @@ def test_the_probability_of_improvement_is_covered(probabilities: tuple[float, .
     """Settings with these probabilities and numbers of seeds: the mean probability is covered in 95 % or more."""
     rng, truth = np.random.default_rng(seeds), float(np.mean(probabilities))
     wins = sum(rng.binomial(seeds, p, RUNS) for p in probabilities)
-    rate = np.mean([truth in proportion(float(k), seeds * len(probabilities)) for k in np.atleast_1d(wins)])
+    rate = np.mean([truth in bound_proportion(float(k), seeds * len(probabilities)) for k in np.atleast_1d(wins)])
     assert rate >= 0.95 - tolerance(0.95)

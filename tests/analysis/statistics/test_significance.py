@@ -5,17 +5,17 @@ import itertools
 import numpy as np
 import pytest
 
-from fedray.analysis.comparison import Difference, adjusted
-from fedray.analysis.statistics.significance import POWER, holm, power, seeds_needed, sign_flip_p, student_p
+from fedray.analysis.comparison import Difference, adjust_p_values
+from fedray.analysis.statistics.significance import POWER, apply_holm, compute_p, compute_power, count_seeds, flip_signs
 from tests.analysis.statistics.test_intervals import RUNS, tolerance
 
 
 def test_sign_flips_by_hand() -> None:
     """1, 2, 3: of the 8 sums only +6 and -6 are as large as 6: 2/8. 1, 1, -1: sum 1, and all 8 have |sum| >= 1."""
-    assert sign_flip_p([1, 2, 3]) == 0.25
-    assert sign_flip_p([1, 1, -1]) == 1
-    assert sign_flip_p([0.0, 0.0]) == 1
-    assert sign_flip_p([]) is None
+    assert flip_signs([1, 2, 3]) == 0.25
+    assert flip_signs([1, 1, -1]) == 1
+    assert flip_signs([0.0, 0.0]) == 1
+    assert flip_signs([]) is None
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 9, 12])
@@ -24,27 +24,27 @@ def test_sign_flips_count_all_signs(n: int) -> None:
     values = np.random.default_rng(n).normal(0.5, 1, n).round(1)
     sums = [abs(np.dot(signs, values)) for signs in itertools.product((-1, 1), repeat=n)]
     expected = np.mean([one >= abs(values.sum()) - 1e-9 for one in sums])
-    assert sign_flip_p(values) == pytest.approx(expected)
+    assert flip_signs(values) == pytest.approx(expected)
 
 
 def test_many_seeds_are_exact_too() -> None:
-    """30 equal differences: only the two sums of equal signs are as large, 2 / 2^30. Above 40 no p is given."""
-    assert sign_flip_p([1.0] * 30) == pytest.approx(2 / 2**30)
-    assert sign_flip_p([1.0] * 41) is None
+    """30 equal differences: only the two sums of equal signs are as large, 2 / 2^30. Above 40 nothing is said."""
+    assert flip_signs([1.0] * 30) == pytest.approx(2 / 2**30)
+    assert flip_signs([1.0] * 41) is None
 
 
 def test_student_p_by_hand() -> None:
     """1, 2, 3: t = 2 sqrt(3) = 3.4641 with 2 degrees of freedom: p = 1 - t / sqrt(t^2 + 2) = 0.074180."""
-    assert student_p([1, 2, 3]) == pytest.approx(1 - np.sqrt(12 / 14), abs=1e-6)
-    assert student_p([0.3, 0.3, 0.3]) == 0.25  # no spread: the sign flips'
-    assert student_p([1.0]) is None
+    assert compute_p([1, 2, 3]) == pytest.approx(1 - np.sqrt(12 / 14), abs=1e-6)
+    assert compute_p([0.3, 0.3, 0.3]) == 0.25  # no spread: the sign flips'
+    assert compute_p([1.0]) is None
 
 
 def test_holm_by_hand() -> None:
     """0.01, 0.04, 0.03 sorted: 3 x 0.01 = 0.03, 2 x 0.03 = 0.06, then max(0.06, 0.04) = 0.06."""
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.9, 0.8]) == [1, 1]
-    assert holm([]) == []
+    assert apply_holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert apply_holm([0.9, 0.8]) == [1, 1]
+    assert apply_holm([]) == []
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
@@ -58,56 +58,58 @@ def test_family_wise_error_under_the_null(seeds: int, methods: int) -> None:
     errors = 0
     for noise in rng.normal(size=(RUNS, methods + 1, seeds)):
         gaps = noise[1:] - noise[0]
-        family = [Difference(f"m{k}", "setting", tuple(gap), 0, 0.95, student_p(gap)) for k, gap in enumerate(gaps)]
-        errors += any(one.verdict(lower=False) != "not told apart" for one in adjusted(family))
+        family = [Difference(f"m{k}", "setting", tuple(gap), 0, 0.95, compute_p(gap)) for k, gap in enumerate(gaps)]
+        errors += any(one.verdict(lower=False) != "not told apart" for one in adjust_p_values(family))
     assert errors / RUNS <= 0.05 + tolerance(0.05)
 
 
 def test_without_correction_the_error_would_be_larger() -> None:
     """The result of the test above without Holm, for seven methods, to show that it can fail."""
     noise = np.random.default_rng(0).normal(size=(RUNS, 8, 5))
-    worst = [min(student_p(gap) or 1 for gap in one[1:] - one[0]) for one in noise[:500]]
+    worst = [min(compute_p(gap) or 1 for gap in one[1:] - one[0]) for one in noise[:500]]
     assert np.mean(np.array(worst) <= 0.05) > 0.1
 
 
 def test_sign_flips_hold_their_level() -> None:
     """For symmetric noise with heavy tails (Cauchy) and eight seeds, p <= 5 % in at most 5 % of the runs."""
     draws = np.random.default_rng(3).standard_cauchy((RUNS, 8))
-    rate = np.mean([(sign_flip_p(row) or 1) <= 0.05 for row in draws])
+    rate = np.mean([(flip_signs(row) or 1) <= 0.05 for row in draws])
     assert rate <= 0.05 + tolerance(0.05)
 
 
 @pytest.mark.parametrize("effect", [0.8, 1.5, 3.0])
 def test_power_is_what_a_simulation_shows(effect: float) -> None:
-    """The stated number of seeds finds a difference of `effect` spreads in POWER of the runs or slightly more."""
-    needed = seeds_needed(effect, 1.0)
+    """The seeds that are said to be needed find a difference of `effect` spreads in POWER of the runs or a bit more."""
+    needed = count_seeds(effect, 1.0)
     assert needed is not None
     draws = np.random.default_rng(1).normal(effect, 1, (RUNS, needed))
-    rate = np.mean([(student_p(row) or 1) <= 0.05 for row in draws])
+    rate = np.mean([(compute_p(row) or 1) <= 0.05 for row in draws])
     assert rate >= POWER - tolerance(POWER)
-    assert rate == pytest.approx(float(power(effect, np.array([needed]))[0]), abs=1.5 * tolerance(POWER))
-    fewer = power(effect, np.array([needed - 1]))[0]
+    assert rate == pytest.approx(float(compute_power(effect, np.array([needed]))[0]), abs=1.5 * tolerance(POWER))
+    fewer = compute_power(effect, np.array([needed - 1]))[0]
     assert fewer < POWER
 
 
 @pytest.mark.parametrize("level", [0.05, 0.005])
 def test_power_of_no_difference_is_the_level(level: float) -> None:
-    """Half of it on either side, for any number of seeds."""
-    assert power(0.0, np.array([2, 5, 30]), level) == pytest.approx(level)
+    """Half of it on either side, whatever the number of seeds."""
+    assert compute_power(0.0, np.array([2, 5, 30]), level) == pytest.approx(level)
 
 
 @pytest.mark.parametrize("level", [0.05, 0.05 / 7])
 def test_seeds_needed_follow_the_level(level: float) -> None:
     """The fewest that reach POWER at that level; at another level it would be another number."""
-    needed = seeds_needed(1.0, 1.0, level)
+    needed = count_seeds(1.0, 1.0, level)
     assert needed is not None
-    assert power(1.0, np.array([needed]), level)[0] >= POWER > power(1.0, np.array([needed - 1]), level)[0]
-    assert (needed == seeds_needed(1.0, 1.0)) == (level == 0.05)
+    assert (
+        compute_power(1.0, np.array([needed]), level)[0] >= POWER > compute_power(1.0, np.array([needed - 1]), level)[0]
+    )
+    assert (needed == count_seeds(1.0, 1.0)) == (level == 0.05)
 
 
 def test_seeds_that_cannot_be_had() -> None:
     """Beyond 10^8 spreads the non-central t gives no number: no doubt is left with the fewest seeds."""
-    assert seeds_needed(0.0, 1.0) is None
-    assert seeds_needed(0.001, 1.0) is None
-    assert seeds_needed(1000.0, 1.0) == 2
-    assert seeds_needed(1e10, 1.0) == 2
+    assert count_seeds(0.0, 1.0) is None
+    assert count_seeds(0.001, 1.0) is None
+    assert count_seeds(1000.0, 1.0) == 2
+    assert count_seeds(1e10, 1.0) == 2

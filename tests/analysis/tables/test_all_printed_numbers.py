@@ -10,12 +10,12 @@ from fedray.algorithms import ALGORITHMS
 from fedray.analysis.claims.decide import decide
 from fedray.analysis.claims.read import find, read
 from fedray.analysis.claims.runs import expected
-from fedray.analysis.data.axes import labels, separating
-from fedray.analysis.data.cell_config import CellConfig, configs_in
+from fedray.analysis.data.axes import find_columns, label_cells
+from fedray.analysis.data.cell_config import CellConfig, iter_configs
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.tables.build import averaged_over
-from fedray.analysis.tables.matching import best_others, matched_numbers, printed_values
-from fedray.analysis.tables.published import BEST_BASELINE, RATIOS, load, tables, with_deviations
+from fedray.analysis.tables.build import drop_keys
+from fedray.analysis.tables.matching import find_best_others, find_printed_values, match_numbers
+from fedray.analysis.tables.published import BEST_BASELINE, RATIOS, list_tables, load, with_deviations
 from fedray.analysis.tables.result_table import BEST
 from fedray.datasets import DATASETS
 from fedray.models import MODELS
@@ -61,16 +61,17 @@ def one_seed(name: str) -> SweepTable:
 
 def entries(table: SweepTable, over: str) -> dict[tuple[str, str], list[CellConfig]]:
     """The cells of each entry, the best baseline's (any of them, FedProx) included."""
-    cells = table.cells.assign(_row=labels(table.cells, "algorithm"))
-    columns = separating(cells, cells["_row"])
+    cells = table.cells.assign(_row=label_cells(table.cells, "algorithm"))
+    columns = find_columns(cells, cells["_row"])
     cells = pd.concat([cells, cells[cells["_row"] == "fedprox"].assign(_row=BEST)])
-    cells = cells.assign(_column=averaged_over(cells, columns, over) if over else labels(cells, columns))
+    cells = cells.assign(_column=drop_keys(cells, columns, over) if over else label_cells(cells, columns))
     return {
-        (str(row), str(column)): list(configs_in(group)) for (row, column), group in cells.groupby(["_row", "_column"])
+        (str(row), str(column)): list(iter_configs(group))
+        for (row, column), group in cells.groupby(["_row", "_column"])
     }
 
 
-@pytest.mark.parametrize("name", list(tables()))
+@pytest.mark.parametrize("name", list(list_tables()))
 def test_every_printed_number_stands_beside_one_of_ours(name: str) -> None:
     """All commands together, without the numbers that are declared as having no counterpart."""
     wanted = [one for one in with_deviations(name) if one.config and one.metric.plain not in RATIOS]
@@ -78,7 +79,7 @@ def test_every_printed_number_stands_beside_one_of_ours(name: str) -> None:
     for sweep, metrics, over in PRINTED[name]:
         groups = entries(one_seed(sweep), over)
         for metric in metrics.split(","):
-            found += matched_numbers(name, metric, groups, bool(over)).values()
+            found += match_numbers(name, metric, groups, bool(over)).values()
     assert [one for one in wanted if one not in found] == []
 
 
@@ -86,7 +87,7 @@ def test_numbers_without_a_counterpart_are_copies_and_repetitions() -> None:
     """FedTOGA's table 7 prints 85 numbers of earlier papers; FedSOL's table 5 prints its one cell for ρ = 0 in three
     rows, one of which is FedAvg's here.
     """
-    alone = {name: [one for one in load(name) if not one.config] for name in tables()}
+    alone = {name: [one for one in load(name) if not one.config] for name in list_tables()}
     assert {name: len(found) for name, found in alone.items() if found} == {"fedtoga/table7": 85, "fedsol/table5": 2}
     assert all("version=old" in one.notes for one in alone["fedtoga/table7"])
     assert [(one.method, one.value) for one in alone["fedsol/table5"]] == [
@@ -95,7 +96,7 @@ def test_numbers_without_a_counterpart_are_copies_and_repetitions() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", list(tables()))
+@pytest.mark.parametrize("name", list(list_tables()))
 def test_published_configurations_are_those_of_the_registries(name: str) -> None:
     """Each key names an option of the component that its row chooses, and each value is one that it takes."""
     for one in load(name):
@@ -121,8 +122,8 @@ def test_the_best_other_is_fine_tuned_as_long(metric: str, gaps: list[float]) ->
     which `personal_accuracy` is of) 90.5, 95.0, 91.6 and 89.7, 92.8, 91.4.
     """
     groups = entries(one_seed("fedsol/table9"), "")
-    printed = printed_values("fedsol/table9", metric, groups)
-    others = best_others("fedsol/table9", metric, groups, averaged=False, lower=False)
+    printed = find_printed_values("fedsol/table9", metric, groups)
+    others = find_best_others("fedsol/table9", metric, groups, averaged=False, lower=False)
     ours = [key for key in groups if key[0] == "fedsol"]
     found = {key[1].split()[0]: printed[key] - others[key] for key in ours}
     assert [found[data] for data in ("cifar10", "svhn", "tissuemnist")] == pytest.approx(gaps)

@@ -11,7 +11,7 @@ from fedray.analysis.commands.tables import main
 from fedray.analysis.data.cell_config import CellConfig
 from fedray.analysis.data.collect import collect
 from fedray.analysis.tables.build import build
-from fedray.analysis.tables.formats import comma_separated, latex, markdown
+from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
 from fedray.analysis.tables.matching import match_published
 from fedray.analysis.tables.result_table import Printed
 from fedray.common.errors import UserError
@@ -62,13 +62,13 @@ def test_values_and_differences_beside_ours(store: Tracker, capsys: pytest.Captu
         "cifar100 dirichlet_client α=0.6",
         "digits dirichlet_client α=0.6",
     ]
-    text = markdown(table)
+    text = to_markdown(table)
     assert "81.50 ± 0.71 [80.28 ± 0.14, +1.22]" in text
     assert "without a printed value: fedavg, digits dirichlet_client α=0.6" in text
     assert "printed, but not in this table: fedavg (14), fedadam (16)" in text
     assert "rounds: 40, 800 here, 800 in the paper" in text
-    assert r"[80.28 $\pm$ 0.14, +1.22]" in latex(table)
-    row = next(csv.DictReader(io.StringIO(comma_separated(table))))
+    assert r"[80.28 $\pm$ 0.14, +1.22]" in to_latex(table)
+    row = next(csv.DictReader(io.StringIO(to_csv(table))))
     assert (row["published"], row["published_std"], row["difference"]) == ("80.28", "0.14", "1.22")
     main("fedtoga/table1", published=True)
     assert "[80.28" in capsys.readouterr().out

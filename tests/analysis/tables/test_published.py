@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from fedray.analysis.tables.published import COLUMNS, load, numbers_of, prints, read, tables
+from fedray.analysis.tables.published import COLUMNS, find_numbers, list_tables, load, prints, read
 from fedray.common.errors import UserError
 
 
 def test_every_file_is_what_the_readme_promises() -> None:
     """28 tables, 2151 printed cells. `load` itself refuses empty keys, text for numbers, accuracies outside 0..100."""
-    assert len(tables()) == 28
-    found = {name: load(name) for name in tables()}
+    assert len(list_tables()) == 28
+    found = {name: load(name) for name in list_tables()}
     assert sum(map(len, found.values())) == 2151
-    for name, path in tables().items():
+    for name, path in list_tables().items():
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         assert {f"{row['paper']}/" + re.sub(r"(\d+)$", r"table\1", row["table"]) for row in rows} == {name}
@@ -87,7 +87,7 @@ def test_metrics_over_clients_are_the_printed_deviations() -> None:
         "personal_std": 4.03,
     }.items():
         wanted = {"algorithm.name": ("fedavg",), "data.name": ("emnist",)}
-        numbers = [one for one in numbers_of("fedsam/table1", metric) if wanted.items() <= one.config.items()]
+        numbers = [one for one in find_numbers("fedsam/table1", metric) if wanted.items() <= one.config.items()]
         assert [one.value for one in numbers] == [value]
-    assert all(one.value is not None and one.value > 0 for one in numbers_of("fedsol/table9", "personal_std"))
+    assert all(one.value is not None and one.value > 0 for one in find_numbers("fedsol/table9", "personal_std"))
     assert not prints("fedgela/table2", "personal_std")
