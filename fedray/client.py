@@ -1,4 +1,4 @@
-"""One client of a round as its algorithm sees it: parameters, state, batch, gradients. No Ray in here."""
+"""One client of a round as its algorithm sees it: parameters, state, batch, gradients. Independent of Ray."""
 
 import contextlib
 from collections import Counter
@@ -22,16 +22,16 @@ from fedray.models.network import Layout, Network, Output
 
 T = TypeVar("T")
 CHUNK = 500
-"""Samples per forward pass where nothing depends on the batch size."""
+"""Samples per forward pass if nothing depends on the batch size."""
 SECOND_BUFFERS = "second_buffers"
 """Name in a client's state of the running statistics of its second model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Population:
-    """What all clients of a run have in common beside the model: samples, classes, the seed of every draw, totals.
+    """Common to all clients of a run, besides the model: samples, classes, the seed of every draw, totals.
 
-    counts(): training samples of every client in each class, int64 `(N, C)`.
+    counts(): returns every client's number of training samples of each class, int64 `(N, C)`.
     """
 
     samples: Samples
@@ -47,15 +47,15 @@ class LocalClient(Client):
     """A client that trains in this process.
 
     Attributes:
-        id: which client.
-        population: what it has in common with the others.
+        id: the client's number.
+        population: what all clients of the run have in common.
         network: the model, which holds the client's running statistics.
         indices: its training samples, int64 `(n_i,)`.
         round: t, from 0.
         per_epoch: steps of one pass over its samples.
         optimiser: clipping, weight decay and momentum.
-        shares: which parameters `shared_update` holds.
-        shuffle: whether a pass over its samples (`batches`) is in random order; else in theirs.
+        shares: the parameters that `shared_update` holds.
+        shuffle: whether a pass over its samples (`batches`) is in random order, otherwise in their own order.
         passes: how often it has called grad or grad_with (`gradients`), full_grad (`full_gradients`), predict
             (`predictions`) and shard (`full_predictions`).
     """
@@ -88,7 +88,7 @@ class LocalClient(Client):
 
     @property
     def loss(self) -> Tensor:
-        """Sum over the steps of each step's first cross-entropy; of its first loss where it took none by itself."""
+        """Sum over the steps of each step's first cross-entropy, or of its first loss if it has none."""
         if self._past_loss is not None and self._step_loss is not None:
             return self._past_loss + self._step_loss
         known = self._past_loss if self._step_loss is None else self._step_loss
@@ -181,7 +181,7 @@ class LocalClient(Client):
         return self._differentiate(compute)
 
     def _differentiate(self, compute: Callable[[], tuple[Tensor, T]], plain: bool = False) -> T:
-        """Keep account of a gradient. compute: gives the loss and the gradients."""
+        """Count a gradient and return its results. compute: returns the loss and the gradients."""
         self._refuse_in_loss()
         self.network.train(True)
         # Float buffers (running statistics) follow the first forward pass of a step only.
@@ -197,7 +197,7 @@ class LocalClient(Client):
 
     @contextlib.contextmanager
     def _explain_one_sample(self, size: int) -> Iterator[None]:
-        """Say which key is to be changed where BatchNorm meets a batch of one sample. size: of the batch."""
+        """Name the key to change if BatchNorm meets a batch of one sample. size: size of the batch."""
         try:
             yield
         except ValueError as error:
@@ -209,7 +209,7 @@ class LocalClient(Client):
             ) from None
 
     def _find_cause_of_one_sample(self) -> tuple[str, str, str]:
-        """Key, what was found, advice."""
+        """Return the key, its value, and advice."""
         if self.samples == 1:
             return "partition.min_size", "has 1 sample", "choose 2 or more"
         if self._pass is None:
@@ -243,12 +243,12 @@ class LocalClient(Client):
             return self.network(self.x)
 
     def _choose_statistics(self, theta: Tensor) -> Tensor:
-        """The running statistics `(B,)` that belong to theta: the received ones to the model received."""
+        """Return the running statistics `(B,)` that belong to theta: the received ones for the received model."""
         return self.received_buffers if theta is self.theta_0 else self.network.buffers
 
     @contextlib.contextmanager
     def _use_statistics(self, statistics: Tensor) -> Iterator[None]:
-        """Let the network have these running statistics `(B,)` meanwhile."""
+        """Give the network these running statistics `(B,)` for the duration of a block."""
         if statistics is self.network.buffers or not statistics.numel():
             yield
             return
@@ -309,8 +309,8 @@ class LocalClient(Client):
 class LocalSecondModel(SecondModel):
     """The second model of a client that trains in this process.
 
-    Its running statistics stay with the client from round to round; before its first activity they are those of the
-    run's initial model.
+    Its running statistics stay with the client from round to round; before its first participation they are those
+    of the run's initial model.
     """
 
     def __init__(self, c: LocalClient) -> None:
@@ -346,7 +346,7 @@ class LocalSecondModel(SecondModel):
 
     @property
     def state(self) -> Vectors:
-        """What the client keeps of it beside the parameters, which its method keeps."""
+        """State that the client keeps, besides the parameters, which the method keeps."""
         return Vectors({SECOND_BUFFERS: self._buffers}) if self._buffers.numel() else Vectors()
 
     @contextlib.contextmanager

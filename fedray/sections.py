@@ -116,7 +116,7 @@ class Training(Section):
         gt=0,
         le=1,
         description="factor on η per local epoch within a round (FedACG's code, D-104); methods that divide by K_i η_t "
-        "or a sum of rates take the round's η_t all the same",
+        "or a sum of rates still use the round's η_t",
     )
     weight_decay_on: Literal["all", "weights"] = Field(
         "all", description="weights: parameters called bias are not decayed (FedRep's code, D-115)"

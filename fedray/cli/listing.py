@@ -11,7 +11,7 @@ import typer
 from fedray.common.errors import unknown
 
 SECTIONS = {"algorithms": "algorithm", "models": "model", "datasets": "data", "partitions": "partition"}
-"""What can be listed -> the section of a configuration that chooses it."""
+"""Listed kind -> the section of a configuration that chooses it."""
 KINDS = (*SECTIONS, "metrics", "sweeps")
 
 

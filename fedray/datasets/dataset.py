@@ -13,7 +13,7 @@ from fedray.common.errors import UserError
 from fedray.datasets.augment import Transform, augmented
 
 TYPES = ("int64", "uint8", "float32")
-"""Of inputs; labels and clients' ids have the first."""
+"""Types of inputs; labels and clients' ids have the first."""
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from fedray.datasets.base import DataSource, Images, Published, Recipe
 from fedray.datasets.dataset import Dataset
 
 VALUES = 4 * 10**9
-"""Maximum number of pixels or characters to make up; a larger number is assumed to be a typo."""
+"""Maximum number of pixels or characters to generate; a larger number is assumed to be a typo."""
 PATCHES = 4
-"""A class's pattern is 4 x 4 patches per channel, whatever the image's size."""
+"""A class's pattern is 4 x 4 patches per channel, for any image size."""
 
 
 class Synthetic(Images):
-    """Made-up images of any shape and number of classes, always the same: each class's own pattern of 4x4 patches under
-    noise of every pixel's own. Balanced classes. For trying a sweep out; its accuracies mean nothing. Needs no files.
+    """Generated images of any shape and number of classes, always the same: a pattern of 4x4 patches per class, with
+    independent noise per pixel. Balanced classes. For testing a sweep; its accuracies mean nothing. Needs no files.
     """
 
     name = "synthetic"

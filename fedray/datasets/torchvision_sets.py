@@ -222,7 +222,7 @@ class CIFAR10(Torchvision):
         return [(Path(kind.base_folder, name), md5) for name, md5 in lists]
 
     def _arrays(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Without torchvision, which unpickles whatever the files hold."""
+        """Read without torchvision, which would unpickle any content of the files."""
         kind = self._class()
         files = kind.train_list if arguments["train"] else kind.test_list
         images, labels = zip(*(batch(data_dir() / kind.base_folder / name) for name, _ in files), strict=True)
@@ -295,7 +295,7 @@ class _OnlyArrays(pickle.Unpickler):
 
 
 def batch(path: Path) -> tuple[np.ndarray, list[int]]:
-    """Images uint8 `(n, 3, 32, 32)` and their (fine) labels. Raises whatever pickle and NumPy raise for other files."""
+    """Images uint8 `(n, 3, 32, 32)` and their (fine) labels. Other files raise errors of pickle and NumPy."""
     with path.open("rb") as file:
         content = _OnlyArrays(file, encoding="latin1").load()
     return content["data"].reshape(-1, 3, 32, 32), list(content["labels" if "labels" in content else "fine_labels"])

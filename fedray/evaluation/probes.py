@@ -206,7 +206,7 @@ def _refuse_without_global_model(probe: str, algorithm: Algorithm) -> None:
 
 
 class Steps:
-    """What probes measure at the local steps of one client (`Probe.of_step`)."""
+    """Measurements of probes at the local steps of one client (`Probe.of_step`)."""
 
     def __init__(self, probes: Sequence[Probe], algorithm: Algorithm) -> None:
         self.probes = [probe for probe in probes if type(probe).of_step is not Probe.of_step]

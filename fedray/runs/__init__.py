@@ -1,1 +1,1 @@
-"""What is known of a run, in one form for the engine's callers, MLflow, archives and analysis."""
+"""Record of a run, in one form for the engine's callers, MLflow, archives and analysis."""

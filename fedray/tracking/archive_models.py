@@ -1,4 +1,4 @@
-"""What the JSON members of an archive may hold: strict pydantic models, with a limit on everything."""
+"""JSON members of an archive: strict pydantic models, with a limit on everything."""
 
 import posixpath
 from collections.abc import Mapping

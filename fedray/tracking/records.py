@@ -1,4 +1,4 @@
-"""What is known of a cell's run, without MLflow."""
+"""Record of a cell's run, independent of MLflow."""
 
 import time
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """The only writer to MLflow: one parent run per sweep, one child run per cell, always with a final status.
 
-A cell's runs are found again by the tag `fedray.cell` (its hash), in whatever sweep they were made. `fedray.status` is
+A cell's runs are found again by the tag `fedray.cell` (its hash), in any sweep. `fedray.status` is
 the truth about a run (`Status`); MLflow's own status is FINISHED if the run ended as intended, else FAILED.
 
 A store that is unreachable for a while costs nothing: writes queue up in order and are repeated until they arrive.
@@ -116,7 +116,7 @@ class Tracker:
         whole = not any(counts.get(status) for status in (Status.FAILED, Status.INTERRUPTED, Status.MISSING))
 
         def write() -> None:
-            # Of equal steps MLflow shows the latest by the clock, which may jump: each call of a sweep has a step.
+            # MLflow orders equal steps by the clock, which may jump, so each call of a sweep has a step of its own.
             step = len(self.client.get_metric_history(run_id, "cells_missing"))
             metrics = [Metric(f"cells_{status}", counts.get(status, 0), now, step) for status in Status]
             self.client.log_batch(run_id, metrics)

@@ -98,7 +98,7 @@ CASES: dict[str, Case] = {
         cases=[{"algorithm": {"name": "fedsam", "rho": 0.1}, "grid": {"algorithm.rho": [0.2]}}],
     ),
     "search in the grid of a case": sweep(
-        "cases.cases.0.grid.search: `search` stands next to the case's keys, not in its grid",
+        "cases.cases.0.grid.search: `search` belongs next to the case's keys, not in its grid",
         cases=[{"grid": {"search": [{}]}}],
     ),
     "a key that no method has": sweep(
@@ -209,8 +209,8 @@ CASES: dict[str, Case] = {
         "cases.cases.0.search.training.lr: expected a mapping, got 3",
         cases=[{"algorithm.rho": 0.1, "search": {"training.lr": 3}}],
     ),
-    "tune without final": sweep("final: is required beside `tune`", search=LR, tune={"seeds": [1]}),
-    "final without tune": sweep("tune: is required beside `final`", search=LR, final={"seeds": [1]}),
+    "tune without final": sweep("final: is required with `tune`", search=LR, tune={"seeds": [1]}),
+    "final without tune": sweep("tune: is required with `final`", search=LR, final={"seeds": [1]}),
     "a seed in both stages": sweep(
         "final.seeds: 2 is also in tune.seeds; a seed that helped to choose says nothing about the choice",
         search=LR,
@@ -233,14 +233,14 @@ CASES: dict[str, Case] = {
         final=FINAL,
     ),
     "stop while tuning": sweep(
-        "stop: found beside `tune`, which could not choose what `stop` ends; leave one out",
+        "stop: found with `tune`, which cannot choose cells that `stop` ends; leave one out",
         stop={"round": 2},
         search=LR,
         tune={"seeds": [1]},
         final=FINAL,
     ),
     "stop while learning": sweep(
-        "stop: found with optuna, which could not learn from what `stop` ends; leave one out",
+        "stop: found with optuna, which cannot learn from cells that `stop` ends; leave one out",
         stop={"round": 2},
         search=LR,
         searcher="optuna",
@@ -281,7 +281,7 @@ CASES: dict[str, Case] = {
         stop={"round": "last"},
     ),
     "order": sweep(
-        "grid.algorithm: stands after algorithm.rho, which it would undo; list it before",
+        "grid.algorithm: follows algorithm.rho, which it would undo; list it first",
         grid={"algorithm.rho": [0.1], "algorithm": ["fedsam"]},
     ),
     "a key in a case and in the grid": sweep(
@@ -304,11 +304,11 @@ CASES: dict[str, Case] = {
         grid={"training": [{"lr": 0.1}], "training.lr": [0.2]},
     ),
     "search in the grid": sweep(
-        "grid: found {'search': [1]}; `search` stands beside `grid`; a case may have one of its own",
+        "grid: found {'search': [1]}; `search` belongs next to `grid`, not in it; a case may have one of its own",
         grid={"search": [1]},
     ),
     "search in the grid of smoke": sweep(
-        "smoke.grid: found {'search': [1]}; `search` stands beside `grid`; a case may have one of its own",
+        "smoke.grid: found {'search': [1]}; `search` belongs next to `grid`, not in it; a case may have one of its own",
         smoke={"grid": {"search": [1]}},
     ),
     "columns of a claim": sweep(

@@ -12,7 +12,7 @@ from fedray.sweep.file.dotted import COMPONENTS, list_leaves
 
 
 def expand_entries(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the settings with one value for each list that stands in an entry of a section.
+    """Return the settings with one value for each list inside an entry of a section.
 
     Args:
         settings: dotted key -> value; `algorithm: {name: fedsam, rho: [0.05, 0.1]}` has two values of `algorithm.rho`.
@@ -54,7 +54,7 @@ def expand_case(where: str, case: Mapping[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(values, list) or not values:
             raise UserError(f"{where}.grid.{key}: expected a list of values, got {truncated_repr(values)}")
         if key == "search":
-            raise UserError(f"{where}.grid.search: `search` stands next to the case's keys, not in its grid")
+            raise UserError(f"{where}.grid.search: `search` belongs next to the case's keys, not in its grid")
         if both := next((leaf for value in values for leaf in list_leaves(key, value) if leaf in given), None):
             raise UserError(f"{where}.grid.{key}: the case gives {both}, too; leave one out")
     points = itertools.product(*grid.values())

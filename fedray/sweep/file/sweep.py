@@ -40,7 +40,7 @@ def _name_axes(cases: Any) -> Any:
 
 def _refuse_search(grid: dict[str, list[Any]]) -> dict[str, list[Any]]:
     if "search" in grid:
-        raise ValueError("`search` stands beside `grid`; a case may have one of its own")
+        raise ValueError("`search` belongs next to `grid`, not in it; a case may have one of its own")
     return grid
 
 
@@ -159,7 +159,7 @@ class Sweep(Section):
                 if is_given:
                     raise UserError(f"{key}: without `search` there is nothing to draw")
         if self.stop and self.learns:
-            raise UserError("stop: found with optuna, which could not learn from what `stop` ends; leave one out")
+            raise UserError("stop: found with optuna, which cannot learn from cells that `stop` ends; leave one out")
         for key in (key for space in self.spaces for key in space if self.learns):
             if key.partition(".")[0] in ("data", "runtime"):
                 raise UserError(
@@ -174,7 +174,7 @@ class Sweep(Section):
     def _check_order(self) -> Self:
         for first, second in itertools.combinations(self.keys, 2):
             if second in COMPONENTS and first.startswith(f"{second}."):
-                raise UserError(f"grid.{second}: stands after {first}, which it would undo; list it before")
+                raise UserError(f"grid.{second}: follows {first}, which it would undo; list it first")
         return self
 
     @model_validator(mode="after")
@@ -198,7 +198,7 @@ class Sweep(Section):
     def _check_stages(self) -> Self:
         if (self.tune is None) != (self.final is None):
             missing, there = ("tune", "final") if self.tune is None else ("final", "tune")
-            raise UserError(f"{missing}: is required beside `{there}`")
+            raise UserError(f"{missing}: is required with `{there}`")
         if self.tune is None or self.final is None:
             return self
         if both := set(self.tune.seeds) & set(self.final.seeds):
@@ -207,7 +207,7 @@ class Sweep(Section):
                 "the choice"
             )
         if self.stop:
-            raise UserError("stop: found beside `tune`, which could not choose what `stop` ends; leave one out")
+            raise UserError("stop: found with `tune`, which cannot choose cells that `stop` ends; leave one out")
         held = get_dotted(self.base, "data.validation") is not None
         for key in [*self.keys, *(["base.data.validation"] if held else [])]:
             if key == "seed" or key.removeprefix("base.").startswith("data.validation"):
