@@ -107,7 +107,7 @@ class Training(Section):
     on_divergence: Literal["stop", "drop"] = Field(
         "stop",
         description="when a client's loss, upload or state is not finite, or too large to be summed: end the "
-        "run as diverged, or make the round again without it, as if it had not been drawn "
+        "run as diverged, or repeat the round without it, as if it had not been drawn "
         "(`dropped_clients` counts them)",
     )
 
@@ -135,8 +135,8 @@ class Training(Section):
 
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32",
-        description="of matrix products and convolutions; parameters, gradients and sums are float32 always. "
-        "tf32: CUDA's",
+        description="precision of matrix products and convolutions; parameters, gradients and sums are always "
+        "float32. tf32: CUDA's",
     )
     channels_last: Annotated[bool | None, EXCLUDED] = Field(
         None,
@@ -241,10 +241,12 @@ class Evaluation(Section):
 
     every: int = Field(10, gt=0, description="rounds between evaluations")
     last: int = Field(
-        10, gt=0, description="that many rounds at the end are all evaluated; every round of a shorter run"
+        10, gt=0, description="number of final rounds that are all evaluated (every round of a shorter run)"
     )
     train: bool = Field(False, description="also log the accuracy on the whole training set")
-    personal: Personal | None = Field(None, description="also personal models: `{}`, or its keys")
+    personal: Personal | None = Field(
+        None, description="also evaluate personal models: `{}` for the defaults, or its keys"
+    )
     probes: tuple[Probe, ...] = Field(
         (),
         description=f"further measurements in evaluated rounds (docs/probes.md): {', '.join(registry.PROBES)}, or "
@@ -283,15 +285,19 @@ class Runtime(Section):
     )
     actors: Annotated[Annotated[int, Field(gt=0)] | Literal["auto"], EXCLUDED] = Field(
         1,
-        description="processes that train clients, per run; 1: the run's own. auto: as many as there is room for when "
-        "a cell starts, shared with the cells that are left",
+        description="processes that train clients, per run; 1: the run's own. auto: as many as fit when a "
+        "cell starts, shared with the remaining cells",
     )
     cpus_per_actor: Annotated[float, EXCLUDED] = Field(1, ge=0)
     gpus_per_actor: Annotated[
         Annotated[float, Field(ge=0)] | Literal["auto"], EXCLUDED, Allowed("a fraction in [0, 1], whole GPUs or `auto`")
-    ] = Field(0.0, description="fractions share a GPU; auto: as many actors a GPU as the measured memory of one allows")
+    ] = Field(
+        0.0, description="fractions share a GPU; auto: as many actors per GPU as the measured memory of one allows"
+    )
     threads: int = Field(1, gt=0, le=1024, description="threads of each process that computes")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where gpus_per_actor > 0, else cpu")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="auto: cuda if gpus_per_actor > 0, otherwise cpu"
+    )
     deterministic: bool = Field(
         True, description="on a GPU, only kernels that give the same bits every time; false may be faster"
     )
@@ -303,8 +309,8 @@ class Runtime(Section):
     checkpoint_every: Annotated[int, EXCLUDED] = Field(50, gt=0, description="rounds between checkpoints")
     keep_states: Annotated[bool | None, EXCLUDED] = Field(
         None,
-        description="keep the clients' states of a finished cell; default: where its personal models lie in them. "
-        "The model is always kept",
+        description="keep the clients' states of a finished cell; default: only if they hold its personal "
+        "models. The model is always kept",
     )
 
     @model_validator(mode="after")

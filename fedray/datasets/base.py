@@ -54,8 +54,8 @@ class Validation(Checked):
     source: Literal["clients", "pool"] = Field(
         "clients",
         alias="from",
-        description="clients: that share of every client's shard, rounded; pool: of the training set, before it is "
-        "dealt",
+        description="clients: that share of every client's shard, rounded; pool: of the training set, before "
+        "it is split",
     )
 
 

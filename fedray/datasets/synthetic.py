@@ -30,7 +30,7 @@ class Synthetic(Images):
     )
     train: int = Field(2_000, gt=0, description="training images")
     test: int = Field(500, gt=0, description="test images")
-    clients: int = Field(0, ge=0, description="natural clients, of unequal sizes; 0: the data come without")
+    clients: int = Field(0, ge=0, description="number of natural clients, of unequal sizes; 0 for none")
     noise: float = Field(
         0.25,
         ge=0,
@@ -73,8 +73,8 @@ class Synthetic(Images):
 
 
 class SyntheticText(DataSource):
-    """Made-up text for next-character prediction, always the same: every character is 1, 2 or 3 after the one before,
-    in a circle. Natural clients of unequal sizes. For trying a sweep out; its accuracies mean nothing. Needs no files.
+    """Generated text for next-character prediction, always the same: every character is 1, 2 or 3 after the one before,
+    in a circle. Natural clients of unequal sizes. For testing a sweep; its accuracies mean nothing. Needs no files.
     """
 
     name = "synthetic_text"
@@ -82,7 +82,7 @@ class SyntheticText(DataSource):
     length: int = Field(80, gt=0, description="characters per sample")
     train: int = Field(2_000, gt=0, description="training samples")
     test: int = Field(500, gt=0, description="test samples")
-    clients: int = Field(0, ge=0, description="natural clients; 0: the data come without")
+    clients: int = Field(0, ge=0, description="number of natural clients; 0 for none")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -125,7 +125,7 @@ class PxCy(Partition):
 
 
 class Sharding(Partition):
-    """Samples sorted by label are cut into N·s shards of equal size; each client is dealt s of them (FedSOL).
+    """Samples sorted by label are cut into N·s shards of equal size; each client gets s of them (FedSOL).
 
     Sizes of shards differ by at most one. A shard that reaches over the end of a class holds two classes (more where
     classes are smaller than shards). With `sizes: by_class` each class is cut into equal shards instead, as many per
@@ -181,10 +181,10 @@ class Sharding(Partition):
 
 
 class Natural(Partition):
-    """The clients the data come with: LEAF's users, centres, or `client_train` of an npz file, in order of their ids.
+    """The natural clients of the data: LEAF's users, centres, or `client_train` of an npz file, in order of their ids.
 
     With fewer clients than ids only some of them take part (FedGELA takes 50 of LEAF's writers and does not say which);
-    with `divide`, ids are divided at random so that there are as many clients as asked for, the largest pieces first
+    with `divide`, ids are divided at random so that there are as many clients as requested, the largest pieces first
     (FedGELA: 6 centres, 20 clients, and does not say how).
     """
 
