@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.axes import find_columns, label_cells, label_table
+from fedray.analysis.data.axes import find_columns, find_label, label_cells, label_table
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
 from fedray.analysis.statistics.intervals import BOOTSTRAP_SEEDS, Interval, bootstrap, bound_mean, bound_proportion
@@ -117,6 +117,7 @@ def compare(
     Raises:
         UserError: for an unknown row, metric or key, a confidence outside (0, 1), or runs that cannot be paired.
     """
+    to = find_label(sweep.cells, to, rows)
     cells = tabulate_by_seed(sweep, metric, rows, columns)
     differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
     means = cells.groupby(["_column", "_row"])["_value"].agg(lambda of_seeds: of_seeds.mean(skipna=False)).unstack()
@@ -162,7 +163,7 @@ def _lacks_target(sweep: SweepTable, metric: str) -> pd.Series:
         return pd.Series(False, cells.index)
     rows, columns = label_table(cells)
     settings = list(zip(columns, cells["seed"], strict=True))
-    ended = (rows == method) & cells["status"].isin(ENDED)
+    ended = (rows == find_label(cells, method)) & cells["status"].isin(ENDED)
     lost = {setting for setting, without in zip(settings, ended, strict=True) if without}
     return pd.Series([setting in lost for setting in settings], cells.index)
 

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from fedray.analysis.comparison import Comparison, compare, describe_all, format_lines, list_columns, list_notes
-from fedray.analysis.data.axes import label_cells, label_finished
+from fedray.analysis.data.axes import find_label, label_cells, label_finished
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.defaults import find_default
 from fedray.analysis.data.metrics import NEVER, read_values
@@ -185,7 +185,8 @@ def _describe_environment(sweep: Collected) -> list[tuple[str, str, int]]:
 
 def _comparisons(sweep: Collected, rows: list[str], metric: str, to: str) -> list[dict[str, Any]]:
     """What the page says of the comparison to one row; nothing without a reference, or with it alone."""
-    to = to or ("fedavg" if "fedavg" in rows else "")
+    fedavg = find_label(sweep.cells, "fedavg")
+    to = to or (fedavg if fedavg in rows else "")
     if not to or len(rows) < 2 or not (sweep.cells["status"] == "finished").any():
         return []
     found = compare(sweep, to, metric)

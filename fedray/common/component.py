@@ -75,6 +75,8 @@ class Component(Checked):
 
     name: ClassVar[str] = ""
     """Name in a configuration; for a class of your own it is set to `package.module:Class`."""
+    own_name: ClassVar[str] = ""
+    """The `name` that a class of your own gives itself: its label."""
     section: ClassVar[str] = ""
     """The section of a configuration that chooses it."""
     paper: ClassVar[str] = ""
@@ -109,7 +111,7 @@ class Component(Checked):
     def label(self) -> str:
         """Return the name with the options that have no default: `dirichlet(0.1)`, `pathological(3)`, `iid`."""
         required = [as_written(getattr(self, name)) for name in self.required()]
-        return self.name + (f"({', '.join(required)})" if required else "")
+        return (self.own_name or self.name) + (f"({', '.join(required)})" if required else "")
 
     @classmethod
     def required(cls) -> list[str]:

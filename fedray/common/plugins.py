@@ -105,7 +105,8 @@ def _named(
     """Return the class under the name by which a configuration finds it again, in a process that unpickles it, too."""
     if issubclass(found, base):
         _refuse_slips(section, path, found, base)
-        own = {"name": path, "__module__": found.__module__, "__doc__": found.__doc__}
+        own_name = vars(found).get("name")
+        own = {"name": path, "own_name": own_name or "", "__module__": found.__module__, "__doc__": found.__doc__}
         kind: type[C] = type(found.__name__, (found,), own)
     elif adapt is not None:
         kind = adapt(found, path)

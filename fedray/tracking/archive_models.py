@@ -117,6 +117,7 @@ class ArchivedCell(_Strict):
 
     Attributes:
         identity: what the hash is the hash of.
+        names: display names of the sweep.
         plugins: how tables and figures show the cell's plug-ins.
         tuned: how the configuration of a cell of a final stage was chosen.
     """
@@ -126,6 +127,7 @@ class ArchivedCell(_Strict):
     config: Entries
     identity: Entries
     plugins: Entries | None = None
+    names: Annotated[dict[Label, Label], _at_most(1000)] | None = None
     search: ArchivedSearch | None = None
     tuned: Entries | None = None
 

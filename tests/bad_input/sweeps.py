@@ -79,6 +79,11 @@ CASES: dict[str, Case] = {
     "bad cell": sweep(
         "algorithm.rho: found -0.1; input should be greater than or equal to 0", grid={"algorithm.rho": [0.1, -0.1]}
     ),
+    "a name that nothing has": sweep("names: unknown name 'fedsan'; did you mean…", names={"fedsan": "SAM"}),
+    "a name of an unknown section": sweep("names: unknown name 'algoritm'; did you…", names={"algoritm.rho": "ρ"}),
+    "a name of two lines": sweep(
+        "names.fedsam: found 'a\\nb'; a name is one line of characters that can be printed", names={"fedsam": "a\nb"}
+    ),
     "several values in the base": sweep(
         "algorithm.rho: found [0.1, 0.2]; input should be a valid number; several values go into a sweep's `grid`: "
         "`algorithm.rho: [0.1, 0.2]`",

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def runs_of(name: str, file: Path) -> SweepTable:
     try:
         found = collect(name)
         if found.name == name:  # a smoke version decides nothing
-            return found
+            return replace(found, cells=found.cells.assign(config=found.cells["config"].map(CellConfig.without_names)))
     except (StoreNotFound, UnknownSweep):
         pass
     if "base" in load_yaml(file) and (own := Sweep.load(file)).name == name:

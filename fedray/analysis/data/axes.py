@@ -1,7 +1,9 @@
 """How cells are called along an axis of a table or in a figure's legend."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -11,8 +13,26 @@ from fedray.common.errors import UserError, unknown
 from fedray.sweep.file.dotted import COMPONENTS
 
 
+def list_names(cells: pd.DataFrame) -> dict[str, str]:
+    """Return what the sweep's `names` and its plug-ins call components, dotted keys and whole labels."""
+    own = {kind: name for config in iter_configs(cells) for kind, name in config.labels.names.items()}
+    given = dict(next(iter_configs(cells)).names) if len(cells) else {}
+    return {kind: given.get(name, name) for kind, name in own.items()} | given
+
+
+def title_axes(keys: Sequence[str], cells: pd.DataFrame) -> list[str]:
+    """Return the names of several dotted keys; if two share a letter, each with its section: `α (partition)`."""
+    titles = [find_symbol(key, cells) for key in keys]
+    return [
+        f"{title} ({key.partition('.')[0]})" if titles.count(title) > 1 else title
+        for key, title in zip(keys, titles, strict=True)
+    ]
+
+
 def find_symbol(key: str, cells: pd.DataFrame) -> str:
     """Name of a dotted key along an axis: the Greek letter of the papers, else its last word."""
+    if name := list_names(cells).get(key):
+        return name
     section, _, option = key.rpartition(".")
     letters = (config.symbol(section, option) for config in iter_configs(cells))
     return next((letter for letter in letters if letter != option), option)
@@ -31,14 +51,35 @@ def label_cells(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd
         key: a section that has a name (algorithm, partition, model, data), a dotted key (`clients.per_round`, `seed`),
             or several of these with commas: `data,partition,clients.total` gives `cifar10 dirichlet α=0.1 total=100`.
         always: options to name even if they have one value only.
+
+    Returns:
+        The labels with the display names of the sweep's `names`; labels that these would make equal keep both.
     """
+    plain, names = _join_labels(cells, key, always, {}), list_names(cells)
+    if not names:
+        return plain
+    shown = _join_labels(cells, key, always, names)
+    found = {label: names.get(label) or other.strip() or label for label, other in zip(plain, shown, strict=True)}
+    count = Counter(found.values())
+    return plain.map({label: f"{name} ({label})" if count[name] > 1 else name for label, name in found.items()})
+
+
+def find_label(cells: pd.DataFrame, given: str, key: str = "algorithm", always: Sequence[str] = ()) -> str:
+    """Return the label that a table shows for one that is given without display names; others are returned as given."""
+    plain = _join_labels(cells, key, always, {})
+    found = dict(zip(map(str, plain), map(str, label_cells(cells, key, always)), strict=True))
+    return found.get(given, given)
+
+
+def _join_labels(cells: pd.DataFrame, key: str, always: Sequence[str], names: Mapping[str, str]) -> pd.Series:
     keys = key.split(",")
     if len(keys) == 1:
-        return _label_by_key(cells, key, always)
+        return _label_by_key(cells, key, always, names)
+    titles = dict(zip(keys, title_axes(keys, cells), strict=True))
     parts = [
-        _label_by_key(cells, part)
+        _label_by_key(cells, part, (), names)
         if _is_section(cells, part)
-        else f"{find_symbol(part, cells)}=" + _label_by_key(cells, part)
+        else f"{titles[part]}=" + _label_by_key(cells, part)
         for part in keys
     ]
     return reduce(lambda left, right: left + " " + right, parts)
@@ -101,7 +142,9 @@ def _is_section(cells: pd.DataFrame, key: str) -> bool:
     return f"{key}.name" in cells
 
 
-def _label_by_key(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series:
+def _label_by_key(
+    cells: pd.DataFrame, key: str, always: Sequence[str] = (), names: Mapping[str, str] = MappingProxyType({})
+) -> pd.Series:
     columns = [str(name) for name in cells]
     if key in columns and key != "config":
         return cells[key].fillna("-").astype(str)
@@ -120,11 +163,11 @@ def _label_by_key(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> 
     def name(cell: pd.Series) -> str:
         kind, config = cell[f"{key}.name"], cell["config"]
         values = [
-            f"{config.symbol(key, name.removeprefix(f'{key}.'))}={cell[name]}"
+            f"{names.get(name) or config.symbol(key, name.removeprefix(f'{key}.'))}={cell[name]}"
             for name in named[kind]
             if pd.notna(cell[name])
         ]
-        return " ".join([kind, *values])
+        return " ".join([names.get(kind, kind), *values])
 
     return cells[[f"{key}.name", "config", *options]].apply(name, axis=1)
 

@@ -6,7 +6,7 @@ the cell (`fedray.sweep.plan.plugin_labels`).
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -27,12 +27,14 @@ class PluginLabels:
         symbols: class -> option -> letter.
         required: class of a partition -> options without a default.
         titles: metric -> title.
+        names: class -> its own `name`.
         lower: metrics whose smallest value is the best.
     """
 
     symbols: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     required: Mapping[str, list[str]] = field(default_factory=dict)
     titles: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     lower: list[str] = field(default_factory=list)
 
 
@@ -43,11 +45,13 @@ class CellConfig:
     Attributes:
         values: every key with its value, JSON types.
         labels: of its plug-ins.
+        names: display names of the sweep (`names`).
         run: the parsed configuration if it comes from a file of the user's; None if it comes from a store.
     """
 
     values: Mapping[str, Any]
     labels: PluginLabels = PluginLabels()
+    names: Mapping[str, str] = field(default_factory=dict)
     run: RunConfig | None = None
 
     def get(self, key: str) -> Any:
@@ -57,6 +61,10 @@ class CellConfig:
     def texts(self) -> dict[str, str]:
         """Dotted key -> value as text, without `runtime`, which changes no number."""
         return flat({key: value for key, value in self.values.items() if key != "runtime"})
+
+    def without_names(self) -> "CellConfig":
+        """Return the configuration without display names."""
+        return replace(self, names={}, labels=replace(self.labels, names={}))
 
     def symbol(self, section: str, option: str) -> str:
         """Letter for an option of the class that a section chooses; the option's name if it has none."""

@@ -146,7 +146,7 @@ def make_cell_row(cell: str, label: str, config: CellConfig, chosen: Iterable[st
 
 
 def _make_row(cell: dict[str, Any], run: Run | None) -> dict[str, Any]:
-    config = CellConfig(cell["config"], PluginLabels(**cell.get("plugins", {})))
+    config = CellConfig(cell["config"], PluginLabels(**cell.get("plugins", {})), cell.get("names", {}))
     row = make_cell_row(cell["hash"], cell["label"], config, cell.get("tuned", {}).get("values", ()))
     if run is not None:
         row |= {"status": read_status(run), "run_id": run.info.run_id}

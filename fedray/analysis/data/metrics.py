@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedray.algorithms import algorithm
-from fedray.analysis.data.axes import label_table
+from fedray.analysis.data.axes import find_label, label_table
 from fedray.analysis.data.cell_config import CellConfig, iter_configs, list_smaller_better, list_titles
 from fedray.analysis.data.collect import SweepTable
 from fedray.common.errors import UserError, unknown
@@ -175,6 +175,7 @@ def _find_best(sweep: SweepTable, method: str) -> pd.Series:
     """For each cell the best test accuracy that a method's run of the same setting and seed had."""
     cells = sweep.cells
     rows, settings = label_table(cells)
+    method = find_label(cells, method)
     if method not in set(rows):
         raise unknown("--metric", f"{ROUNDS_TO}:{method}", {f"{ROUNDS_TO}:{row}" for row in rows})
     done = (cells["status"] == "finished") & (rows == method)

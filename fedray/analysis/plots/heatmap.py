@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
-from fedray.analysis.data.axes import find_symbol, label_finished
+from fedray.analysis.data.axes import label_finished, title_axes
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
 from fedray.analysis.plots.panels import figures_of
@@ -85,7 +85,7 @@ def _figure(
     }
     found = np.concatenate([grid.ravel() for grid in grids.values()])
     scale, digits = Normalize(np.nanmin(found), np.nanmax(found)), 2 if np.nanmax(np.abs(found)) >= 1 else 4
-    x, y = (find_symbol(key, sweep.cells) for key in keys)
+    x, y = title_axes(keys, sweep.cells)
     drawn = panels(list(grids), x, y, height=max(LOWEST, FIELD * len(rows)))
     images = [_panel(drawn.main[name], grid, scale, lower, digits) for name, grid in grids.items()]
     first = next(iter(drawn.main.values()))

@@ -16,7 +16,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from fedray.analysis.data.axes import find_columns, find_symbol, label_cells
+from fedray.analysis.data.axes import find_columns, find_symbol, label_cells, list_names, title_axes
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import find_selection_metric, is_smaller_better, make_title
 from fedray.analysis.plots.style import PLAIN, axes, is_logarithmic, styled, styles, with_legend
@@ -46,7 +46,7 @@ def trials(sweep: SweepTable) -> pd.DataFrame:
     plain = cells.drop(columns=keys(sweep))
     settings = label_cells(plain, find_columns(plain, plain["algorithm.name"]))
     return cells.assign(
-        _method=cells["algorithm.name"],
+        _method=cells["algorithm.name"].replace(list_names(cells)),
         _setting=settings,
         _value=cells[column],
         _rounds=[_rounds(sweep, run_id) for run_id in cells["run_id"]],
@@ -104,9 +104,8 @@ def heatmaps(sweep: SweepTable) -> dict[str, Figure]:
         both = found[found[first].notna() & found[second].notna() & (found["status"] == "finished")]
         for (setting, method), group in both.groupby(["_setting", "_method"], sort=False):
             if min(group[first].nunique(), group[second].nunique()) > 1:
-                figure, area = axes(
-                    find_symbol(first, sweep.cells), find_symbol(second, sweep.cells), f"{method}, {setting}"
-                )
+                x, y = title_axes((first, second), sweep.cells)
+                figure, area = axes(x, y, f"{method}, {setting}")
                 image = _grid(area, group, first, second) or _points(area, group, first, second)
                 figure.colorbar(image, label=_value(sweep))
                 area.grid(visible=False)
@@ -163,9 +162,7 @@ def importances(sweep: SweepTable) -> dict[str, Figure]:
         share = importance(group[group["status"] == "finished"], keys(sweep))
         if share:
             figure, area = axes("importance", "", f"{method}, {setting}", 0.25 + 0.06 * len(share))
-            area.barh(
-                [find_symbol(key, sweep.cells) for key in share], list(share.values()), facecolor="0.5", edgecolor="0"
-            )
+            area.barh(title_axes(list(share), sweep.cells), list(share.values()), facecolor="0.5", edgecolor="0")
             area.set(xlim=(0, 1))
             area.invert_yaxis()
             area.grid(axis="y", visible=False)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from fedray.analysis.data.axes import choose_search_rows, find_columns, label_cells, label_finished
+from fedray.analysis.data.axes import choose_search_rows, find_columns, find_label, label_cells, label_finished
 from fedray.analysis.data.cell_config import iter_configs
 from fedray.analysis.data.collect import Collected, SweepTable
 from fedray.analysis.data.metrics import (
@@ -64,8 +64,10 @@ def build(
     columns = columns or find_columns(cells, cells["_row"])
     cells = cells.assign(_setting=label_cells(cells, columns))
     said: list[str] = []
+    reference = reference and find_label(cells, reference, rows, sweep.search.keys)
     if best_except is not None:
-        cells, said = add_best(cells, [row for row in best_except.split(",") if row], is_smaller_better(metric, cells))
+        others = [find_label(cells, row, rows, sweep.search.keys) for row in best_except.split(",") if row]
+        cells, said = add_best(cells, others, is_smaller_better(metric, cells))
     cells = cells.assign(_column=drop_keys(cells, columns, average_over) if average_over else cells["_setting"])
     groups = {(str(row), str(column)): group for (row, column), group in cells.groupby(["_row", "_column"], sort=False)}
     settings = cells.groupby("_column")["_setting"].nunique()

@@ -21,6 +21,7 @@ from fedray.sweep.plan.studies import Study, advance, make_studies
 
 SHARED = (
     "description",
+    "names",
     "base",
     "cases",
     "grid",
@@ -77,6 +78,7 @@ def make_final_stage(sweep: Sweep, configs: Sequence[Mapping[str, Any]]) -> Swee
     document: dict[str, Any] = {
         "name": sweep.name,
         "description": sweep.description,
+        "names": sweep.names,
         "base": sweep.base,
         "cases": {"chosen": [dict(config) for config in configs]},
         "grid": held | {"seed": list(sweep.final.seeds)},

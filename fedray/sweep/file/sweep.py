@@ -38,12 +38,19 @@ def _name_axes(cases: Any) -> Any:
     return {"cases": cases} if isinstance(cases, list) else cases
 
 
+def _refuse_unprintable(name: str) -> str:
+    if not name.isprintable():
+        raise ValueError("a name is one line of characters that can be printed")
+    return name
+
+
 def _refuse_search(grid: dict[str, list[Any]]) -> dict[str, list[Any]]:
     if "search" in grid:
         raise ValueError("`search` belongs next to `grid`, not in it; a case may have one of its own")
     return grid
 
 
+Name = Annotated[str, Field(max_length=80), AfterValidator(_refuse_unprintable)]
 Grid = Annotated[dict[str, list[Any]], AfterValidator(_refuse_search)]
 """Dotted key -> its values."""
 
@@ -61,6 +68,9 @@ class Sweep(Section):
 
     name: str = Field(pattern=SWEEP, max_length=120)
     description: str = ""
+    names: dict[str, Name] = Field(
+        {}, description="what tables and figures call a component, a dotted key or a whole label"
+    )
     base: dict[str, Any]
     grid: Grid = {}
     cases: Annotated[Cases, BeforeValidator(_name_axes)] = Field(

@@ -193,7 +193,7 @@ def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] =
 
     It has the hyper-parameters that the file sets, and the value of each other key that varies in the sweep.
     """
-    words = [run.algorithm.name]
+    words = [run.algorithm.own_name or run.algorithm.name]
     section = point.get("algorithm")
     for key, value in section.items() if isinstance(section, Mapping) else ():
         if key != "name":

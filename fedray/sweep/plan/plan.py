@@ -1,12 +1,14 @@
 """Plan of a call of a sweep: its cells, and which of them are done."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from fedray.common.errors import UserError, truncated_repr
+from fedray.common.errors import UserError, truncated_repr, unknown
+from fedray.config import COMPONENTS, RunConfig
 from fedray.runs.status import Status
 from fedray.sections import Runtime
 from fedray.sweep.file.sweep import Sweep
@@ -139,6 +141,7 @@ def make_plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Pl
     if only and sweep.learns:
         raise UserError("--only: the cells of a search with optuna follow from each other; run it whole")
     maker = CellMaker(sweep)
+    refuse_unknown_names(sweep)
     cells = {} if sweep.learns else maker.make_all()
     chosen = frozenset(hash for text in only for hash in select_cells(cells, text)) if only else None
     made = Plan(maker, cells, {}, force, chosen)
@@ -149,6 +152,16 @@ def make_plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Pl
         if learnt is made:
             return made
         made = learnt
+
+
+def refuse_unknown_names(sweep: Sweep) -> None:
+    """Raise UserError if `names` has a word that no component has, or a dotted key that no run has."""
+    known = {name for registry, *_ in COMPONENTS.values() for name in registry}
+    for key in sweep.names:
+        if re.fullmatch(r"\w+", key) and key not in known and key not in RunConfig.model_fields:
+            raise unknown("names", key, known)
+        if re.fullmatch(r"\w+(\.\w+)+", key) and key.partition(".")[0] not in RunConfig.model_fields:
+            raise unknown("names", key.partition(".")[0], RunConfig.model_fields)
 
 
 def look_up_outcomes(cells: Iterable[str]) -> dict[str, Outcome]:

@@ -13,7 +13,8 @@ def describe_plugins(run: RunConfig) -> dict[str, Any]:
 
     Returns:
         `symbols`: class -> option -> letter (`Component.symbols`). `required`: class of the partition -> its options
-        without a default. `titles`: metric -> title (`Probe.metrics`). `lower`: metrics whose smallest value is the
+        without a default. `names`: class -> its own `name`.
+        `titles`: metric -> title (`Probe.metrics`). `lower`: metrics whose smallest value is the
         best (`Probe.lower_is_better`).
     """
     components = (run.data, run.partition, run.model, run.algorithm, *run.evaluation.probes)
@@ -27,6 +28,7 @@ def describe_plugins(run: RunConfig) -> dict[str, Any]:
             for one in own
         },
         "required": {one.name: one.required() for one in own if one is run.partition},
+        "names": {one.name: one.own_name for one in own if one.own_name},
         "titles": {metric: title for probe in probes for metric, title in probe.metrics.items()},
         "lower": sorted(metric for probe in probes for metric in probe.lower_is_better),
     }

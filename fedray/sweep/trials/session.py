@@ -172,6 +172,7 @@ def describe_cells(plan: Plan) -> list[dict[str, Any]]:
     """List the cells for the sweep's run in MLflow; for a search or a final stage also what analysis needs of it."""
     keys = list(dict.fromkeys(key for space in plan.sweep.spaces for key in space))
     search = {"search": {"keys": keys, "select": plan.sweep.select}} if keys else {}
+    names = {"names": plan.sweep.names} if plan.sweep.names else {}
     tuned = {cell: {"tuned": dict(chosen)} for cell, chosen in plan.tuned.items()}
     return [
         {
@@ -180,6 +181,7 @@ def describe_cells(plan: Plan) -> list[dict[str, Any]]:
             "config": cell.run.resolved(),
             "identity": cell.identity,
             **({"plugins": words} if (words := describe_plugins(cell.run)) else {}),
+            **names,
             **search,
             **tuned.get(cell.hash, {}),
         }

@@ -7,18 +7,20 @@ import pytest
 from pydantic import Field
 
 from fedray.analysis.comparison import compare
-from fedray.analysis.data.axes import find_symbol
+from fedray.analysis.data.axes import find_symbol, label_cells, title_axes
+from fedray.analysis.data.cell_config import CellConfig
 from fedray.analysis.data.collect import collect
 from fedray.analysis.data.metrics import is_smaller_better, make_title
 from fedray.analysis.plots.curves import curves
 from fedray.analysis.tables.build import build
+from fedray.analysis.tables.result_table import BEST
 from fedray.config import RunConfig
 from fedray.evaluation.probe import Probe
 from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
 from fedray.sweep.plan.plugin_labels import describe_plugins
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import cell, history, write
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
 
 HERE = __name__
 ABSENT = "absent_from_here"
@@ -38,6 +40,7 @@ class Skewed(Partition):
 class Effort(Probe):
     """Two metrics; in one less is better."""
 
+    name = "effort"
     metrics = {"effort": "effort of a client (J)", "lossless_*": "share kept, part"}
     lower_is_better = frozenset({"effort"})
 
@@ -58,6 +61,7 @@ def own(partition: str) -> dict[str, object]:
 
 def test_what_a_run_writes_down_of_its_plug_ins() -> None:
     assert own(HERE) == {
+        "names": {f"{HERE}:Effort": "effort"},
         "symbols": {f"{HERE}:Skewed": {"strength": "ψ", "rho": "ρ"}, f"{HERE}:Effort": {}},
         "required": {f"{HERE}:Skewed": ["strength"]},
         "titles": {"effort": "effort of a client (J)", "lossless_*": "share kept, part"},
@@ -100,6 +104,31 @@ def test_tables_and_figures_show_them(stored: Tracker) -> None:
     assert (found.lower, found.improvements[0].wins, found.improvements[0].pairs) == (True, 2, 2)
     (figure,) = curves(sweep, "effort").values()
     assert figure.axes[0].get_ylabel() == "effort of a client (J)"
+
+
+NAMES = {
+    "fedsam": "FedSAM",
+    "fedavg": "FedSAM ρ=0.1",
+    "dirichlet": "",
+    "partition.alpha": "Dirichlet α",
+    "dirichlet α=0.5": "mild",
+}
+
+
+def test_a_sweep_gives_methods_settings_and_axes_names(store: Tracker) -> None:
+    """FedAvg is given the name of a row of FedSAM, so both keep their labels, too; the dotted key names the axis."""
+    cells = [cell(method, alpha, 0) | {"names": NAMES} for method in (FEDAVG, SMALL, LARGE) for alpha in (0.1, 0.5)]
+    write(store, cells, {one["hash"]: ("finished", history(10.0 * k)) for k, one in enumerate(cells)})
+    sweep = collect("sweep")
+    table = build(sweep, reference="fedsam ρ=0.5", best_except="fedavg")
+    shown = ["FedSAM ρ=0.1 (fedavg)", "FedSAM ρ=0.1 (fedsam ρ=0.1)", "FedSAM ρ=0.5"]
+    assert (table.rows, table.columns, table.reference) == ([*shown, BEST], ["Dirichlet α=0.1", "mild"], shown[2])
+    assert compare(sweep, "fedavg").to == build(sweep, f"rounds_to:{shown[0]}").rows[0] == shown[0]
+    assert build(sweep, "rounds_to:fedavg").entries == build(sweep, f"rounds_to:{shown[0]}").entries
+    assert title_axes(["partition.alpha", "algorithm.alpha"], sweep.cells) == ["Dirichlet α", "α"]
+    plain = sweep.cells.assign(config=sweep.cells["config"].map(CellConfig.without_names))
+    assert title_axes(["partition.alpha", "algorithm.alpha"], plain) == ["α (partition)", "α (algorithm)"]
+    assert list(label_cells(plain, "algorithm").unique()) == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
 
 
 def test_without_the_words_the_names_are_shown(store: Tracker) -> None:
