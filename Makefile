@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test test-slow test-faults lint docs bench
+.PHONY: quickstart test test-slow test-faults test-lowest lint docs dist bench
 
 quickstart: .venv/ready
 	$(BIN)/fedray sweep sweeps/quickstart.yaml
@@ -17,6 +17,13 @@ test-slow: .venv/ready
 test-faults: .venv/ready
 	$(BIN)/python -m pytest -m faults --timeout 900
 
+# With the lowest versions that requirements.txt allows.
+test-lowest: .venv/ready
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
+	$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct -r requirements.txt $(LOWEST)
+	PYTHONPATH=. .venv-lowest/bin/python -m pytest -n 2 --dist loadfile $(TESTS)
+LOWEST := 'griffelib>=2.0' 'hypothesis>=6.100' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6'
+
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
@@ -26,6 +33,12 @@ lint: .venv/ready
 # The pages of docs/ as a site: open site/index.html.
 docs: .venv/ready
 	$(BIN)/zensical build
+
+# Wheel and sdist as they are uploaded, checked.
+dist: .venv/ready
+	rm -rf build dist
+	$(BIN)/python -m build --no-isolation --quiet
+	$(BIN)/twine check --strict dist/*
 
 .venv/ready: requirements.txt constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv

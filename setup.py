@@ -4,15 +4,17 @@ The sweeps and the papers' numbers stay where people look for them; in the wheel
 `fedray/published`.
 """
 
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, find_packages, setup
+
+SWEEPS = ["fedray.sweeps", *(f"fedray.sweeps.{folder}" for folder in find_namespace_packages("sweeps"))]
 
 setup(
-    packages=[*find_packages(include=["fedray*"]), "fedray.published", "fedray.sweeps"],
+    packages=[*find_packages(include=["fedray*"]), "fedray.analysis.templates", "fedray.published", *SWEEPS],
     package_dir={"fedray.published": "analysis/published", "fedray.sweeps": "sweeps"},
     package_data={
         "fedray": ["py.typed"],
-        "fedray.analysis": ["templates/*"],
+        "fedray.analysis.templates": ["*"],
         "fedray.published": ["*"],
-        "fedray.sweeps": ["**/*.yaml", "**/*.md"],
+        **{folder: ["*.yaml", "*.md"] for folder in SWEEPS},
     },
 )
