@@ -60,7 +60,7 @@ def problem(
     seed: int = 0,
     **training: Any,
 ) -> Problem:
-    """The problem of one algorithm; `training` overrides TRAINING. per_round: default 3, or everyone who is needed."""
+    """Problem of one algorithm; `training` overrides TRAINING. per_round: default 3, or all clients if needed."""
     if per_round is None:
         per_round = len(sizes) if method(algorithm).needs_everyone else 3
     return small.problem(

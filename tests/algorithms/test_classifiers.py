@@ -91,7 +91,7 @@ def phi_of(counts: list[int], q: Q = "x") -> Tensor:
 
 
 def test_phi() -> None:
-    """C n_kc/n_k: 5 on either of two of ten classes, 1 where all are equal; e^x and √x by hand, every mean 1."""
+    """C n_kc/n_k: 5 for either of two of ten classes, 1 if all are equal; e^x and √x by hand, every mean 1."""
     assert phi_of([0, 7, 0, 7, 0, 0, 0, 0, 0, 0]).tolist() == [0, 5, 0, 5, 0, 0, 0, 0, 0, 0]
     assert torch.allclose(phi_of([4] * 10), torch.ones(10))
     root = torch.tensor([1.0, 2.0, 0.0])  # √(1/5), √(4/5), 0 over √(1/5)
@@ -124,7 +124,7 @@ def test_phi_averages_to_one_where_all_clients_together_are_balanced() -> None:
     ],
 )
 def test_equal_counts(name: str, same: str) -> None:
-    """Where every client has as much of each class, margins and priors cancel in the softmax and Φ is 1."""
+    """If every client has equally many samples of each class, margins and priors cancel in the softmax and Φ is 1."""
     assert close(on_balanced(name), on_balanced(same), 1e-5)
 
 
@@ -263,7 +263,7 @@ def test_a_client_with_a_spoilt_part_harms_nobody_else_and_is_named(name: str) -
 
 
 BODY_END = 64 * 16 + 16
-"""Where the head's entries of theta begin in the digits problem."""
+"""Position in theta of the head's entries in the digits problem."""
 
 
 def evaluated(name: Any, **training: Any) -> tuple[Problem, State, dict[str, float]]:

@@ -19,7 +19,7 @@ from tests.algorithms.digits import data, final, problem
 
 
 def simulation(sizes: tuple[int, ...] = (1,) * 40, per_round: int | float = 8, **clients: Any) -> Simulation:
-    """A run whose cohorts are looked at; client i has sizes[i] samples."""
+    """A run whose cohorts are inspected; client i has sizes[i] samples."""
     config = small.config(clients={"total": len(sizes), "per_round": per_round, **clients}, partition="natural")
     shards = Shards.from_owner(np.repeat(np.arange(len(sizes)), sizes), len(sizes))
     return Simulation(Problem(config, data(), shards), InlineBackend())
@@ -76,7 +76,7 @@ def test_listed_cohorts_are_followed() -> None:
 
 
 def test_empty_clients_take_no_part() -> None:
-    """Clients 0 and 2 have nothing: they are never drawn, and a round of them alone is drawn again."""
+    """Clients 0 and 2 have no samples: they are never drawn, and a cohort of only these two is redrawn."""
     sizes = (0, 3, 0, 4, 5)
     running = simulation(sizes, 2)
     drawn = [running.draw_cohort(t) for t in range(50)]

@@ -1,4 +1,4 @@
-"""Where methods end on the two-client quadratic problem: what drift correction is for.
+"""Fixed points of methods on the two-client quadratic problem, which show the purpose of drift correction.
 
 One sample each, five full-batch steps at η = 0.1 a round. The mean loss has its minimum where
 (x1 + 3) + 2 (x1 - 2) = 0 and 2 (x2 - 2) + (x2 + 3) = 0: x* = (1/3, 1/3). Five steps carry a client of curvature a by

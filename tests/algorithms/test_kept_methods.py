@@ -106,7 +106,7 @@ def test_a_rate_that_falls_within_the_round_is_everyones(options: Any) -> None:
 
 @pytest.mark.parametrize("mix", ["parameters", "logits"])
 def test_apfl_without_a_model_of_its_own(mix: str) -> None:
-    """a = 0: v stays x⁰ but for weight decay, and the personal model is x."""
+    """a = 0: v stays x⁰ except for weight decay, and the personal model is x."""
     options = {"alpha": 0.0, "mix": mix}
     state = final({"name": "apfl", **options}, weight_decay=0)
     start = problem("apfl").build_network("cpu").initial
@@ -125,7 +125,7 @@ def test_apfl_mixes_the_same_in_a_linear_model() -> None:
 
 
 def test_apfl_with_logits_asks_both_models() -> None:
-    """a = 1: the client's own v alone answers, so it scores what Local-only scores; a = ½ scores something else."""
+    """a = 1: only the client's own v answers, so the score is Local-only's; a = ½ has another score."""
     alone = personal("apfl", {"alpha": 1.0, "mix": "logits"})[0]
     assert alone == personal("local-only", {})[0]
     assert personal("apfl", {"mix": "logits"})[0] != alone

@@ -90,7 +90,7 @@ def test_it_learns(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(name for name, kind in ALGORITHMS.items() if kind.personal == "trained"))
 def test_a_client_is_at_home_in_its_two_classes(name: str) -> None:
-    """Clients of two classes each: their models after local training know these two, FedAvg's as it is does not."""
+    """Clients of two classes each: after local training their models know these two; FedAvg's model does not."""
     fedavg = last_row("fedavg", "pxcy", epochs=0)["personal_accuracy"]
     assert fedavg < 75
     assert last_row(name, "pxcy", epochs=0)["personal_accuracy"] > 95

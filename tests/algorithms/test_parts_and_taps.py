@@ -67,7 +67,7 @@ TAPS = {"mlp": [200], "lenet": [64, 64, 384, 192], "mcmahan_cnn": [32, 64, 512],
 
 @pytest.mark.parametrize("name", TAPS)
 def test_taps(name: str) -> None:
-    """The channels' means before each activation (a ResNet: stem and four stages), which is where FedRCL looks."""
+    """The channels' means before each activation (for a ResNet: stem and four stages), FedRCL's taps."""
     spec = make_model_spec({"name": name})
     module = spec.build((3, 32, 32), 10)
     taps = Network(module, taps=spec.taps)(IMAGES).taps

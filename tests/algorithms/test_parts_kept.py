@@ -117,7 +117,7 @@ def test_a_client_starts_with_what_it_kept(algorithm: str) -> None:
 
 
 def test_a_client_without_test_samples_takes_no_personal_test() -> None:
-    """Client 0 has none, client 2 nothing to train on: the others' marks alone are averaged."""
+    """Client 0 has no test samples, client 2 no training samples: only the others' scores are averaged."""
     built = simulation("fedrep", 4).problem
     tests = Shards.from_owner(np.repeat(np.arange(1, 6), 20), 6)
     result = run(replace(built, tests=tests), InlineBackend())
@@ -162,7 +162,7 @@ def test_perturbing_nothing_is_refused(perturb: str, model: Any, refused: bool) 
 
 
 def test_a_batch_of_one_under_batchnorm_names_the_batch_size() -> None:
-    """65 = 4 x 16 + 1 samples of client 3, whose turn comes when it comes."""
+    """65 = 4 x 16 + 1 samples of client 3, in the round in which it is drawn."""
     built = problem("fedavg", model="tests.algorithms.test_parts_kept:Partly", clients={"cohorts": [[3]] * 4})
     with pytest.raises(UserError, match=r"training\.batch_size: client 3 has 65 samples in batches of 16, and"):
         run(built, InlineBackend())

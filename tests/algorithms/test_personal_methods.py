@@ -35,7 +35,7 @@ class Normalised(nn.Module):
 
 
 def test_model_and_running_statistics_are_a_clients_own() -> None:
-    """A federation of client 2 alone ends where client 2 does among others; the server's statistics stay 0 and 1."""
+    """A federation of only client 2 ends where client 2 does among others; the server's statistics stay 0 and 1."""
     options = {
         "model": "tests.algorithms.test_personal_methods:Normalised",
         "lr_decay": 1.0,
@@ -55,7 +55,7 @@ def test_model_and_running_statistics_are_a_clients_own() -> None:
 
 
 def test_a_class_that_the_cohort_lacks_keeps_its_prototype() -> None:
-    """Clients 0 and 5 in round 0, client 0 alone in round 1: what only client 5 has stays bit for bit."""
+    """Clients 0 and 5 in round 0, only client 0 in round 1: prototypes of client 5's own classes stay, bit for bit."""
     before, after = states({"name": "fedproto"}, rounds=2, clients={"cohorts": [[0, 5], [0]]})
     built = problem("fedproto")
     held = torch.bincount(torch.from_numpy(built.data.y_train[built.shards[0]]), minlength=10) > 0
@@ -83,7 +83,7 @@ class NoBias(nn.Module):
 
 @pytest.mark.parametrize("model", ["tests.algorithms.test_personal_methods:NoBias", {"name": "mlp", "hidden": []}])
 def test_fedgen_with_a_head_without_bias_or_body(model: Any) -> None:
-    """A missing bias is 0; where everything is head the generated features are inputs."""
+    """A missing bias is 0; if the whole model is head, the generated features are inputs."""
     state = final({**FEDGEN, "alpha": 1, "beta": 1}, model=model, rounds=2)
     assert state.server.generator.shape == (12 * (4 + 10) + 12 + 24 + (8 if "NoBias" in model else 64) * 13,)
     assert torch.isfinite(state.theta).all()
@@ -168,7 +168,7 @@ def test_knnper_answers() -> None:
 
 
 def test_squared_distances() -> None:
-    """Far from the origin too, where |a|² + |b|² - 2ab alone would be off by 1e2; of a point to itself about 0."""
+    """Also far from the origin, where |a|² + |b|² - 2ab would be off by 1e2; about 0 from a point to itself."""
     g = torch.Generator().manual_seed(0)
     a, b = torch.randn(30, 7, generator=g), torch.randn(40, 7, generator=g)
     direct = (a[:, None] - b).square().sum(2)
@@ -179,7 +179,7 @@ def test_squared_distances() -> None:
 
 
 def test_knnper_far_from_everything() -> None:
-    """Where every kernel underflows the nearest still count: no 0/0."""
+    """If every kernel underflows, the nearest samples still count: no 0/0."""
     c = trained_client({"name": "knnper"})
     c.local.features = c.local.features + 1e4
     p = answers(c, KNNPer(lam=1, scale=1e-3), c.population.samples.batch(c.indices)[0]).exp()

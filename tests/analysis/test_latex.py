@@ -21,7 +21,7 @@ DOCUMENT = r"""\documentclass{article}
 
 
 def compiler() -> str:
-    """pdflatex, where booktabs is there too; else it skips."""
+    """Return pdflatex if booktabs is installed, too; otherwise skip."""
     found, finder = shutil.which("pdflatex"), shutil.which("kpsewhich")
     if not found or not finder or subprocess.run([finder, "booktabs.sty"], capture_output=True, check=False).returncode:
         pytest.skip("no TeX here (pdflatex with booktabs); Debian's package is texlive-latex-recommended")

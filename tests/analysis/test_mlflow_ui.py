@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow  # a server to start, and a page that is a program
 
 @pytest.fixture
 def server(store: Tracker, tmp_path: Path) -> Iterator[str]:
-    """The address of an MLflow server on this store, on the loopback alone."""
+    """The address of an MLflow server on this store, on the loopback interface only."""
     browser()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

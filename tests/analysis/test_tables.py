@@ -328,7 +328,7 @@ def test_rounds_count_by_the_generic_accuracy_where_it_is_logged(store: Tracker)
 
 
 def test_relative_flops_are_counted_for_the_runs_model(store: Tracker) -> None:
-    """FedSAM passes twice where FedAvg does once; no MLflow metric is behind it. Fewer is better."""
+    """FedSAM passes twice for each pass of FedAvg; no MLflow metric is behind it. Fewer is better."""
     cells = [cell(a, 0.5, 0) for a in (SMALL, FEDAVG)]
     for one in cells:
         one["config"] |= {"data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [4]}}

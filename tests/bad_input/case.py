@@ -26,7 +26,7 @@ BASE = {key: value for key, value in RUN.items() if key != "runtime"}
 
 @dataclass(frozen=True)
 class Case:
-    """A call, what lies in the folder before it, and the line it is answered with, after `fedray: `.
+    """A call, the contents of its folder, and the line of its answer after `fedray: `.
 
     In it `{here}` is the folder. One that ends with … is the beginning: the rest are names that come and go, or words
     of another package.
@@ -71,7 +71,7 @@ def put(name: str, content: str | bytes) -> Callable[[Path], object]:
 
 
 def npz(**changes: Any) -> Callable[[Path], object]:
-    """`data.npz`, right but for the changes; None leaves an array out."""
+    """Return `data.npz`, correct except for the changes; None leaves an array out."""
     arrays = {
         "x_train": np.zeros((20, 5, 5), np.uint8),
         "y_train": np.arange(20) % 3,

@@ -145,7 +145,7 @@ def test_more_classes_than_outputs_is_refused(
 
 
 def test_natural_clients_and_floats_from_an_npz_file(folder: Path) -> None:
-    """`client_train` deals the samples; float32 inputs are used as they are."""
+    """`client_train` assigns the samples; float32 inputs are used unchanged."""
     from fedray.config import RunConfig
     from fedray.engine.problem import Problem
 

@@ -209,7 +209,7 @@ def test_every_place_shows_the_same_number(
 
 
 def test_the_result_in_python(folder: Path) -> None:
-    """`simulate` of a file; the result prints short, gives a frame and a model whose accuracy is the one measured."""
+    """`simulate` of a file; the result has a short text, a frame, and a model with the measured accuracy."""
     result = fedray.simulate("run.yaml", checkpoints="ck", progress=False)
     last = result.history[-1]
     assert repr(result) == (

@@ -180,7 +180,7 @@ def test_absolute_names_end_up_inside(here: Path) -> None:
     assert [path.name for path in here.iterdir()].count("owned") == 0
 
 
-# Classes of one's own come from the configuration that is launched
+# A user's classes come from the configuration that is launched
 
 
 def test_a_name_in_the_store_is_not_imported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_a_name_in_the_store_is_not_imported(here: Path, monkeypatch: pytest.Mon
 
 
 def test_a_checkpoint_names_no_class(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A manifest that is right but for the names in it: nothing is imported, nothing else is read."""
+    """A manifest that is correct except for its names: nothing is imported, nothing else is read."""
     import hashlib
 
     monkeypatch.setattr(plugins.importlib, "import_module", None)

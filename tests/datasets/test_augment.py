@@ -86,7 +86,7 @@ def test_rotate_by_quarter_turns_is_rot90(degrees: float, turns: int) -> None:
 
 
 def test_rotate_agrees_with_torchvision() -> None:
-    """15 degrees, nearest neighbour, zeros outside: the same picture but for ties in rounding (under 2 % of pixels)."""
+    """15 degrees, nearest neighbour, zeros outside: the same picture except for ties (under 2 % of pixels)."""
     from torchvision.transforms.v2.functional import rotate
 
     x = images(2, 32)

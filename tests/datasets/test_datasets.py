@@ -78,7 +78,7 @@ def test_medmnist(root: Path, name: str, channels: int, classes: int) -> None:
 
 
 def test_cinic10(root: Path) -> None:
-    """Classes in CIFAR-10's order; decoded once; `valid` is used only where asked for."""
+    """Classes in CIFAR-10's order; decoded once; `valid` is used only on request."""
     first = files.cinic(root, CIFAR_CLASSES)
     data = load("cinic10")
     assert (data.x_train.shape, data.y_train.tolist()) == ((20, 3, 32, 32), [i // 2 for i in range(20)])
@@ -154,7 +154,7 @@ def test_shakespeare_by_words(root: Path) -> None:
 
 
 def test_shakespeare_words_beyond_the_vocabulary_share_a_number(root: Path) -> None:
-    """300 different words, each twice: the first 255 of the alphabet have numbers; of the test text alone none has."""
+    """300 words, each twice: the first 255 by alphabet have numbers; words only in the test text have none."""
     names = [f"w{i:03d}" for i in range(300)]
     files.leaf(
         root,

@@ -1,4 +1,4 @@
-"""Made-up images: what is asked for, always the same, and learnable."""
+"""Generated images: as requested, always the same, and learnable."""
 
 import numpy as np
 import pytest

@@ -22,7 +22,7 @@ PAGES = [
 
 
 def spoken(file: Path) -> Iterator[tuple[int, str]]:
-    """Line and text of every string of a module that can be shown: all but docstrings."""
+    """Line and text of every string of a module that can be shown: all except docstrings."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):

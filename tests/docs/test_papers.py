@@ -36,7 +36,7 @@ COSTS = re.findall(r"^\| (\S+) \| (\d)x \| (\d)x \| (\d) \| (\d) \| (\d) \|$", P
 
 @pytest.mark.parametrize("row", COSTS, ids=[row[0] for row in COSTS])
 def test_costs_in_fedtogas_convention_are_the_measured_ones(row: tuple[str, ...]) -> None:
-    """Storage is 1 + what a client keeps, communication what it sends, but for the variates of FedLESAM-S."""
+    """Storage is 1 + the client's state, communication its uploads, except for the variates of FedLESAM-S."""
     method, (storage, communication, down, up, kept) = row[0], map(int, row[1:])
     found = measure_cost(algorithm({"name": method.lower()}))
     assert [round(x, 1) for x in (found.down, found.up, found.client)] == [down, up, kept]

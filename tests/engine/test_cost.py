@@ -12,7 +12,7 @@ from tests import small
 
 PARAMETERS, HEAD = 784 * 50 + 50 + 50 * 10 + 10, 50 * 10 + 10
 BODY, OWN = 1 - HEAD / PARAMETERS, HEAD / PARAMETERS
-"""What is sent of a model whose head stays, and what a client keeps of it, in models."""
+"""Uploads of a model with a fixed head, and the state of its clients, in models."""
 COSTS = {
     #            down, up, client, server, gradients
     "fedavg": (1, 1, 0, 0, 1),

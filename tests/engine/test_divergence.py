@@ -25,7 +25,7 @@ def problem(
 
 
 def kept(whole: Problem) -> tuple[list[ndarray], list[int]]:
-    """The cohorts without those who go wrong, and how many these are after each round."""
+    """The cohorts without diverged clients, and the number of these after each round."""
     simulation, sizes = Simulation(whole, InlineBackend()), whole.shards.sizes
     drawn = [simulation.draw_cohort(t) for t in range(6)]
     cohorts = [cohort if t < 2 else cohort[sizes[cohort] % 2 == 0] for t, cohort in enumerate(drawn)]

@@ -65,7 +65,7 @@ def test_a_model_that_counts_as_trained_is_trained_with_draws_of_its_own(drawn: 
 
 
 def test_cohorts_are_keyed_by_round_and_attempt(drawn: list[Key]) -> None:
-    """Client 0 alone has samples: of the pairs that are drawn, those without it are drawn again."""
+    """Only client 0 has samples: drawn pairs without it are redrawn."""
     chosen = config(clients={"total": 6, "per_round": 2})
     for t in (0, 5):
         assert draw_cohort(chosen, np.array([9, 0, 0, 0, 0, 0]), t).tolist() == [0]

@@ -71,7 +71,7 @@ def digits(
     per_round: int | None = None,
     **training: Any,
 ) -> Problem:
-    """Six clients with digits of a Dirichlet split. per_round: default 3, or everyone who is needed."""
+    """Six clients with digits of a Dirichlet split. per_round: default 3, or all clients if needed."""
     if per_round is None:
         per_round = 6 if method(algorithm).needs_everyone else 3
     base = {"rounds": 2, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "momentum": 0.5, "weight_decay": 1e-3}

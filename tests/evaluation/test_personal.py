@@ -1,4 +1,4 @@
-"""Personal evaluation: which numbers it gives, and of whom."""
+"""Personal evaluation: its numbers, and the clients that they belong to."""
 
 from collections.abc import Mapping
 from math import log, sqrt
@@ -88,7 +88,7 @@ def test_the_global_model_on_own_samples() -> None:
 
 
 def test_generic_accuracy_is_of_the_clients_with_test_samples() -> None:
-    """Disjoint: client 1 has none. Round 1 of 2, where only the stored models are tested, as in the last."""
+    """Disjoint: client 1 has no test samples. Round 1 of 2 tests only the stored models, as does the last."""
     first, last = few_rounds("local-only", {"every": 2})
     assert "personal_accuracy" not in first
     assert first["generic_accuracy"] == pytest.approx(75)

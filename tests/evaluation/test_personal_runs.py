@@ -83,7 +83,7 @@ def result(*arguments: Any, **options: Any) -> Result:
 
 
 def another_round(state: State, client: int, algorithm: Any, epochs: int) -> Tensor:
-    """theta after a round of that client alone, from this state; samples as they lie."""
+    """theta after a round of only that client, from this state; samples in their order."""
     built = problem(algorithm, rounds=3, local_epochs=epochs, shuffle=False, clients={"cohorts": [[0], [0], [client]]})
     running = Simulation(built, InlineBackend())
     running.restore(dataclasses.replace(state, server=Vectors(), clients={}))

@@ -154,7 +154,7 @@ def test_each_model_has_its_own_running_statistics() -> None:
 
 
 def test_every_batch_finds_the_running_statistics_that_training_left() -> None:
-    """Two equal batches are changed by a step equally, so the mean of both is that of the first alone."""
+    """A step changes two equal batches equally, so the mean of both is that of the first alone."""
     problem = arrays(
         {"name": "tests.evaluation.probed:Careful"}, 2 * [[0], [2], [5]], 2 * [0, 1, 0], [0] * 6, batch_size=3
     )

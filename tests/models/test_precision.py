@@ -1,4 +1,4 @@
-"""bf16 and channels-last: what is float32 stays so, gradients stay close, and who asks for neither is who he was."""
+"""bf16 and channels-last: float32 parts stay float32, gradients stay close, and runs without either are unchanged."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_a_bf16_gradient_points_where_the_fp32_one_does(name: str) -> None:
 
 
 def test_bf16_gradients_hold_nothing_uninitialised() -> None:
-    """ResNet-18 on 16x16 ends in 3x3 convolutions of 1x1 images, most of whose weights see only padding."""
+    """ResNet-18 on 16x16 ends in 3x3 convolutions of 1x1 images, so most of their weights see only padding."""
     exact = gradient("resnet18")[1]
     for _ in range(6):
         torch.full((5_000_000,), torch.inf)  # what the allocator hands out next

@@ -33,7 +33,7 @@ def body(w: World) -> set[str]:
 
 
 def unbiased(w: World) -> set[str]:
-    """All but the head's bias, the last tensor."""
+    """All except the head's bias, the last tensor."""
     return set(w.net.names[:-1])
 
 
@@ -92,7 +92,7 @@ Change = tuple[np.ndarray | float, np.ndarray | float]
 
 
 def _by_logits(w: World, moving: set[str] | None, change: Callable[[np.ndarray], Change]) -> Tensors:
-    """Averaging where client i's loss is cross-entropy on a z - m; change: its class counts -> (a, m)."""
+    """Averaging with cross-entropy on a z - m as client i's loss; change: its class counts -> (a, m)."""
 
     def direction(c: Local, batch: Batch) -> Tensors:
         factor, margin = change(class_counts(w, c.i))
@@ -119,7 +119,7 @@ def fedrs(w: World, alpha: float, soft: bool = False) -> Tensors:
 
 
 def fedlc(w: World, tau: float) -> Tensors:
-    """Zhang et al., ICML 2022: z_c - tau n_c^(-1/4), minus infinity where n_c = 0."""
+    """Zhang et al., ICML 2022: z_c - tau n_c^(-1/4), minus infinity if n_c = 0."""
 
     def margins(counts: np.ndarray) -> Change:
         with np.errstate(divide="ignore"):

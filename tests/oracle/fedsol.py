@@ -21,7 +21,7 @@ def adaptive_radius(y: Tensors, x: Tensors, radius: str) -> Tensors:
 
 
 def perturbation(w: World, y: Tensors, x: Tensors, g_p: Tensors, rho: float, target: str, radius: str) -> Tensors:
-    """e = rho Lambda g_p / (||g_p|| + 1e-12) on the target's tensors; 0 where g_p is (D-34)."""
+    """e = rho Lambda g_p / (||g_p|| + 1e-12) on the target's tensors; 0 if g_p is (D-34)."""
     everything = set(w.net.names)
     g_p = restrict(g_p, {"head": w.net.head, "body": everything - w.net.head, "all": everything}[target])
     if norm(g_p) < 1e-8:

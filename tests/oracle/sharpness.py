@@ -192,7 +192,7 @@ def fedrobust(w: World, ascent_lr: float, penalty: float, affine: str) -> Tensor
     if affine == "full":
         tie = np.eye(inputs)
         A_0 = np.eye(inputs)
-    else:  # tie[j, p] = 1 where input number j belongs to parameter p
+    else:  # tie[j, p] = 1 if input number j belongs to parameter p
         groups = inputs if affine == "diagonal" else w.channels
         tie = np.repeat(np.eye(groups), inputs // groups, axis=0)
         A_0 = np.ones(groups)

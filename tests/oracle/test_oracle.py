@@ -194,7 +194,7 @@ CHANGES = [(index, name) for index, case in enumerate(CASES) if case.setting == 
 
 @pytest.mark.parametrize(("index", "name"), CHANGES, ids=[f"{CASES[i].id}-{name}" for i, name in CHANGES])
 def test_the_comparison_can_fail(index: int, name: str) -> None:
-    """An oracle whose hyper-parameter is 2 % off is outside the bound: every one of them is really compared."""
+    """An oracle whose hyper-parameter is 2 % off is outside the bound: every one of them is compared."""
     case, (seed, _, _) = CASES[index], oracle(index)
     changed = flat(answer(world(case, seed), case, **case.scaled(name, 1.02)))
     distance = np.abs(fedrays(index) - changed).max()

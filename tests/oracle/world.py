@@ -98,7 +98,7 @@ class World:
             yield Local(self, t, i, x)
 
     def batches(self, t: int, i: int) -> list[Batch]:
-        """The mini-batches of client i in round t: the given order, else the samples as they lie, epoch by epoch."""
+        """Mini-batches of client i in round t: the given order, otherwise the samples' own, epoch by epoch."""
         X, y = self.clients[i]
         if (t, i) in self.order:
             return [(X[at], y[at]) for at in self.order[t, i]]

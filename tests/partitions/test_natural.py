@@ -35,7 +35,7 @@ def test_fewer_clients_than_natural_ones() -> None:
 
 
 def test_more_clients_than_natural_ones() -> None:
-    """Pieces go one by one to the id whose pieces are largest: 60 -> 30+30 -> 20+20+20 -> 15 each, then 20 -> 10+10.
+    """One by one a piece goes to the id with the largest pieces: 60 -> 30+30 -> 20+20+20 -> 15 each, then 20 -> 10+10.
 
     With 6 clients: 60 is cut when 60 > 20 (2 pieces), 30 > 20 (3 pieces), 20 = 20 (the first, so id 7): 1, 2, 3.
     """

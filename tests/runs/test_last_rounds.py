@@ -13,7 +13,7 @@ from fedray.sections import Evaluation
     [(1, 1), (4, 4), (5, 5), (9, 9), (10, 9), (20, 17), (49, 41), (50, 41), (59, 50), (100, 91), (800, 791)],
 )
 def test_a_fifth_of_the_rounds_but_one_to_ten(rounds: int, first: int) -> None:
-    """49 // 5 = 9: 41 to 49; from 50 on ten; below ten rounds the last one alone."""
+    """49 // 5 = 9: 41 to 49; from 50 on ten; below ten rounds only the last one."""
     assert last_rounds(rounds) == range(first, rounds + 1)
 
 

@@ -88,7 +88,7 @@ def test_rayjob_has_the_documented_fields() -> None:
 
 
 def test_secrets_are_named_and_never_written() -> None:
-    """Passwords come from Secrets; MLflow takes requests for its own names alone, and Postgres no strangers."""
+    """Passwords come from Secrets; MLflow accepts requests for its own names only, and Postgres only MLflow's."""
     documents = list(yaml.safe_load_all((CLUSTERS / "mlflow.yaml").read_text(encoding="utf-8")))
     kinds = [(document["kind"], document["metadata"]["name"]) for document in documents]
     assert ("Secret", "fedray-mlflow") not in kinds, "it is made by a command"
@@ -143,7 +143,7 @@ FAKES = {
     "fedray": 'trap \'sleep "${LAST:-0}"; exit 130\' TERM\ntouch "$STARTED"\n[[ -z ${CODE:-} ]] || exit "$CODE"\n'
     "while true; do sleep 0.1; done\n",
 }
-"""What lies in `.venv/bin`; `fedray` ends with CODE, or as one that is told to stop."""
+"""The files of `.venv/bin`; `fedray` ends with CODE, or as if interrupted."""
 
 
 @pytest.mark.parametrize(

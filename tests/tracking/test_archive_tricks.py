@@ -190,7 +190,7 @@ def truncate(file: Path) -> None:
 
 
 def flip(file: Path) -> None:
-    """Change a byte of the last member's content, which is stored as it is."""
+    """Change a byte of the last member's content, which is stored uncompressed."""
     file.write_bytes(file.read_bytes().replace(b"owned", b"0wned"))
 
 

@@ -83,7 +83,7 @@ def test_a_working_directory_whose_name_no_address_can_hold_is_refused(
 def test_other_odd_names_of_the_working_directory_hold_a_store(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Database and artefacts lie in that very directory, and are read back."""
+    """Database and artefacts are in that very directory, and are read back."""
     folder = tmp_path / name
     folder.mkdir()
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

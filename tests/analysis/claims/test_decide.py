@@ -1,4 +1,4 @@
-"""Claims on made-up results whose truth is known."""
+"""Claims on simulated results whose truth is known."""
 
 import numpy as np
 import pytest

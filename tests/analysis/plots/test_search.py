@@ -117,7 +117,7 @@ def test_many_values_are_points(store: Tracker) -> None:
 
 
 def test_importance_finds_the_key_that_matters() -> None:
-    """The value follows ρ alone, up to noise of a hundredth: ρ explains nearly all, lr nearly nothing."""
+    """The value depends only on ρ, up to noise of a hundredth: ρ explains nearly all, lr nearly nothing."""
     rng = np.random.default_rng(0)
     rho, lr = rng.uniform(0.01, 0.5, 60), rng.uniform(0.01, 0.5, 60)
     done = pd.DataFrame({"rho": rho.astype(str), "lr": lr.astype(str), "_value": rho + rng.normal(0, 0.001, 60)})

@@ -1,4 +1,4 @@
-"""Intervals: numbers from tables, and how often they hold the truth in made-up results."""
+"""Intervals: numbers from tables, and their coverage in simulated results."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The run whose checkpoints are looked at."""
+"""The run whose checkpoints are inspected."""
 
 import pytest
 

@@ -72,7 +72,7 @@ def test_what_the_file_system_refuses_for_now_is_no_damage(
 def test_a_manifest_that_cannot_be_read_for_now_keeps_the_files_it_names(
     simulation: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A save removes what no manifest names; here it does not know what the one before names."""
+    """A save removes files that no manifest names; here it does not know the files of the previous one."""
     store = Checkpoints(tmp_path)
     store.save(advance(simulation, 1))
     before = {path.name for path in tmp_path.iterdir()}

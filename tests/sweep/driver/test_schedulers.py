@@ -1,4 +1,4 @@
-"""Schedulers on a real Ray that end cells by what clients hold out; one cell at a time, so the order is known.
+"""Schedulers on a real Ray that end cells by held-out accuracy; one cell at a time, so the order is known.
 
 Three good cells, each of whose validation accuracies is far above chance, then two that learn nothing.
 """

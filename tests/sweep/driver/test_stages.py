@@ -79,7 +79,7 @@ def test_the_tune_stage_holds_out_and_has_seeds_of_its_own() -> None:
 
 @pytest.mark.parametrize("searcher", ["random", "sobol", "optuna"])
 def test_the_final_stage_runs_the_best_draw_of_each_method_and_setting(searcher: str) -> None:
-    """Made-up outcomes: fedavg is best near lr 0.5 on IID data and near 0.02 else, and the largest μ is the worst."""
+    """Simulated outcomes: fedavg is best near lr 0.5 on IID data, near 0.02 elsewhere; the largest μ is the worst."""
 
     def value(one: Any) -> dict[str, float]:
         best = 0.5 if one.partition.name == "iid" else 0.02
@@ -108,7 +108,7 @@ def test_the_final_stage_runs_the_best_draw_of_each_method_and_setting(searcher:
 
 @pytest.mark.parametrize(("select", "extreme"), [("last10_validation_loss", min), ("final_validation_accuracy", max)])
 def test_the_lowest_loss_or_the_highest_accuracy_is_chosen(select: str, extreme: Any) -> None:
-    """Made-up outcomes: loss and accuracy are both the learning rate."""
+    """Simulated outcomes: loss and accuracy are both the learning rate."""
     asked = file(grid={"partition": ["iid"]}, cases=[{"algorithm": "fedavg"}], select=select)
     (choice,) = choose(with_outcomes(make_plan(make_tune_stage(asked)), lambda one: {select: one.training.lr}))
     assert choice.values == extreme(choice.draws, key=lambda one: one["training.lr"])

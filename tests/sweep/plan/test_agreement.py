@@ -102,7 +102,7 @@ def test_what_a_stranger_changes_is_refused(
 def test_beside_a_plug_in_the_other_sections_are_compared(
     section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the plug-in is not imported, although a file of its name lies in the working directory."""
+    """And the plug-in is not imported, although a file of its name is in the working directory."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "foreign_module.py").write_text("open('owned', 'w').close()\n")
     config, identity = pair()

@@ -25,7 +25,7 @@ def sweep(seeds: int, **grid: Any) -> Sweep:
 
 
 def test_a_model_is_tried_once_per_kind_of_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """200 cells: one way to deal the data out (but for the seed), one model, two algorithms. 1 split, 2 models."""
+    """200 cells: one data split (except for the seed), one model, two algorithms. 1 split, 2 models."""
     count = {"build": 0, "build_network": 0}
     for name in count:
         called = getattr(Problem, name)

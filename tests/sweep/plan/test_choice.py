@@ -66,7 +66,7 @@ def test_cells_by_number_hash_and_label() -> None:
     ids=str,
 )
 def test_labels_tell_cells_apart_by_every_option_that_varies(grid: dict[str, Any], words: list[str]) -> None:
-    """But for the option that is part of a partition's name, and for what the name of a section says already."""
+    """Except for the option that is part of a partition's name, and for options that a section's name implies."""
     base = BASE | {"partition": {"name": "dirichlet_client", "alpha": 1}, "algorithm": "fedavg"}
     found = Sweep.model_validate({"name": "x", "base": base, "grid": grid})
     labels = [cell.label for cell in CellMaker(found).make_all().values()]

@@ -48,7 +48,7 @@ def truth(point: dict[str, Any]) -> float:
 
 
 def searched(asked: Sweep, order: random.Random, at_a_time: int) -> list[Any]:
-    """All cells of a search in which cells run `at_a_time` and end in any order; a kill forgets all but outcomes."""
+    """All cells of a search with `at_a_time` concurrent cells that end in any order; a kill keeps only outcomes."""
     known: dict[str, float | None] = {}
     found: dict[str, Any] = {}
     while True:

@@ -240,7 +240,7 @@ def test_what_the_file_stops_is_not_what_a_scheduler_prunes(accuracy: float, sta
 
 @pytest.mark.parametrize("status", [status for status in Status if status.has_outcome])
 def test_a_search_that_learns_is_told_of_every_outcome(status: Status) -> None:
-    """A value for the finished cell alone; the others count as tried, or the search would wait for them for ever."""
+    """Only the finished cell has a value; the others count as tried, or the search would wait for them for ever."""
     sweep: Any = SimpleNamespace(learns=True, select="last10_test_accuracy")
     nothing: Any = None
     session = Session(SimpleNamespace(sweep=sweep), nothing, nothing)  # type: ignore[arg-type]

@@ -77,7 +77,7 @@ def end(session: Session, cells: Sequence[Cell]) -> None:
 
 
 def test_a_later_generation_gets_the_numbers_of_the_first(session: Callable[..., Session], measured: list[int]) -> None:
-    """Learning rates alone: 18 usable gigabytes hold four clients of 4 GB, and what one takes is measured once."""
+    """Only learning rates differ: 18 usable gigabytes hold four clients of 4 GB, which is measured once."""
     searching = session({"training.lr": {"loguniform": [0.01, 1]}}, SHARED, {"name": "mlp", "hidden": [4]})
     searching.data = dict.fromkeys(searching.plan.problems.data)  # type: ignore[arg-type]
     cells = searching.take()
