@@ -1,12 +1,13 @@
 """Where a script's result goes: to the screen, or into a file that is named then; and what pages are made with."""
 
+import re
 import sys
 import tempfile
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, printable
 
 
 def make_environment() -> Environment:
@@ -35,13 +36,13 @@ def make_dir(out: Path) -> None:
 
 
 def write_or_print(text: str, out: Path | None) -> None:
-    """Print a text, or write it to a file and print the file's name.
+    """Print a text, or write it to a file and print the file's name. Names in it do not steer the terminal.
 
     Raises:
         UserError: the file cannot be written.
     """
     if out is None:
-        sys.stdout.write(text)
+        sys.stdout.write("".join(printable(line) if line != "\n" else line for line in re.split("(\n)", text)))
         return
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

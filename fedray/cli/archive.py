@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from fedray.common.errors import printable
+
 Name = Annotated[str, typer.Argument(help="the `name` of a sweep that has been run")]
 File = Annotated[Path, typer.Argument(help="the archive, e.g. quickstart.zip")]
 
@@ -43,5 +45,5 @@ def verify(
     good = True
     for verdict in verdicts(name, cells, trust or ()):
         good &= verdict.word in GOOD
-        print(verdict, flush=True)
+        print(printable(str(verdict)), flush=True)
     raise typer.Exit(0 if good else 1)

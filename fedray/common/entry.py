@@ -3,6 +3,7 @@
 import errno
 import io
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -31,7 +32,10 @@ def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
     A path that cannot be used is also a user's mistake. Secrets in addresses are neither printed nor logged, even in
     tracebacks of bugs (exit code 1).
     """
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller has closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (until the end of the process)
+        stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # batch systems have terminals that show ASCII only
     redact_logs()
@@ -43,6 +47,7 @@ def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
         command = single
     try:
         code = command(standalone_mode=False)
+        sys.stdout.flush()
     except typer.Exit as exit_:
         code = exit_.exit_code
     except NoArguments as help:
@@ -59,8 +64,8 @@ def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except Exception as error:
-        if isinstance(error, OSError) and isinstance(error.filename, str) and error.errno in UNUSABLE:
-            _refuse(f"{error.filename}: {error.strerror}")
+        if isinstance(error, OSError) and isinstance(error.filename, str | None) and error.errno in UNUSABLE:
+            _refuse(f"{error.filename or 'standard output or a file'}: {error.strerror}")
             code = 2
         else:
             print(redacted(traceback.format_exc()), end="", file=sys.stderr)

@@ -31,7 +31,8 @@ def draw_heatmap(counts: np.ndarray, path: Path | str | None = None, title: str 
         vmin=0,
         extent=(-0.5, clients - 0.5, classes - 0.5, -0.5),
     )
-    axes.set(xlabel="client", ylabel="class", title=title)
+    axes.set(xlabel="client", ylabel="class")
+    axes.set_title(title, parse_math=False)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
     figure.colorbar(image, label="samples")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedray.analysis.commands.figures import main as figures
 from fedray.analysis.commands.tables import main
 from fedray.analysis.data.collect import collect
 from fedray.analysis.tables.build import build
@@ -352,3 +353,28 @@ def test_bytes_kept_are_counted_for_the_runs_model(store: Tracker) -> None:
     assert [one.mean for one in by_client.entries.values()] == pytest.approx([4 * 3010 / 1e6, 0])
     assert [one.mean for one in by_server.entries.values()] == pytest.approx([8 * 3010 / 1e6, 4 * 3010 / 1e6])
     assert list(by_server.ranks.values()) == [2, 1]
+
+
+HOSTILE = "=1+1|$x^$\n\x1b[31mred"
+
+
+def test_names_steer_neither_spreadsheets_nor_terminals_nor_markdown(
+    store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A method called like a formula, with a cell's and a line's end, half a formula of mathtext and an escape code."""
+    cells = [cell({"name": name}, 0.5, seed) for name in (HOSTILE, "-5") for seed in (0, 1)]
+    write(store, cells, {one["hash"]: ("finished", history(50 + 10 * k)) for k, one in enumerate(cells)})
+    main("sweep")
+    shown = capsys.readouterr().out
+    assert r"| =1+1\|$x^$\n\x1b[31mred | <u>55.00 ± 7.07</u>" in shown
+    assert "\x1b" not in shown
+    assert r"=1+1$|$\$x\textasciicircum{}\$\textbackslash{}n" in to_latex(build(collect("sweep")))
+    for form in ("csv", "seeds"):
+        main("sweep", format=form, out=tmp_path / "a.csv")
+        found = list(csv.reader(io.StringIO((tmp_path / "a.csv").read_text())))
+        texts = {value for line in found for value in line}
+        assert f"'{HOSTILE}" in texts
+        assert "-5" in texts
+        assert not any(text.startswith("=") for text in texts)
+    figures("sweep", kind="curves", out=tmp_path)
+    assert len(list(tmp_path.glob("*.png"))) == 1

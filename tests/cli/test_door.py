@@ -114,3 +114,18 @@ def test_a_terminal_that_does_not_know_greek_letters(encoding: str) -> None:
     environment = os.environ | {"PYTHONIOENCODING": encoding, "LC_ALL": "POSIX"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "rho ?\n", "")
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "line"),
+    [
+        (">/dev/full", 2, "fedray: standard output or a file: No space left on device\n"),
+        (">&-", 0, ""),
+        (">&- 2>&-", 0, ""),
+        ("| true", 1, ""),
+    ],
+)
+def test_standard_output_that_is_full_or_closed_is_no_traceback(redirection: str, code: int, line: str) -> None:
+    command = f"set -o pipefail; '{Path(sys.executable).with_name('fedray')}' list algorithms {redirection}"
+    out = subprocess.run(["/bin/bash", "-c", command], capture_output=True, text=True, timeout=100)
+    assert (out.returncode, out.stderr) == (code, line)

@@ -53,6 +53,7 @@ STYLE: Any = {
     "grid.alpha": 0.5,
     "axes.axisbelow": True,
     "hatch.linewidth": 0.4,
+    "text.parse_math": False,  # names of methods and options may have a $
 }
 COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7f7f7f", "#e69f00")
 """Okabe and Ito's, told apart by colour-blind readers."""

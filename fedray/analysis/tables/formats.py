@@ -5,11 +5,12 @@ import html
 import io
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pandas as pd
 
 from fedray.analysis.tables.result_table import Entry, ResultTable
-from fedray.common.errors import UserError, truncated_repr
+from fedray.common.errors import UserError, printable, truncated_repr
 
 Key = tuple[str, str]
 
@@ -20,13 +21,20 @@ def to_markdown(table: ResultTable) -> str:
     def cell(key: Key) -> str:
         return _fill(table, key, lambda text: text, {1: "**{}**", 2: "<u>{}</u>"})
 
-    grid = [["", *table.columns]] + [[row, *(cell((row, column)) for column in table.columns)] for row in table.rows]
+    grid = [["", *map(_in_markdown, table.columns)]]
+    grid += [[_in_markdown(row), *(cell((row, column)) for column in table.columns)] for row in table.rows]
     widths = [max(len(line[k]) for line in grid) for k in range(len(grid[0]))]
     lines = [
         "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |" for line in grid
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join([f"**{table.title}**", "", *lines, "", *(f"- {note}" for note in table.notes)]) + "\n"
+    notes = (f"- {' '.join(note.split())}" for note in table.notes)  # a failure's message may have lines
+    return "\n".join([f"**{_in_markdown(table.title)}**", "", *lines, "", *notes]) + "\n"
+
+
+def _in_markdown(name: str) -> str:
+    """Return a name of one line without the sign that ends a cell."""
+    return printable(name).replace("|", r"\|")
 
 
 def to_latex(table: ResultTable) -> str:
@@ -74,8 +82,8 @@ def to_csv(table: ResultTable) -> str:
     writer.writerow(["row", "column", "mean", "std", "seeds", "others", *change, *paper])
     for (row, column), entry in table.entries.items():
         line = [
-            row,
-            column,
+            _as_text(row),
+            _as_text(column),
             _number(entry.mean),
             _number(entry.std),
             str(entry.seeds),
@@ -97,8 +105,14 @@ def to_csv(table: ResultTable) -> str:
 
 def format_run_by_run(table: pd.DataFrame) -> str:
     """Rows of single runs or clients as CSV, numbers with all their digits."""
-    text: str = table.to_csv(index=False, lineterminator="\n")
+    text: str = table.rename(columns=_as_text).map(_as_text).to_csv(index=False, lineterminator="\n")
     return text
+
+
+def _as_text(value: Any) -> Any:
+    """Return a value for CSV: spreadsheets compute a text that begins like a formula, so it gets an apostrophe."""
+    formula = isinstance(value, str) and re.match(r"[=+@\t\r-](?![\d.]+(e[+-]?\d+)?$)", value)
+    return f"'{value}" if formula else value
 
 
 def to_html(table: ResultTable, key: Key) -> str:
@@ -181,4 +195,4 @@ TEX = str.maketrans(
 
 
 def _escape(text: str) -> str:
-    return "--" if text == "-" else text.translate(TEX)
+    return "--" if text == "-" else printable(text).translate(TEX)

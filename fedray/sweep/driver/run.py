@@ -12,7 +12,7 @@ from pathlib import Path
 from fedray.cluster.connection import count_cpus, use_cluster
 from fedray.cluster.prepare import Placement
 from fedray.cluster.resources import refuse_unseen
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, printable
 from fedray.common.signals import sigterm_as_interrupt
 from fedray.runs.status import Status
 from fedray.sweep.file.sweep import Sweep
@@ -41,7 +41,7 @@ def plan_and_print(sweep: Sweep, file: str, force: bool = False, only: Sequence[
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
     for line in describe_partial(sweep):
-        print(line)
+        print(printable(line))
     print(made.summary(), flush=True)
     return made
 

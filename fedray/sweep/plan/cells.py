@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedray.common.component import as_written
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, printable
 from fedray.common.identity import hash_of
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
@@ -210,7 +210,7 @@ def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] =
                 option = key.rpartition(".")[2]
                 option = run.partition.symbol(option) if key.startswith("partition.") else option
                 words.append(f"{option}={as_written(value)}")
-    return " ".join([*words, f"s{run.seed}"])
+    return printable(" ".join([*words, f"s{run.seed}"]))
 
 
 def get_values(run: RunConfig, keys: Sequence[str]) -> dict[str, Any]:
