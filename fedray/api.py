@@ -54,8 +54,8 @@ def simulate(
     One actor without a GPU runs in this process. For more actors a local Ray is started unless one is running;
     `fedray.connect()` keeps one for all calls and accepts a cluster's address, as does `RAY_ADDRESS`.
 
-    What you have told PyTorch (`no_grad`, autocast, default device and dtype) changes no number and is restored at the
-    end. Of several calls in threads one runs at a time.
+    Your settings of PyTorch (`no_grad`, autocast, default device and dtype) change no number and are restored at the
+    end. Concurrent calls in threads run one at a time.
 
     Args:
         config: a run's YAML file, or its contents as a nested mapping (docs/configuration.md).
