@@ -117,6 +117,8 @@ class RunConfig(Section):
         method = self.algorithm
         if self.weighing is not method and type(method).weights is not Algorithm.weights:
             raise UserError(f"training.aggregation: found feddisco; {method.name} has weights of its own")
+        if self.training.relaxed_start and method.shares == "none":
+            raise UserError(f"training.relaxed_start: relaxes what clients receive; {method.name} sends nothing")
         if self.stepping is not method:
             if method.shares == "none":
                 raise UserError(f"training.server_step: fedexp scales the average; {method.name} has none")

@@ -133,6 +133,19 @@ class Training(Section):
         "code, D-120)",
     )
 
+    relaxed_start: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="β of FedInit (Sun et al., NeurIPS 2023): a client starts at x + β (x - its own last local model), "
+        "x⁰ before the first one, and this start is the x of all its formulas (FL-Simulator's use_RI, D-128)",
+        json_schema_extra={"paper": {"FL-Simulator": 0.1}},
+    )
+    relaxed_average: Literal["updates", "models"] = Field(
+        "updates",
+        description="with relaxed_start, U is the mean of the updates from each client's start, or of y_K - x (D-128)",
+    )
+
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32",
         description="precision of matrix products and convolutions; parameters, gradients and sums are always "
@@ -172,6 +185,8 @@ class Training(Section):
             raise UserError(f"training.feddisco: has options, but training.aggregation is {self.aggregation}")
         if self.server_step != "fedexp" and self.fedexp != FedExP():
             raise UserError(f"training.fedexp: has options, but training.server_step is {self.server_step}")
+        if self.relaxed_average == "models" and not self.relaxed_start:
+            raise UserError("training.relaxed_average: found models, but training.relaxed_start is 0")
         return self
 
     @property

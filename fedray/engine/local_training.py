@@ -22,6 +22,8 @@ from fedray.sections import Training
 
 OWN, OWN_BUFFERS = "own", "own_buffers"
 """Names, in a client's state, of the parameters and running statistics that it keeps (`Algorithm.keeps`)."""
+LAST = "last_local"
+"""Name in a client's state of its last local model, of the shared parameters (`training.relaxed_start`)."""
 Watch = Callable[[LocalClient, Tensor], None]
 RESERVED = {"update", "shared_update", "buffers", "train_loss", "sums"}
 """Names of uploads that are reserved for fedray."""
@@ -83,13 +85,13 @@ class LocalTrainer:
     shards: Shards
     stepping: Algorithm | None = None
 
-    def start(self, broadcast: Broadcast, task: ClientTask) -> LocalClient:
+    def start(self, broadcast: Broadcast, task: ClientTask, relaxed: bool = False) -> LocalClient:
         """Return a client before its first step: at x, except for the parts it keeps. The network gets its buffers."""
         algorithm, training, network = self.algorithm, self.training, self.network
         indices, kept = self.shards[task.client], load_state(task.state)
         samples = len(indices)
         state = Vectors(kept or algorithm.client_state(network.initial))
-        theta, buffers = broadcast.theta, broadcast.buffers
+        theta, buffers = self.relax(broadcast.theta, state) if relaxed else broadcast.theta, broadcast.buffers
         if algorithm.keeps != "none":
             own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
             newcomers = algorithm.newcomers_own(network.initial[own], broadcast.message)
@@ -121,6 +123,14 @@ class LocalTrainer:
             shuffle=training.shuffle,
         )
 
+    def relax(self, x: Tensor, state: Vectors) -> Tensor:
+        """Return x + β (x - the client's last local model) on the shared parameters, x elsewhere."""
+        if not (beta := self.training.relaxed_start):
+            return x
+        shared = self.network.index(self.algorithm.shares)
+        last = state.get(LAST, self.network.initial[shared])
+        return x.index_copy(0, shared, x[shared] + beta * (x[shared] - last))
+
     def train(
         self, broadcast: Broadcast, task: ClientTask, watch: Watch | None = None
     ) -> tuple[LocalClient, dict[str, Sum | PerClient]]:
@@ -136,7 +146,7 @@ class LocalTrainer:
             the shared parameters only, in theta's order; `buffers` the running statistics that clients do not keep.
         """
         algorithm, network = self.algorithm, self.network
-        c = self.start(broadcast, task)
+        c = self.start(broadcast, task, relaxed=True)
         with self._draw_and_guard(c, "torch"):  # dropout
             self._take_steps(c, watch=watch)
             uploads = self._upload(c)
@@ -148,6 +158,11 @@ class LocalTrainer:
             c.state |= c.second.state
         if algorithm.shares != "none":
             uploads["update"] = Sum(c.shared_update, task.weight)
+        if self.training.relaxed_start:
+            c.state[LAST] = c.theta[network.index(algorithm.shares)]
+            if self.training.relaxed_average == "models":
+                update = c.state[LAST] - broadcast.theta[network.index(algorithm.shares)]
+                uploads["update"] = Sum(update, task.weight)
         if len(own_buffers):
             c.state[OWN_BUFFERS] = network.buffers[own_buffers]
         if len(exchanged):
@@ -170,7 +185,7 @@ class LocalTrainer:
             broadcast, trainer = replace(broadcast, steps=None), replace(self, training=self._make_tuning(epochs))
         else:
             trainer = self
-        c = trainer.start(broadcast, task)
+        c = trainer.start(broadcast, task, relaxed=kind == "trained")
         with self._draw_and_guard(c, "personal torch"):
             if kind == "tuned" and epochs:
                 trainer._tune(c)

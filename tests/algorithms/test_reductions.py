@@ -101,6 +101,16 @@ def parts(*on: str) -> str:
 
 
 REDUCTIONS = [
+    *[
+        reduction
+        for name in ("fedavg", "scaffold", "fedper", "fedsol", "fedacg")
+        for reduction in (
+            Reduction(name, name, right_options={"relaxed_start": 0.0}),
+            Reduction(name, name, options=FIRST, right_options={"relaxed_start": 0.4}),  # x is x⁰
+            Reduction(name, name, options=FIRST, right_options={"relaxed_start": 0.4, "relaxed_average": "models"}),
+        )
+    ],
+    Reduction("fedavg", "fedavg", 1e-5, ONE_OF_SIX, {"relaxed_start": 0.4}),  # x is its own last local model
     Reduction("fedprox mu=0", "fedavg"),
     Reduction("fedprox mu=3", "fedavg", options=ONE_STEP),
     Reduction("fedsam rho=0", "fedavg"),

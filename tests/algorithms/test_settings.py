@@ -135,6 +135,8 @@ def test_what_is_saved_is_what_was_tested(tmp_path: Path) -> None:
 def test_without_an_average_there_is_no_step(name: str) -> None:
     with pytest.raises(UserError, match=r"^training\.server_step: fedexp scales the average"):
         problem(name, server_step="fedexp")
+    with pytest.raises(UserError, match=rf"^training\.relaxed_start: relaxes what clients receive; {name} sends nothing"):
+        problem(name, relaxed_start=0.1)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +144,7 @@ def test_without_an_average_there_is_no_step(name: str) -> None:
     [
         ({"feddisco": {"a": 0.1}}, "training.feddisco: has options, but training.aggregation is samples"),
         ({"fedexp": {"epsilon": 0.1}}, "training.fedexp: has options, but training.server_step is average"),
+        ({"relaxed_average": "models"}, "training.relaxed_average: found models, but training.relaxed_start is 0"),
         ({"aggregation": "disco"}, "training.aggregation: found disco; the word is feddisco"),
         ({"aggregation": "feddisco", "disco": {"a": 0.1}}, "training.disco: the key is training.feddisco"),
     ],

@@ -19,6 +19,8 @@ BASE: dict[str, Any] = {
     "weight_decay_on": "all",
     "nominal_steps": False,
     "last_batch": "keep",
+    "relaxed_start": 0.0,
+    "relaxed_average": "updates",
 }
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -32,6 +34,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lr within": {"lr_decay_within": 0.8},
     "decay of weights": {"weight_decay_on": "weights"},
     "whole batches": {"last_batch": "drop", "lr_decay_within": 0.8},
+    "relaxed": {"relaxed_start": 0.4},
+    "relaxed, models": {"relaxed_start": 0.4, "relaxed_average": "models"},
     "shuffle": {"shuffle": True},
     "together": {"momentum": 0.5, "clip_norm": 0.5, "aggregation": "samples", "server_lr": 0.7, "shuffle": True},
     "softmax": {"momentum": 0.5},

@@ -104,6 +104,10 @@ CASES: list[Case] = [
         for word in ("own", "client0")
         for case in cases(method, f"nominal steps {word}", settings=PLAIN, training={"nominal_steps": word}, **options)
     ],
+    *cases("fedprox", settings=("relaxed",), mu=0.7),
+    *cases("scaffold", settings=("relaxed",)),
+    *cases("feddyn", settings=("relaxed", "relaxed, models"), alpha=0.3),
+    *cases("mofedsam", settings=("relaxed",), rho=0.3, beta=0.3),
     *cases("scaffnew", settings=EVERYONE, p=0.3),
     *cases("scaffnew", "fixed", settings=EVERYONE, steps="fixed"),
     # logits, features, inner layers

@@ -81,14 +81,14 @@ def with_duals(w: World, gradient: Direction, alpha: float, scaling: str = "cons
     """FedDyn in model units (form b) with another gradient."""
     x, H = w.x0, w.each(w.x0)
     for t in range(w.rounds):
-        u = {}
+        trained = {}
         for c in w.participants(t, x):
             a = alpha / shares(w, scaling)[c.i]
             for batch in c.batches:
-                c.step(gradient(c, batch) + a * (c.y - x + H[c.i]), pull=a)
+                c.step(gradient(c, batch) + a * (c.y - c.start + H[c.i]), pull=a)
             H[c.i] = H[c.i] + c.u
-            u[c.i] = c.u
-        x = x + w.server_lr * w.average(u) + mean(H)
+            trained[c.i] = c
+        x = x + w.server_lr * w.update(trained) + mean(H)
     return x
 
 

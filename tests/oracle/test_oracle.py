@@ -129,6 +129,8 @@ def world(case: Case, seed: int) -> World:
         training.weight_decay_on,
         training.nominal_steps,
         training.last_batch,
+        training.relaxed_start,
+        training.relaxed_average,
         SHAPE[0],
     )
 

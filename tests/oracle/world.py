@@ -36,7 +36,11 @@ class World:
     weight_decay_on: str = "all"
     nominal_steps: str | bool = False
     last_batch: str = "keep"
+    relaxed_start: float = 0.0
+    relaxed_average: str = "updates"
     channels: int = 1
+    last: dict[int, Tensors] = field(default_factory=dict, init=False)
+    """Client -> its last local model, x0 before the first."""
 
     @property
     def N(self) -> int:
@@ -73,8 +77,9 @@ class World:
         return trained
 
     def update(self, trained: "dict[int, Local]") -> Tensors:
-        """U, the mean of the clients' updates."""
-        return self.average({i: c.u for i, c in trained.items()})
+        """U, the mean of the clients' updates; with `relaxed_average: models` of y - x, x the model received."""
+        models = self.relaxed_average == "models"
+        return self.average({i: c.y - (c.received if models else c.start) for i, c in trained.items()})
 
     def average(self, uploads: dict[int, Tensors]) -> Tensors:
         """sum_i pi_i upload_i over the participants: pi uniform, or n_i / sum_j n_j."""
@@ -115,6 +120,8 @@ class Local:
     """Client i in round t: model y, batches, their number K, learning rate, momentum buffer (new every round)."""
 
     def __init__(self, world: World, t: int, i: int, start: Tensors) -> None:
+        self.received = start
+        start = start + world.relaxed_start * (start - world.last.get(i, world.x0))  # FedInit (D-128)
         self.world, self.t, self.i, self.start, self.y = world, t, i, start, start
         self.batches = world.batches(t, i)
         self.K = len(self.batches)
@@ -145,7 +152,7 @@ class Local:
         q = q + pulled * restrict(self.y, moving) + world.weight_decay * restrict(self.y, moving & weights)
         self.v = world.momentum * self.v + q
         eta = (self.eta if eta is None else eta) * world.lr_decay_within ** (self.step_number // self.steps_per_epoch)
-        self.y = self.y - eta * restrict(self.v, moving)
+        self.y = self.world.last[self.i] = self.y - eta * restrict(self.v, moving)
         self.step_number += 1
 
     @property
