@@ -283,6 +283,10 @@ class Received:
 
     sums: Vectors = field(default_factory=Vectors)
 
+    def with_update(self, update: Tensor) -> "Received":
+        """Return the same uploads with another U `(P,)`."""
+        return Received(Vectors(self.sums, update=update))
+
     def __getattr__(self, name: str) -> Tensor:
         try:
             return self.sums[name]

@@ -9,17 +9,41 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, unit
+from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads, Vectors, unit
 from fedray.algorithms.feddyn import DynamicRegularisation
 from fedray.algorithms.scaffold import ControlVariates
 from fedray.common.errors import UserError
 from fedray.models.network import Layout
 
 
-class FedSAM(Algorithm):
-    """q = g(y + ρ unit(g(y))) (eq. 4; eq. 3's element-wise sign is not an ascent direction, D-22).
+class LocalSAM(Algorithm):
+    """Base of the methods whose gradient is g(y + ρ unit(g(y))), g restricted to the part that is perturbed."""
+
+    rho: float = Field(0.1, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"FedTOGA": 0.1}})
+    perturb: Literal["all", "head", "body"] = Field(
+        "all", description="which parameters are perturbed (FedSOL's code, D-116)"
+    )
+
+    def check_built(self, layout: Layout, tokens: bool) -> None:
+        super().check_built(layout, tokens)
+        if not (layout.part(self.perturb) * layout.trainable).any():
+            raise UserError(f"algorithm.perturb: found {self.perturb!r}; the model has no parameters there to train")
+
+    def gradient(self, c: Client) -> Tensor:
+        return c.grad(c.theta + self.rho * unit(self.ascent(c)))
+
+    def ascent(self, c: Client) -> Tensor:
+        """The direction of the perturbation, not yet of length 1."""
+        return c.grad(c.theta, part=self.perturb)
+
+
+class FedSAM(LocalSAM):
+    """q = g(y + ρ unit(g(y))) (eq. 4, D-22), x <- x + η_g U.
 
     `perturb: head` or `body` perturbs a part of the parameters alone, by the unit gradient of that part (D-116).
+
+    As it is printed: eq. 3 multiplies the perturbation entry by entry by sign(g), which makes it ρ |g|/||g||, no ascent
+    direction (`sign: true`, D-22); algorithms 1 and 3 move x by the update of the round before (`delta: old`, D-21).
     """
 
     name = "fedsam"
@@ -39,18 +63,22 @@ class FedSAM(Algorithm):
             }
         },
     )
-
-    perturb: Literal["all", "head", "body"] = Field(
-        "all", description="which parameters are perturbed (FedSOL's code, D-116)"
+    sign: bool = Field(False, description="eq. 3's perturbation, ρ sign(g) g/||g|| (D-22)")
+    delta: Literal["new", "old"] = Field(
+        "new", description="what x moves by: U of this round, or of the round before (D-21)"
     )
 
-    def check_built(self, layout: Layout, tokens: bool) -> None:
-        super().check_built(layout, tokens)
-        if not (layout.part(self.perturb) * layout.trainable).any():
-            raise UserError(f"algorithm.perturb: found {self.perturb!r}; the model has no parameters there to train")
+    def server_state(self, theta: Tensor) -> Vectors:
+        return Vectors(delta=torch.zeros_like(theta)) if self.delta == "old" else Vectors()
 
-    def gradient(self, c: Client) -> Tensor:
-        return c.grad(c.theta + self.rho * unit(c.grad(c.theta, part=self.perturb)))
+    def ascent(self, c: Client) -> Tensor:
+        g = super().ascent(c)
+        return g.abs() if self.sign else g
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        if self.delta == "old":
+            got, server.state.delta = got.with_update(server.state.delta), got.update
+        super().aggregate(server, got)
 
 
 class FedASAM(Algorithm):
@@ -82,7 +110,7 @@ class FedASAM(Algorithm):
         return c.grad(c.theta + self.rho * t * unit(t * c.grad(c.theta), eps=1e-16))
 
 
-class FedGAMMA(FedSAM, ControlVariates):
+class FedGAMMA(LocalSAM, ControlVariates):
     """q = g(y + ρ unit(g(y))) + c - c_i: SCAFFOLD whose gradient is SAM's; so are the variates made of it."""
 
     name = "fedgamma"
@@ -96,15 +124,46 @@ class FedGAMMA(FedSAM, ControlVariates):
     )
 
 
-class FedSpeed(FedSAM, DynamicRegularisation):
+class FedSpeed(LocalSAM, DynamicRegularisation):
     """q = g(y + ρ unit(g(y))) + α (y - x + H_i): FedDyn whose gradient is SAM's.
 
     Reading D-15, the authors' code: the whole descent gradient is the perturbed one, and the server adds the mean of
-    all N clients' H. The paper lets each client of the cohort correct its own upload, which is the same when everyone
-    takes part.
+    all N clients' H.
+
+    As it is printed: the gradient is (1 - a) g(y) + a g(y + ρ unit(g(y))) (`mix: a`), and each client of the cohort
+    corrects its own upload, so that the server adds the cohort's mean of H (`dual_mean: cohort`), which is the same
+    when everyone takes part.
     """
 
     name = "fedspeed"
     paper = "Sun et al., FedSpeed: larger local interval, less communication round, ICLR 2023, algorithm 1"
     idea = "SAM with dynamic regularisation"
-    rho: float = Field(0.1, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"FedTOGA": 0.1}})
+    mix: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="a: weight of the perturbed gradient (the paper's α, D-15)",
+        json_schema_extra={"paper": {"FedSpeed's code": 1}},
+    )
+    dual_mean: Literal["all", "cohort"] = Field("all", description="whose H the server adds the mean of (D-15)")
+
+    def gradient(self, c: Client) -> Tensor:
+        if self.mix == 1:
+            return super().gradient(c)
+        g = c.grad(c.theta)
+        along = g if self.perturb == "all" else g * c.layout.part(self.perturb).to(g.device)
+        return (1 - self.mix) * g + self.mix * c.grad(c.theta + self.rho * unit(along))
+
+    def server_state(self, theta: Tensor) -> Vectors:
+        return super().server_state(theta) if self.dual_mean == "all" else Vectors()
+
+    def upload(self, c: Client) -> Uploads:
+        uploads = super().upload(c)
+        return uploads if self.dual_mean == "all" else {"dual": Sum(c.state.h, c.weight)}
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        if self.dual_mean == "all":
+            super().aggregate(server, got)
+        else:
+            Algorithm.aggregate(self, server, got)
+            server.theta = server.theta + got.dual

@@ -15,7 +15,7 @@ class FedTOGA(DynamicRegularisation):
     r = g(y) + g~_{k-1} + κΔ (fusion, the ported optimiser's), g(y) + κΔ (global) or g~_{k-1} + κΔ (neighbour: one
     backward pass a step); g~_{-1} = 0 at the start of each round. Readings: Δ is not divided by η (D-1; `delta_scale:
     gradient` divides), g~_{k-1} is g~ alone (D-5), the server's h is the mean of H_i over all N clients (D-2;
-    `dual_divisor: cohort` is the printed algorithm's M).
+    `dual_divisor: cohort` is the printed algorithm's M), ρ counts once (D-7; `radius: squared` is section 4.1's).
 
     The four parts can be switched off, as in table 10: without `sam` g~ = g(y); without `dynamic_regularisation` there
     is no H (α = 0 would keep the server's h, D-14); without `dual_correction` no βΔ; without `sam_correction` r = g(y).
@@ -49,6 +49,7 @@ class FedTOGA(DynamicRegularisation):
     delta_scale: Literal["mean_step", "gradient"] = Field(
         "mean_step", description="Δ as a mean local step (u/K), or divided by η_t as well"
     )
+    radius: Literal["rho", "squared"] = Field("rho", description="length of the perturbation: ρ, or ρ² (D-7)")
     dual_divisor: Literal["all", "cohort"] = Field("all", description="h divides by N, or by the cohort's M")
     sam: bool = Field(True, description="perturb at all")
     dynamic_regularisation: bool = Field(True, description="the α term and the server's h")
@@ -100,7 +101,8 @@ class FedTOGA(DynamicRegularisation):
     def gradient(self, c: Client) -> Tensor:
         if not self.sam:
             return c.grad(c.theta)
-        c.local.g_tilde = c.grad(c.theta + self.rho * unit(self.ascent(c)))
+        rho = self.rho if self.radius == "rho" else self.rho**2
+        c.local.g_tilde = c.grad(c.theta + rho * unit(self.ascent(c)))
         return c.local.g_tilde
 
     def direction(self, c: Client) -> Tensor:

@@ -1,5 +1,7 @@
 """Momentum that clients apply: FedCM, its sharpness-aware variant MoFedSAM, and MimeLite's frozen optimiser state."""
 
+from typing import Literal
+
 from pydantic import Field
 from torch import Tensor
 
@@ -49,6 +51,8 @@ class MoFedSAM(ClientMomentum):
 
     Readings: the Δ of the round just finished is the one used (D-21); the server adds η_g times the mean update (D-20).
     The step is FL-Simulator's; FedLESAM's repository leaves β out of it (D-11d).
+
+    As it is printed: x <- x - η_g Δ, which is η_g U/(η K) if all clients take K steps (`step: printed`, D-20).
     """
 
     name = "mofedsam"
@@ -67,10 +71,14 @@ class MoFedSAM(ClientMomentum):
         description="β: weight of the fresh gradient",
         json_schema_extra={"paper": {"FedSAM": 0.1, "FL-Simulator": [0.05, 0.1]}},
     )
+    step: Literal["mean", "printed"] = Field("mean", description="the server's step: η_g U, or -η_g Δ (D-20)")
 
     def direction(self, c: Client) -> Tensor:
         g_tilde = c.grad(c.theta + self.rho * unit(c.grad(c.theta)))
         return self.beta * g_tilde + (1 - self.beta) * c.message.delta
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        super().aggregate(server, got if self.step == "mean" else got.with_update(-got.delta))
 
 
 class MimeLite(Algorithm):

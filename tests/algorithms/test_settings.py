@@ -135,7 +135,9 @@ def test_what_is_saved_is_what_was_tested(tmp_path: Path) -> None:
 def test_without_an_average_there_is_no_step(name: str) -> None:
     with pytest.raises(UserError, match=r"^training\.server_step: fedexp scales the average"):
         problem(name, server_step="fedexp")
-    with pytest.raises(UserError, match=rf"^training\.relaxed_start: relaxes what clients receive; {name} sends nothing"):
+    with pytest.raises(
+        UserError, match=rf"^training\.relaxed_start: relaxes what clients receive; {name} sends nothing"
+    ):
         problem(name, relaxed_start=0.1)
 
 

@@ -90,8 +90,11 @@ def fedacg(w: World, lam: float, beta: float) -> Tensors:
     return x
 
 
-def with_momentum(w: World, gradient: Direction, alpha: float) -> Tensors:
-    """q = alpha g + (1 - alpha) Delta; Delta = -sum pi_i u_i / (K_i eta_t), 0 in the first round."""
+def with_momentum(w: World, gradient: Direction, alpha: float, step: str = "mean") -> Tensors:
+    """q = alpha g + (1 - alpha) Delta; Delta = -sum pi_i u_i / (K_i eta_t), 0 in the first round.
+
+    step `printed`: x <- x - eta_g Delta (D-20).
+    """
     x, delta = w.x0, zeros(w.x0)
 
     def direction(c, batch):  # type: ignore[no-untyped-def]
@@ -100,7 +103,7 @@ def with_momentum(w: World, gradient: Direction, alpha: float) -> Tensors:
     for t in range(w.rounds):
         trained = w.train(t, x, direction)
         delta = -w.average({i: c.u / (c.counted * c.eta) for i, c in trained.items()})
-        x = x + w.server_lr * w.update(trained)
+        x = x + w.server_lr * (-delta if step == "printed" else w.update(trained))
     return x
 
 

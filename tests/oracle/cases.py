@@ -141,7 +141,9 @@ CASES: list[Case] = [
     # perturbations
     *cases("fedsam", rho=0.3),
     *values("fedsam", "perturb", "head", "body", settings=CODE, rho=0.3),
+    *each({"eq. 3": {"sign": True}, "old update": {"delta": "old"}}, "fedsam", settings=CODE, rho=0.3),
     *cases("mofedsam", rho=0.3, beta=0.3),
+    *values("mofedsam", "step", "printed", rho=0.3, beta=0.3),
     *cases("fedasam", rho=0.5, eta_a=0.3),
     *cases("fedasam", "all", rho=0.5, eta_a=0.3, scaled="all"),
     *cases("fedgamma", rho=0.3),
@@ -150,6 +152,9 @@ CASES: list[Case] = [
     *values("fedgamma", "perturb", "head", "body", settings=CODE, rho=0.3),
     *cases("fedspeed", settings=PULL, alpha=0.2, rho=0.3),
     *values("fedspeed", "perturb", "head", "body", settings=CODE, alpha=0.2, rho=0.3),
+    *cases("fedspeed", "mixed", settings=PULL, alpha=0.2, rho=0.3, mix=0.4),
+    *cases("fedspeed", "mixed, head", settings=PLAIN, alpha=0.2, rho=0.3, mix=0.4, perturb="head"),
+    *values("fedspeed", "dual_mean", "cohort", settings=PULL, alpha=0.2, rho=0.3),
     *cases("fedsmoo", settings=PULL, alpha=0.2, rho=0.3),
     *cases("fedsmoo", "corrected", alpha=0.2, rho=0.3, perturbation_dual="corrected"),
     *cases("fedlesam", rho=0.3),
@@ -167,6 +172,7 @@ CASES: list[Case] = [
         {
             "gradient scale": {"delta_scale": "gradient"},
             "dual over cohort": {"dual_divisor": "cohort"},
+            "rho twice": {"radius": "squared"},
             "no sam": {"sam": False, "inert": ("rho", "kappa")},
             "no dynamic regularisation": {"dynamic_regularisation": False, "inert": ("alpha",)},
             "no dual correction": {"dual_correction": False, "inert": ("beta",)},

@@ -77,8 +77,10 @@ def shares(w: World, scaling: str) -> list[float]:
     return [n * w.N / sum(sizes) if scaling == "samples" else 1.0 for n in sizes]
 
 
-def with_duals(w: World, gradient: Direction, alpha: float, scaling: str = "constant") -> Tensors:
-    """FedDyn in model units (form b) with another gradient."""
+def with_duals(
+    w: World, gradient: Direction, alpha: float, scaling: str = "constant", dual_mean: str = "all"
+) -> Tensors:
+    """FedDyn in model units (form b) with another gradient; dual_mean `cohort`: the participants' duals (D-15)."""
     x, H = w.x0, w.each(w.x0)
     for t in range(w.rounds):
         trained = {}
@@ -88,7 +90,8 @@ def with_duals(w: World, gradient: Direction, alpha: float, scaling: str = "cons
                 c.step(gradient(c, batch) + a * (c.y - c.start + H[c.i]), pull=a)
             H[c.i] = H[c.i] + c.u
             trained[c.i] = c
-        x = x + w.server_lr * w.update(trained) + mean(H)
+        x = x + w.server_lr * w.update(trained)
+        x = x + (mean(H) if dual_mean == "all" else w.average({i: H[i] for i in trained}))
     return x
 
 

@@ -9,21 +9,26 @@ from .tensors import Tensors, mean, norm, restrict, times, total, unit, zeros
 from .world import Batch, Local, World, averaging
 
 
-def sam(w: World, c: Local, batch: Batch, rho: float, perturb: str = "all") -> Tensors:
-    """The gradient at y + rho unit(g); `perturb`: g on all, head or body, 0 elsewhere (D-116)."""
+def sam(w: World, c: Local, batch: Batch, rho: float, perturb: str = "all", sign: bool = False) -> Tensors:
+    """The gradient at y + rho unit(g); `perturb`: g on all, head or body, 0 elsewhere (D-116); sign: eq. 3's (D-22)."""
     g = w.grad(c.y, batch)
     part = {"all": set(g), "head": w.net.head, "body": set(g) - w.net.head}[perturb]
-    return w.grad(c.y + rho * unit(restrict(g, part)), batch)
+    e = rho * unit(restrict(g, part))
+    return w.grad(c.y + (times(Tensors({name: np.sign(g[name]) for name in g}), e) if sign else e), batch)
 
 
-def fedsam(w: World, rho: float, perturb: str = "all") -> Tensors:
-    """Qu et al., ICML 2022, algorithm 1."""
-    return averaging(w, lambda c, batch: sam(w, c, batch, rho, perturb))
+def fedsam(w: World, rho: float, perturb: str = "all", sign: bool = False, delta: str = "new") -> Tensors:
+    """Qu et al., ICML 2022, algorithm 1; delta `old`: x moves by the update of the round before, as printed (D-21)."""
+    x, last = w.x0, zeros(w.x0)
+    for t in range(w.rounds):
+        U = w.update(w.train(t, x, lambda c, batch: sam(w, c, batch, rho, perturb, sign)))
+        x, last = x + w.server_lr * (U if delta == "new" else last), U
+    return x
 
 
-def mofedsam(w: World, rho: float, beta: float) -> Tensors:
-    """Qu et al., ICML 2022, algorithm 3 with D-18..D-23: beta on the fresh gradient, Delta by the round's own lr."""
-    return with_momentum(w, lambda c, batch: sam(w, c, batch, rho), beta)
+def mofedsam(w: World, rho: float, beta: float, step: str = "mean") -> Tensors:
+    """Qu et al., ICML 2022, algorithm 2 with D-18..D-23: beta on the fresh gradient, Delta by the round's own lr."""
+    return with_momentum(w, lambda c, batch: sam(w, c, batch, rho), beta, step)
 
 
 def fedasam(w: World, rho: float, eta_a: float, scaled: str = "weights") -> Tensors:
@@ -47,9 +52,20 @@ def fedgamma(w: World, rho: float, perturb: str = "all", **options: str) -> Tens
     return with_variates(w, lambda c, batch: sam(w, c, batch, rho, perturb), **options)  # type: ignore[arg-type]
 
 
-def fedspeed(w: World, alpha: float, rho: float, perturb: str = "all") -> Tensors:
-    """Sun et al., ICLR 2023, code form (D-15): SAM gradients under FedDyn's duals."""
-    return with_duals(w, lambda c, batch: sam(w, c, batch, rho, perturb), alpha)
+def fedspeed(
+    w: World,
+    alpha: float,
+    rho: float,
+    perturb: str = "all",
+    mix: float = 1.0,
+    dual_mean: str = "all",
+) -> Tensors:
+    """Sun et al., ICLR 2023, code form: SAM gradients under FedDyn's duals; mix and dual_mean `cohort`: D-15."""
+
+    def gradient(c: Local, batch: Batch) -> Tensors:
+        return (1 - mix) * w.grad(c.y, batch) + mix * sam(w, c, batch, rho, perturb)
+
+    return with_duals(w, gradient, alpha, dual_mean=dual_mean)
 
 
 def fedsmoo(w: World, alpha: float, rho: float, perturbation_dual: str = "whole") -> Tensors:
@@ -135,6 +151,7 @@ def fedtoga(
     kappa: float,
     beta: float,
     perturbation: str = "fusion",
+    radius: str = "rho",
     delta_scale: str = "mean_step",
     dual_divisor: str = "all",
     sam: bool = True,
@@ -144,13 +161,14 @@ def fedtoga(
 ) -> Tensors:
     """FedTOGA, algorithm 1 with D-1..D-7. perturbation: `global` is the definitions' plain, `neighbour` their N.
 
-    delta_scale `gradient`: Delta divided by eta_t too (D-1). dual_divisor `cohort`: the server's dual divided by M
-    (D-2). The ablation, from FedAvg up: `sam`, the ascent; `dynamic_regularisation`, the dual and its proximal term;
-    `dual_correction`, beta Delta in the descent; `sam_correction`, the terms added to g in the ascent.
+    radius `squared`: rho twice (D-7). delta_scale `gradient`: Delta divided by eta_t too (D-1). dual_divisor
+    `cohort`: the server's dual divided by M (D-2). The ablation, from FedAvg up: `sam`, the ascent;
+    `dynamic_regularisation`, the dual and its proximal term; `dual_correction`, beta Delta in the descent;
+    `sam_correction`, the terms added to g in the ascent.
     """
     x = w.x0
     H, h_server, delta = w.each(x), zeros(x), zeros(x)
-    radius, push = (rho if sam else 0.0), (beta if dual_correction else 0.0)
+    length, push = (rho if sam else 0.0) * (rho if radius == "squared" else 1), (beta if dual_correction else 0.0)
     for t in range(w.rounds):
         u, per_step = {}, {}
         for c in w.participants(t, x):
@@ -164,7 +182,7 @@ def fedtoga(
                     r = last + kappa * delta
                 else:
                     r = w.grad(c.y, batch) + last + kappa * delta
-                last = w.grad(c.y + radius * unit(r), batch)
+                last = w.grad(c.y + length * unit(r), batch)
                 q = last + push * delta
                 if dynamic_regularisation:
                     q = q + alpha * (c.y - x + H[c.i])
