@@ -172,7 +172,7 @@ CASES: list[Case] = [
         {
             "gradient scale": {"delta_scale": "gradient"},
             "dual over cohort": {"dual_divisor": "cohort"},
-            "rho twice": {"radius": "squared"},
+            "rho twice": {"radius": "squared", "rho": 0.7},
             "no sam": {"sam": False, "inert": ("rho", "kappa")},
             "no dynamic regularisation": {"dynamic_regularisation": False, "inert": ("alpha",)},
             "no dual correction": {"dual_correction": False, "inert": ("beta",)},
