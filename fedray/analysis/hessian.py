@@ -12,7 +12,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, normalize
 
 from fedray.client import CHUNK
 from fedray.datasets.dataset import Samples
@@ -99,9 +99,11 @@ def find_top_eigenvalues(
 
 
 def draw_filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generator) -> list[Tensor]:
-    """Two random directions whose filters are as long as those of θ (Li et al., NeurIPS 2018), 0 on what has none.
+    """Two orthogonal random directions whose filters are as long as those of θ (Li et al., NeurIPS 2018).
 
-    A filter is what leads to one output: a slice of a weight's first dimension. Biases and norm layers have none.
+    A filter is what leads to one output: a slice of a weight's first dimension. Biases and norm layers have none
+    and are 0. The filters of the second direction are orthogonal to those of the first, one by one; a filter of one
+    number has no orthogonal one and is 0 in the second.
 
     Args:
         theta: `(P,)`.
@@ -111,7 +113,7 @@ def draw_filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generat
     Returns:
         The directions, each `(P,)`.
     """
-    directions = []
+    directions: list[Tensor] = []
     for _ in range(2):
         d = torch.from_numpy(rng.standard_normal(layout.size, dtype=np.float32)).to(theta.device)
         parts, weights = layout.views(d), layout.views(theta)
@@ -120,6 +122,10 @@ def draw_filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generat
                 parts[name].zero_()
                 continue
             filters, like = parts[name].flatten(1), weights[name].flatten(1)
+            if directions:
+                first = normalize(layout.views(directions[0])[name].flatten(1), dim=1)
+                filters -= (filters * first).sum(1, keepdim=True) * first
+                filters *= filters.shape[1] > 1
             filters *= torch.linalg.vector_norm(like, dim=1, keepdim=True) / (
                 torch.linalg.vector_norm(filters, dim=1, keepdim=True) + 1e-10
             )

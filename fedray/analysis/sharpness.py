@@ -10,14 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from fedray.analysis.data.cell_config import refuse_plugins
 from fedray.analysis.data.runs import load_newest_state, read_configuration
 from fedray.analysis.hessian import Landscape, compute_surface, draw_filter_normalised, find_top_eigenvalues
-from fedray.analysis.plots.style import axes, styled
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.config import RunConfig
@@ -124,7 +122,7 @@ class Trained:
         """The loss at θ + steps[i] d1 + steps[j] d2.
 
         Args:
-            kind: `random`, two random filter-normalised directions; `eigen`, the top two unit eigenvectors.
+            kind: `random`, two random filter-normalised orthogonal directions; `eigen`, the top two unit eigenvectors.
             vectors: the unit eigenvectors.
             steps: the grid along each direction.
 
@@ -152,22 +150,3 @@ def _read(client: MlflowClient, run: str) -> tuple[RunConfig, str, str]:
     if parsed.algorithm.keeps != "none":
         raise UserError(f"--run: {parsed.algorithm.name} has no global model: each client keeps its own parameters")
     return parsed, found.data.tags["fedray.cell"], found.info.run_name
-
-
-@styled
-def draw(found: Sharpness, kind: str, steps: np.ndarray, losses: np.ndarray) -> Figure:
-    """Contours of the loss, with λ1 and λ1/λ5."""
-    words = {"random": "random direction", "eigen": "eigenvector"}[kind]
-    figure, panel = axes(
-        f"along {words} 1",
-        f"along {words} 2",
-        f"{found.label}\nλ1 = {found.eigenvalues[0]:.3g}, λ1/λ5 = {found.ratio:.3g}",
-        0.8,
-    )
-    levels = np.unique(np.quantile(losses, np.linspace(0, 1, 16)))  # equal areas between lines, however steep
-    filled = panel.contourf(steps, steps, losses.T, levels, cmap="Greys")
-    panel.contour(steps, steps, losses.T, levels, colors="black", linewidths=0.3)
-    panel.plot(0, 0, marker="+", color="red", markersize=6)
-    panel.grid(visible=False)
-    figure.colorbar(filled, label="training loss", ticks=levels[::3], format="%.3g", spacing="uniform")
-    return figure

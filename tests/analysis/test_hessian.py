@@ -142,7 +142,15 @@ def test_filters_are_as_long_as_the_models_own() -> None:
         assert direction["0.weight"].flatten(1).norm(dim=1).tolist() == pytest.approx([5, 2])
         assert not direction["0.bias"].any()
         assert not direction["1.weight"].any()
-    assert not torch.equal(first["0.weight"], second["0.weight"])
+    products = (first["0.weight"] * second["0.weight"]).flatten(1).sum(1)
+    assert products.tolist() == pytest.approx([0, 0], abs=1e-5)
+
+
+def test_a_filter_of_one_number_has_no_second_direction() -> None:
+    network = Network(nn.Linear(1, 3))
+    first, second = draw_filter_normalised(network.theta, network.layout, np.random.default_rng(0))
+    assert torch.allclose(first.abs(), network.theta.abs() * network.layout.mask(lambda name: name == "weight"))
+    assert not second.any()
 
 
 def test_surface() -> None:

@@ -13,8 +13,11 @@ import pytest
 import fedray
 from fedray.analysis.commands.sharpness import main
 from fedray.analysis.sharpness import Trained
+from fedray.api import run_problem
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
+from fedray.engine.problem import Problem
+from fedray.engine.result import Result
 from fedray.sweep.plan.storage import get_storage
 from fedray.tracking.tracker import Tracker
 from tests import small
@@ -38,6 +41,10 @@ def logged(store: Tracker, resolved: Mapping[str, Any], cell: str = "abc") -> st
     return write_run(store, {"hash": cell, "label": "a run", "config": resolved}, again=False)
 
 
+def trained(config: RunConfig) -> Result:
+    return run_problem(Problem.build(config), "abc", checkpoints=get_storage() / "cells" / "abc")
+
+
 def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
     """Files: eigenvalues in descending order, their ratio, and a grid whose middle is the loss at the model itself.
 
@@ -45,7 +52,7 @@ def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.Ca
     a linear model; a ReLU's kinks, which have no Hessian, would add to them).
     """
     config = RunConfig.parse(RUN)
-    fedray.simulate(config, checkpoints=get_storage() / "cells" / "abc")
+    trained(config)
     run = logged(store, config.resolved())
     main([run], "eigen", samples=300, points=3, reach=0.1)
     found = json.loads(Path(f"sharpness/{run}.json").read_text())
@@ -65,7 +72,8 @@ def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.Ca
     assert grid[1, 1] == pytest.approx(found["loss"], abs=1e-6)
     curvature = (grid[2, 1] - 2 * grid[1, 1] + grid[0, 1]) / 0.01, (grid[1, 2] - 2 * grid[1, 1] + grid[1, 0]) / 0.01
     assert curvature == pytest.approx(values[:2], rel=0.02)
-    assert {path.suffix for path in Path("sharpness").iterdir()} == {".json", ".csv", ".png", ".pdf"}
+    names = {path.name.removeprefix(run) for path in Path("sharpness").iterdir()}
+    assert names == {".json", "-eigen.csv", *(f"eigen{view}.{kind}" for view in ("", "-3d") for kind in ("png", "pdf"))}
     assert f"λ1 {values[0]:.4g}, λ1/λ5 {found['ratio']:.4g}" in capsys.readouterr().out
     again = Path(f"sharpness/{run}.json").read_bytes()
     main([run], "random", samples=300, points=3, reach=0.1)
@@ -75,7 +83,7 @@ def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.Ca
 def test_the_model_that_was_tested_is_examined(store: Tracker) -> None:
     """FedExP tests the mean of its last two iterates, and its logged loss is of that model."""
     config = RunConfig.parse(RUN | {"algorithm": "fedexp"})
-    result = fedray.simulate(config, checkpoints=get_storage() / "cells" / "abc")
+    result = trained(config)
     found = Trained(logged(store, config.resolved()), 10)
     assert found.theta.equal(result.theta)
     assert not found.theta.equal(result.state.theta)
@@ -106,7 +114,7 @@ def test_refusals(store: Tracker) -> None:
 def test_a_folder_that_cannot_be_made_is_found_out_first(store: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the eigenvalues, which take minutes."""
     config = RunConfig.parse(RUN)
-    fedray.simulate(config, checkpoints=get_storage() / "cells" / "abc")
+    trained(config)
     monkeypatch.setattr(Trained, "eigen", lambda trained: pytest.fail("eigenvalues were computed"))
     Path("file").touch()
     with pytest.raises(UserError, match="--out: file cannot be written: File exists"):
@@ -116,7 +124,7 @@ def test_a_folder_that_cannot_be_made_is_found_out_first(store: Tracker, monkeyp
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1, 2]", b"not JSON", b'{"sha256": 1, "manifest": 2}', b"\xff\x00"])
 def test_a_checkpoint_that_is_not_whole_is_one_line(store: Tracker, damage: bytes) -> None:
     config = RunConfig.parse(RUN)
-    fedray.simulate(config, checkpoints=get_storage() / "cells" / "abc")
+    trained(config)
     for manifest in (get_storage() / "cells" / "abc").glob("checkpoint-*.json"):
         manifest.write_bytes(damage)
     run = logged(store, config.resolved())
@@ -129,7 +137,7 @@ def test_a_checkpoint_that_is_not_whole_is_one_line(store: Tracker, damage: byte
 def test_another_model_or_data_is_noticed(store: Tracker) -> None:
     """The checkpoint's own record says which test loss it had; here the test set's labels read another way."""
     config = RunConfig.parse(RUN | {"data": {"name": "digits", "mean": [0.5], "std": [1.0]}})
-    fedray.simulate(RUN, checkpoints=get_storage() / "cells" / "abc")
+    trained(RunConfig.parse(RUN))
     with pytest.raises(UserError, match="other data, or another version of the model"):
         main([logged(store, config.resolved())])
     assert not Path("sharpness").exists()

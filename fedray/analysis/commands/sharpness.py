@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -13,14 +14,17 @@ import torch
 import typer
 
 from fedray.analysis.output import make_dir
+from fedray.analysis.plots.landscape import contours, surfaces
 from fedray.analysis.plots.style import save
-from fedray.analysis.sharpness import PLANES, Trained, draw
+from fedray.analysis.sharpness import PLANES, Trained
 from fedray.common.errors import UserError, unknown
 
 
 def main(
     run: Annotated[list[str], typer.Option(help="a cell's run id in MLflow; several compare")],
-    plot: Annotated[str, typer.Option(help="none | random | eigen: the plane in which the loss is drawn")] = "none",
+    plot: Annotated[
+        str, typer.Option(help="none | random | eigen: the plane in which the loss is drawn, a panel per run")
+    ] = "none",
     samples: Annotated[int, typer.Option(min=1, help="training samples")] = 2000,
     points: Annotated[int, typer.Option(min=3, help="of the grid, per side")] = 25,
     reach: Annotated[
@@ -37,6 +41,7 @@ def main(
     if not 0 < reach < math.inf:
         raise UserError(f"--reach: found {reach:g}; expected a number above 0")
     torch.set_num_threads(1)  # the bits of a sum depend on it
+    steps, titles, planes = np.linspace(-reach, reach, points), list[str](), list[np.ndarray]()
     for each in run:
         trained = Trained(each, samples, device)
         make_dir(out)
@@ -46,10 +51,12 @@ def main(
         sys.stdout.write(f"{found}\n  {path}\n")
         if plot == "none":
             continue
-        steps = np.linspace(-reach, reach, points)
         losses = trained.plane(plot, vectors, steps)
-        paths = [out / f"{each}-{plot}.csv", *save({"": draw(found, plot, steps, losses)}, out, f"{each}-{plot}")]
-        with paths[0].open("w", encoding="utf-8", newline="") as file:
+        planes.append(losses)
+        method = trained.config.algorithm.label()
+        titles.append(f"{method}\nλ1 = {found.eigenvalues[0]:.3g}, λ1/λ5 = {found.ratio:.3g}")
+        path = out / f"{each}-{plot}.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["first", "second", "loss"])
             writer.writerows(
@@ -57,4 +64,16 @@ def main(
                 for i, a in enumerate(steps)
                 for j, b in enumerate(steps)
             )
-        sys.stdout.write("".join(f"  {path}\n" for path in paths))
+        sys.stdout.write(f"  {path}\n")
+    for stem, draw in ((plot, contours), (f"{plot}-3d", surfaces)) if planes else ():
+        drawn = draw(_tell_apart(titles, run), plot, steps, planes)
+        sys.stdout.write("".join(f"{path}\n" for path in save({"": drawn}, out, stem)))
+
+
+def _tell_apart(titles: Sequence[str], runs: Sequence[str]) -> list[str]:
+    """Add its run to each title whose first line is another's, too."""
+    methods = [title.partition("\n")[0] for title in titles]
+    return [
+        f"{run[:8]}: {title}" if methods.count(method) > 1 else title
+        for title, method, run in zip(titles, methods, runs, strict=True)
+    ]
