@@ -1,5 +1,6 @@
 """`fedray data fetch | check | show`."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,8 +30,8 @@ def fetch(name: Name) -> None:
 
     if name not in DATASETS:
         raise unknown("data.name", name, DATASETS)
-    if name == "npz":
-        raise UserError("data.name: npz is your own file; give it as data.path")
+    if name in ("npz", "folder"):
+        raise UserError(f"data.name: {name} is your own; give it as data.path")
     _make_source(name, {}).fetch()
     print(f"{name}: in {data_dir()}; `fedray data check {name}` verifies it")
 
@@ -48,9 +49,32 @@ def check(name: Name, set_: Settings = None) -> None:
         f"{name}: {len(data.y_train)} training and {len(data.y_test)} test samples of shape {data.input_shape}, "
         f"{data.num_classes} classes with {labels.min()} to {labels.max()} training samples" + _describe_natural(data)
     )
+    for doubt in list_doubts(data):
+        print(f"warning: {doubt}")
     if wrong:
         raise UserError(f"data.name: {name} is not as published: {'; '.join(wrong)}")
     print("as published" if source.expected() else "nothing published to compare with")
+
+
+def list_doubts(data: "Dataset") -> Iterator[str]:
+    """Yield what is allowed in arrays of one's own, and is often a mistake."""
+    import numpy as np
+
+    *others, last = data.input_shape
+    if len(others) == 2 and data.x_train.dtype == np.float32 and last in (1, 3, 4) and others[0] not in (1, 3, 4):
+        yield f"samples have shape {data.input_shape}: channels stand last; float32 images are (n, channels, h, w)"
+    counts = np.bincount(data.y_train, minlength=data.num_classes)
+    first, empty = int(np.argmax(counts > 0)), np.flatnonzero(counts == 0)
+    if first:
+        yield f"labels begin with {first}, not with 0: the model has an output for each of 0 to {data.num_classes - 1}"
+    if len(empty := empty[empty > first]):
+        shown = ", ".join(map(str, empty[:10])) + ", ..." * (len(empty) > 10)
+        yield f"{len(empty)} classes without a training sample: {shown}"
+    if data.x_train.ndim == 2 and data.x_train.dtype == np.float32:
+        constant = np.flatnonzero(np.ptp(data.x_train, axis=0) == 0)
+        if len(constant):
+            shown = ", ".join(map(str, constant[:10])) + ", ..." * (len(constant) > 10)
+            yield f"{len(constant)} of {last} features have one value in all training samples: {shown}"
 
 
 def _describe_natural(data: "Dataset") -> str:

@@ -79,6 +79,8 @@ class Component(Checked):
     """The `name` that a class of your own gives itself: its label."""
     section: ClassVar[str] = ""
     """The section of a configuration that chooses it."""
+    hint: ClassVar[str] = ""
+    """End of the error for an unknown name."""
     paper: ClassVar[str] = ""
     """Authors, title, venue: where the definition comes from."""
     symbols: ClassVar[Mapping[str, str]] = {

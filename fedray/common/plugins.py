@@ -87,7 +87,7 @@ def find_class(
     if isinstance(name, str) and name in registry:
         return registry[name]
     if base is None or (isinstance(name, str) and ":" not in name):
-        raise unknown(_key(section), str(name), registry)
+        raise UserError(f"{unknown(_key(section), str(name), registry)}{getattr(base, 'hint', '')}")
     path = name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}"
     found = load_class(section, path) if isinstance(name, str) else name
     return _named(section, path, found, base, adapt)

@@ -8,6 +8,7 @@ from fedray.datasets.base import DataSource
 from fedray.datasets.image_folders import CINIC10, FedISIC2019
 from fedray.datasets.leaf import FEMNIST, Shakespeare
 from fedray.datasets.medmnist import PathMNIST, TissueMNIST
+from fedray.datasets.own_folder import Folder
 from fedray.datasets.synthetic import Synthetic, SyntheticText
 from fedray.datasets.torchvision_sets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
 
@@ -28,6 +29,7 @@ DATASETS: dict[str, type[DataSource]] = {
         Shakespeare,
         FedISIC2019,
         Npz,
+        Folder,
         Arrays,
         Synthetic,
         SyntheticText,

@@ -65,6 +65,10 @@ class DataSource(Component):
     """
 
     section = "data"
+    hint = (
+        "; your own data: {name: folder, path: FOLDER, size: PIXELS}, {name: npz, path: FILE} or a class, "
+        "`package.module:Class`"
+    )
     validation: Validation | None = Field(
         None, description="hold samples out of training, to select on them: `{}`, or its keys"
     )

@@ -64,7 +64,7 @@ def cached(
     if not os.path.isdir(folder):
         partial = root / f".{name}-{uuid.uuid4().hex}"
         try:
-            root.mkdir(exist_ok=True)
+            root.mkdir(parents=True, exist_ok=True)
             _remove_old(root)
             partial.mkdir()
         except OSError as error:
@@ -109,5 +109,6 @@ def _key(version: str, sources: Iterable[Path]) -> str:
             raise UserError(f"data.name: {path} cannot be read: {error.strerror}") from None
         if not S_ISREG(stat.st_mode):
             raise UserError(f"data.name: {path} is not a regular file")
-        digest.update(f"{path.relative_to(data_dir())}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+        name = path.relative_to(data_dir()) if path.is_relative_to(data_dir()) else path.resolve()
+        digest.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:16]

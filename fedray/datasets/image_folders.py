@@ -54,6 +54,31 @@ def decoded(name: str, paths: Sequence[Path], size: int, crop: bool = False) -> 
     return images
 
 
+def read_picture(path: Path, size: int, channels: int) -> np.ndarray:
+    """Read a picture upright, scaled until its shorter side has `size` pixels, and cut its centre out.
+
+    Args:
+        path: the file.
+        size: height and width in pixels.
+        channels: 3 for RGB, 1 for grey.
+
+    Returns:
+        uint8 `(channels, size, size)`.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as file:
+            upright = ImageOps.exif_transpose(file).convert("RGB" if channels == 3 else "L")
+            pixels = np.asarray(ImageOps.fit(upright, (size, size), Image.Resampling.BILINEAR))
+    except Exception as error:  # as above
+        raise UserError(f"data.path: {path} cannot be read: {one_line(error)}") from None
+    return pixels.reshape(size, size, channels).transpose(2, 0, 1)
+
+
 class CINIC10(Images):
     """CINIC-10, 90,000 each of train, valid and test: colour 32x32 PNGs, CIFAR-10's classes.
 

@@ -153,3 +153,31 @@ def test_a_download_with_a_wrong_checksum_is_not_kept(root: Path, monkeypatch: p
     with pytest.raises(UserError, match="pathmnist: the download has md5"):
         call("fetch", "pathmnist")
     assert list(root.iterdir()) == []
+
+
+Y, IMAGES = np.arange(12) % 3, np.zeros((12, 8, 8, 3), np.float32)
+DOUBTS: dict[str, tuple[np.ndarray, np.ndarray, list[str]]] = {
+    "nothing": (IMAGES.transpose(0, 3, 1, 2), Y, []),
+    "channels last": (IMAGES, Y, ["samples have shape (8, 8, 3): channels stand last;"]),
+    "labels from 1, one left out": (
+        IMAGES.transpose(0, 3, 1, 2),
+        np.where(Y == 1, 4, Y + 1),
+        ["labels begin with 1, not with 0: the model has an output for each of 0 to 4", "1 classes without a training"],
+    ),
+    "a constant feature": (
+        np.eye(12, 4, dtype=np.float32) * [1, 1, 0, 1],
+        Y,
+        ["1 of 4 features have one value in all training samples: 2"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DOUBTS)
+def test_check_doubts_arrays_of_ones_own(root: Path, case: str) -> None:
+    x, y, expected = DOUBTS[case]
+    x = x.astype(np.float32)
+    np.savez(root / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    out = call("check", "npz", "--set", "data.path=own.npz").splitlines()
+    found = [line for line in out if line.startswith("warning: ")]
+    assert len(found) == len(expected)
+    assert all(line.startswith(f"warning: {words}") for line, words in zip(found, expected, strict=True))

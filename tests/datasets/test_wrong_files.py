@@ -142,7 +142,9 @@ def test_a_small_picture_is_refused(root: Path) -> None:
     assert cached(root) == []
 
 
-@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"arrays", "digits", "npz", "synthetic", "synthetic_text"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(DATASETS) - {"arrays", "digits", "npz", "folder", "synthetic", "synthetic_text"})
+)
 def test_without_files_one_line_says_what_is_missing(root: Path, name: str) -> None:
     """Loading names a file and the command that helps; fetching is tested on a machine without network."""
     with pytest.raises(UserError, match=rf"data\.name: {name} is not in .* is missing; `fedray data fetch {name}`"):
