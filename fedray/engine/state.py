@@ -64,7 +64,7 @@ class State:
     """Bytes sent to the clients and by the clients, in all rounds together."""
 
     def sha256(self) -> str:
-        """Hash of round, server, buffers and each client's hash; equal exactly if all of these are."""
+        """Hash of round, theta, buffers, server vectors and each client's hash; equal exactly if all of these are."""
         server = Vectors({"theta": self.theta, "buffers": self.buffers})
         server |= {f"server.{name}": v for name, v in self.server.items()}
         digest = hashlib.sha256(f"{self.round} {vectors_sha256(server)}".encode())
