@@ -138,7 +138,7 @@ class Training(Section):
         ge=0,
         allow_inf_nan=False,
         description="β of FedInit (Sun et al., NeurIPS 2023): a client starts at x + β (x - its own last local model), "
-        "x⁰ before the first one, and this start is the x of all its formulas (FL-Simulator's use_RI, D-128)",
+        "with x⁰ before the first one, and this start is the x in all its formulas (FL-Simulator's use_RI, D-128)",
         json_schema_extra={"paper": {"FL-Simulator": 0.1}},
     )
     relaxed_average: Literal["updates", "models"] = Field(

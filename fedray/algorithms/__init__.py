@@ -1,4 +1,4 @@
-"""The algorithms by name."""
+"""Registry of algorithms by name."""
 
 from fedray.algorithms.auxiliary import MOON, FedAvgKL, FedNTD, FedRCL
 from fedray.algorithms.base import Algorithm
@@ -104,5 +104,5 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 
 def algorithm(value: object) -> Algorithm:
-    """The algorithm of a configuration's `algorithm` section."""
+    """Make the algorithm of a configuration's `algorithm` section."""
     return resolve("algorithm", value, ALGORITHMS, Algorithm)

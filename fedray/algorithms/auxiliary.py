@@ -17,7 +17,7 @@ class AuxiliaryLoss(Proximal):
     """q = ∇ [CE + term], one pass for both; the term sees the batch's outputs at y."""
 
     def term(self, c: Client) -> Term:
-        """The added loss of the present batch, as a function of the outputs."""
+        """Return the added loss of the current batch, as a function of the outputs."""
         raise NotImplementedError
 
     def proximal(self, c: Client, theta: Tensor, part: Part = "all") -> Tensor:
@@ -35,17 +35,17 @@ class AuxiliaryLoss(Proximal):
 
 
 def kl(target: Tensor, logits: Tensor) -> Tensor:
-    """Mean over the batch of KL(softmax(target) || softmax(logits)), for logits `(n, C)`; no gradient to the target.
+    """Return the batch's mean KL(softmax(target) || softmax(logits)), for logits `(n, C)`; no gradient to the target.
 
-    Written as Σ p (log p - log q) with the normalisers apart: at equal logits its gradient, softmax(logits) - p, is
-    then exactly zero instead of rounding noise, which a unit vector would blow up (D-34).
+    It is computed as Σ p (log p - log q) with the normalisers separate: at equal logits its gradient, softmax(logits) -
+    p, is then exactly zero instead of rounding noise, which a unit vector would amplify (D-34).
     """
     p = (target - target.logsumexp(1, keepdim=True)).exp()
     return (logits.logsumexp(1) - target.logsumexp(1) + (p * (target - logits)).sum(1)).mean()
 
 
 def others(logits: Tensor, y: Tensor) -> Tensor:
-    """Logits without each sample's true class: `(n, C)` to `(n, C - 1)`."""
+    """Return the logits without each sample's true class: `(n, C)` to `(n, C - 1)`."""
     column = torch.arange(logits.shape[1] - 1, device=logits.device).expand(len(y), -1)
     return logits.gather(1, column + (column >= y[:, None]))
 
@@ -70,7 +70,7 @@ class FedNTD(AuxiliaryLoss):
 
 
 class FedAvgKL(AuxiliaryLoss):
-    """q = ∇ [CE + w KL(softmax(z_g/τ) || softmax(z/τ))], z_g: logits at x: FedSOL's proximal loss, added outright.
+    """q = ∇ [CE + w KL(softmax(z_g/τ) || softmax(z/τ))], z_g: logits at x: FedSOL's proximal loss, added to the loss.
 
     The KL base of FedSOL's table 1 and strategy A5 of its table 10. No factor τ² (D-33).
     """
@@ -82,7 +82,7 @@ class FedAvgKL(AuxiliaryLoss):
     tau: float = Field(3.0, gt=0, description="τ: temperature")
 
     def label(self) -> str:
-        """As FedSOL's table 1 calls it."""
+        """Name in FedSOL's table 1."""
         return "fedavg+kl-base"
 
     def term(self, c: Client) -> Term:
@@ -93,10 +93,10 @@ class FedAvgKL(AuxiliaryLoss):
 class MOON(AuxiliaryLoss):
     """q = ∇ [CE + μ ℓ], ℓ = -log(e^{cos(h, h_g)/τ} / (e^{cos(h, h_g)/τ} + e^{cos(h, h_p)/τ})).
 
-    h: features (the input of the head; a model's own `features(x)` where it has them); h_g, h_p: those of the received
-    x and of the client's previous local model, which before its first activity is the run's initial model. Reading
-    D-50: no projection head is added; a model brings its own. Reference features are taken in evaluation mode, with the
-    running statistics that their model had.
+    h: features (the input of the head, or of a model's own `features(x)` if it has them); h_g, h_p: those of the
+    received x and of the client's previous local model, which before its first participation is the run's initial
+    model. Reading D-50: no projection head is added; a model has to have its own. Reference features are computed in
+    evaluation mode, with the running statistics that their model had.
     """
 
     name = "moon"
@@ -119,7 +119,7 @@ class MOON(AuxiliaryLoss):
         towards, away = (normalize(output.features.flatten(1)) for output in (received, previous))
 
         def contrast(output: Output) -> Tensor:
-            # cos(h, h_p) - cos(h, h_g) in one product: exactly 0, gradient and all, where the references are equal.
+            # cos(h, h_p) - cos(h, h_g) in one product: exactly 0, including its gradient, if the references are equal.
             difference = (normalize(output.features.flatten(1)) * (away - towards)).sum(1)
             return self.mu * softplus(difference / self.tau).mean()
 
@@ -135,10 +135,10 @@ class FedRCL(AuxiliaryLoss):
     """q = ∇ [CE + mean_l (w_s L_scl + w_p L_pen)] over the taps l, with cosines s between the samples of the batch.
 
     Anchor j: s⁺ = its least similar sample of its own class (itself, s = 1, if alone), s⁻: the two most similar others.
-    L_scl = -log softmax(s⁺, s⁻_1, s⁻_2)/τ at s⁺; L_pen = log(1 + e^{(s⁺ - 1)/τ}) where j has a class mate and s⁺ is at
-    least the threshold, else with s = -1: mates that are already alike are pushed apart. The model names its taps: a
-    ResNet those of the paper (stem and four stages, before ReLU, averaged over positions), a plain network the input of
-    every activation.
+    L_scl = -log softmax(s⁺, s⁻_1, s⁻_2)/τ at s⁺; L_pen = log(1 + e^{(s⁺ - 1)/τ}) if j has a class mate and s⁺ is at
+    least the threshold, otherwise with s = -1: mates that are already similar are pushed apart. The model names its
+    taps: for a ResNet those of the paper (stem and four stages, before ReLU, averaged over positions), for a plain
+    network the input of every activation.
     """
 
     name = "fedrcl"
@@ -146,7 +146,7 @@ class FedRCL(AuxiliaryLoss):
     idea = "supervised contrast on every layer, with a penalty against collapse"
     reads_taps = True
     contrast: float = Field(1.0, ge=0, description="w_s: weight of the contrastive loss")
-    relaxation: float = Field(1.0, ge=0, description="w_p: weight of the penalty on alike class mates")
+    relaxation: float = Field(1.0, ge=0, description="w_p: weight of the penalty on similar class mates")
     tau: float = Field(0.05, gt=0, description="τ: temperature")
     threshold: float = Field(0.7, ge=-1, le=1, description="similarity of class mates from which the penalty pushes")
 

@@ -1,4 +1,4 @@
-"""Clients that train a second, personal model beside the shared one: Ditto and APFL."""
+"""Methods whose clients also train a second, personal model: Ditto and APFL."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ from fedray.algorithms.base import Algorithm, Client, Forward, Uploads, Vectors
 
 
 class PersonalBeside(Algorithm):
-    """q = g(y), FedAvg; beside it each client trains a model v of its own, which starts at x⁰ and never leaves it.
+    """q = g(y), FedAvg; in addition each client trains a model v of its own, which starts at x⁰ and never leaves it.
 
     v has running statistics, random draws and momentum of its own, so the shared model is FedAvg's bit for bit.
     """
@@ -24,7 +24,7 @@ class PersonalBeside(Algorithm):
         c.local.v = c.state.v
 
     def advance(self, c: Client) -> None:
-        """One step of v in `c.local`, on the batch of the shared model's step and before it."""
+        """Take one step of v in `c.local`, on the batch of the shared model's step and before it."""
         raise NotImplementedError
 
     def direction(self, c: Client) -> Tensor:
@@ -39,24 +39,24 @@ class PersonalBeside(Algorithm):
 class Ditto(PersonalBeside):
     """q = g(y), FedAvg; on the same batch the personal v makes the canonical step on g(v) + λ (v - x).
 
-    x is the model received. As many steps as the shared model makes, on its batches, as in the authors' code; its
-    ports train v in passes of its own (`personal_epochs`, D-64). One fixed λ for all; the authors also choose it per
-    step and client on validation data (D-65, not offered). λ = 0 is Local-only. The personal model is v.
+    x is the model received. v makes as many steps as the shared model, on its batches, as in the authors' code; ports
+    of it train v in separate passes (`personal_epochs`, D-64). One fixed λ for all; the authors also choose it per step
+    and client on validation data (D-65, not offered). λ = 0 is Local-only. The personal model is v.
     """
 
     name = "ditto"
     paper = "Li et al., Ditto: fair and robust federated learning through personalization, ICML 2021, algorithm 1"
-    idea = "FedAvg, with a personal model held near it in each client"
+    idea = "FedAvg, and a personal model near it in each client"
     lam: float = Field(
         1.0,
         ge=0,
-        description="λ: how strongly v is held to x",
+        description="λ: strength of the pull of v to x",
         json_schema_extra={"paper": {"Ditto, searched": [0.1, 1, 2], "under strong attacks": [0.05, 0.1, 0.2]}},
     )
     personal_epochs: int | None = Field(
         None,
         gt=0,
-        description="epochs of v in passes of its own, before the shared model trains; default: along with it (D-64)",
+        description="epochs of v in separate passes before the shared model trains; default: the same batches (D-64)",
         json_schema_extra={"paper": {"PFLlib, FL-bench": 1}},
     )
 
@@ -81,13 +81,13 @@ class APFL(PersonalBeside):
     """q = g(y), FedAvg; on the same batch v makes the canonical step on a g(a v + (1 - a) y), y before its own step.
 
     With `adaptive` also a <- clip_[0,1](a - η <v - y, g(a v + (1 - a) y)>), each step. The formula of a is the paper's;
-    code adds 0.02 a, steps once a round, or has an a per tensor (D-62). Ports that train v on its own loss, or both
+    code adds 0.02 a, steps once per round, or has one a per tensor (D-62). Ports that train v on its own loss, or both
     models by one optimiser, are not APFL (D-63). Fixed a = 1 is Local-only, a = 0 FedAvg. The personal model is
     a v + (1 - a) x. The learning rates of the paper were not read again [M].
 
-    As the code has it: `mix: logits` mixes what both models answer, z = a z_v + (1 - a) z_y, in training and in test
-    (there z_x for z_y); v descends the gradient of that loss by v, and a its derivative by a. For linear models both
-    mixtures are the same (D-61).
+    As the code has it: `mix: logits` mixes the logits of both models, z = a z_v + (1 - a) z_y, in training and in test
+    (there with z_x instead of z_y); v descends the gradient of that loss by v, and a its derivative by a. For linear
+    models both mixtures are the same (D-61).
     """
 
     name = "apfl"
@@ -97,12 +97,12 @@ class APFL(PersonalBeside):
         0.5,
         ge=0,
         le=1,
-        description="a: weight of the client's own model; where it adapts, the first one",
+        description="a: weight of the client's own model; its initial value if it adapts",
         json_schema_extra={"paper": {"APFL": [0.25, 0.5, 0.75]}},
     )
     adaptive: bool = Field(False, description="each client learns its a (D-62)")
     mix: Literal["parameters", "logits"] = Field(
-        "parameters", description="what a mixes: the parameters of v and y, or their logits (D-61)"
+        "parameters", description="mixed quantity: the parameters of v and y, or their logits (D-61)"
     )
 
     def client_state(self, theta: Tensor) -> Vectors:
@@ -115,7 +115,7 @@ class APFL(PersonalBeside):
             c.local.alpha = c.state.alpha
 
     def mixed(self, own: Tensor, shared: Tensor, state: Vectors) -> Tensor:
-        """a of the client's own, 1 - a of the shared: parameters or logits."""
+        """Return a times the client's own plus 1 - a times the shared: parameters or logits."""
         a = state.alpha if self.adaptive else self.alpha
         return a * own + (1 - a) * shared
 

@@ -1,4 +1,4 @@
-"""What the engine and a method hand each other: a client and the server to the method, uploads back.
+"""Types exchanged between engine and method: a client and the server for the method, uploads back.
 
 The contract is that of `fedray.algorithms.base`. All vectors are float32 `(P,)` in `model.parameters()` order unless
 said otherwise.
@@ -17,30 +17,30 @@ from fedray.models.network import Layout, Output
 
 
 class Forward(Protocol):
-    """The forward pass at some theta."""
+    """Forward pass at some theta."""
 
     def __call__(self, x: Tensor) -> Output: ...
 
     @property
     def head(self) -> Callable[[Tensor], Tensor]:
-        """The head alone: features `(n, d)` to logits."""
+        """The head alone: maps features `(n, d)` to logits."""
 
 
 Loss = Callable[[Forward], Tensor]
-"""A loss of one batch: given the forward pass at some theta, the scalar to differentiate."""
+"""Loss of one batch: maps the forward pass at some theta to the scalar to differentiate."""
 Part = Literal["all", "body", "head", "norm", "not_norm"]
-"""Which parameters: the layout marks the head (the rest is the body) and, by module type, normalisation layers."""
+"""Parts of the parameters; the layout marks the head (the rest is the body) and, by type, normalisation layers."""
 Share = Part | Literal["none"]
-"""As `Part`, or nothing."""
+"""A `Part`, or none."""
 ParameterGroup = Share | Literal["unbiased"]
-"""As `Share`; unbiased: all but the head's bias."""
+"""A `Share`; unbiased: all but the head's bias."""
 
 
 @dataclass(frozen=True)
 class Sum:
-    """One upload: the server receives Σ_i weight_i · vector_i over the cohort, exactly, whatever the order.
+    """One upload: the server receives Σ_i weight_i · vector_i over the cohort, exactly and in any order.
 
-    The same tensor in two uploads is sent once (that is what the cost of a method counts); scalars are free.
+    A tensor in two uploads is sent once (and counts once in the method's cost); scalars are free.
     """
 
     vector: Tensor
@@ -49,9 +49,9 @@ class Sum:
 
 @dataclass(frozen=True)
 class PerClient:
-    """One upload that reaches the server from every client by itself: stacked `(M, ...)`, by ascending client id.
+    """One upload that the server receives from each client separately: stacked `(M, ...)`, by ascending client id.
 
-    For what cannot be summed (classifiers that teach as an ensemble). Its traffic grows with the cohort.
+    For vectors that cannot be summed (classifiers that teach as an ensemble). Its traffic grows with the cohort.
     """
 
     vector: Tensor
@@ -64,7 +64,7 @@ Uploads = Mapping[str, Sum | PerClient]
 class Cohort:
     """The clients of a round, ascending by id, before they train.
 
-    samples: n_i, int64 `(M,)`. count_labels(): n_ic, samples of each client in each class, int64 `(M, C)`.
+    samples: n_i, int64 `(M,)`. count_labels(): n_ic, samples of each client and class, int64 `(M, C)`.
     """
 
     samples: np.ndarray
@@ -73,7 +73,7 @@ class Cohort:
 
 @dataclass
 class Server:
-    """What the server knows when it aggregates.
+    """State of the server during aggregation.
 
     theta: x, the global model. state: the algorithm's own vectors. clients: N. cohort: M, the clients that took part.
     round: t, from 0. lr: η_t, the local learning rate of this round. server_lr: η_g. first_lr: η_0. lr_decay: η_{t+1}
@@ -95,31 +95,31 @@ class Server:
 class SecondModel(ABC):
     """Another model in a client, with running statistics, random draws (dropout) and momentum of its own.
 
-    Whatever is done with it leaves the first model bit for bit where it would be without. Its parameters are a vector
-    that the method keeps in `c.state`; its running statistics the engine keeps.
+    Using it leaves the first model unchanged, bit for bit. Its parameters are a vector that the method keeps in
+    `c.state`; the engine keeps its running statistics.
     """
 
     @abstractmethod
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
-        """As `Client.grad`, for the second model at theta `(P,)`."""
+        """Return the gradient as `Client.grad` does, for the second model at theta `(P,)`."""
 
     @abstractmethod
     def grad_with(
         self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """As `Client.grad_with`, for the second model at theta `(P,)`."""
+        """Return the gradients as `Client.grad_with` does, for the second model at theta `(P,)`."""
 
     @abstractmethod
     def predict(self, theta: Tensor) -> Output:
-        """As `Client.predict`, with the second model's running statistics."""
+        """Return the output as `Client.predict` does, with the second model's running statistics."""
 
     @abstractmethod
     def step(self, theta: Tensor, q: Tensor) -> Tensor:
-        """The canonical step (clip, weight decay, momentum, η_k) from theta `(P,)` along q `(P,)`; the new theta."""
+        """Return theta after the canonical step (clip, weight decay, momentum, η_k) along q; all are `(P,)`."""
 
     @abstractmethod
     def adopt_statistics(self) -> None:
-        """Take over the first model's running statistics as they are now."""
+        """Adopt the first model's current running statistics."""
 
     @abstractmethod
     def use(self, theta: Tensor) -> None:
@@ -128,15 +128,15 @@ class SecondModel(ABC):
 
 @dataclass(kw_only=True, eq=False)
 class Client(ABC):
-    """What a local step sees.
+    """A client during a local step.
 
-    theta_0: x, the parameters received. theta: y, the current ones. message: what the server broadcasts beside theta.
+    theta_0: x, the parameters received. theta: y, the current ones. message: the server's broadcast besides theta.
     state: what this client keeps between rounds; assign to it in `upload`. local: scratch vectors of this round.
     x, y: the batch, its inputs and int64 labels. step: k. steps: K_i, the steps this client makes in the round.
     lr: η_t. momentum: m of the local optimiser. weight: π_i, its share in the average of the cohort.
-    counted_steps: K_i where a method divides by it, `steps` unless `training.nominal_steps` (D-23). first_lr: η_0.
-    batch_size: samples of a whole batch. first: whether the client has kept nothing yet, for methods whose clients keep
-    something: its first activity.
+    counted_steps: K_i for methods that divide by it, equal to `steps` unless `training.nominal_steps` is set (D-23).
+    first_lr: η_0. batch_size: samples of a whole batch. first: True if the client has no state yet; for methods whose
+    clients keep a state, at its first participation.
     """
 
     theta_0: Tensor
@@ -179,32 +179,32 @@ class Client(ABC):
     @property
     @abstractmethod
     def epoch(self) -> int:
-        """Whole passes over the shard that were made before this step."""
+        """Number of whole passes over the shard before this step."""
 
     @property
     @abstractmethod
     def epochs(self) -> int:
-        """Passes that the round will make, the last one perhaps not whole."""
+        """Number of passes in this round, the last one possibly incomplete."""
 
     @property
     @abstractmethod
     def layout(self) -> Layout:
-        """Which slice of theta is what."""
+        """Slices of theta by parameter, with their parts."""
 
     @property
     @abstractmethod
     def samples(self) -> int:
-        """n_i: training samples of this client."""
+        """n_i: number of training samples of this client."""
 
     @property
     @abstractmethod
     def counts(self) -> Tensor:
-        """n_ic: training samples of this client in each class, float32 `(C,)`."""
+        """n_ic: this client's number of training samples of each class, float32 `(C,)`."""
 
     @property
     @abstractmethod
     def all_counts(self) -> Tensor:
-        """n_jc: training samples of every client in each class, float32 `(N, C)`; what a method shares beforehand."""
+        """n_jc: every client's number of training samples of each class, float32 `(N, C)`, known in advance."""
 
     @property
     @abstractmethod
@@ -214,7 +214,7 @@ class Client(ABC):
     @property
     @abstractmethod
     def shared_update(self) -> Tensor:
-        """u_i of the shared parameters alone (`Algorithm.shares`), in theta's order: what the engine sends."""
+        """u_i of the shared parameters only (`Algorithm.shares`), in theta's order; the engine sends this."""
 
     @property
     @abstractmethod
@@ -223,40 +223,42 @@ class Client(ABC):
 
     @abstractmethod
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
-        """Mini-batch gradient at `theta` of the mean loss (default: cross-entropy), without weight decay or clip.
+        """Return the mini-batch gradient at `theta` of the mean loss (default: cross-entropy), without weight decay or
+        clip.
 
-        0 outside `part`; for the head nothing is propagated through the body. The result is the caller's: no later call
-        changes it.
+        It is 0 outside `part`; for the head nothing is propagated through the body. The caller owns the result: later
+        calls do not change it.
         """
 
     @abstractmethod
     def grad_with(
         self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """As `grad`, and the gradient by `extra`, of any shape, which the loss receives as its second argument."""
+        """Return the gradient as `grad`, and the gradient by `extra` (any shape), the loss's second argument."""
 
     @abstractmethod
     def full_grad(self, theta: Tensor) -> Tensor:
-        """Gradient at `theta` of the mean cross-entropy over all of this client's samples."""
+        """Return the gradient at `theta` of the mean cross-entropy over all of this client's samples."""
 
     @abstractmethod
     def predict(self, theta: Tensor) -> Output:
-        """Output on the batch at `theta`, without gradient, in evaluation mode.
+        """Return the output on the batch at `theta`, without gradient, in evaluation mode.
 
-        At the received parameters (`c.predict(c.theta_0)`: this very tensor) the running statistics are those received
-        with them; at any other theta the present ones, which every step moves.
+        For the received parameters (`c.predict(c.theta_0)`, exactly this tensor) the running statistics are the
+        received ones; for any other theta they are the current ones, which every step changes.
         """
 
     @abstractmethod
     def batches(self, purpose: str, size: int | None = None, share: float = 1.0) -> Iterator[int]:
-        """One pass over the shard in `begin`, `upload` or `prepare`: `for _ in c.batches("alignment"): c.grad(...)`.
+        """Make one pass over the shard in `begin`, `upload` or `prepare`: `for _ in c.batches("alignment"):
+        c.grad(...)`.
 
-        Each turn sets `x` and `y`. Gradients taken there count neither in the training loss nor for running statistics.
+        Each turn sets `x` and `y`. Gradients taken there affect neither the training loss nor running statistics.
 
         Args:
-            purpose: Keys the order; passes of one client and round need different ones.
-            size: Samples per batch; default that of the local steps.
-            share: The part of the shard that is drawn, in (0, 1].
+            purpose: keys the order; passes of one client and round need different purposes.
+            size: samples per batch; default that of the local steps.
+            share: fraction of the shard to draw, in (0, 1].
 
         Yields:
             The number of the batch, from 0.
@@ -264,19 +266,19 @@ class Client(ABC):
 
     @abstractmethod
     def draw(self) -> tuple[Tensor, Tensor]:
-        """Another batch x, y of this step, drawn from the shard without repetition, of the size of the first.
+        """Return another batch x, y for this step, drawn from the shard without repetition, as large as the first.
 
-        Every call gives one of its own.
+        Every call returns a new one.
         """
 
     @abstractmethod
     def shard(self, theta: Tensor) -> tuple[Output, Tensor]:
-        """Output on all of this client's samples, not augmented, at `theta`, and their labels; else as `predict`."""
+        """Return the output at `theta` on all the client's samples, not augmented, and their labels; see `predict`."""
 
 
 @dataclass(frozen=True)
 class Received:
-    """The uploads of a round by name: a Sum's sum, a PerClient's stack `(M, ...)`.
+    """Uploads of a round by name: the sum of a Sum, the stack `(M, ...)` of a PerClient.
 
     `update` is U = Σ_i π_i u_i, 0 outside the shared parameters; `shared_update` holds these alone.
     """

@@ -12,20 +12,20 @@ from fedray.common.errors import UserError
 from fedray.models.network import Layout
 
 JUDGED = 10
-"""Passes over whose losses `threshold` takes the standard deviation."""
+"""Number of last passes whose losses' standard deviation `threshold` limits."""
 
 
 class FedALA(Algorithm):
     """q = g(y); a round starts at y = o + W (x - o) in the top layers and at x below; o: the client's last local model.
 
     W has an entry in [0, 1] for each parameter of the top `layers` layers and starts at 1. On each batch of a random
-    share of the shard W <- clip_[0,1](W - a g(y) (x - o)), in one pass, or `start_epochs` the first time. Up goes y_K
-    - x, and the server averages. a = 0 is FedAvg. The personal model is the mix before training.
+    share of the shard W <- clip_[0,1](W - a g(y) (x - o)), in one pass, or in `start_epochs` the first time. The client
+    sends y_K - x, and the server averages. a = 0 is FedAvg. The personal model is the mix before training.
 
     Readings: p counts layers, not tensors (D-69); the first time takes a fixed number of passes (D-70); the sample is
-    random (D-71); a client that was never active has no o yet and takes x, and W changes only in a client's own rounds,
-    where the authors' code runs all N clients each round (D-72).
-    FL-bench's port shares o and W between clients (D-73). The paper's grids of p and s were not read again [M].
+    random (D-71); a client without an o takes x, and W changes only in a client's own rounds, although the authors'
+    code runs all N clients each round (D-72). FL-bench's port shares o and W between clients (D-73). The paper's grids
+    of p and s were not read again [M].
 
     As the code has it: the first time ends, after more than 10 passes, once the standard deviation of the loss on the
     last batch of each of the last 10 is below `threshold` (D-70); `start_epochs` then bounds the passes.
@@ -42,18 +42,18 @@ class FedALA(Algorithm):
         0.8,
         gt=0,
         le=1,
-        description="s: share of the shard that W is learnt on",
+        description="s: share of the shard on which W is learnt",
         json_schema_extra={"paper": {"FedALA's code": 0.8}},
     )
     weight_lr: float = Field(
         1.0, ge=0, description="a: learning rate of W", json_schema_extra={"paper": {"FedALA's code": 1}}
     )
-    start_epochs: int = Field(10, gt=0, description="passes when W is learnt for the first time (D-70)")
+    start_epochs: int = Field(10, gt=0, description="passes the first time W is learnt (D-70)")
     threshold: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
-        description="deviation of the losses at which the first time ends; default: it takes all passes (D-70)",
+        description="deviation of the losses that ends the first time; default: it takes all passes (D-70)",
         json_schema_extra={"paper": {"FedALA": 0.01, "FedALA's code": 0.1}},
     )
 
@@ -70,7 +70,7 @@ class FedALA(Algorithm):
             self.mix(c)
 
     def mix(self, c: Client) -> None:
-        """Learn W and put the client at the mix."""
+        """Learn W and set the client to the mix."""
         top = self.top(c.layout).to(c.theta.device)
         x, gap = c.theta_0, (c.theta_0 - c.state.old)[top]
         w, losses = c.state.get("w", torch.ones_like(gap)), dict[int, Tensor]()
@@ -90,7 +90,7 @@ class FedALA(Algorithm):
         c.local.w, c.theta = w, mixed(x, top, w, gap)
 
     def top(self, layout: Layout) -> Tensor:
-        """int64: the positions of the parameters of the top layers. The head is the first of them."""
+        """Return the positions of the parameters of the top layers, int64; the head is the first of these layers."""
         order = [name for name in layout.names if name not in layout.heads]
         below = list(dict.fromkeys(name.rpartition(".")[0] for name in order))
         chosen = set(below[max(0, len(below) - self.layers + 1) :] if self.layers > 1 else ())
@@ -108,7 +108,7 @@ class FedALA(Algorithm):
 
 
 def mixed(x: Tensor, top: Tensor, w: Tensor, gap: Tensor) -> Tensor:
-    """o + W (x - o) at the positions `top`, x elsewhere; written so that W = 1 gives x exactly. gap: x - o there."""
+    """Return o + W (x - o) at the positions `top`, x elsewhere; W = 1 gives x exactly. gap: x - o there."""
     return x.index_copy(0, top, x[top] - (1 - w) * gap)
 
 

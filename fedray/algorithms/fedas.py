@@ -1,4 +1,4 @@
-"""FedAS: clients align the shared body with their own before training, and weigh by the Fisher information."""
+"""FedAS: clients align the shared body with their own before training, and are weighted by the Fisher information."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -17,16 +17,16 @@ class FedAS(Algorithm):
 
     Before that, one pass in batches moves the received body b: b <- b - a ∇ Σ_c mean |f_b(x) - μ_c|², the mean over
     the samples of class c in the batch and over dimensions. μ_c are the mean features of class c by the client's last
-    body, or by the one received in its first activity. F_i is Σ |g(y_K)|² over the batches of a pass after training;
-    with `fisher: samples` the mean over single samples, which BatchNorm cannot train on. Clients send F_i over a power
-    of two near the last cohort's mean of it (in the first round over 1), which the quotient does not notice. The
-    personal model is the client's whole last model.
+    body, or by the received one in its first participation. F_i is Σ |g(y_K)|² over the batches of a pass after
+    training; with `fisher: samples` the mean over single samples, on which BatchNorm cannot train. Clients divide F_i
+    by a power of two near the last cohort's mean of it (by 1 in the first round) before sending it, which cancels in
+    the quotient. The personal model is the client's whole last model.
 
-    Readings: each client aligns a copy, where the authors' code hands on what the client before it aligned (D-77); F_i
-    is the code's, which grows with the number of batches, here in training mode (D-78); the alignment is per sample
-    (D-79); a newcomer aligns with the model received, in the code with x⁰ (`aligns_with: initial`, D-124). Running
-    statistics are the received ones while a client aligns and when its last body is used. a = 0 with F_i = n_i is
-    FedPer. The paper was read as an abstract; Fisher and alignment follow the code [S].
+    Readings: each client aligns a copy; the authors' code passes on the model that earlier clients aligned (D-77). F_i
+    is the code's, which grows with the number of batches, here in training mode (D-78). The alignment is per sample
+    (D-79). A newcomer aligns with the model received, in the code with x⁰ (`aligns_with: initial`, D-124). The received
+    running statistics are used while a client aligns and for its last body. a = 0 with F_i = n_i is FedPer. Only the
+    paper's abstract was read; Fisher and alignment follow the code [S].
     """
 
     name = "fedas"
@@ -46,9 +46,9 @@ class FedAS(Algorithm):
     align_batch: int = Field(
         16, gt=0, description="samples per batch of the alignment", json_schema_extra={"paper": {"FedAS's code": 16}}
     )
-    fisher: Literal["batches", "samples"] = Field("batches", description="how F_i is estimated (D-78)")
+    fisher: Literal["batches", "samples"] = Field("batches", description="estimate of F_i (D-78)")
     aligns_with: Literal["received", "initial"] = Field(
-        "received", description="whose class means a client's first alignment has: of x, or of x⁰ (the code, D-124)"
+        "received", description="class means for a client's first alignment: those of x, or of x⁰ (the code, D-124)"
     )
 
     def server_state(self, theta: Tensor) -> Vectors:
@@ -68,11 +68,11 @@ class FedAS(Algorithm):
         c.theta = theta
 
     def last(self, c: Client) -> Tensor:
-        """The client's last model: its last body under the head that it keeps."""
+        """Return the client's last model: its last body under the head that it keeps."""
         return c.theta.masked_scatter(body(c), c.state.body)
 
     def information(self, c: Client) -> float:
-        """F_i at y_K."""
+        """Return F_i at y_K."""
         size = c.batch_size if self.fisher == "batches" else 1
         squares = torch.stack([c.grad(c.theta).square().sum() for _ in c.batches("fisher", size)])
         return float(squares.sum() if self.fisher == "batches" else squares.mean())
@@ -95,12 +95,12 @@ class FedAS(Algorithm):
 
 
 def body(c: Client) -> Tensor:
-    """bool `(P,)`: the parameters of the body."""
+    """Return bool `(P,)`, True for the parameters of the body."""
     return c.layout.part("body").to(c.theta.device) > 0
 
 
 def apart(x: Tensor, y: Tensor, means: Tensor) -> Callable[[Forward], Tensor]:
-    """Σ_c mean |f(x) - μ_c|² as a loss of the batch x, y. means: μ `(C, d)`."""
+    """Return Σ_c mean |f(x) - μ_c|² as a loss of the batch x, y. means: μ `(C, d)`."""
     classes = one_hot(y, len(means)).to(means.dtype)
     share = (classes / classes.sum(0).clamp(min=1)).sum(1)
 

@@ -19,7 +19,7 @@ class FedProx(Proximal):
 
     name = "fedprox"
     paper = "Li et al., Federated optimization in heterogeneous networks, MLSys 2020, eq. 2"
-    idea = "keeps local models near the global one"
+    idea = "keeps local models close to the global one"
     mu: float = Field(
         1.0,
         ge=0,

@@ -1,4 +1,4 @@
-"""FedDisco: clients whose labels are far from balanced weigh less. A method, and an average for any other."""
+"""FedDisco: clients with unbalanced labels weigh less. A method, and an average for other methods."""
 
 from typing import Literal
 
@@ -12,11 +12,10 @@ class FedDisco(Algorithm):
     """q = g(y); x <- x + η_g Σ π_i u_i with π_i ∝ max(0, p_i - a d_i + b), p_i = n_i/Σ n over the cohort.
 
     FedAvg with `training.aggregation: feddisco`, which combines with every method that averages. d_i is the distance
-    between the client's class shares and balanced ones, in `metric`; the server knows it from the labels' counts, one
-    number per client. Everything that π weighs, running statistics and training loss included, follows these weights.
-    Readings: the distance is not divided by its sum but for kl, as in the code (D-84); if no weight is positive they
-    are p, where the code fails (D-85). The metric of the paper's tables and its grids of a and b were not read again
-    [S].
+    between the client's class shares and balanced ones, in `metric`; the server computes it from label counts, one
+    number per client. These weights apply to everything that π weights, including running statistics and training loss.
+    Readings: only kl is divided by its sum, as in the code (D-84); if no weight is positive they are p, where the code
+    fails (D-85). The metric of the paper's tables and its grids of a and b were not read again [S].
     """
 
     name = "feddisco"
@@ -30,7 +29,7 @@ class FedDisco(Algorithm):
     )
     metric: Literal["l2", "l1", "cosine", "kl"] = Field(
         "l2",
-        description="d_i of the client's class shares and 1/C; kl is divided by its sum over the cohort (D-84)",
+        description="d_i between the client's class shares and 1/C; kl is divided by its sum over the cohort (D-84)",
     )
 
     def weights(self, cohort: Cohort) -> np.ndarray:
@@ -42,7 +41,7 @@ class FedDisco(Algorithm):
         return result
 
     def _discrepancies(self, shares: np.ndarray) -> np.ndarray:
-        """Return d `(M,)` of class shares `(M, C)`."""
+        """Return the discrepancies d `(M,)` of class shares `(M, C)`."""
         classes = shares.shape[1]
         apart: np.ndarray = shares - 1 / classes
         if self.metric == "l2":

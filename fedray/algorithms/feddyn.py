@@ -23,7 +23,7 @@ class DynamicRegularisation(Proximal):
     )
 
     def coefficient(self, c: Client) -> float:
-        """α of this client."""
+        """Return α of this client."""
         return self.alpha
 
     def server_state(self, theta: Tensor) -> Vectors:
@@ -43,7 +43,7 @@ class DynamicRegularisation(Proximal):
         return {"h_change": Sum(c.update)}
 
     def divisor(self, server: Server) -> int:
-        """N: h is the mean of all clients' H_i."""
+        """Return N: h is the mean of all clients' H_i."""
         return server.clients
 
     def aggregate(self, server: Server, got: Received) -> None:
@@ -53,7 +53,7 @@ class DynamicRegularisation(Proximal):
 
 
 def relative_size(c: Client) -> float:
-    """w_i = n_i N / Σ n_j: a client's samples over the mean client's."""
+    """Return w_i = n_i N / Σ n_j: a client's samples relative to the mean client's."""
     return c.samples * c.total_clients / c.total_samples
 
 
@@ -86,15 +86,14 @@ class FedDyn(DynamicRegularisation):
 class FedDC(DynamicRegularisation):
     """q = g(y) + α (y - x + h_i) + c - c_i; h_i <- h_i + u_i; c_i <- c_i - c - u_i/(K_i η_t); x and h as FedDyn.
 
-    c stays the mean of all N c_i. Readings: the η of the round, not the first one of the code (D-23; `variate_lr:
-    first`); clients count equally, where
-    the authors' code weighs α, c and the change of c_i by w_i = n_i N/Σ n (`scaling: samples`; no difference for equal
-    clients).
+    c stays the mean of all N c_i. Readings: the η of the round, not the first one as in the code (D-23; `variate_lr:
+    first`); clients count equally, although the authors' code weights α, c and the change of c_i by w_i = n_i N/Σ n
+    (`scaling: samples`; no difference for clients of equal size).
     """
 
     name = "feddc"
     paper = "Gao et al., FedDC: non-IID data via local drift decoupling and correction, CVPR 2022"
-    idea = "tracks each client's drift and corrects it, with control variates beside"
+    idea = "tracks each client's drift and corrects it, with control variates"
     alpha: float = Field(
         0.1,
         ge=0,
@@ -109,7 +108,7 @@ class FedDC(DynamicRegularisation):
     )
 
     def size(self, c: Client) -> float:
-        """w_i, 1 where clients count equally."""
+        """Return w_i, or 1 if clients count equally."""
         return 1.0 if self.scaling == "constant" else relative_size(c)
 
     def coefficient(self, c: Client) -> float:

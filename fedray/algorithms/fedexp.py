@@ -1,4 +1,4 @@
-"""FedExP: the server extrapolates along the average update. A method, and a server step of any other that averages."""
+"""FedExP: the server extrapolates along the average update. A method, and a server step for other methods."""
 
 from typing import Literal
 
@@ -10,11 +10,11 @@ from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Upl
 class FedExP(Algorithm):
     """q = g(y); x <- x + η_g max(1, Σ π_i ||u_i||²/(2 (||U||² + ε_t))) U, ε_t = ε (η_t/η_0)².
 
-    FedAvg with `training.server_step: fedexp`, which combines with every method that averages. Up goes one number
-    beside u_i. Tested is the mean of the last two iterates (in round 1 the first), training goes on from the last
-    (D-82). Readings: ε as in the paper, without the code's factor M (D-80); π_i in U and in the mean of squares, where
-    the paper is uniform (D-81). The authors' "fedavgm(exp)" never applies its momentum (D-83). The grid of ε and its
-    decay were not read again in the paper [M].
+    FedAvg with `training.server_step: fedexp`, which combines with every method that averages. Clients send one number
+    besides u_i. The mean of the last two iterates is tested (in round 1 the first), and training continues from the
+    last (D-82). Readings: ε as in the paper, without the code's factor M (D-80); π_i in U and in the mean of squares,
+    although the paper is uniform (D-81). The authors' "fedavgm(exp)" never applies its momentum (D-83). The grid of ε
+    and its decay were not read again in the paper [M].
     """
 
     name = "fedexp"
@@ -23,14 +23,14 @@ class FedExP(Algorithm):
     epsilon: float = Field(
         1e-3,
         ge=0,
-        description="ε: keeps the step short where the average update is small",
+        description="ε: limits the step if the average update is small",
         json_schema_extra={"paper": {"CIFAR, CINIC (FedExP's code)": 1e-3, "EMNIST (FedExP's code)": 0.1}},
     )
     epsilon_scale: Literal["one", "cohort"] = Field(
-        "one", description="cohort: M ε in place of ε, as in the authors' code (D-80)"
+        "one", description="cohort: M ε instead of ε, as in the authors' code (D-80)"
     )
     test: Literal["average", "last"] = Field(
-        "average", description="the model that is tested: the mean of the last two iterates, or the last (D-82)"
+        "average", description="tested model: the mean of the last two iterates, or the last (D-82)"
     )
 
     @property

@@ -1,4 +1,4 @@
-"""FedGELA: a fixed classifier for everyone, adapted to each client's classes; its halves FedGE and LA-only."""
+"""FedGELA: one fixed classifier for all clients, adapted to each client's classes; its halves FedGE and LA-only."""
 
 from typing import Annotated, Literal
 
@@ -19,9 +19,9 @@ PAPER = "Fan et al., Federated learning with bilateral curation for partially cl
 
 
 def simplex_etf(classes: int, width: int) -> Tensor:
-    """Class vectors m_c as rows `(C, d)`, float64: √(C/(C-1)) (I - 11'/C) P', P the Q of a uniform(0, 1) matrix's QR.
+    """Return class vectors m_c as rows `(C, d)`, float64: √(C/(C-1)) (I - 11'/C) P', P the Q of a uniform matrix's QR.
 
-    They have length 1 and the pairwise cosine -1/(C - 1), the smallest that C vectors can all have.
+    They have length 1 and pairwise cosine -1/(C - 1), the smallest possible for C vectors.
     """
     basis = torch.linalg.qr(torch.rand(width, classes, dtype=torch.float64)).Q
     centred = torch.eye(classes, dtype=torch.float64) - 1 / classes
@@ -30,10 +30,10 @@ def simplex_etf(classes: int, width: int) -> Tensor:
 
 
 def read_simplex(path: str) -> Tensor:
-    """Class vectors `(C, d)`, float64, of a .npy file.
+    """Return the class vectors `(C, d)`, float64, of a .npy file.
 
     Raises:
-        UserError: The file cannot be read, or holds something else than a matrix of numbers.
+        UserError: the file cannot be read, or does not hold a matrix of numbers.
     """
     try:
         rows = np.load(located_file("algorithm.simplex", path), allow_pickle=False)
@@ -47,11 +47,11 @@ def read_simplex(path: str) -> Tensor:
 
 
 class FedGE(LinearHead):
-    """q = ∇ CE(W h/||h||) by the body, W = √E_W times a simplex ETF that never moves; only the body is sent.
+    """q = ∇ CE(W h/||h||) by the body, W = √E_W times a fixed simplex ETF; only the body is sent.
 
     FedGELA with Φ = 1: its ablation "GE". A model needs at least as many features as classes; its head's bias is 0. The
     paper's models end in a linear projection (`model.projection`), whose features can have either sign. Features have
-    length 1 (E_H = 1) as in the paper; its code has BatchNorm in that place (`feature_norm: model` with
+    length 1 (E_H = 1) as in the paper; its code has BatchNorm instead (`feature_norm: model` with
     `model.feature_norm: batch`, D-37). √E_W is the factor on the logits; the paper and its code give it in different
     units (D-38). `simplex` reads the class vectors that the authors' code drew (D-118). The personal model is the one
     after local training.
@@ -59,7 +59,7 @@ class FedGE(LinearHead):
 
     name = "fedge"
     paper = f"{PAPER}, table 4"
-    idea = "a fixed simplex ETF as everyone's classifier"
+    idea = "a fixed simplex ETF as the classifier of all clients"
     reads_features = True
     shares = "body"
     personal = "trained"
@@ -99,7 +99,7 @@ class FedGE(LinearHead):
         return "body"
 
     def adapted(self, z: Tensor, c: Client) -> Tensor:
-        """The client's own logits from those under W."""
+        """Return the client's own logits, from those under W."""
         return z
 
     def logits(self, output: Output) -> Tensor:
@@ -118,27 +118,26 @@ class FedGE(LinearHead):
 class FedGELA(FedGE):
     """q = ∇ CE(Φ_k W h/||h||) by the body: FedGE whose class vectors each client scales by Φ_kc = γ Q(n_kc/n_k).
 
-    W, h and E_W as in `fedge`. With Q(x) = x, γ = C, absent classes have Φ = 0, and Σ_k p_k Φ_k = 1 where all clients
-    together have equal classes, so the average of the clients' classifiers is W. Table 6's other Q need γ from
-    statistics of all clients for that to hold class by class; here each client takes γ_k = C/Σ_c Q(n_kc/n_k), which
-    shares nothing, is C for Q(x) = x, and makes Σ_k p_k Φ_k = 1 in the mean over classes (`gamma: shared` takes the γ_c
-    that makes it 1 for each class, from the class counts of all clients). Eq. 5's softmax runs over the
-    classes a client has, its code's over all of them (D-39). The generic model is the one with Φ = 1, the personal one
-    that of a client after its local training, with its Φ_k. What the released repository calls FedAvg has the adapted
-    simplex as well (D-44).
+    W, h and E_W as in `fedge`. With Q(x) = x, γ = C, absent classes have Φ = 0, and Σ_k p_k Φ_k = 1 if all clients
+    together have equal classes, so the average of the clients' classifiers is W. For table 6's other Q this holds for
+    each class only if γ uses statistics of all clients (`gamma: shared`, from the class counts of all clients). By
+    default each client takes γ_k = C/Σ_c Q(n_kc/n_k), which shares nothing, is C for Q(x) = x, and makes Σ_k p_k Φ_k =
+    1 on average over classes. Eq. 5's softmax runs over the classes that a client has, the code's over all classes
+    (D-39). The generic model has Φ = 1; the personal one is a client's after its local training, with its Φ_k. The
+    method called FedAvg in the released repository has the adapted simplex as well (D-44).
     """
 
     name = "fedgela"
     paper = f"{PAPER}, eq. 5"
-    idea = "FedGE, and each client's classifier scaled to its classes"
+    idea = "FedGE, with each client's classifier scaled to its classes"
     phi: Q = Field("x", description="Q of Φ_kc: the share of the class, its exponential or its root")
     gamma: Gamma = Field(
-        "client", description="γ: of each client by itself, or of each class from all clients' Q_k (table 6)"
+        "client", description="γ: for each client separately, or for each class from all clients' Q_k (table 6)"
     )
     softmax: Literal["all", "present"] = Field("all", description="classes in the local softmax: as the code, or eq. 5")
 
     def label(self) -> str:
-        """As the paper's table 6 calls it: `fedgela`, `fedgela-phi-exp`, `fedgela-phi-sqrt`."""
+        """Name in the paper's table 6: `fedgela`, `fedgela-phi-exp`, `fedgela-phi-sqrt`."""
         return self.name if self.phi == "x" else f"{self.name}-phi-{self.phi}"
 
     def begin(self, c: Client) -> None:
@@ -153,8 +152,8 @@ class FedGELA(FedGE):
 class FedAvgLA(Unbiased):
     """q = ∇ CE(Φ_k W h), Φ_kc = C n_kc/n_k: a learnt classifier whose class vectors each client scales by its shares.
 
-    FedGELA's ablation "LA" without the simplex: W is averaged like everything else, has no bias, and h is as it is. The
-    generic model is the one with Φ = 1, the personal one that of a client after its local training, with its Φ_k.
+    FedGELA's ablation "LA" without the simplex: W is averaged like the other parameters and has no bias, and h is not
+    normalised. The generic model has Φ = 1; the personal one is a client's after its local training, with its Φ_k.
     """
 
     name = "fedavg-la"

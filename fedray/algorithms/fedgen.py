@@ -11,7 +11,7 @@ from fedray.algorithms.linear_head import LinearHead
 from fedray.models.network import Layout
 
 BETAS, EPS = (0.9, 0.999), 1e-8
-"""Adam's, as PyTorch has them."""
+"""Adam's constants, PyTorch's defaults."""
 
 
 class FedGen(LinearHead):
@@ -19,18 +19,18 @@ class FedGen(LinearHead):
     b_t = b decay^t; in the first round q = g(y).
     server: Adam on Σ_i w_iy CE(head_i(G(y)), y) + v exp(-mean_jk |e_j - e_k|² |G_j - G_k|), y: n_G labels
 
-    G(y) are features, made of label y and uniform noise e by Linear, BatchNorm, ReLU, Linear; clients use the running
-    statistics of its BatchNorm. head: the client's own as it is in that step; no gradient flows through the target.
-    n: samples of the batch; y~: n_G labels, each class as likely. head_i: the cohort's trained heads, which go up
-    beside the updates; w_iy: client i's part of their samples of class y; only classes that someone has are drawn;
-    distances are means over dimensions.
+    G(y) are features, generated from label y and uniform noise e by Linear, BatchNorm, ReLU, Linear; clients use the
+    running statistics of its BatchNorm. head: the client's own in that step; no gradient flows through the target. n:
+    samples of the batch; y~: n_G labels, each class equally likely. head_i: the cohort's trained heads, sent in
+    addition to the updates; w_iy: client i's part of the cohort's samples of class y; only classes that some client has
+    are drawn; distances are means over dimensions.
 
     Readings (D-48): the teachers are the clients' heads, the noise is uniform. a = b = 0 is FedAvg.
     """
 
     name = "fedgen"
     paper = "Zhu et al., Data-free knowledge distillation for heterogeneous federated learning, ICML 2021, algorithm 1"
-    idea = "the server learns to generate features, with which clients regularise their heads"
+    idea = "the server learns to generate features that regularise the clients' heads"
     alpha: float = Field(
         10.0, ge=0, description="a: weight of the generated samples", json_schema_extra={"paper": {"FedGen's code": 10}}
     )
@@ -40,7 +40,7 @@ class FedGen(LinearHead):
         description="b: weight of the distillation",
         json_schema_extra={"paper": {"FedGen's code": 10, "FedGen's code, EMNIST": 1}},
     )
-    diversity: float = Field(1.0, ge=0, description="v: weight of the diversity of what is generated")
+    diversity: float = Field(1.0, ge=0, description="v: weight of the diversity of generated features")
     decay: float = Field(0.98, gt=0, le=1, description="factor per round of a, b and Adam's learning rate")
     epochs: int = Field(20, ge=0, description="local epochs in which clients use the generator")
     batch: int = Field(32, gt=1, description="n_G: samples generated at a time")
@@ -51,7 +51,7 @@ class FedGen(LinearHead):
         description="Adam's learning rate in the first round",
         json_schema_extra={"paper": {"FedGen's code, MNIST": 3e-4, "FedGen's code, EMNIST": 1e-4}},
     )
-    weight_decay: float = Field(1e-2, ge=0, description="Adam's, added to the gradient")
+    weight_decay: float = Field(1e-2, ge=0, description="Adam's weight decay, added to the gradient")
     hidden: int = Field(
         512,
         gt=0,
@@ -66,7 +66,7 @@ class FedGen(LinearHead):
     )
 
     def generator(self, features: int, classes: int) -> Layout:
-        """Where the generator's parameters lie in its flat vector."""
+        """Return the layout of the generator's parameters in its flat vector."""
         return Layout(
             ("inner.weight", "inner.bias", "norm.weight", "norm.bias", "outer.weight", "outer.bias"),
             (
@@ -86,7 +86,7 @@ class FedGen(LinearHead):
         return Vectors({name: server.state[name] for name in known}, weight=torch.tensor(self.decay**server.round))
 
     def generated(self, c: Client, y: Tensor) -> Tensor:
-        """G(y): features `(n, d)` for labels `(n,)`, with new noise."""
+        """Return G(y): features `(n, d)` for labels `(n,)`, with new noise."""
         layout = self.generator(self.head(c.layout, c.theta)[0].shape[1], len(c.counts))
         e = torch.rand(len(y), self.noise, device=y.device)
         return generate(
@@ -116,7 +116,7 @@ class FedGen(LinearHead):
         return c.grad(c.theta, loss)
 
     def head(self, layout: Layout, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """W `(C, d)` and b `(C,)` of the head, 0 where it has no bias; views."""
+        """Return W `(C, d)` and b `(C,)` of the head, b = 0 if it has no bias; W and b are views."""
         views, name = layout.views(theta), self.weight(layout)
         bias = next((views[other] for other in layout.heads if other != name), None)
         return views[name], theta.new_zeros(len(views[name])) if bias is None else bias
@@ -136,7 +136,7 @@ class FedGen(LinearHead):
             self.learn(server.state, got, y, e, server.round * self.steps + k)
 
     def start(self, layout: Layout) -> Vectors:
-        """A fresh generator as PyTorch initialises such layers (U(-1/√n, 1/√n), n inputs), and Adam's moments."""
+        """Return a new generator, initialised as in PyTorch (U(-1/√n, 1/√n), n inputs), and Adam's moments."""
         parts = []
         for name, shape in zip(layout.names, layout.shapes, strict=True):
             inputs = layout.shapes[0 if name.startswith("inner") else 4][1]
@@ -155,7 +155,7 @@ class FedGen(LinearHead):
         )
 
     def learn(self, state: Vectors, teachers: Received, y: Tensor, e: Tensor, step: int) -> None:
-        """Adam's step number `step`, from 0 over all rounds, on `state`: for labels y `(n,)` and noise e `(n, noise)`.
+        """Take Adam's step number `step`, counted from 0 over all rounds, on `state`, for labels y `(n,)` and noise e.
 
         teachers: `weight` `(M, C, d)` and `bias` `(M, C)` of the clients' heads, their `counts` `(M, C)`.
         """
@@ -173,7 +173,7 @@ class FedGen(LinearHead):
         state.update(generator=state.generator - lr * moved, m=m, v=v, mean=mean, var=var)
 
     def objective(self, h: Tensor, e: Tensor, y: Tensor, teachers: Received) -> Tensor:
-        """What the generator minimises, of what it made, h `(n, d)`, from e and y."""
+        """Return the generator's loss for its output h `(n, d)` from e and y."""
         logits = torch.einsum("nd,mcd->mnc", h, teachers.weight) + teachers.bias[:, None]
         losses = cross_entropy(logits.flatten(0, 1), y.repeat(len(logits)), reduction="none").view(len(logits), -1)
         parts = teachers.counts / teachers.counts.sum(0).clamp(min=1)
@@ -182,9 +182,9 @@ class FedGen(LinearHead):
 
 
 def generate(views: dict[str, Tensor], mean: Tensor, var: Tensor, e: Tensor, y: Tensor, training: bool) -> Tensor:
-    """The generator: noise e `(n, noise)` and one-hot labels y `(n, C)` to features `(n, d)`.
+    """Apply the generator: noise e `(n, noise)` and one-hot labels y `(n, C)` to features `(n, d)`.
 
-    training: with the batch's own statistics, which `mean` and `var` then follow in place.
+    training: use the batch's own statistics, and update `mean` and `var` in place.
     """
     a = linear(torch.cat([e, y], 1), views["inner.weight"], views["inner.bias"])
     a = batch_norm(a, mean, var, views["norm.weight"], views["norm.bias"], training=training)

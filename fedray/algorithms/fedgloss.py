@@ -12,14 +12,14 @@ from fedray.algorithms.feddyn import DynamicRegularisation
 class FedGloSS(DynamicRegularisation):
     """Start at x~ = x - ρ_t unit(U_old); q = g(y + ρ_l unit(g(y))) + α (y - x~ + H_i); H_i <- H_i + u_i; x as FedDyn.
 
-    u_i = y_K - x~; the server adds the mean update and the mean of all H_i to the unperturbed x. U_old is the last
-    round's mean update, so -U_old points uphill; in round 1 it is 0. α is the paper's 1/β, and H_i = -β s_i of its
-    duals s_i. Radii above 0 grow linearly from `start_rho` over the first `warmup` rounds.
+    u_i = y_K - x~; the server adds the mean update and the mean of all H_i to the unperturbed x. U_old is the previous
+    round's mean update, so -U_old points uphill; in round 1 it is 0. α is the paper's 1/β, and H_i = -β s_i for its
+    duals s_i. Positive radii grow linearly from `start_rho` over the first `warmup` rounds.
 
-    Readings: the server's warm-up ends at its own ρ, where the code's ends at the client's (D-86); the mean of H_i is
-    over N, where the code divides by N M (`dual_divisor: product`, D-87); the anchor is the model received, with which
-    the code's anchor of each epoch agrees (D-88). ρ = 0 is FedSpeed, both radii 0 FedDyn. The paper was read in
-    summaries and code.
+    Readings: the server's warm-up ends at its own ρ, in the code at the client's (D-86); the mean of H_i is over N,
+    while the code divides by N M (`dual_divisor: product`, D-87); the anchor is the model received, to which the code's
+    anchor of each epoch is equivalent (D-88). ρ = 0 is FedSpeed, both radii 0 FedDyn. Summaries and code were read
+    instead of the paper.
     """
 
     name = "fedgloss"
@@ -40,13 +40,13 @@ class FedGloSS(DynamicRegularisation):
     rho_l: float = Field(
         0.15,
         ge=0,
-        description="ρ_l: radius of the clients'; 0 saves a gradient per step",
+        description="ρ_l: radius of the clients' perturbation; 0 saves a gradient per step",
         json_schema_extra={"paper": {"CIFAR-10": 0.15, "CIFAR-100": 0.2}},
     )
     start_rho: float = Field(
         1e-3,
         ge=0,
-        description="both radii in round 1, where they grow",
+        description="both radii in round 1 of the warm-up",
         json_schema_extra={"paper": {"FedGloSS": 1e-3}},
     )
     warmup: int = Field(
@@ -60,7 +60,7 @@ class FedGloSS(DynamicRegularisation):
     )
 
     def radius(self, full: float, round: int) -> float:
-        """ρ_t of a round (from 0) on the way to `full`; 0 in every round where that is 0."""
+        """Return ρ_t of a round (from 0) on the way to `full`; 0 in every round if `full` is 0."""
         if full == 0:
             return 0.0
         grown = 1.0 if round >= self.warmup else round / self.warmup

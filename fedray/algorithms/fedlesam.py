@@ -1,4 +1,4 @@
-"""FedLESAM and its variance-reduced and dual variants: SAM's perturbation estimated from the global model's path."""
+"""FedLESAM and its variance-reduced and dual variants: SAM's perturbation is estimated from the global model's path."""
 
 from typing import Literal
 
@@ -13,13 +13,13 @@ from fedray.models.network import Layout
 
 
 class Towards(Algorithm):
-    """Base of the methods that perturb along a vector of theirs, of which the authors' code takes scalars."""
+    """Base of the methods that perturb along a known vector, from which the authors' code takes scalars."""
 
     shift: Literal["vector", "scalars"] = Field(
         "vector", description="e along that vector, or one of its scalars for each tensor (the code, D-10, D-89)"
     )
     norm: Literal["global", "summed"] = Field(
-        "global", description="what e is divided by: one norm, or the sum of the tensors' (the code, D-11, D-89)"
+        "global", description="divisor of e: one norm, or the sum of the tensors' norms (the code, D-11, D-89)"
     )
 
     def towards(self, ahead: Tensor, layout: Layout) -> Tensor:
@@ -34,12 +34,13 @@ class Towards(Algorithm):
 
 
 class FedLESAM(Towards):
-    """q = g(y + e) with e = ρ unit(x_old - x), the same in all steps; x_old is the x of the client's last activity.
+    """q = g(y + e) with e = ρ unit(x_old - x), the same in all steps; x_old is the x of the client's last
+    participation.
 
     One gradient per step. Readings: e is that vector (the released code adds one scalar per tensor, D-10) under one
-    global norm (D-11); no perturbation at a client's first activity, and x_old is kept by the client, as in the paper.
-    `estimate: server` is the code's choice (D-11b): the server broadcasts its last change, e = -ρ unit(x^t - x^{t-1}).
-    Both agree when everyone takes part in every round.
+    global norm (D-11); there is no perturbation at a client's first participation, and the client keeps x_old, as in
+    the paper. `estimate: server` is the code's choice (D-11b): the server broadcasts its last change, e = -ρ unit(x^t -
+    x^{t-1}). Both agree if all clients take part in every round.
 
     As the code has it: with `shift: scalars` tensor j is shifted, as a whole, by coordinate j of x_old - x (D-10);
     with `norm: summed` ρ is divided by the sum of the lengths of the tensors' parts, or scalars, not by the length of
@@ -53,7 +54,7 @@ class FedLESAM(Towards):
         0.01, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"FedTOGA": 0.01, "FedLESAM's code": 0.5}}
     )
     estimate: Literal["client", "server"] = Field(
-        "client", description="who knows the global change: each client since its last activity, or the server"
+        "client", description="source of the global change: each client's since its last participation, or the server's"
     )
 
     def server_state(self, theta: Tensor) -> Vectors:
@@ -95,7 +96,7 @@ class FedLESAM(Towards):
 class FedLESAMS(FedLESAM, ControlVariates):
     """q = g(y + e) + c - c_i with FedLESAM's e and SCAFFOLD's variates.
 
-    Reading D-11c: the correction counts whole; the released code multiplies it by 0.1 (`correction: 0.1`).
+    Reading D-11c: the correction has full weight; the released code multiplies it by 0.1 (`correction: 0.1`).
     """
 
     name = "fedlesam-s"

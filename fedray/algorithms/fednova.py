@@ -1,4 +1,4 @@
-"""Normalised averaging: clients that make more steps do not pull the average towards their own optimum."""
+"""Normalised averaging: clients with more steps do not pull the average towards their own optimum."""
 
 from typing import Literal
 
@@ -9,10 +9,10 @@ from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uplo
 
 
 def effective_steps(steps: int, momentum: float, shrink: float = 0.0) -> float:
-    """a_i: how far, in units of η, a constant gradient of 1 carries y in `steps` steps of the local optimiser.
+    """Return a_i: how far, in units of η, a constant gradient of 1 carries y in `steps` steps of the local optimiser.
 
-    shrink: ημ, the pull of a proximal term per step. Without momentum a <- (1 - ημ) a + 1; without proximal term
-    (K - m(1 - m^K)/(1 - m))/(1 - m); K where there is neither.
+    shrink: ημ, the pull of a proximal term per step. Without momentum a <- (1 - ημ) a + 1; without a proximal term
+    (K - m(1 - m^K)/(1 - m))/(1 - m); with neither, K.
     """
     distance = velocity = 0.0
     for _ in range(steps):
@@ -22,7 +22,7 @@ def effective_steps(steps: int, momentum: float, shrink: float = 0.0) -> float:
 
 
 def doubly_counted_steps(steps: int, momentum: float, shrink: float) -> float:
-    """a_i as the authors' code counts it with both: a step adds the momentum's velocity, then a <- (1 - ημ) a + 1."""
+    """Return the code's a_i with both: a step adds the momentum's velocity, then a <- (1 - ημ) a + 1."""
     distance = velocity = 0.0
     for _ in range(steps):
         velocity = momentum * velocity + 1
@@ -33,9 +33,10 @@ def doubly_counted_steps(steps: int, momentum: float, shrink: float) -> float:
 class FedNova(Proximal):
     """q = g(y) + μ (y - x); x <- x + η_g τ Σ π_i u_i/a_i with τ = Σ π_i a_i; equal a_i give FedAvg.
 
-    a_i counts the steps as the local optimiser weighs them, momentum and proximal term included. Readings: the proximal
-    term is part of the direction, so it passes through the momentum; τ is Σ π_i a_i for μ > 0 too, where the authors'
-    code takes Σ π_i K_i (`tau: steps`) and, with momentum, counts each step by either rule (`counting: twice`, D-105).
+    a_i counts steps as the local optimiser weights them, including momentum and proximal term. Readings: the proximal
+    term is part of the direction, so it passes through the momentum; τ is Σ π_i a_i also for μ > 0, although the
+    authors' code takes Σ π_i K_i (`tau: steps`) and, with momentum, counts each step by either rule (`counting: twice`,
+    D-105).
     """
 
     name = "fednova"

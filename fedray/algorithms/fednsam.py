@@ -12,10 +12,10 @@ class FedNSAM(Algorithm):
     """Start at s = x + γ m; q = g(y + e), e = ρ unit(g(y)); m <- γ m + η_g U, x <- x + m. U = Σ π_i (y_K - s).
 
     So x becomes the mean of the local models. The abstract perturbs along the global Nesterov momentum, uphill: e = -ρ
-    unit(m), `perturbation: momentum`, with one gradient per step; what the authors ran, and the default here, is SAM on
-    the local gradient (D-99). Their code loses the momentum: U in the first round, then m <- γ U + U (`memory: last`,
-    D-100). It has two γ (D-101). γ = 0 is FedSAM, ρ = 0 FedACG without its proximal term. The paper's formulas were not
-    read, only its abstract and code [S].
+    unit(m), `perturbation: momentum`, with one gradient per step; the authors ran SAM on the local gradient, which is
+    the default here (D-99). Their code loses the momentum: U in the first round, then m <- γ U + U (`memory: last`,
+    D-100). It has two γ (D-101). γ = 0 is FedSAM, ρ = 0 FedACG without its proximal term. Only the paper's abstract and
+    code were read, not its formulas [S].
     """
 
     name = "fednsam"
@@ -25,7 +25,7 @@ class FedNSAM(Algorithm):
         0.85, ge=0, lt=1, description="γ: server momentum", json_schema_extra={"paper": {"FedNSAM": 0.85}}
     )
     rho: float = Field(0.05, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"FedNSAM": 0.05}})
-    perturbation: Literal["gradient", "momentum"] = Field("gradient", description="what e follows (D-99)")
+    perturbation: Literal["gradient", "momentum"] = Field("gradient", description="direction of e (D-99)")
     memory: Literal["all", "last"] = Field(
         "all", description="last: m <- γ U + U, which remembers one round, as in the code (D-100)"
     )

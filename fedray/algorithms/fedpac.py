@@ -1,4 +1,4 @@
-"""FedPAC: clients align features by class, and each gets the mixture of heads that suits its features best."""
+"""FedPAC: clients align features by class, and each receives the mixture of heads that suits its features best."""
 
 from typing import Literal
 
@@ -23,24 +23,24 @@ from fedray.algorithms.base import (
 from fedray.algorithms.fedproto import by_class
 
 RIDGE = 1e-10
-"""Added to the diagonal of a problem whose mean diagonal entry is 1: two clients without variance are one minimum."""
+"""Added to a diagonal whose mean entry is 1, so that two clients without variance have one minimum."""
 
 
 class FedPAC(Algorithm):
     """q = g(y) on the head in the first epoch, at its own rate; then ∇ [CE + λ mean |f - P_y|²] on the body.
 
-    P_y is the global mean of class y's features, or the client's own from before training where there is none; the
-    first round has no such term. Before training a client takes its class means μ_ic, h_ic = p_ic μ_ic with p_ic =
-    n_ic/n_i, and V_i = (Σ p_ic mean_c |f|² - Σ p_ic² |μ_ic|²)/n_i. Up go body, head, h_i, V_i, and the class means
-    after training. The server averages bodies, takes P_c = Σ n_ic μ_ic/Σ n_ic, and sends each client of the cohort the
-    head Σ_j a_ij head_j: a_i minimises a^T (diag(V) + D_i) a over the simplex, (D_i)_jk = Σ_c <h_ic - h_jc, h_ic -
+    P_y is the global mean of class y's features, or the client's own from before training if there is none; the first
+    round has no such term. Before training a client computes its class means μ_ic, h_ic = p_ic μ_ic with p_ic =
+    n_ic/n_i, and V_i = (Σ p_ic mean_c |f|² - Σ p_ic² |μ_ic|²)/n_i. It sends body, head, h_i, V_i, and the class means
+    after training. The server averages bodies, computes P_c = Σ n_ic μ_ic/Σ n_ic, and sends each client of the cohort
+    the head Σ_j a_ij head_j: a_i minimises a^T (diag(V) + D_i) a over the simplex, (D_i)_jk = Σ_c <h_ic - h_jc, h_ic -
     h_kc>. The personal model is that head on the averaged body; absent clients keep their head.
 
-    Readings: heads, variances and means have one order, which PFLlib mixes up (D-74), as it mixes heads in place
+    Readings: heads, variances and means have one order, which PFLlib mixes up (D-74), just as it mixes heads in place
     (D-125); the problem is solved exactly, without the code's cut-offs (D-75); the head's epoch comes before the code's
-    E epochs of the body, so `local_epochs` is E + 1, and 1 trains heads alone (D-76). λ = 0 with a_i = e_i is FedRep
-    with the head first. The paper was read in summary, the formulas are the authors' code's [S]. In PFLlib P_c is the
-    plain mean of the μ_ic (`prototypes: uniform`, D-74).
+    E epochs of the body, so `local_epochs` is E + 1, and 1 trains only heads (D-76). λ = 0 with a_i = e_i is FedRep
+    with the head first. The paper was read in summary, and the formulas are the authors' code's [S]. In PFLlib P_c is
+    the plain mean of the μ_ic (`prototypes: uniform`, D-74).
     """
 
     name = "fedpac"
@@ -119,16 +119,16 @@ class FedPAC(Algorithm):
 
 
 def class_means(features: Tensor, y: Tensor, counts: Tensor) -> Tensor:
-    """Mean features of each class `(C, d)`; 0 where there is none."""
+    """Return the mean features of each class `(C, d)`; 0 for a class without samples."""
     return by_class(features, y, len(counts)) / counts.clamp(min=1)[:, None]
 
 
 def mixtures(h: Tensor, v: Tensor) -> Tensor:
-    """a `(M, M)`: row i minimises a^T (diag(V) + D_i) a over the simplex.
+    """Return a `(M, M)`: row i minimises a^T (diag(V) + D_i) a over the simplex.
 
     Args:
         h: h_ic `(M, C, d)`.
-        v: V_i `(M,)`; what rounding leaves below 0 counts as 0.
+        v: V_i `(M,)`; values below 0, from rounding, count as 0.
     """
     h = h.double().flatten(1)
     apart = h[:, None] - h
@@ -137,9 +137,10 @@ def mixtures(h: Tensor, v: Tensor) -> Tensor:
 
 
 def on_simplex(q: np.ndarray) -> np.ndarray:
-    """The a `(M,)` with entries of at least 0 and sum 1 that minimises a^T Q a, Q `(M, M)` positive semidefinite.
+    """Return the a `(M,)` with entries of at least 0 and sum 1 that minimises a^T Q a, Q `(M, M)` positive
+    semidefinite.
 
-    It is the b of at least 0 that minimises b^T Q b / 2 - Σ b, over its sum. With Q = R R^T that b is the non-negative
+    It is the b >= 0 that minimises b^T Q b / 2 - Σ b, divided by its sum. With Q = R R^T that b is the non-negative
     least-squares solution of R^T b = R^-1 1.
     """
     from scipy.linalg import solve_triangular  # here: SciPy takes a while to import, and other methods do not need it

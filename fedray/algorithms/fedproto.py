@@ -1,4 +1,4 @@
-"""Clients that share what their classes look like instead of parameters: FedProto."""
+"""FedProto: clients share the mean features of their classes instead of parameters."""
 
 from typing import Literal
 
@@ -17,11 +17,11 @@ class FedProto(AuxiliaryLoss):
 
     n: samples of the batch; d: dimension of the features h (the input of the head). Every client keeps a whole model of
     its own and sends P_c^i, the mean features of its samples of class c; P_c is their mean over the clients of the
-    cohort that hold c, and stays as it is where none does. In the first round there is none: Local-only.
+    cohort that hold c, and unchanged if none does. In the first round there is none: Local-only.
 
-    Readings (D-49): the square is averaged over dimensions, clients count equally, as in the authors' code; P_c^i is
-    taken from the trained model in evaluation mode, as in the paper. A personal model answers with the nearest global
-    prototype among its client's classes (with its classifier where none of these has one yet).
+    Readings (D-49): the square is averaged over dimensions and clients count equally, as in the authors' code; P_c^i is
+    computed from the trained model in evaluation mode, as in the paper. A personal model answers with the nearest
+    global prototype among its client's classes (with its classifier if none of these has one yet).
     """
 
     name = "fedproto"
@@ -39,10 +39,10 @@ class FedProto(AuxiliaryLoss):
         json_schema_extra={"paper": {"FedProto": 1}},
     )
     average: Literal["clients", "samples"] = Field(
-        "clients", description="what counts equally in a global prototype (D-49)"
+        "clients", description="units of equal weight in a global prototype (D-49)"
     )
     prototypes: Literal["trained", "running"] = Field(
-        "trained", description="features of the trained model, or those met during the last local epoch (D-49)"
+        "trained", description="features of the trained model, or those seen during the last local epoch (D-49)"
     )
     answer: Literal["prototype", "classifier"] = Field("prototype", description="how a personal model is tested")
 
@@ -84,7 +84,7 @@ class FedProto(AuxiliaryLoss):
         )
 
     def personal_logits(self, c: Client) -> Tensor:
-        """Negative squared distances `(n, C)` to the prototypes; the classes that cannot be answered lie far below."""
+        """Return negative squared distances `(n, C)` to the prototypes; impossible classes are far below."""
         output = c.predict(c.theta)
         candidates = (c.counts > 0) & (c.message.known > 0)
         if self.answer == "classifier" or not candidates.any():
@@ -95,5 +95,5 @@ class FedProto(AuxiliaryLoss):
 
 
 def by_class(features: Tensor, y: Tensor, classes: int) -> Tensor:
-    """Sum of the features `(n, d)` of each class, `(classes, d)`; as a product, whose order of addition is fixed."""
+    """Return the sum of the features `(n, d)` of each class, `(classes, d)`; as a product, whose order is fixed."""
     return one_hot(y, classes).T.to(features.dtype) @ features

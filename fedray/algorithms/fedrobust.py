@@ -1,4 +1,4 @@
-"""FedRobust: every client learns against the worst affine shift of its own inputs."""
+"""FedRobust: every client trains against the worst affine shift of its own inputs."""
 
 import math
 from typing import Literal
@@ -12,11 +12,11 @@ from fedray.algorithms.base import Algorithm, Client, Forward, Uploads
 
 
 class FedRobust(Algorithm):
-    """q = ∇_y ℓ(y; Λ_i z + δ_i), and at once (Λ_i, δ_i) += η_2 ∇ [ℓ - λ (||Λ_i - I||² + ||δ_i||²)].
+    """q = ∇_y ℓ(y; Λ_i z + δ_i), and at the same time (Λ_i, δ_i) += η_2 ∇ [ℓ - λ (||Λ_i - I||² + ||δ_i||²)].
 
-    Λ_i and δ_i start at (I, 0), live on the client over the rounds and are never sent. They are kept as one tensor:
+    Λ_i and δ_i start at (I, 0), stay on the client over the rounds and are never sent. They are kept as one tensor:
     `(2, ...)`, scale and shift, one pair per channel or per input entry; for `full` the matrix [Λ | δ] `(d, d + 1)`.
-    No published η_2 and λ for images are known; both are to be tuned.
+    No published η_2 and λ for images are known; tune both.
     """
 
     name = "fedrobust"
@@ -30,14 +30,14 @@ class FedRobust(Algorithm):
     )
 
     def identity(self, shape: tuple[int, ...]) -> Tensor:
-        """(I, 0) for inputs of this shape."""
+        """Return (I, 0) for inputs of this shape."""
         if self.affine == "full":
             return torch.eye(math.prod(shape), math.prod(shape) + 1)
         own = (shape[0], *[1] * (len(shape) - 1)) if self.affine == "channel" else shape
         return torch.stack([torch.ones(own), torch.zeros(own)])
 
     def shifted(self, affine: Tensor, z: Tensor) -> Tensor:
-        """Λ z + δ for a batch of inputs `(b, ...)`."""
+        """Return Λ z + δ for a batch of inputs `(b, ...)`."""
         if self.affine == "full":
             return (z.flatten(1) @ affine[:, :-1].T + affine[:, -1]).view_as(z)
         return affine[0] * z + affine[1]

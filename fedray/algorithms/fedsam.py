@@ -1,6 +1,6 @@
 """Sharpness-aware methods: the descent gradient is taken at a perturbed point, on the same mini-batch.
 
-A perturbation knows neither weight decay nor clipping nor proximal terms, and the step starts from the unperturbed y.
+A perturbation includes no weight decay, clipping or proximal term, and the step starts from the unperturbed y.
 """
 
 from typing import Literal
@@ -20,9 +20,7 @@ class LocalSAM(Algorithm):
     """Base of the methods whose gradient is g(y + ρ unit(g(y))), g restricted to the part that is perturbed."""
 
     rho: float = Field(0.1, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"FedTOGA": 0.1}})
-    perturb: Literal["all", "head", "body"] = Field(
-        "all", description="which parameters are perturbed (FedSOL's code, D-116)"
-    )
+    perturb: Literal["all", "head", "body"] = Field("all", description="perturbed parameters (FedSOL's code, D-116)")
 
     def check_built(self, layout: Layout, tokens: bool) -> None:
         super().check_built(layout, tokens)
@@ -33,17 +31,17 @@ class LocalSAM(Algorithm):
         return c.grad(c.theta + self.rho * unit(self.ascent(c)))
 
     def ascent(self, c: Client) -> Tensor:
-        """The direction of the perturbation, not yet of length 1."""
+        """Return the direction of the perturbation, not normalised."""
         return c.grad(c.theta, part=self.perturb)
 
 
 class FedSAM(LocalSAM):
     """q = g(y + ρ unit(g(y))) (eq. 4, D-22), x <- x + η_g U.
 
-    `perturb: head` or `body` perturbs a part of the parameters alone, by the unit gradient of that part (D-116).
+    `perturb: head` or `body` perturbs only that part of the parameters, by its unit gradient (D-116).
 
-    As it is printed: eq. 3 multiplies the perturbation entry by entry by sign(g), which makes it ρ |g|/||g||, no ascent
-    direction (`sign: true`, D-22); algorithms 1 and 3 move x by the update of the round before (`delta: old`, D-21).
+    As it is printed: eq. 3 multiplies the perturbation element-wise by sign(g), which makes it ρ |g|/||g||, not an
+    ascent direction (`sign: true`, D-22); algorithms 1 and 3 move x by the previous update (`delta: old`, D-21).
     """
 
     name = "fedsam"
@@ -65,7 +63,7 @@ class FedSAM(LocalSAM):
     )
     sign: bool = Field(False, description="eq. 3's perturbation, ρ sign(g) g/||g|| (D-22)")
     delta: Literal["new", "old"] = Field(
-        "new", description="what x moves by: U of this round, or of the round before (D-21)"
+        "new", description="update of x: U of this round, or of the previous one (D-21)"
     )
 
     def server_state(self, theta: Tensor) -> Vectors:
@@ -98,7 +96,7 @@ class FedASAM(Algorithm):
     )
     eta_a: float = Field(0.2, ge=0, description="η_a: added to every |weight| in T")
     scaled: Literal["weights", "all"] = Field(
-        "weights", description="which parameters T scales: those named weight, or all"
+        "weights", description="parameters that T scales: those named weight, or all"
     )
 
     def begin(self, c: Client) -> None:
@@ -111,7 +109,7 @@ class FedASAM(Algorithm):
 
 
 class FedGAMMA(LocalSAM, ControlVariates):
-    """q = g(y + ρ unit(g(y))) + c - c_i: SCAFFOLD whose gradient is SAM's; so are the variates made of it."""
+    """q = g(y + ρ unit(g(y))) + c - c_i: SCAFFOLD with SAM's gradient; the variates are made of it, too."""
 
     name = "fedgamma"
     paper = "Dai et al., FedGAMMA: federated learning with global sharpness-aware minimization, TNNLS 2023"
@@ -125,14 +123,14 @@ class FedGAMMA(LocalSAM, ControlVariates):
 
 
 class FedSpeed(LocalSAM, DynamicRegularisation):
-    """q = g(y + ρ unit(g(y))) + α (y - x + H_i): FedDyn whose gradient is SAM's.
+    """q = g(y + ρ unit(g(y))) + α (y - x + H_i): FedDyn with SAM's gradient.
 
     Reading D-15, the authors' code: the whole descent gradient is the perturbed one, and the server adds the mean of
     all N clients' H.
 
     As it is printed: the gradient is (1 - a) g(y) + a g(y + ρ unit(g(y))) (`mix: a`), and each client of the cohort
     corrects its own upload, so that the server adds the cohort's mean of H (`dual_mean: cohort`), which is the same
-    when everyone takes part.
+    if all clients take part.
     """
 
     name = "fedspeed"
@@ -145,7 +143,7 @@ class FedSpeed(LocalSAM, DynamicRegularisation):
         description="a: weight of the perturbed gradient (the paper's α, D-15)",
         json_schema_extra={"paper": {"FedSpeed's code": 1}},
     )
-    dual_mean: Literal["all", "cohort"] = Field("all", description="whose H the server adds the mean of (D-15)")
+    dual_mean: Literal["all", "cohort"] = Field("all", description="clients whose mean H the server adds (D-15)")
 
     def gradient(self, c: Client) -> Tensor:
         if self.mix == 1:

@@ -1,4 +1,4 @@
-"""FedSMOO: dynamic regularisation of the parameters and, by the same means, of the perturbation."""
+"""FedSMOO: dynamic regularisation of the parameters and, in the same way, of the perturbation."""
 
 from typing import Literal
 
@@ -24,7 +24,7 @@ class FedSMOO(DynamicRegularisation):
         0.1, ge=0, description="ρ: SAM radius, of e and of s", json_schema_extra={"paper": {"FedTOGA": 0.1}}
     )
     perturbation_dual: Literal["whole", "corrected"] = Field(
-        "whole", description="what s is made of: μ_i (code) or μ_i - e (paper)"
+        "whole", description="source of s: μ_i (code) or μ_i - e (paper)"
     )
 
     def server_state(self, theta: Tensor) -> Vectors:

@@ -1,7 +1,7 @@
-"""FedSOL, its combinations and strategies, and the projection it is compared with.
+"""FedSOL, its combinations and strategies, and the projection that it is compared with.
 
-FedSOL takes the descent gradient at a point perturbed along a proximal loss L_p, to where forgetting the global model
-costs most; the proximal loss itself does not enter the step.
+FedSOL takes the descent gradient at a point perturbed along a proximal loss L_p, towards the costliest forgetting of
+the global model; the proximal loss itself is not part of the step.
 """
 
 from typing import Any, ClassVar, Literal, Self
@@ -24,7 +24,7 @@ from fedray.models.network import Layout
 
 
 class NovaProximal(FedNova):
-    """FedNova's averaging, and y - x to follow: its local solver's proximal term, whose weight a unit vector loses.
+    """FedNova's averaging, with y - x as proximal gradient: its local solver's term, whose weight a unit vector loses.
 
     The step has no proximal term, so a_i counts none: μ = 0. The paper leaves FedNova's perturbation open.
     """
@@ -36,7 +36,7 @@ class NovaProximal(FedNova):
 
 
 class WithProximalLoss(Algorithm):
-    """A method around the proximal loss of another: all but the step is that method's, its bookkeeping included."""
+    """A method around another's proximal loss: except for the step it is that method, including its bookkeeping."""
 
     choices: ClassVar[dict[str, type[Proximal]]] = {
         "kl": FedAvgKL,
@@ -63,11 +63,11 @@ class WithProximalLoss(Algorithm):
 
     @property
     def proximal_name(self) -> str:
-        """The key in `choices`."""
+        """Key of the proximal loss in `choices`."""
         return next(name for name, kind in self.choices.items() if kind is type(self.proximal))
 
     def proximal_gradient(self, c: Client, theta: Tensor, part: Part = "all") -> Tensor:
-        """∇L_p at theta; of a loss on the outputs only the wanted part is computed, the rest being 0."""
+        """Return ∇L_p at theta; for a loss on the outputs only the requested part is computed, the rest being 0."""
         if isinstance(self.proximal, AuxiliaryLoss):
             return self.proximal.proximal(c, theta, part)
         return self.proximal.proximal(c, theta)
@@ -101,16 +101,16 @@ class WithProximalLoss(Algorithm):
 
 
 class FedSOL(WithProximalLoss):
-    """q = g(y + e) with e = ρ Λ unit(∇L_p(y)) on the perturbed part, 0 elsewhere and where ∇L_p vanishes (D-34).
+    """q = g(y + e) with e = ρ Λ unit(∇L_p(y)) on the perturbed part, 0 elsewhere and if ∇L_p vanishes (D-34).
 
     L_p is KL(softmax(z_g/τ) || softmax(z/τ)) with τ = 3, or another method's proximal loss ("combined", table 4, which
-    perturbs all parameters); then that method's duals, variates, averaging go on while its term stays out of the step.
-    Λ = |y - x|, normalised in each parameter tensor: along its first dimension as in the code (dim0) or as a whole
-    as in eq. 7 (layer), which makes ρ mean something else (D-25); fixed: Λ = 1. The authors' code averages by samples
-    (`training.aggregation: samples`, D-26).
+    perturbs all parameters); then that method's duals, variates and averaging stay active while its term is left out of
+    the step. Λ = |y - x|, normalised in each parameter tensor: along its first dimension as in the code (dim0) or as a
+    whole as in eq. 7 (layer), which changes the meaning of ρ (D-25); fixed: Λ = 1. The authors' code averages by
+    samples (`training.aggregation: samples`, D-26).
 
     Strategies of table 10, e_c from ∇L + ∇L_p: A0 ∇L(y), A1 ∇L(y + e), A2 ∇L(y) + ∇L_p(y + e), A3 ∇L(y + e) +
-    ∇L_p(y + e), A4 as A3 at y + e_c (with Λ, D-107), A5 ∇L(y) + ∇L_p(y), A6 ∇L(y + e) + ∇L_p(y). Their
+    ∇L_p(y + e), A4 like A3 at y + e_c (with Λ, D-107), A5 ∇L(y) + ∇L_p(y), A6 ∇L(y + e) + ∇L_p(y). Their
     weight β of ∇L_p is L_p's own (kl: `weight`, fedprox: `mu`).
     """
 
@@ -124,10 +124,10 @@ class FedSOL(WithProximalLoss):
         json_schema_extra={"paper": {"table 8": 2.0, "code": 1.0, "searched": [0.1, 0.5, 1, 2]}},
     )
     perturb: Literal["all", "body", "head"] = Field(
-        "head", description="which parameters are perturbed; default all for any L_p but kl"
+        "head", description="perturbed parameters; default all for any L_p except kl"
     )
     radius: Literal["adaptive", "fixed"] = Field("adaptive", description="Λ: by how far each parameter has moved, or 1")
-    lambda_norm: Literal["dim0", "layer"] = Field("dim0", description="how an adaptive Λ is normalised")
+    lambda_norm: Literal["dim0", "layer"] = Field("dim0", description="normalisation of an adaptive Λ")
     strategy: Literal["A0", "A1", "A2", "A3", "A4", "A5", "A6"] = Field("A1", description="A1 is FedSOL")
 
     @model_validator(mode="before")
@@ -149,7 +149,7 @@ class FedSOL(WithProximalLoss):
             raise UserError(f"algorithm.perturb: found {self.perturb!r}; the model has no parameters there to train")
 
     def label(self) -> str:
-        """As the paper's tables call it: `fedsol`, `fedsol-all`, `fedsol+feddyn`, `fedsol-a3`."""
+        """Name in the paper's tables: `fedsol`, `fedsol-all`, `fedsol+feddyn`, `fedsol-a3`."""
         if self.proximal_name != "kl":
             return f"fedsol+{self.proximal_name}"
         part = "" if self.perturb == "head" else f"-{self.perturb}"
@@ -164,7 +164,7 @@ class FedSOL(WithProximalLoss):
         return self.radius == "adaptive"
 
     def radii(self, c: Client) -> Tensor | float:
-        """Λ: float32 `(..., P)`, or 1."""
+        """Return Λ: float32 `(..., P)`, or 1."""
         if self.radius == "fixed":
             return 1.0
         moved, columns = (c.theta - c.theta_0).abs(), []
@@ -174,7 +174,7 @@ class FedSOL(WithProximalLoss):
         return torch.cat(columns, dim=-1)
 
     def perturbed(self, c: Client, g: Tensor) -> Tensor:
-        """y + e with e along g."""
+        """Return y + e with e along g."""
         g = g * c.local.perturbed
         norm = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
         e = self.rho * self.radii(c) * torch.where(norm < 1e-8, 0.0, g / (norm + 1e-12))
@@ -200,21 +200,21 @@ class FedSOL(WithProximalLoss):
 
 
 class Projection(WithProximalLoss):
-    """q = g - min(0, <g, g_p>) g_p / <g_p, g_p> with g_p = ∇L_p(y): against a proximal loss, only what is orthogonal.
+    """q = g - min(0, <g, g_p>) g_p / <g_p, g_p> with g_p = ∇L_p(y): only the part that does not oppose a proximal loss.
 
     FedSOL's table 1; one inner product over all parameters.
     """
 
     name = "projection"
     paper = "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions, CVPR 2024, table 1"
-    idea = "removes from each step what conflicts with a proximal loss"
+    idea = "removes the part of each step that conflicts with a proximal loss"
     choices = {"kl": FedAvgKL, "fedprox": FedProx}
     proximal: Proximal = Field(
         "kl", validate_default=True, description="L_p, a name or a mapping with its options: kl, fedprox"
     )
 
     def label(self) -> str:
-        """As the paper's table 1 calls it: `fedavg+kl-projection`, `fedavg+l2-projection`."""
+        """Name in the paper's table 1: `fedavg+kl-projection`, `fedavg+l2-projection`."""
         return f"fedavg+{'l2' if self.proximal_name == 'fedprox' else self.proximal_name}-projection"
 
     def gradient(self, c: Client) -> Tensor:

@@ -11,9 +11,9 @@ from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Upl
 class FedSWA(Algorithm):
     """q = g(y) at the rate η_k = η (1 - (1 - ρ) k/K), k = 0, ..., K - 1; x <- x + α η_g U.
 
-    The rate scales weight decay too. ρ = α = 1 is FedAvg bit for bit. The authors' run has 2 η (1 - k/K), which is η
-    doubled and `rho: 0` (D-94), and never sets α, so `alpha: 1` (D-95); its SCAFFOLD, FedACG and FedSAM are not these
-    methods (D-98). The paper's formulas are those of a summary [S].
+    The rate scales weight decay, too. ρ = α = 1 is FedAvg bit for bit. The authors' run has 2 η (1 - k/K), which is η
+    doubled and `rho: 0` (D-94), and never sets α, so `alpha: 1` (D-95); its SCAFFOLD, FedACG and FedSAM differ from the
+    methods here (D-98). The paper's formulas are taken from a summary [S].
     """
 
     name = "fedswa"
@@ -23,7 +23,7 @@ class FedSWA(Algorithm):
         0.1,
         ge=0,
         le=1,
-        description="ρ: the rate after the round over that of its first step",
+        description="ρ: ratio of the rate after the round to that of its first step",
         json_schema_extra={"paper": {"FedSWA": 0.1, "the code's run": 0}},
     )
     alpha: float = Field(
@@ -43,9 +43,9 @@ class FedSWA(Algorithm):
 class FedMoSWA(FedSWA):
     """q = g(y) - c_i + m at FedSWA's rate; c_i <- c_i - m - u_i/Σ η_k; m <- m + γ mean(c_i - m); x <- x + α η_g U.
 
-    The mean is over the cohort, of the new c_i; Σ_k η_k = η (K (1 + ρ) + 1 - ρ)/2 is the length of the round. All start
-    at 0. ρ = α = γ = 1 with everybody in every round is SCAFFOLD. The authors' workers use the variate of whichever
-    client they simulated before (D-97). The paper's formulas are those of a summary [S].
+    The mean of the new c_i is over the cohort; Σ_k η_k = η (K (1 + ρ) + 1 - ρ)/2 is the length of the round. All start
+    at 0. ρ = α = γ = 1 with all clients in every round is SCAFFOLD. The authors' workers use the variate of the client
+    that they simulated before (D-97). The paper's formulas are taken from a summary [S].
 
     As the code has it: its table runs another function under this name, with a constant rate (`rho: 1`) and γ = 0.4
     but 1 in the first round (`gamma: 0.4`, `first_round: plain`, D-96); its FedMoSWA, which never runs, divides u_i by
@@ -59,12 +59,12 @@ class FedMoSWA(FedSWA):
         0.2,
         ge=0,
         le=1,
-        description="γ: how far m moves to the cohort's variates",
+        description="γ: step of m towards the cohort's variates",
         json_schema_extra={"paper": {"FedMoSWA": 0.2, "the code's run": 0.4}},
     )
     first_round: Literal["usual", "plain"] = Field("usual", description="plain: γ = 1 in the first round (D-96)")
     variate_divisor: Literal["rates", "nominal"] = Field(
-        "rates", description="what u_i is divided by: Σ η_k, or K times the mean of the first and the last rate (D-126)"
+        "rates", description="divisor of u_i: Σ η_k, or K times the mean of the first and the last rate (D-126)"
     )
 
     def server_state(self, theta: Tensor) -> Vectors:

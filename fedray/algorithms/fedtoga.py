@@ -10,11 +10,11 @@ from fedray.algorithms.feddyn import DynamicRegularisation
 
 
 class FedTOGA(DynamicRegularisation):
-    """q = g~ + α (y - x + H_i) + β Δ with g~ = g(y + ρ unit(r)) and Δ = -Σ π_i u_i/K_i of the round before.
+    """q = g~ + α (y - x + H_i) + β Δ with g~ = g(y + ρ unit(r)) and Δ = -Σ π_i u_i/K_i of the previous round.
 
-    r = g(y) + g~_{k-1} + κΔ (fusion, the ported optimiser's), g(y) + κΔ (global) or g~_{k-1} + κΔ (neighbour: one
-    backward pass a step); g~_{-1} = 0 at the start of each round. Readings: Δ is not divided by η (D-1; `delta_scale:
-    gradient` divides), g~_{k-1} is g~ alone (D-5), the server's h is the mean of H_i over all N clients (D-2;
+    r = g(y) + g~_{k-1} + κΔ (fusion, as in the ported optimiser), g(y) + κΔ (global) or g~_{k-1} + κΔ (neighbour: one
+    backward pass per step); g~_{-1} = 0 at the start of each round. Readings: Δ is not divided by η (D-1; `delta_scale:
+    gradient` divides), g~_{k-1} is only g~ (D-5), the server's h is the mean of H_i over all N clients (D-2;
     `dual_divisor: cohort` is the printed algorithm's M), ρ counts once (D-7; `radius: squared` is section 4.1's).
 
     The four parts can be switched off, as in table 10: without `sam` g~ = g(y); without `dynamic_regularisation` there
@@ -44,7 +44,7 @@ class FedTOGA(DynamicRegularisation):
         json_schema_extra={"paper": {"searched": [1, 2, 4]}},
     )
     perturbation: Literal["fusion", "global", "neighbour"] = Field(
-        "fusion", description="what the perturbation follows beside κΔ"
+        "fusion", description="direction of the perturbation, in addition to κΔ"
     )
     delta_scale: Literal["mean_step", "gradient"] = Field(
         "mean_step", description="Δ as a mean local step (u/K), or divided by η_t as well"
@@ -54,11 +54,11 @@ class FedTOGA(DynamicRegularisation):
     sam: bool = Field(True, description="perturb at all")
     dynamic_regularisation: bool = Field(True, description="the α term and the server's h")
     dual_correction: bool = Field(True, description="the β term")
-    sam_correction: bool = Field(True, description="the perturbation follows more than g(y)")
+    sam_correction: bool = Field(True, description="the perturbation has more terms than g(y)")
 
     @property
     def needs_delta(self) -> bool:
-        """Whether anything reads Δ, which then costs a vector of downlink."""
+        """True if anything reads Δ, which then costs a vector of downlink."""
         return self.dual_correction or (self.sam and self.sam_correction)
 
     def label(self) -> str:
@@ -85,7 +85,7 @@ class FedTOGA(DynamicRegularisation):
         c.local.g_tilde = c.theta.new_zeros(c.theta.shape)
 
     def ascent(self, c: Client) -> Tensor:
-        """r, what the perturbation follows."""
+        """Return r, the direction of the perturbation."""
         if not self.sam_correction:
             return c.grad(c.theta)
         r = self.kappa * c.message.delta

@@ -1,4 +1,4 @@
-"""FedWMSAM: client-level momentum with control variates, and SAM along the way that the momentum would have gone."""
+"""FedWMSAM: client-level momentum with control variates, and SAM along the path that the momentum alone would take."""
 
 from typing import Literal, Self
 
@@ -21,10 +21,10 @@ class FedWMSAM(Towards, ClientMomentum):
     term 0), so that updates along the momentum lower α.
 
     Readings: e is one vector of length ρ (D-89) that points uphill, as in the authors' summary (D-90); k Δ_i lacks η as
-    written (`target: scaled` has it, D-91); α's rule is known from code alone (D-93). α = 1 with ρ = 0 is SCAFFOLD,
-    without variates and with ρ = 0 this is FedCM. The paper's formulas were not read, only its poster and code [S].
+    written (`target: scaled` has it, D-91); α's rule is known only from code (D-93). α = 1 with ρ = 0 is SCAFFOLD;
+    without variates and with ρ = 0 this is FedCM. Only the paper's poster and code were read, not its formulas [S].
 
-    As the code has it: `shift: scalars` and `norm: summed`, as FedLESAM (D-89); e descends (`sign: code`, D-90); Δ
+    As the code has it: `shift: scalars` and `norm: summed`, as in FedLESAM (D-89); e descends (`sign: code`, D-90); Δ
     has a factor of the learning rate's decay (`delta_decay`, D-92).
     """
 
@@ -38,13 +38,13 @@ class FedWMSAM(Towards, ClientMomentum):
         0.1,
         gt=0,
         le=1,
-        description="α: weight of the fresh gradient, the first one where it adapts; 1 needs ρ = 0",
+        description="α: weight of the fresh gradient, its initial value if it adapts; 1 needs ρ = 0",
         json_schema_extra={"paper": {"FedWMSAM": 0.1}},
     )
     adaptive: bool = Field(True, description="the server moves α between 0.1 and 0.9 (D-93)")
     variates: bool = Field(True, description="with control variates c and c_i")
     sign: Literal["uphill", "code"] = Field("uphill", description="direction of e (D-90)")
-    target: Literal["plain", "scaled"] = Field("plain", description="scaled: k η Δ_i in place of k Δ_i (D-91)")
+    target: Literal["plain", "scaled"] = Field("plain", description="scaled: k η Δ_i instead of k Δ_i (D-91)")
     delta_decay: bool = Field(False, description="Δ times training.lr_decay, as in the code (D-92)")
 
     @model_validator(mode="after")
@@ -69,7 +69,7 @@ class FedWMSAM(Towards, ClientMomentum):
         return Vectors(server.state)
 
     def perturbation(self, c: Client, alpha: Tensor | float) -> Tensor:
-        """e `(P,)`."""
+        """Return e `(P,)`."""
         ahead = c.message.delta
         if self.variates:
             ahead = ahead + alpha / (1 - alpha) * (c.message.c - c.state.c)

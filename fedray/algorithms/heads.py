@@ -1,4 +1,4 @@
-"""Methods that treat body and head apart: FedRod has two heads, FedBABU leaves its head as it is, FedRep's is local."""
+"""Methods that treat body and head separately: FedRod has two heads, FedBABU trains none, FedRep's is local."""
 
 import torch
 from pydantic import Field
@@ -12,10 +12,10 @@ from fedray.models.network import Output
 
 
 class FedRod(LinearHead):
-    """q = ∇ CE(z + log n_k): a balanced softmax for the shared model; and at once P_k <- P_k - η v of ∇ CE(z + P_k h).
+    """q = ∇ CE(z + log n_k), a balanced softmax for the shared model; also P_k <- P_k - η v of ∇ CE(z + P_k h).
 
     P_k is the client's own second head, with a bias; neither z nor h gets a gradient from its loss (D-47). It starts at
-    0, so that a client first predicts as the shared model, and follows the local momentum, without weight decay and
+    0, so that a client first predicts like the shared model, and uses the local momentum, without weight decay and
     clipping; it is kept as `(C, d + 1)`, the bias last. A class that the client lacks has log 0 = -∞. The personal
     model is the one after local training, with z + P_k h; the generic one is z. The training loss is the sum of both.
     """
@@ -43,7 +43,7 @@ class FedRod(LinearHead):
         return g
 
     def own(self, output: Output, head: Tensor) -> Tensor:
-        """z + P h."""
+        """Return z + P h."""
         return output.logits + output.features @ head[:, :-1].T + head[:, -1]
 
     def upload(self, c: Client) -> Uploads:
@@ -55,15 +55,15 @@ class FedRod(LinearHead):
 
 
 class FedBABU(Algorithm):
-    """q = g(y) on the body alone: nobody trains the head before fine-tuning, which moves everything.
+    """q = g(y) on the body only: the head stays untrained until fine-tuning, which changes all parameters.
 
-    Only the body is sent. The accuracy of the global model is that of the trained body under its first, random head;
+    Only the body is sent. The accuracy of the global model is that of the trained body under its initial, random head;
     the generic accuracy is the mean of the fine-tuned models' (D-117).
     """
 
     name = "fedbabu"
     paper = "Oh, Kim and Yun, FedBABU: toward enhanced representation for federated image classification, ICLR 2022"
-    idea = "learns the body together, the head only in fine-tuning"
+    idea = "learns the body jointly, and the head only in fine-tuning"
     reads_features = True
     shares = "body"
     generic = False
@@ -75,10 +75,10 @@ class FedBABU(Algorithm):
 class FedRep(KeepsPart):
     """q = g(y) on the head in the first epochs of a round, then on the body.
 
-    Each client keeps its own head, only the body is sent; a newcomer has the initial one. A round of no more than
-    `body_epochs` epochs moves the body alone. The personal model is a client's head on the present body, after
-    epochs of fine-tuning for the head. In the code a newcomer starts with the average of the last cohort's heads,
-    which the server then has to know (`newcomer: average`, D-106).
+    Each client keeps its own head, and only the body is sent; a newcomer has the initial head. A round of at most
+    `body_epochs` epochs trains only the body. The personal model is a client's head on the current body, after
+    fine-tuning epochs for the head. In the code a newcomer starts with the average of the last cohort's heads, which
+    the server then has to know (`newcomer: average`, D-106).
     """
 
     name = "fedrep"
@@ -91,7 +91,7 @@ class FedRep(KeepsPart):
     body_epochs: int = Field(
         1,
         ge=1,
-        description="last epochs of a round, in which the body moves",
+        description="last epochs of a round, which train the body",
         json_schema_extra={"paper": {"FedRep's code": 1}},
     )
 

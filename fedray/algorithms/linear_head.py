@@ -1,4 +1,4 @@
-"""What methods about the classifier share: a head that is one linear layer, and what a client's class counts say."""
+"""Shared by methods on the classifier: a head that is one linear layer, and functions of a client's class counts."""
 
 from typing import Literal
 
@@ -15,10 +15,10 @@ Gamma = Literal["client", "shared"]
 
 
 class LinearHead(Algorithm):
-    """Base of the methods for which the head is z = W h + b, W `(C, d)`."""
+    """Base of the methods that need a head z = W h + b, W `(C, d)`."""
 
     def weight(self, layout: Layout) -> str:
-        """The name of W. Raises UserError where the head is something else, or not on `Output.features`."""
+        """Return the name of W. Raises UserError if the head is anything else, or not on `Output.features`."""
         shapes = dict(zip(layout.names, layout.shapes, strict=True))
         matrices = [name for name in sorted(layout.heads) if len(shapes[name]) == 2]
         others = [shapes[name] for name in layout.heads if len(shapes[name]) != 2]
@@ -32,7 +32,7 @@ class LinearHead(Algorithm):
         return matrices[0]
 
     def classes(self, layout: Layout) -> int:
-        """C: the rows of W."""
+        """Return C, the number of rows of W."""
         return layout.shapes[layout.names.index(self.weight(layout))][0]
 
     def check_built(self, layout: Layout, tokens: bool) -> None:
@@ -41,7 +41,7 @@ class LinearHead(Algorithm):
 
 
 class Unbiased(LinearHead):
-    """Base of the methods whose head has no bias: one that is there starts at 0 and stays there."""
+    """Base of the methods whose head has no bias: an existing one starts at 0 and stays there."""
 
     finetuned_part = "unbiased"
 
@@ -53,15 +53,15 @@ class Unbiased(LinearHead):
 
 
 def counts(c: Client, classes: int) -> Tensor:
-    """n_kc of the client, float32 `(classes,)`: a model may have more outputs than there are classes."""
+    """Return n_kc of the client, float32 `(classes,)`; a model may have more outputs than there are classes."""
     return pad(c.counts, (0, classes - len(c.counts)))
 
 
 def phi(c: Client, classes: int, q: Q = "x", gamma: Gamma = "client") -> Tensor:
-    """Φ_k, float32 `(classes,)`: γ Q(n_kc/n_k) with Q: x, e^x or √x.
+    """Return Φ_k, float32 `(classes,)`: γ Q(n_kc/n_k) with Q: x, e^x or √x.
 
     Args:
-        gamma: client: Φ_k has a mean of 1 over the classes. shared: Σ_k p_k Φ_kc is 1 for each class, over all clients.
+        gamma: client: Φ_k averages to 1 over the classes. shared: Σ_k p_k Φ_kc is 1 for each class, over all clients.
     """
     scaled = _q(counts(c, classes) / c.samples, q)
     if gamma == "client":
@@ -77,6 +77,6 @@ def _q(p: Tensor, q: Q) -> Tensor:
 
 
 def normalised(output: Output) -> Tensor:
-    """W h/||h||, `(n, C)`: the logits of features of length 1, under a head without bias."""
+    """Return W h/||h||, `(n, C)`: the logits of features of length 1, under a head without bias."""
     result: Tensor = output.logits / torch.linalg.vector_norm(output.features, dim=1, keepdim=True).clamp(min=1e-12)
     return result

@@ -1,4 +1,4 @@
-"""Methods that change the local softmax by the client's class counts: FedRS and FedLC."""
+"""Methods that adjust the local softmax by the client's class counts: FedRS and FedLC."""
 
 import torch
 from pydantic import Field
@@ -10,7 +10,7 @@ from fedray.algorithms.linear_head import Unbiased, counts
 
 
 class FedRS(Unbiased):
-    """q = ∇ CE(a z), z = W h without bias: a_c = 1 for the classes that the client has, α for the others.
+    """q = ∇ CE(a z), z = W h without bias: a_c = 1 for classes that the client has, α for the others.
 
     The released code scales every class by α + (1 - α) n_c/max n instead (D-45): option `soft`. α = 1 is FedAvg without
     the head's bias; with α = 0 an absent class's row of W gets no gradient. Tests and fine-tuning use z.
@@ -18,7 +18,7 @@ class FedRS(Unbiased):
 
     name = "fedrs"
     paper = "Li and Zhan, FedRS: federated learning with restricted softmax, KDD 2021"
-    idea = "restricts how the classifier learns classes that a client lacks"
+    idea = "limits how the classifier changes for classes that a client lacks"
     alpha: float = Field(
         0.5,
         ge=0,
@@ -26,7 +26,7 @@ class FedRS(Unbiased):
         description="α: scale of absent classes",
         json_schema_extra={"paper": {"FedRS, searched": "0.1 to 0.9"}},
     )
-    soft: bool = Field(False, description="scales that fall with the class's count")
+    soft: bool = Field(False, description="scales that depend on the class's count")
 
     def begin(self, c: Client) -> None:
         n = counts(c, self.classes(c.layout))
@@ -38,10 +38,10 @@ class FedRS(Unbiased):
 
 
 class FedLC(Algorithm):
-    """q = ∇ CE(z - τ n_c^(-1/4)): the logits of rare classes are held down in training, so that they must grow.
+    """q = ∇ CE(z - τ n_c^(-1/4)): in training the logits of rare classes are lowered, so that they must grow.
 
     A class that the client lacks has the logit -∞ and its row gets no gradient; τ = 0 is FedAvg. The paper leaves the
-    true class out of the softmax's sum, the ports do not (D-46): here it is in. Tests and fine-tuning use z.
+    true class out of the softmax's sum, the ports do not (D-46); here it is included. Tests and fine-tuning use z.
     """
 
     name = "fedlc"
@@ -55,7 +55,7 @@ class FedLC(Algorithm):
     )
 
     def calibrated(self, z: Tensor, c: Client) -> Tensor:
-        """z `(n, C)` as the local loss sees them."""
+        """Return z `(n, C)` as the local loss uses it."""
         if self.tau == 0:
             return z
         n = counts(c, z.shape[1])

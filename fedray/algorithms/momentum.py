@@ -9,9 +9,9 @@ from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Upl
 
 
 class ClientMomentum(Algorithm):
-    """Δ = -Σ π_i u_i/(K_i η_t): the mean local direction of the round before, 0 in the first.
+    """Δ = -Σ π_i u_i/(K_i η_t): the mean local direction of the previous round, 0 in the first.
 
-    The learning rate in Δ is the one that made u_i (D-23); Δ has a gradient's sign and the server descends (D-19).
+    The learning rate in Δ is that of u_i's round (D-23); Δ has a gradient's sign and the server descends (D-19).
     """
 
     def server_state(self, theta: Tensor) -> Vectors:
@@ -71,7 +71,7 @@ class MoFedSAM(ClientMomentum):
         description="β: weight of the fresh gradient",
         json_schema_extra={"paper": {"FedSAM": 0.1, "FL-Simulator": [0.05, 0.1]}},
     )
-    step: Literal["mean", "printed"] = Field("mean", description="the server's step: η_g U, or -η_g Δ (D-20)")
+    step: Literal["mean", "printed"] = Field("mean", description="server step: η_g U, or -η_g Δ (D-20)")
 
     def direction(self, c: Client) -> Tensor:
         g_tilde = c.grad(c.theta + self.rho * unit(c.grad(c.theta)))
@@ -85,12 +85,12 @@ class MimeLite(Algorithm):
     """q = g(y) + β m, m frozen during the round; m <- β m + Σ π_i ∇f_i(x) with full-batch gradients at the x received.
 
     β is SGD's momentum: β = 0 is FedAvg. One step on the full batch by all clients is centralised momentum SGD. Some
-    tables (MoFedSAM's) give instead the weight of the fresh gradient, 1 - β, in (1 - β) g + β m.
+    tables (MoFedSAM's) instead give the weight of the fresh gradient, 1 - β, in (1 - β) g + β m.
     """
 
     name = "mimelite"
     paper = "Karimireddy et al., Mime: mimicking centralized stochastic algorithms, 2020, algorithm 1 (MimeLite)"
-    idea = "the server's momentum, held fixed during local steps"
+    idea = "the server's momentum, fixed during local steps"
     beta: float = Field(
         0.9,
         ge=0,

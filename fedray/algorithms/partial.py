@@ -9,11 +9,11 @@ from fedray.algorithms.base import Algorithm, Client, ParameterGroup, Part, Rece
 
 
 class KeepsPart(Algorithm):
-    """Base of the methods whose clients keep head or body: a newcomer's part is x⁰'s, or the last cohort's average."""
+    """Base of methods whose clients keep head or body; a newcomer's part is from x⁰, or the last cohort's mean."""
 
     keeps: ClassVar[Part] = "head"
     newcomer: Literal["initial", "average"] = Field(
-        "initial", description="what a client's first round starts with: the initial part, or the last cohort's average"
+        "initial", description="start of a client's first round: the initial part, or the last cohort's average"
     )
 
     def message(self, server: Server) -> Vectors:
@@ -36,9 +36,9 @@ class KeepsPart(Algorithm):
 class FedPer(KeepsPart):
     """q = g(y) on body and head at once; the body is averaged, each client keeps its own head.
 
-    A client starts a round at (b, h_i) and sends the body's part of u_i alone. The personal model is (b, h_i) as it
-    stands; FL-bench fine-tunes it first (`adapts`, for `evaluation.personal.epochs` epochs, D-59). Nothing of the
-    paper's text was read again: the definition follows its ports and general knowledge [M].
+    A client starts a round at (b, h_i) and sends only the body's part of u_i. The personal model is (b, h_i),
+    unchanged; FL-bench fine-tunes it first (`adapts`, for `evaluation.personal.epochs` epochs, D-59). The paper's text
+    was not read again: the definition follows its ports and general knowledge [M].
 
     As the code has it: in FL-bench a newcomer starts with the average of the last cohort's heads (`newcomer: average`,
     D-106).
@@ -51,18 +51,18 @@ class FedPer(KeepsPart):
     generic = False
     adapts: Literal["none", "head", "all"] = Field(
         "none",
-        description="what is fine-tuned before a personal model is tested (D-59)",
+        description="part fine-tuned before a personal model is tested (D-59)",
         json_schema_extra={"paper": {"FedPer": "none", "FL-bench": "all"}},
     )
 
     @property
     def personal(self) -> Literal["tuned", "trained", "kept"]:  # type: ignore[override]
-        """As it stands, but for the ports' fine-tuning."""
+        """Kept unchanged, except for the ports' fine-tuning."""
         return "kept" if self.adapts == "none" else "tuned"
 
     @property
     def finetuned_part(self) -> ParameterGroup:  # type: ignore[override]
-        """What `adapts` says."""
+        """The part that `adapts` names."""
         return self.adapts
 
 
@@ -70,8 +70,8 @@ class LGFedAvg(KeepsPart):
     """q = g(y) on body and head at once; the head is averaged, each client keeps its own body.
 
     FedPer's mirror image: lower layers are local, upper ones global, as the paper says. The authors' CIFAR runs share
-    the convolutions instead, which is `fedper` (D-57). All start at the same x⁰ (their runs start from a FedAvg
-    checkpoint), and π weighs the clients that are present (D-58). `newcomer: average` is FL-bench's, of bodies (D-106).
+    the convolutions instead, which is `fedper` (D-57). All start at the same x⁰ (the authors' runs start from a FedAvg
+    checkpoint), and π weights the clients of the cohort (D-58). `newcomer: average` is FL-bench's, for bodies (D-106).
     """
 
     name = "lg-fedavg"
@@ -84,17 +84,17 @@ class LGFedAvg(KeepsPart):
 
 
 class FedBN(Algorithm):
-    """q = g(y); everything is averaged but normalisation layers, which each client keeps.
+    """q = g(y); everything is averaged except normalisation layers, which each client keeps.
 
-    Scale, shift and running statistics stay with the client; the layers are known by their type, so a ResNet's
-    `downsample.1` is one of them, where the authors' code goes by names with `bn` in them (D-60). A client that was
-    never active has those of x⁰. Without normalisation layers this is FedAvg bit for bit, and a warning says so.
-    What is sent is 1 less the share of the normalisation layers: 0.9991 of the zoo's ResNet-18.
+    Scale, shift and running statistics stay with the client; the layers are recognised by their type, including a
+    ResNet's `downsample.1`, while the authors' code goes by names with `bn` in them (D-60). A client that has never
+    been active has those of x⁰. Without normalisation layers this is FedAvg bit for bit, and a warning says so. The
+    part that is sent is 1 minus the share of the normalisation layers: 0.9991 of the zoo's ResNet-18.
     """
 
     name = "fedbn"
     paper = "Li et al., FedBN: federated learning on non-IID features via local batch normalization, ICLR 2021"
-    idea = "averages everything but the normalisation layers"
+    idea = "averages everything except normalisation layers"
     shares = "not_norm"
     keeps = "norm"
     personal = "kept"

@@ -1,4 +1,4 @@
-"""Personal models without a method's own part of theta: Local-only, PerFedAvg (a start for fine-tuning), kNN-Per."""
+"""Personal models without kept parts of theta: Local-only, PerFedAvg (a start for fine-tuning), kNN-Per."""
 
 import torch
 from pydantic import Field
@@ -9,10 +9,10 @@ from fedray.algorithms.base import Algorithm, Client, Forward, Loss
 
 
 class LocalOnly(Algorithm):
-    """q = g(y), with y the client's own model: nothing is sent, nothing is averaged.
+    """q = g(y) with the client's own model y; nothing is sent or averaged.
 
     All start at the same x⁰ and train in the rounds in which they are drawn. FedSOL's 200 epochs with a learning rate
-    that decays per epoch are 200 rounds of one epoch with everyone in the cohort.
+    that decays per epoch are 200 rounds of one epoch with all clients in the cohort.
     """
 
     name = "local-only"
@@ -27,9 +27,9 @@ class LocalOnly(Algorithm):
 class PerFedAvg(Algorithm):
     """q = g(y'), y' = y - a g'(y); hessian_free: q = v - a [g''(y + δ v) - g''(y - δ v)]/(2δ) with v = g(y').
 
-    g: gradient on the step's batch; g', g'': on one and another batch, drawn from the shard for this step alone. a = 0
+    g: gradient on the step's batch; g', g'': on one and another batch, drawn from the shard only for this step. a = 0
     is FedAvg. The inner step has neither momentum nor weight decay (D-51). A personal model is x after plain steps of
-    length a, y <- y - a g(y): neither clipped nor with momentum or weight decay, whatever `training` says.
+    length a, y <- y - a g(y), without clipping, momentum and weight decay, for any `training`.
 
     As the code has it: the outer step has a length of its own, b (`outer_lr`), and the inner one decays the weights,
     y' = y - a (g' + w y) (`inner_weight_decay`), both FedSOL's port.
@@ -58,7 +58,7 @@ class PerFedAvg(Algorithm):
     )
 
     def a(self, c: Client) -> float:
-        """The length of the inner step."""
+        """Return the length of the inner step."""
         return c.lr if self.inner_lr is None else self.inner_lr
 
     def rate(self, c: Client) -> float:
@@ -81,7 +81,7 @@ class PerFedAvg(Algorithm):
 
 
 def _on(x: Tensor, y: Tensor) -> Loss:
-    """The mean cross-entropy of a batch, as a loss to differentiate."""
+    """Return the mean cross-entropy of a batch, as a loss to differentiate."""
 
     def loss(forward: Forward) -> Tensor:
         return cross_entropy(forward(x).logits, y)
@@ -90,11 +90,12 @@ def _on(x: Tensor, y: Tensor) -> Loss:
 
 
 class KNNPer(Algorithm):
-    """q = g(y), FedAvg; tested is p = λ p_kNN + (1 - λ) softmax(z), p_kNN ∝ Σ_j exp(-|h - h_j|²/(d s)) onehot(y_j).
+    """q = g(y), FedAvg; the tested model is p = λ p_kNN + (1 - λ) softmax(z), p_kNN ∝ Σ_j exp(-|h - h_j|²/(d s))
+    onehot(y_j).
 
     The sum is over the k samples of the client's own shard whose features h_j are nearest to the test sample's h, of
-    dimension d, all of them by the personal model (after its fine-tuning, if there is any) in evaluation mode and not
-    augmented. Probabilities are mixed, not logits (D-54). λ = 0 is FedAvg with its fine-tuning.
+    dimension d, all computed by the personal model (after its fine-tuning, if there is any) in evaluation mode and
+    without augmentation. Probabilities are mixed, not logits (D-54). λ = 0 is FedAvg with its fine-tuning.
     """
 
     name = "knnper"
@@ -109,7 +110,7 @@ class KNNPer(Algorithm):
     capacity: int | None = Field(
         None,
         gt=0,
-        description="largest number of samples remembered, drawn from the shard; default all",
+        description="maximum number of remembered samples, drawn from the shard; default all",
         json_schema_extra={"paper": {"FedSOL, FL-bench": 500}},
     )
 
@@ -119,7 +120,7 @@ class KNNPer(Algorithm):
         c.local.features, c.local.labels = output.features.flatten(1)[kept], labels[kept]
 
     def personal_logits(self, c: Client) -> Tensor:
-        """log p `(n, C)`."""
+        """Return log p `(n, C)`."""
         output = c.predict(c.theta)
         h, stored = output.features.flatten(1), c.local.features
         nearest = squared_distances(h, stored).topk(min(self.k, len(stored)), largest=False)
@@ -130,6 +131,6 @@ class KNNPer(Algorithm):
 
 
 def squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    """|a_i - b_j|², `(n, m)` of rows `(n, d)` and `(m, d)`, by one product; centred first, or it would cancel."""
+    """Return |a_i - b_j|² `(n, m)` of rows `(n, d)`, `(m, d)`, by one product; centred first to avoid cancellation."""
     a, b = a - b.mean(0), b - b.mean(0)
     return (a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T).clamp(min=0)

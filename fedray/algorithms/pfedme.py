@@ -9,13 +9,13 @@ from fedray.algorithms.base import Algorithm, Client, Uploads, Vectors
 
 
 class PFedMe(Algorithm):
-    """q = λ (y - θ); before it, R times on the step's batch: θ <- θ - a (g(θ) + λ (θ - y)). θ = x when a round starts.
+    """q = λ (y - θ); before it, R times on the step's batch: θ <- θ - a (g(θ) + λ (θ - y)). θ = x at a round's start.
 
     The steps of a round are the paper's R outer steps (its `local_epochs` counts batches), `inner_steps` its K; β is
-    `training.server_lr`. θ goes on from where the step before left it, the inner steps have no weight decay unless
-    `inner_decay` says so, and only the cohort trains (D-67). The personal model is the last θ; the authors' code tests
-    the local y instead (`tested: local`, D-66). Ports that upload θ, or never store it, are not targets (D-68). Running
-    statistics are those of θ's forward passes, averaged as FedAvg's are.
+    `training.server_lr`. θ continues from the previous step, the inner steps have no weight decay unless `inner_decay`
+    says so, and only the cohort trains (D-67). The personal model is the last θ; the authors' code tests the local y
+    instead (`tested: local`, D-66). Ports that upload θ, or never store it, are not targets (D-68). Running statistics
+    are those of θ's forward passes, averaged as in FedAvg.
     """
 
     name = "pfedme"
@@ -25,7 +25,7 @@ class PFedMe(Algorithm):
     lam: float = Field(
         15.0,
         gt=0,
-        description="λ: how strongly θ is held to y",
+        description="λ: strength of the pull of θ to y",
         json_schema_extra={"paper": {"pFedMe's code": [15, 20, 30]}},
     )
     inner_steps: int = Field(
@@ -44,7 +44,7 @@ class PFedMe(Algorithm):
         json_schema_extra={"paper": {"pFedMe's code": 0.001}},
     )
     tested: Literal["personal", "local"] = Field(
-        "personal", description="what a personal model is: θ, or the local y as in the authors' code (D-66)"
+        "personal", description="personal model: θ, or the local y as in the authors' code (D-66)"
     )
 
     def client_state(self, theta: Tensor) -> Vectors:

@@ -13,8 +13,8 @@ from fedray.algorithms.base import Client, Proximal, Server, Uploads, Vectors
 class Scaffnew(Proximal):
     """q = g(y) - h_i for K_t steps, K_t ~ Geometric(p); x <- mean y_K; then h_i <- h_i + (p/η)(x - y_K).
 
-    K_t is drawn once a round, for all clients, in place of `local_epochs` and `local_steps`; it is 1/p in the mean, and
-    the variate divides by 1/p, not by K_t (D-102). A client keeps y_K and updates h_i when it receives its next x. All
+    K_t is drawn once per round, for all clients, instead of `local_epochs` and `local_steps`; its mean is 1/p, and the
+    variate divides by 1/p, not by K_t (D-102). A client keeps y_K and updates h_i when it receives its next x. All
     h_i start at 0; with `server_lr: 1` their weighted mean stays 0. `steps: fixed` makes the K_i steps of `training`,
     and p is 1/K_i: with equal K_i, SCAFFOLD.
 
@@ -31,7 +31,7 @@ class Scaffnew(Proximal):
         0.1,
         ge=1e-4,
         le=1,
-        description="probability that a step is followed by averaging, which gives 1/p steps in the mean; not read "
+        description="probability that a step is followed by averaging, which gives 1/p steps on average; ignored "
         "with `steps: fixed`",
         json_schema_extra={"paper": {"theory": "1/√κ"}},
     )

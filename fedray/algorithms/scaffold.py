@@ -1,4 +1,4 @@
-"""Control variates: each client corrects its gradient by the difference of the server's and its own variate."""
+"""Control variates: each client corrects its gradient by the difference between the server's and its own variate."""
 
 from typing import Literal, Self
 
@@ -15,7 +15,7 @@ class ControlVariates(Proximal):
     """Base of the methods whose step is q = gradient + c - c_i."""
 
     divisor: Literal["steps", "effective"] = Field(
-        "steps", description="effective: a(K_i) of FedNova in place of K_i, for local momentum (FedSOL's code)"
+        "steps", description="effective: FedNova's a(K_i) instead of K_i, for local momentum (FedSOL's code)"
     )
     variates: Literal["uniform", "samples"] = Field(
         "uniform", description="weights of the changes of c_i in c: equal, or by samples (FedSOL's code, D-32)"
@@ -25,7 +25,7 @@ class ControlVariates(Proximal):
     )
 
     def size(self, c: Client) -> float:
-        """What the change of this client's c_i counts in the mean of all N."""
+        """Return the weight of the change of this client's c_i in the mean of all N."""
         return 1.0
 
     def server_state(self, theta: Tensor) -> Vectors:
@@ -58,8 +58,8 @@ class ControlVariates(Proximal):
 class Scaffold(ControlVariates):
     """q = g(y) + c - c_i; afterwards c_i <- c_i - c - u_i/(K_i η_t), c stays the mean of all N c_i.
 
-    Under local momentum m, u_i/(K_i η_t) is up to 1/(1 - m) times a gradient; FedSOL's code divides by the number of
-    steps that momentum makes of K_i instead (`divisor: effective`, D-32).
+    With local momentum m, u_i/(K_i η_t) is up to 1/(1 - m) times a gradient; FedSOL's code divides instead by the
+    number of steps that K_i steps amount to with momentum (`divisor: effective`, D-32).
 
     As the code has it: FedSOL's adds to c the changes of c_i weighted by samples, (M/N) Σ n_i Δc_i / Σ n_j (`variates:
     samples`, D-32); FedDC's divides by the first round's η (`variate_lr: first`, D-23). With w_i = n_i N/Σ_all n, c is

@@ -12,7 +12,7 @@ from fedray.algorithms.base import Algorithm, Client, Proximal, Received, Server
 class FedAvgM(Algorithm):
     """q = g(y); b <- β b + η_g U, x <- x + b. β = 0 is FedAvg, and so is the first round.
 
-    Plain heavy ball; Nesterov's form, which some ports have, is not offered.
+    Plain heavy ball; Nesterov's form, used by some ports, is not offered.
     """
 
     name = "fedavgm"
@@ -63,7 +63,7 @@ class AdaptiveServer(Algorithm):
         return Vectors(m=theta.new_zeros(theta.shape), v=torch.full_like(theta, v))
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """New v `(P,)` from the old one and U²."""
+        """Return the new v `(P,)` from the old one and U²."""
         raise NotImplementedError
 
     def aggregate(self, server: Server, got: Received) -> None:
@@ -105,14 +105,14 @@ class FedYogi(AdaptiveServer):
 class FedACG(Proximal):
     """Start at x~ = x + λ b; q = g(y) + β (y - x~); b <- λ b + η_g mean(y_K - x~), x <- x + b.
 
-    With η_g = 1 that is x <- mean y_K, and b is always the last change of x. β is the coefficient in the gradient, the
+    With η_g = 1 this is x <- mean y_K, and b is always the last change of x. β is the coefficient in the gradient, the
     paper's (β/2)||y - x~||²; the authors' code has no ½, so its 1e-3 is 2e-3 here (D-13); that
     code also decays the learning rate within a round (D-104).
     """
 
     name = "fedacg"
     paper = "Kim et al., Communication-efficient federated learning with accelerated client gradient, CVPR 2024"
-    idea = "clients start from the server's look-ahead, and stay near it"
+    idea = "clients start from the server's look-ahead, and stay close to it"
     lam: float = Field(
         0.85, ge=0, lt=1, description="λ: server momentum", json_schema_extra={"paper": {"FedACG, FedTOGA": 0.85}}
     )
