@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedray.common.blame import blame
 from fedray.common.calls import checked_arguments
 from fedray.common.cpus import usable_cpus
 from fedray.common.errors import UserError, truncated_repr
@@ -15,6 +16,7 @@ from fedray.common.progress import Moved, bar
 from fedray.common.signals import sigterm_as_interrupt
 from fedray.common.yaml_files import load_yaml, located
 from fedray.config import RunConfig
+from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import Backend, InlineBackend
 from fedray.engine.device import isolate_run, refuse_missing
@@ -80,7 +82,7 @@ def simulate(
         found = truncated_repr(track)
         raise UserError(f"simulate: track: found {found}; up to {NAME} printable characters are required")
     parsed = RunConfig.parse(config)
-    data = data or parsed.data.load()
+    data = data or load_data(parsed.data)
     cell = "" if track is None and checkpoints is None else parsed.cell(data.digest)
     directory = None if checkpoints is None else located("simulate: checkpoints", str(checkpoints))
     return run_problem(Problem.build(parsed, data), cell, track, directory, evaluated, profile, progress)
@@ -105,7 +107,7 @@ def run_problem(
     if store is not None:
         store.refuse_other_cell()
     config = problem.config
-    with sigterm_as_interrupt(), _ready(problem) as (problem, backend):
+    with sigterm_as_interrupt(), blame(*config.components), _ready(problem) as (problem, backend):
         simulation = Simulation(problem, backend, profile)  # tries the model: before there is a run in MLflow
         with bar(config.algorithm.name, config.training.rounds, progress) as moved:
             if track is None:

@@ -87,7 +87,7 @@ class RunConfig(Section):
             raise UserError("training.precision: found tf32, which CPUs do not have; fp32 or bf16")
         probes = self.evaluation.probes
         if self.runtime.backend == "ray":
-            for component in (self.data, self.partition, self.model, self.algorithm, *probes):
+            for component in self.components:
                 refuse_unreachable(component)
         self.algorithm.check(self.model)
         if self.algorithm.needs_everyone:
@@ -124,6 +124,11 @@ class RunConfig(Section):
                 raise UserError(f"training.server_step: fedexp scales the average; {method.name} has none")
             if type(method).server_step is not Algorithm.server_step or method.tests_average:
                 raise UserError(f"training.server_step: found fedexp; {method.name} has a server step of its own")
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """Return everything that the run chooses by name."""
+        return (self.data, self.partition, self.model, self.algorithm, *self.evaluation.probes)
 
     @property
     def weighing(self) -> Algorithm:

@@ -41,8 +41,10 @@ def check(name: Name, set_: Settings = None) -> None:
     """Read a data set and compare its counts, classes and shapes with the published ones."""
     import numpy as np
 
+    from fedray.datasets.base import load_data
+
     source = _make_source(name, _parse_settings(set_)["data"])
-    data = source.load()
+    data = load_data(source)
     wrong = find_differences(source, data)
     labels = np.bincount(data.y_train, minlength=data.num_classes)
     print(
@@ -123,6 +125,7 @@ def show(
     set_: Settings = None,
 ) -> None:
     """Draw the split as a client x class heatmap, and print measures of heterogeneity."""
+    from fedray.datasets.base import load_data
     from fedray.partitions import make_partition
     from fedray.partitions.heterogeneity import draw_heatmap, measure_heterogeneity
 
@@ -132,7 +135,7 @@ def show(
     chosen = make_partition(
         {"name": kind, **{k: v for k, v in given.items() if v is not None}, **settings["partition"]}
     )
-    data = source.load()
+    data = load_data(source)
     dealt = chosen.split(data, clients, seed)
     if not dealt.sizes.any():
         raise UserError("partition: every client is empty")

@@ -24,6 +24,7 @@ from fedray.cluster.object_states import (
     unpack,
 )
 from fedray.cluster.timeouts import CallTimeouts, Heartbeat
+from fedray.common.blame import blame
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
@@ -55,7 +56,10 @@ class ClientActor:
         self, config: bytes, data: Dataset, shards: Shards, tests: Shards | None, validation: Shards | None
     ) -> None:
         """Prepare for a run, whose configuration comes packed; everything of the previous run is replaced."""
-        self._worker = Worker(Problem(RunConfig.unpack(config), data, shards, tests, validation))
+        run = RunConfig.unpack(config)
+        self._components = run.components
+        with blame(*run.components):
+            self._worker = Worker(Problem(run, data, shards, tests, validation))
 
     def train(self, broadcast: dict[str, Any], tasks: list[SentTask], stays_from: int | None) -> Any:
         """Train clients. Everything is returned, not put into the store, so that it outlives this actor.
@@ -69,7 +73,8 @@ class ClientActor:
             The reply; with `stays_from` a tuple of the reply and, for each task, its client's state, or None for a
             small state, which is in the reply.
         """
-        reply = self._worker.train(_receive_broadcast(broadcast), _receive_tasks(tasks))
+        with blame(*self._components):
+            reply = self._worker.train(_receive_broadcast(broadcast), _receive_tasks(tasks))
         states = {i: as_arrays(load_state(state)) for i, state in reply.states.items()}
         sizes = {i: sum(array.nbytes for array in state.values()) for i, state in states.items()}
         apart = [] if stays_from is None else [i for i, size in sizes.items() if size >= stays_from]
@@ -87,13 +92,15 @@ class ClientActor:
     def evaluate(self, model: Arrays, chunks: list[int], split: str) -> Arrays:
         """Return exact sums over some chunks of a set of samples."""
         theta, buffers = copy_tensor(model["theta"]), copy_tensor(model["buffers"])
-        return as_arrays(self._worker.evaluate(theta, buffers, chunks, split))
+        with blame(*self._components):
+            return as_arrays(self._worker.evaluate(theta, buffers, chunks, split))
 
     def evaluate_personal(
         self, broadcast: dict[str, Any], tasks: list[SentTask], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
         """Test the personal models of clients."""
-        return self._worker.evaluate_personal(_receive_broadcast(broadcast), _receive_tasks(tasks), request)
+        with blame(*self._components):
+            return self._worker.evaluate_personal(_receive_broadcast(broadcast), _receive_tasks(tasks), request)
 
     def write_states(self, directory: str, versions: list[tuple[int, int, Arrays | StateRef]]) -> dict[int, Written]:
         """Write clients' states, each hashed here once."""

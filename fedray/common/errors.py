@@ -16,6 +16,17 @@ class UserError(Exception):
     """A mistake that the user can correct, in one line: key or file, what was found, what is allowed. Exit code 2."""
 
 
+class PluginError(UserError):
+    """A user's own class raised an exception. Attributes: `trace`, the text of its traceback."""
+
+    def __init__(self, message: str, trace: str) -> None:
+        super().__init__(message, trace)  # the arguments, so that the exception survives pickling
+        self.trace = trace
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class Diverged(Exception):
     """A loss, gradient, upload or aggregate is not finite, or too large to be summed exactly.
 

@@ -201,7 +201,7 @@ def load_class(section: str, path: str) -> type:
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # a user's module can raise anything
+    except (Exception, SystemExit) as error:  # a user's module can raise anything
         reason = f"{type(error).__name__}: " * (not isinstance(error, ImportError | AttributeError)) + str(error)
         raise UserError(f"{_key(section)}: {path!r} cannot be imported: {reason}") from None
     if not inspect.isclass(found):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
+from fedray.common.blame import blame
 from fedray.common.component import Checked, Component
 from fedray.common.errors import UserError, unknown
 from fedray.common.identity import entry
@@ -123,6 +124,18 @@ class Recipe:
     channels: int | None = None
 
 
+def load_data(source: DataSource) -> Dataset:
+    """Read a data set. Raises UserError if that is not possible, or if a user's own class raises or returns no data."""
+    with blame(source):
+        return _refuse_other(source, "load", source.load())
+
+
+def _refuse_other(source: DataSource, method: str, found: object) -> Dataset:
+    if not isinstance(found, Dataset):
+        raise UserError(f"data: {source.name}.{method} returns a {type(found).__name__}; a Dataset is required")
+    return found
+
+
 class Images(DataSource):
     """Base of the image data sets: a recipe by name, and overrides of it."""
 
@@ -153,7 +166,7 @@ class Images(DataSource):
         raise NotImplementedError
 
     def load(self) -> Dataset:
-        data, recipe = self.read(), self.recipes[self.preset]
+        data, recipe = _refuse_other(self, "read", self.read()), self.recipes[self.preset]
         channels = self.channels or recipe.channels
         if channels is not None and channels != data.input_shape[0]:
             data = replace(data, x_train=_repeated(data, "train", channels), x_test=_repeated(data, "test", channels))

@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedray.common.blame import blame
 from fedray.common.errors import UserError, one_line
 from fedray.common.rng import torch_draws
 from fedray.config import RunConfig
+from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.models.network import Network
 from fedray.partitions.shards import Shards
@@ -43,7 +45,12 @@ class Problem:
         Raises:
             UserError: a mistake that only shows once the data are loaded.
         """
-        data = fit_to_model(data or config.data.load(), config)
+        with blame(*config.components):
+            return cls._build(config, data)
+
+    @classmethod
+    def _build(cls, config: RunConfig, data: Dataset | None) -> "Problem":
+        data = fit_to_model(data or load_data(config.data), config)
         shards, validation = split_validation(
             config.partition, data, config.clients.total, config.seed, config.data.validation
         )

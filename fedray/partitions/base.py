@@ -59,6 +59,12 @@ class Partition(Component):
             raise UserError(f"partition.name: {self.name}.draw returns a {type(shards).__name__}; Shards are required")
         if len(shards) != clients:
             raise UserError(f"partition.name: {self.name} deals to {len(shards)} clients; clients.total is {clients}")
+        kinds = shards.indices.dtype.kind, shards.offsets.dtype.kind
+        if not {*kinds} <= {"i", "u"} or shards.offsets[-1] != len(shards.indices) or np.diff(shards.offsets).min() < 0:
+            found = f"{shards.indices.dtype} {shards.indices.shape} and {shards.offsets.dtype} {shards.offsets.shape}"
+            raise UserError(
+                f"partition.name: {self.name} deals {found}; int64 samples and ascending offsets are required"
+            )
         strange = shards.indices[(shards.indices < 0) | (shards.indices >= samples)]
         if len(strange):
             raise UserError(

@@ -21,6 +21,8 @@ class Shards:
     @classmethod
     def from_lists(cls, parts: Sequence[np.ndarray]) -> "Shards":
         """Build from one index array per client."""
+        if odd := [part.dtype for part in map(np.asarray, parts) if len(part) and part.dtype.kind not in "iu"]:
+            raise TypeError(f"samples are {odd[0]}; integers are required")
         offsets = np.zeros(len(parts) + 1, dtype=np.int64)
         np.cumsum([len(part) for part in parts], out=offsets[1:])
         indices = np.concatenate(parts).astype(np.int64, copy=False) if len(parts) else np.zeros(0, dtype=np.int64)

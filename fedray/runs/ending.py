@@ -3,7 +3,7 @@
 import traceback
 from dataclasses import dataclass
 
-from fedray.common.errors import Diverged, UserError
+from fedray.common.errors import Diverged, PluginError, UserError
 from fedray.runs.status import Status
 
 INTERRUPTED = "interrupted; run the same command again to resume"
@@ -40,6 +40,6 @@ def describe_error(error: BaseException, trace: str = "") -> Ending:
     if isinstance(error, KeyboardInterrupt):
         return Ending(Status.INTERRUPTED, INTERRUPTED)
     if isinstance(error, UserError):
-        return Ending(Status.FAILED, str(error))
+        return Ending(Status.FAILED, str(error), error.trace if isinstance(error, PluginError) else "")
     text = f"{type(error).__name__}: {error}"
     return Ending(Status.FAILED, text, trace or "".join(traceback.format_exception(error)))

@@ -13,6 +13,7 @@ from fedray.analysis.plots.panels import by_run
 from fedray.analysis.plots.style import WIDTH, axes, styled
 from fedray.common.errors import UserError
 from fedray.datasets import data_source
+from fedray.datasets.base import load_data
 from fedray.partitions import make_partition
 from fedray.partitions.heterogeneity import draw_heatmap
 
@@ -71,7 +72,7 @@ def partitions(sweep: Collected) -> dict[str, Figure]:
     figures = {}
     for config, setting, clients in zip(iter_configs(cells), cells["_setting"], cells["_clients"], strict=True):
         refuse_plugins("--kind partition", {name: config.get(name) for name in ("data", "partition")})
-        data = data_source(config.get("data")).load()
+        data = load_data(data_source(config.get("data")))
         shards = make_partition(config.get("partition")).split(data, config.get("clients.total"), config.get("seed"))
         name = f"{setting} {clients} clients" if cells["_clients"].nunique() > 1 else setting
         figures[name] = figure = draw_heatmap(shards.count_labels(data.y_train, data.num_classes), title=name)

@@ -15,6 +15,7 @@ from fedray.common.errors import Diverged, UserError, truncated_repr
 from fedray.common.identity import hash_of
 from fedray.common.plugins import NotTrusted, find_source_digest, guarded
 from fedray.config import RunConfig
+from fedray.datasets.base import load_data
 from fedray.runs.metric import LAST, PREFIXES
 from fedray.runs.record import Rows, RunRecord, summarise_rounds
 from fedray.runs.status import Status
@@ -93,7 +94,7 @@ def _judge(sweep: StoredSweep, cell: Mapping[str, Any], finished: Sequence[Mappi
     label, tags = str(cell["label"]), sweep.runs[cell["hash"]].data.tags
     run = RunConfig.parse(cell["config"])
     config = run.model_copy(update={"runtime": run.runtime.inline})
-    identity = config.identity(config.data.load().digest)
+    identity = config.identity(load_data(config.data).digest)
     if hash_of(identity) != cell["hash"]:
         return Verdict(label, "not comparable", f"other settings, data or sources: {_changed(identity, cell)}")
     try:

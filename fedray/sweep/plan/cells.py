@@ -10,6 +10,7 @@ from fedray.common.component import as_written
 from fedray.common.errors import UserError, printable
 from fedray.common.identity import hash_of
 from fedray.config import RunConfig
+from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem, fit_to_model
 from fedray.runs.metric import Metric
@@ -51,7 +52,7 @@ class Problems:
         """Make the cell of a configuration, loading its data if they are not loaded yet. Raises UserError."""
         source = json.dumps(run.data.options() | {"validation": None})
         if source not in self._loaded:
-            data = run.data.load()
+            data = load_data(run.data)
             self._loaded[source] = data, data.digest
         data, digest = self._loaded[source]
         key = f"{digest}/{run.model.side}"

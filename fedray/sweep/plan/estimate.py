@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.datasets import data_source
-from fedray.datasets.base import Published
+from fedray.datasets.base import Published, load_data
 from fedray.engine.cost import find_input_shape
 from fedray.models import make_model_spec
 from fedray.models.network import Network
@@ -60,7 +60,7 @@ def get_facts(run: RunConfig) -> Published | None:
 @cache
 def _count_data(options: str) -> Published | None:
     try:
-        data = data_source(json.loads(options)).load()
+        data = load_data(data_source(json.loads(options)))
     except UserError:
         return None
     return Published(len(data.y_train), len(data.y_test), data.num_classes, data.input_shape)

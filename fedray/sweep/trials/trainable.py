@@ -12,6 +12,7 @@ from ray.util import get_current_placement_group
 
 from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.trial_backend import TrialBackend
+from fedray.common.blame import blame
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
@@ -118,7 +119,8 @@ class CellTrainable(tune.Trainable):
         self._backend.heartbeat = make_heartbeat(self.trial_id)
         if isinstance(self._backend, RayBackend):
             self._backend.data = reference
-        return Simulation(problem, self._backend)
+        with blame(*run.components):
+            return Simulation(problem, self._backend)
 
     def step(self) -> dict[str, Any]:
         try:
@@ -128,7 +130,8 @@ class CellTrainable(tune.Trainable):
                 self._simulation = self._open()
                 every = self._simulation.problem.config.runtime.checkpoint_every
                 self._rounds = make_rounds(self._simulation, Checkpoints(self._cell.directory, self._cell.hash), every)
-            return self._advance(self._simulation, self._rounds)
+            with blame(*self._simulation.problem.config.components):
+                return self._advance(self._simulation, self._rounds)
         except ray.exceptions.RayTaskError as error:  # raised by code in an actor, possibly a plug-in's
             return self._last(RunRecord(describe_error(error.cause, str(error)), self._history))
         except ray.exceptions.RayError:

@@ -1,0 +1,162 @@
+"""What a user's own class does wrong is one line that names the class, and the line of its file that raised."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import fedray
+from fedray.common.errors import PluginError, UserError
+from tests import small
+
+HEAD = """
+import numpy as np
+import torch
+from fedray.algorithms.base import Algorithm
+from fedray.datasets.base import DataSource
+from fedray.datasets.arrays import Digits
+from fedray.datasets.dataset import Dataset
+from fedray.evaluation.probe import Probe
+from fedray.partitions.base import Partition
+from fedray.partitions.shards import Shards
+x, y = np.zeros((40, 3), np.float32), np.arange(40) % 2
+"""
+SHARDS = "return Shards.from_lists([np.arange(9)"
+RAISES = "{path} raises ZeroDivisionError: division by zero ({module}.py:"
+DEALT = "; int64 samples and ascending offsets are required"
+
+# The base class, the method that is overridden, its body, and the beginning of the line.
+PLUGINS: dict[str, tuple[str, str, str, str]] = {
+    "no shards": (
+        "Partition",
+        "draw",
+        "return None",
+        "partition.name: {path}.draw returns a NoneType; Shards are required",
+    ),
+    "few clients": (
+        "Partition",
+        "draw",
+        f"{SHARDS}] * (clients - 1))",
+        "partition.name: {path} deals to 5 clients; clients.total is 6",
+    ),
+    "beyond": (
+        "Partition",
+        "draw",
+        f"{SHARDS} + len(labels)] * clients)",
+        "partition.name: {path} deals the sample 1437; those of the training set are 0 to 1436",
+    ),
+    "below": (
+        "Partition",
+        "draw",
+        f"{SHARDS} - 9] * clients)",
+        "partition.name: {path} deals the sample -9; those of the training set are 0 to 1436",
+    ),
+    "floats": (
+        "Partition",
+        "draw",
+        "return Shards(np.arange(12.0), np.arange(7) * 2)",
+        f"partition.name: {{path}} deals float64 (12,) and int64 (7,){DEALT}",
+    ),
+    "descending": (
+        "Partition",
+        "draw",
+        "return Shards(np.arange(9), np.array([0, 9, 0, 9, 0, 9, 9]))",
+        f"partition.name: {{path}} deals int64 (9,) and int64 (7,){DEALT}",
+    ),
+    "short": (
+        "Partition",
+        "draw",
+        "return Shards(np.arange(9), np.arange(clients + 1))",
+        f"partition.name: {{path}} deals int64 (9,) and int64 (7,){DEALT}",
+    ),
+    "lists of floats": (
+        "Partition",
+        "draw",
+        f"{SHARDS} * 1.0] * clients)",
+        "partition: {path} raises TypeError: samples are float64; integers are required ({module}.py:",
+    ),
+    "partition raises": ("Partition", "draw", "1 / 0", f"partition: {RAISES}"),
+    "partition exits": ("Partition", "draw", "raise SystemExit(0)", "partition: {path} raises SystemExit: 0 ({module}"),
+    "no data": ("DataSource", "load", "return None", "data: {path}.load returns a NoneType; a Dataset is required"),
+    "no images": ("Digits", "read", "return None", "data: {path}.read returns a NoneType; a Dataset is required"),
+    "lists": (
+        "DataSource",
+        "load",
+        "return Dataset('a', x.tolist(), y, x, y, 2)",
+        "data a: x_train is a list; a NumPy array is required",
+    ),
+    "doubles": (
+        "DataSource",
+        "load",
+        "return Dataset('a', x.astype(float), y, x, y, 2)",
+        "data a: x_train is float64; int64 or uint8 or float32 is required",
+    ),
+    "short labels": (
+        "DataSource",
+        "load",
+        "return Dataset('a', x, y.astype(np.int32), x, y, 2)",
+        "data a: y_train is int32; int64 is required",
+    ),
+    "data raise": ("DataSource", "load", "1 / 0", f"data: {RAISES}"),
+    "algorithm raises": ("Algorithm", "direction", "1 / 0", f"algorithm: {RAISES}"),
+    "server raises": ("Algorithm", "message", "1 / 0", f"algorithm: {RAISES}"),
+    "shapes": (
+        "Algorithm",
+        "direction",
+        "return a[0].grad(a[0].theta) + torch.zeros(3)",
+        "algorithm: {path} raises RuntimeError: The size of tensor a (",
+    ),
+    "probe raises": ("Probe", "of_round", "1 / 0", f"evaluation.probes: {RAISES}"),
+    "model raises": ("torch.nn.Module", "__init__", "1 / 0", f"model: {RAISES}"),
+    "model exits": ("torch.nn.Module", "__init__", "raise SystemExit(3)", "model: {path} raises SystemExit: 3 ("),
+}
+SECTIONS = {"Partition": "partition", "DataSource": "data", "Digits": "data", "Algorithm": "algorithm"}
+
+
+def write_plugin(name: str, folder: Path) -> tuple[str, dict[str, Any]]:
+    """Write the module of a plug-in; returns its name and the sections of a run that uses it."""
+    base, hook, body, _ = PLUGINS[name]
+    module = "plugin_" + name.replace(" ", "_")
+    arguments = "self, labels, classes, clients, rng" if base == "Partition" else "self, *a"
+    metrics = "    metrics = {'m': 'm'}\n" if base == "Probe" else ""
+    code = f"{HEAD}class Own({base}):\n{metrics}    def {hook}({arguments}):\n        {body}\n"
+    (folder / f"{module}.py").write_text(code)
+    path = f"{module}:Own"
+    section = {"evaluation": {"probes": [path]}} if base == "Probe" else {SECTIONS.get(base, "model"): path}
+    return module, small.sections(**{"model": 4, "training": {"rounds": 1, "local_epochs": 1}} | section)
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_a_plugins_mistake_is_one_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    module, config = write_plugin(name, tmp_path)
+    with pytest.raises(UserError) as error:
+        fedray.simulate(config, progress=False)
+    said = str(error.value)
+    assert said.startswith(PLUGINS[name][3].format(path=f"{module}:Own", module=module)), said
+    assert "\n" not in said
+    if isinstance(error.value, PluginError):
+        assert error.value.trace.startswith("Traceback")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("import sys\nsys.exit(0)\n", "algorithm.name: 'own:Own' cannot be imported: SystemExit: 0"),
+        (
+            f"{HEAD}class Own(Algorithm):\n    def direction(self, c):\n        1 / 0\n",
+            "own:Own raises ZeroDivisionError",
+        ),
+    ],
+)
+def test_fedray_run_ends_with_its_own_code(text: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(text)
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(small.sections("own:Own", model=4, training={"rounds": 1})))
+    command = [Path(sys.executable).with_name("fedray"), "run", "run.yaml", "--no-track"]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    assert (out.returncode, out.stderr.count("\n")) == (2, 1), out.stderr
+    assert line in out.stderr
