@@ -1,9 +1,8 @@
-"""Is the difference more than the seeds'? `fedray compare SWEEP --reference fedavg [--metric ...]`.
+"""Paired differences between methods: `fedray compare SWEEP --reference fedavg [--metric ...]`.
 
-For every method and setting the differences to the reference in the same setting and with the same seed (same data,
-same partition, same cohorts), their mean, its intervals, and whether it is more than chance: the paired t-test's p,
-adjusted by Holm's method for the methods of a setting. Over all settings: how probable it is that a method beats the
-reference, and the methods' mean ranks.
+For every method and setting: the differences from the reference in the same setting and with the same seed (same data,
+partition and cohorts), their mean, its intervals, and the paired t-test's p, adjusted by Holm's method for the methods
+of a setting. Over all settings: the probability that a method beats the reference, and the methods' mean ranks.
 """
 
 import math
@@ -33,7 +32,7 @@ class Difference:
     Attributes:
         gaps: a difference for each seed that both have.
         unpaired: seeds of the method or of the reference whose partner has no value.
-        p: of the paired t-test.
+        p: p of the paired t-test.
         adjusted: p by Holm's method among the `family` methods of the setting.
     """
 
@@ -64,11 +63,11 @@ class Difference:
         return float(np.std(self.gaps, ddof=1))
 
     def seeds(self) -> int | None:
-        """Seeds that tell a difference of this size and spread apart, whatever Holm does; None for more than 1000."""
+        """Seeds needed to tell a difference of this size and spread apart, uncorrected; None above 1000."""
         return count_seeds(float(np.mean(self.gaps)), self.spread, (1 - self.confidence) / self.family)
 
     def verdict(self, lower: bool) -> str:
-        """`better` or `worse` where the adjusted p is at most 1 - confidence, `not told apart` where it is not."""
+        """Return `better` or `worse` if the adjusted p is at most 1 - confidence, otherwise `not told apart`."""
         if self.adjusted is None or self.mean is None:
             return "too few seeds"
         if self.adjusted > 1 - self.confidence + 1e-12:
@@ -78,7 +77,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Improvement:
-    """How often a method beats the reference over all settings and seeds; ties count half."""
+    """Frequency with which a method beats the reference over all settings and seeds; ties count half."""
 
     row: str
     wins: float
@@ -88,9 +87,9 @@ class Improvement:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All methods of a sweep against one, setting by setting and over all settings.
+    """All methods of a sweep against one, in each setting and over all settings.
 
-    title: the metric in words. lower: whether its smallest value is the best. ranks: None for one setting.
+    title: the metric in words. lower: True if its smallest value is the best. ranks: None for one setting.
     """
 
     sweep: str
@@ -112,10 +111,10 @@ def compare(
     rows: str = "algorithm",
     columns: str = "",
 ) -> Comparison:
-    """Every method against the reference row `to`.
+    """Compare every method with the reference row `to`.
 
     Raises:
-        UserError: for an unknown row, metric or key, a confidence outside (0, 1), or runs that cannot be paired.
+        UserError: a row, metric or key is unknown, the confidence is outside (0, 1), or runs cannot be paired.
     """
     to = find_label(sweep.cells, to, rows)
     cells = tabulate_by_seed(sweep, metric, rows, columns)
@@ -135,13 +134,13 @@ def compare(
 
 
 def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", columns: str = "") -> pd.DataFrame:
-    """The cells with `_row`, `_column`, `_value`, `_never` and `_lost`.
+    """Return the cells with `_row`, `_column`, `_value`, `_never` and `_lost`.
 
-    `_value` is NaN for what has not finished, or never reached the target (`_never`); `_lost` says that no value will
-    come: the run was ended, or it never reached the target.
+    `_value` is NaN if the cell has not finished or never reached the target (`_never`); `_lost` is True if it will
+    never have a value: the run was ended, or it never reached the target.
 
     Raises:
-        UserError: for an unknown metric or key, or where several runs share method, setting and seed.
+        UserError: a metric or key is unknown, or several runs share method, setting and seed.
     """
     cells = sweep.cells.assign(_value=read_values(sweep, metric), _row=label_cells(sweep.cells, rows))
     columns = columns or find_columns(cells, cells["_row"])
@@ -157,7 +156,7 @@ def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", co
 
 
 def _lacks_target(sweep: SweepTable, metric: str) -> pd.Series:
-    """Whether the run that gives a cell its target, with `rounds_to:METHOD`, has ended without an accuracy."""
+    """Return True for cells whose target run (`rounds_to:METHOD`) has ended without an accuracy."""
     cells, method = sweep.cells, Metric.parse(metric).target
     if not isinstance(method, str):
         return pd.Series(False, cells.index)
@@ -169,10 +168,10 @@ def _lacks_target(sweep: SweepTable, metric: str) -> pd.Series:
 
 
 def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list[Difference]:
-    """Of the cells of `tabulate_by_seed`: every method and setting against the reference row `to`.
+    """Compare every method and setting of `tabulate_by_seed`'s cells with the reference row `to`.
 
     Raises:
-        UserError: for an unknown row, or a confidence outside (0, 1).
+        UserError: the row is unknown, or the confidence is outside (0, 1).
     """
     if not 0 < confidence < 1:
         raise UserError(f"--confidence: expected a number between 0 and 1, got {confidence}")
@@ -195,7 +194,7 @@ def _make_difference(row: str, column: str, ours: pd.Series, theirs: pd.Series, 
 
 
 def adjust_p_values(differences: Sequence[Difference]) -> list[Difference]:
-    """The differences with Holm's p of their setting."""
+    """Return the differences with Holm's p within their setting."""
     families: dict[str, list[int]] = {}
     for index, one in enumerate(differences):
         if one.p is not None:
@@ -209,7 +208,7 @@ def adjust_p_values(differences: Sequence[Difference]) -> list[Difference]:
 
 
 def count_improvements(differences: Sequence[Difference], lower: bool) -> list[Improvement]:
-    """For every method the probability that it beats the reference, over all settings and seeds."""
+    """Return for every method the probability that it beats the reference, over all settings and seeds."""
     found = []
     for row in dict.fromkeys(one.row for one in differences):
         gaps = np.array([gap for one in differences if one.row == row for gap in one.gaps])
@@ -224,7 +223,7 @@ DIFFERENCE_HEADER = ("method", "setting", "n", "difference")
 
 
 def list_columns(confidence: float) -> list[str]:
-    """The columns of `format_lines`."""
+    """Return the columns of `format_lines`."""
     return [
         *DIFFERENCE_HEADER,
         f"{100 * confidence:g} % interval (t)",
@@ -237,7 +236,7 @@ def list_columns(confidence: float) -> list[str]:
 
 
 def format_lines(found: Comparison) -> list[list[str]]:
-    """A line per method and setting, as text."""
+    """Return a line per method and setting, as text."""
     return [
         [
             one.row,
@@ -268,21 +267,21 @@ def _format_needed(one: Difference) -> str:
 
 
 def list_notes(found: Comparison) -> list[str]:
-    """How the numbers are meant."""
+    """Return notes that explain the numbers."""
     level = 100 * (1 - found.confidence)
     return [
         f"paired by seed; better or worse where the adjusted p is at most {level:.2g} %: the paired t-test's p, "
         f"corrected by Holm's method for the methods of a setting, so at most {level:.2g} % of settings without any "
         "difference show one; settings are not corrected for each other",
-        "an interval stands for itself and is not corrected; the t interval takes differences for normal, the "
-        f"bootstrap does not but is too short for fewer than {BOOTSTRAP_SEEDS} seeds",
-        "p (sign flips): exact, takes nothing for normal, never below 2^(1 - n): six seeds at least for 5 %",
-        f"seeds needed: for a chance of {100 * POWER:g} % to tell a difference of this size and spread apart",
+        "each interval stands alone, without correction; the t interval assumes normal differences, the bootstrap "
+        f"does not, but it is too short for fewer than {BOOTSTRAP_SEEDS} seeds",
+        "p (sign flips): exact, without assuming normality, never below 2^(1 - n): 5 % needs at least six seeds",
+        f"seeds needed: to tell a difference of this size and spread apart with a probability of {100 * POWER:g} %",
     ]
 
 
 def describe_all(found: Comparison) -> list[str]:
-    """What holds over all settings, a line per method."""
+    """Return the results over all settings, a line per method."""
     text = [
         f"{one.row} beats {found.to} in {one.wins:g} of {one.pairs} pairs of runs: probability of improvement "
         f"{one.wins / one.pairs:.2f} ({one.interval.low:.2f} .. {one.interval.high:.2f})"
@@ -298,7 +297,7 @@ def describe_all(found: Comparison) -> list[str]:
 
 
 def format_report(found: Comparison) -> str:
-    """Markdown."""
+    """Format the comparison as Markdown."""
     grid = [list_columns(found.confidence), *format_lines(found)]
     widths = [max(len(line[k]) for line in grid) for k in range(len(grid[0]))]
     written = [

@@ -1,7 +1,7 @@
-"""The curvature of a loss at θ: Hessian-vector products, the largest eigenvalues, directions to look along.
+"""Curvature of a loss at θ: Hessian-vector products, the largest eigenvalues, directions for plots.
 
-The loss is the mean cross-entropy over fixed samples, as they are tested: no augmentation, no dropout, no weight decay,
-running statistics where the model has them.
+The loss is the mean cross-entropy over fixed samples, computed as in a test: no augmentation, no dropout, no weight
+decay, running statistics if the model has them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,9 +28,9 @@ class Landscape:
     Args:
         network: the model.
         buffers: float32 `(B,)`.
-        samples: where they are taken from.
-        indices: which of them.
-        logits: how the generic model reads an output (`Algorithm.logits`).
+        samples: the set of samples.
+        indices: positions of the samples to use.
+        logits: returns the generic model's logits from an output (`Algorithm.logits`).
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class Landscape:
         network.train(False)
 
     def loss(self, theta: Tensor) -> float:
-        """Mean cross-entropy at θ."""
+        """Return the mean cross-entropy at θ."""
         self.network.load(theta)
         with torch.no_grad():
             return sum(float(part) for part in self._parts())
 
     def times(self, theta: Tensor, v: Tensor) -> Tensor:
-        """The Hessian at θ times v (P,); rows and columns of frozen parameters are zero."""
+        """Return the Hessian at θ times v (P,); rows and columns of frozen parameters are zero."""
         self.network.load(theta)
         parameters = self.network.trained
         moving = self.network.mask_moving("all")
@@ -63,13 +63,13 @@ class Landscape:
             for part in self._parts():
                 gradients = torch.autograd.grad(part, parameters, create_graph=True, materialize_grads=True)
                 slope = torch.stack([(g * u).sum() for g, u in zip(gradients, along, strict=True)]).sum()
-                if slope.requires_grad:  # a loss that is linear in θ has no second derivative to ask for
+                if slope.requires_grad:  # a loss that is linear in θ has no second derivative
                     products = torch.autograd.grad(slope, parameters, materialize_grads=True)
                     total[moving > 0] += torch.cat([h.detach().reshape(-1) for h in products])
         return total
 
     def _parts(self) -> Iterator[Tensor]:
-        """The loss, chunk by chunk of samples."""
+        """Yield the loss, chunk by chunk of samples."""
         for start in range(0, len(self.indices), CHUNK):
             x, y = self.samples.batch(self.indices[start : start + CHUNK])
             yield cross_entropy(self.logits(self.network(x)), y, reduction="sum") / len(self.indices)
@@ -78,12 +78,12 @@ class Landscape:
 def find_top_eigenvalues(
     times: Callable[[Tensor], Tensor], start: np.ndarray, count: int = 5
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The largest eigenvalues of a symmetric matrix and their eigenvectors, by Lanczos.
+    """Return the largest eigenvalues of a symmetric matrix and their eigenvectors, by Lanczos.
 
     Args:
         times: product of the matrix with a float32 vector `(P,)`.
-        start: float `(P,)`, where Lanczos begins.
-        count: how many. P must be larger.
+        start: float `(P,)`, the start vector of Lanczos.
+        count: number of eigenvalues. P must be larger.
 
     Returns:
         The eigenvalues, largest by sign (not by size), descending; and their unit eigenvectors `(count, P)`.
@@ -99,15 +99,15 @@ def find_top_eigenvalues(
 
 
 def draw_filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generator) -> list[Tensor]:
-    """Two orthogonal random directions whose filters are as long as those of θ (Li et al., NeurIPS 2018).
+    """Return two orthogonal random directions with filters as long as those of θ (Li et al., NeurIPS 2018).
 
-    A filter is what leads to one output: a slice of a weight's first dimension. Biases and norm layers have none
+    A filter belongs to one output: a slice of a weight's first dimension. Biases and norm layers have none
     and are 0. The filters of the second direction are orthogonal to those of the first, one by one; a filter of one
     number has no orthogonal one and is 0 in the second.
 
     Args:
         theta: `(P,)`.
-        layout: of theta.
+        layout: layout of theta.
         rng: the stream to draw from.
 
     Returns:
@@ -134,13 +134,13 @@ def draw_filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generat
 
 
 def compute_surface(landscape: Landscape, theta: Tensor, directions: Sequence[Tensor], steps: np.ndarray) -> np.ndarray:
-    """float64 `(len(steps), len(steps))`: entry (i, j) is the loss at θ + steps[i] d1 + steps[j] d2."""
+    """Return float64 `(len(steps), len(steps))`: entry (i, j) is the loss at θ + steps[i] d1 + steps[j] d2."""
     first, second = directions
     return np.array([[landscape.loss(theta + float(a) * first + float(b) * second) for b in steps] for a in steps])
 
 
 @contextmanager
 def _use_differentiable_kernels() -> Iterator[None]:
-    """Without the kernels whose backward pass has no derivative: cuDNN's recurrent ones, fused attention."""
+    """Disable kernels whose backward pass has no derivative: cuDNN's recurrent ones, fused attention."""
     with torch.backends.cudnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
         yield

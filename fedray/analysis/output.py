@@ -1,4 +1,4 @@
-"""Where a script's result goes: to the screen, or into a file that is named then; and what pages are made with."""
+"""Output of scripts: printed, or written to a file whose name is printed; and the environment of page templates."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ from fedray.common.errors import UserError, printable
 
 
 def make_environment() -> Environment:
-    """The templates of the pages, which escape all they are given."""
+    """Return the environment of the pages' templates, which escape all their values."""
     return Environment(
         loader=PackageLoader("fedray.analysis"),
         autoescape=select_autoescape(),
@@ -22,10 +22,10 @@ def make_environment() -> Environment:
 
 
 def make_dir(out: Path) -> None:
-    """Make a folder where it is missing, before anything is computed that goes into it.
+    """Create a folder if needed, before anything is computed for it.
 
     Raises:
-        UserError: it cannot be made, or nothing can be written there.
+        UserError: it cannot be created or written to.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """A sweep as one HTML page: `fedray report SWEEP [--metric ...] [--reference fedavg] [--published] [--out FILE]`.
 
-Result tables, comparisons, learning curves, sensitivity, how clients are served, confusion matrices, partitions,
-settings, commits, environment, every cell; what is missing comes first, by name. Pictures are in the page itself, which
-asks the network for nothing: its content security policy forbids it to.
+Result tables, comparisons, learning curves, sensitivity, accuracies of clients, confusion matrices, partitions,
+settings, commits, environment, every cell; missing cells come first, by name. Pictures are embedded in the page, whose
+content security policy forbids all requests to the network.
 """
 
 import base64
@@ -40,9 +40,9 @@ from fedray.tracking.store import address
 
 MADE_WITH = {"mlflow.source.git.commit": "commit of fedray"}
 ENVIRONMENT = "environment."
-"""Prefix of the tags that say what a run was made with."""
+"""Prefix of the tags on the environment of a run."""
 EARLY = {"pruned": "pruned by the scheduler", "stopped": "stopped at the target"}
-"""Statuses of runs that ended as they were meant to, before their last round, and why."""
+"""Statuses of runs that ended as intended before their last round, and why."""
 FAIRNESS = ("setting", "method", "mean", "deviation", "worst tenth", "best tenth", "clients", "seeds")
 Pictures = list[tuple[str, str]]
 """Caption and data URI."""
@@ -50,7 +50,7 @@ Pictures = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page that is pictures. empty: what stands there without any. folded: shown when asked for."""
+    """A part of the page with pictures. empty: text shown without any. folded: shown on request."""
 
     name: str
     heading: str
@@ -60,16 +60,16 @@ class Section:
 
 
 def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "") -> str:
-    """The HTML.
+    """Return the HTML.
 
     Args:
-        sweep: what MLflow knows of it.
-        metrics: of the tables; the first one is compared.
-        paper: the published table to put beside.
-        to: the row that the others are compared to; default fedavg, where it is a row.
+        sweep: the sweep from MLflow.
+        metrics: metrics of the tables; the first one is compared.
+        paper: the published table to compare with.
+        to: the reference row; default fedavg if it is a row.
 
     Raises:
-        UserError: as `tables.build.build` and `comparison.compare`.
+        UserError: as in `tables.build.build` and `comparison.compare`.
     """
     tables = [build(sweep, metric, paper=paper) for metric in metrics]
     cells = _tabulate_cells(sweep, metrics[0])
@@ -91,7 +91,7 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
                 *([("missing", "Missing")] if absent else []),
                 *([("early", "Ended early")] if early else []),
                 ("results", "Results"),
-                *(("comparison", f"Difference to {one['to']}") for one in comparisons),
+                *(("comparison", f"Difference from {one['to']}") for one in comparisons),
                 *((section.name, section.heading) for section in sections),
                 ("settings", "Settings"),
                 ("environment", "Commits and environment"),
@@ -116,7 +116,7 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
 
 
 def _draw_sections(sweep: Collected, metric: str) -> Iterator[Section]:
-    """What is drawn, in the page's order; nothing where a sweep has nothing of the kind."""
+    """Yield the drawn sections in the page's order; those that do not apply to the sweep are empty or missing."""
     finished = bool((sweep.cells["status"] == "finished").any())
     if sweep.search.keys:
         yield Section("search", "Search", _search(sweep) if finished else [], "No trial yet.")
@@ -132,11 +132,11 @@ def _draw_sections(sweep: Collected, metric: str) -> Iterator[Section]:
 
 
 def _fill_entry(table: ResultTable, row: str, column: str) -> Markup:
-    return Markup(to_html(table, (row, column)))  # noqa: S704 (to_html escapes what it did not write)
+    return Markup(to_html(table, (row, column)))  # noqa: S704 (to_html escapes all foreign text)
 
 
 def _tabulate_cells(sweep: Collected, metric: str) -> list[dict[str, Any]]:
-    """The cells' table, with the metric of those that have finished and, where the store has an address, links."""
+    """Return the table of cells, with the metric of finished ones and, if the store has an address, links."""
     served = store_uri().startswith(("http://", "https://"))
     link = address("RUN") if served else ""
     shown = []
@@ -158,7 +158,7 @@ def _tabulate_cells(sweep: Collected, metric: str) -> list[dict[str, Any]]:
 
 
 def _split_settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
-    """Configuration keys with one value, and those with several; what a cell's component does not have is no value."""
+    """Return configuration keys with one value, and those with several; keys that a component lacks do not count."""
     same, several = [], []
     for key in map(str, cells):
         if key in ("cell", "label", "status", "run_id", "config", "message") or key.startswith("metrics."):
@@ -184,7 +184,7 @@ def _describe_environment(sweep: Collected) -> list[tuple[str, str, int]]:
 
 
 def _comparisons(sweep: Collected, rows: list[str], metric: str, to: str) -> list[dict[str, Any]]:
-    """What the page says of the comparison to one row; nothing without a reference, or with it alone."""
+    """Return the page's comparisons with one row; none without a reference, or if it is the only row."""
     fedavg = find_label(sweep.cells, "fedavg")
     to = to or (fedavg if fedavg in rows else "")
     if not to or len(rows) < 2 or not (sweep.cells["status"] == "finished").any():
@@ -203,7 +203,9 @@ def _comparisons(sweep: Collected, rows: list[str], metric: str, to: str) -> lis
 
 
 def _draw_comparison(found: Comparison) -> Pictures:
-    pictures = [(f"Difference to {found.to}: {setting}", _encode(figure)) for setting, figure in forests(found).items()]
+    pictures = [
+        (f"Difference from {found.to}: {setting}", _encode(figure)) for setting, figure in forests(found).items()
+    ]
     if found.ranks is not None:
         pictures.append(("Mean ranks over all settings", _encode(rank_diagram(found.ranks))))
     return pictures
@@ -228,7 +230,7 @@ def _draw_sensitivity(sweep: Collected, metric: str) -> Pictures:
 
 
 def _draw_if_any(draw: Callable[[Collected], dict[str, Figure]], sweep: Collected) -> Pictures:
-    """The figures; none where no run has what they are drawn of."""
+    """Return the figures, or none if no run has the data for them."""
     try:
         return [(what, _encode(figure)) for what, figure in draw(sweep).items()]
     except UserError:
@@ -236,7 +238,7 @@ def _draw_if_any(draw: Callable[[Collected], dict[str, Figure]], sweep: Collecte
 
 
 def _list_fairness(sweep: Collected) -> list[list[str]]:
-    """A line per setting and method; none where no run has tested its clients."""
+    """Return a line per setting and method; none if no run has tested its clients."""
     try:
         found = measure_fairness(read_accuracies(sweep, label_finished(sweep))).to_dict("records")
     except UserError:
@@ -255,7 +257,7 @@ def _list_fairness(sweep: Collected) -> list[list[str]]:
 
 
 def _find_partition_pictures(sweep: Collected) -> Pictures:
-    """One picture for each data set, partition and number of clients: of the first seed that has one."""
+    """Return one picture for each data set, partition and number of clients: that of the first seed with one."""
     sections = [name for name in ("data", "partition") if name in COMPONENTS and f"{name}.name" in sweep.cells]
     cells = sweep.cells.assign(_setting=label_cells(sweep.cells, ",".join(sections)))
     keys = ["_setting", *(["clients.total"] if "clients.total" in cells else [])]

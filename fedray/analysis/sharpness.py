@@ -1,8 +1,8 @@
-"""How sharp a run's minimum is: `fedray sharpness --run ID [--plot random|eigen] [--out DIR]`.
+"""Sharpness of a run's minimum: `fedray sharpness --run ID [--plot random|eigen] [--out DIR]`.
 
-The top Hessian eigenvalues of the global model in the run's newest checkpoint, λ1 and λ1/λ5, on training samples that
-the run's seed picks; and the loss in a plane through it, as a picture (PNG, PDF) and as data (CSV). Printed and written
-to files; the store is only read. Definitions: fedray/analysis/hessian.py.
+The top Hessian eigenvalues of the global model in the run's newest checkpoint, λ1 and λ1/λ5, on training samples picked
+by the run's seed; and the loss in a plane through it, as a picture (PNG, PDF) and as data (CSV). Results are printed
+and written to files; the store is only read. Definitions: fedray/analysis/hessian.py.
 """
 
 import math
@@ -25,13 +25,13 @@ from fedray.engine.problem import Problem
 from fedray.tracking.store import open_store
 
 COUNT = 5
-"""How many eigenvalues; FedSOL's figure 8 prints λ1 and λ1/λ5."""
+"""Number of eigenvalues; FedSOL's figure 8 prints λ1 and λ1/λ5."""
 PLANES = ("none", "random", "eigen")
 
 
 @dataclass(frozen=True)
 class Sharpness:
-    """What was found. eigenvalues: the largest of the Hessian, descending. samples: how many training samples."""
+    """eigenvalues: the largest of the Hessian, descending. samples: number of training samples."""
 
     run: str
     label: str
@@ -58,12 +58,12 @@ class Trained:
 
     Args:
         run: its id in MLflow.
-        device: where the model is to lie.
-        samples: how many, drawn without replacement by the run's seed; all if there are fewer.
+        device: device of the model.
+        samples: number of samples, drawn without replacement by the run's seed; all if there are fewer.
 
     Raises:
         UserError: the run is not in the store, is not a cell, has no checkpoint here or no global model; or its test
-            loss differs from the one it logged: then data or model have changed.
+            loss differs from the logged one, so data or model have changed.
     """
 
     def __init__(self, run: str, samples: int, device: str = "cpu") -> None:
@@ -102,7 +102,7 @@ class Trained:
             )
 
     def eigen(self) -> tuple[Sharpness, np.ndarray]:
-        """The top eigenvalues, and their vectors `(5, P)`. Raises UserError for a model too small to have so many."""
+        """Return the top eigenvalues and their vectors `(5, P)`. Raises UserError if the model is too small."""
         if self.layout.size <= COUNT:
             raise UserError(f"model: {self.layout.size} parameters; more than {COUNT} are required")
         start = generator(self.config.seed, "lanczos").standard_normal(self.layout.size)
@@ -119,7 +119,7 @@ class Trained:
         ), vectors
 
     def plane(self, kind: str, vectors: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """The loss at θ + steps[i] d1 + steps[j] d2.
+        """Return the loss at θ + steps[i] d1 + steps[j] d2.
 
         Args:
             kind: `random`, two random filter-normalised orthogonal directions; `eigen`, the top two unit eigenvectors.
@@ -137,7 +137,7 @@ class Trained:
 
 
 def _read(client: MlflowClient, run: str) -> tuple[RunConfig, str, str]:
-    """A run's configuration, its cell's hash and its name. No class that a store names is imported."""
+    """Return a run's configuration, its cell's hash and its name. No class that a store names is imported."""
     try:
         found = client.get_run(run)
     except MlflowException:

@@ -62,7 +62,7 @@ def test_what_is_missing_comes_first_by_name_and_text_is_escaped(store: Tracker)
     assert "No run yet that holds a picture of its partition." in text
     # fedsam - fedavg at α = 0.5: 2 for both seeds, so the p of two sign flips, 0.5; at α = 0.1 no pair
     assert "<td>+2.00</td><td>-</td><td>too few seeds</td><td>0.500</td><td>0.500</td>" in text
-    assert text.count('alt="Difference to fedavg: dirichlet α=0.5') == 1
+    assert text.count('alt="Difference from fedavg: dirichlet α=0.5') == 1
     assert "mean rank" not in text, "of one setting whole"
 
 
@@ -129,7 +129,7 @@ def test_the_contents_lead_to_every_section(store: Tracker) -> None:
     assert found.headings == [
         "Missing",
         "Results",
-        "Difference to fedavg",
+        "Difference from fedavg",
         "Learning curves",
         "Sensitivity",
         "Partitions",
@@ -250,7 +250,7 @@ def test_a_smoke_sweep_has_a_page_and_is_compared_with_no_paper(store: Tracker, 
     one = cell(FEDAVG, 0.5, 0)
     write(store, [one], {one["hash"]: ("finished", history(50))}, "fedtoga/table1-smoke")
     main("fedtoga/table1-smoke", published=True, out=tmp_path / "page.html")
-    assert "a smoke sweep, whose numbers mean nothing beside a paper" in (tmp_path / "page.html").read_text()
+    assert "a smoke sweep, whose numbers cannot be compared with a paper" in (tmp_path / "page.html").read_text()
 
 
 def test_the_picture_of_a_partition_is_that_of_the_smallest_seed(store: Tracker) -> None:

@@ -1,1 +1,1 @@
-"""Reading claims, deciding them on the runs of a store, showing what was decided; `analysis.claims` is the command."""
+"""Reads claims, decides them on the runs of a store, and shows the decisions; `analysis.claims` is the command."""

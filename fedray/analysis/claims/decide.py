@@ -1,16 +1,16 @@
-"""Whether results bear a claim out.
+"""Decides whether results support a claim.
 
-A comparison is a method and a rival in a column; its gaps are paired by seed and turned so that more is better. Every
-comparison has a region of gaps that bear the claim out. The claim holds where all 95 % intervals lie inside their
-regions: all of them have to, so no correction is needed. It does not hold where an interval lies outside; there one is
-enough, so those intervals are corrected for the number of comparisons (Bonferroni). Otherwise it is not told apart.
+A comparison is a method and a rival in a column; its gaps are paired by seed and oriented so that more is better. Every
+comparison has a region of gaps that support the claim. The claim holds if all 95 % intervals are inside their regions;
+all of them have to be, so no correction is needed. It does not hold if an interval is outside its region; one is
+enough, so these intervals are corrected for the number of comparisons (Bonferroni). Otherwise it is not told apart.
 
-A claim on most columns holds where more than half of them do, each at a level corrected for the number of columns. It
-does not hold where that can no longer be: at least half of them do not.
+A claim on most columns holds if it holds in more than half of them, each at a level corrected for the number of
+columns. It does not hold once that is impossible: it does not hold in at least half of them.
 
-Seeds whose runs diverged or were ended have no gap and never will, nor have those with which neither side reached the
-target. What is left would say how the methods compare where both go well, so it decides nothing: the claim has no
-number. A side that alone never reaches the target is the slower one (`fedray.analysis.claims.pairs`).
+Seeds whose runs diverged or were ended have no gap and never will, and neither have seeds with which neither side
+reached the target. The remaining seeds would only compare the methods where both do well, so they decide nothing: the
+claim has no number. If only one side never reaches the target, it is the slower one (`fedray.analysis.claims.pairs`).
 """
 
 import math
@@ -30,35 +30,35 @@ HOLDS, REFUTED, OPEN, NOT_RUN, LOST = "holds", "does not hold", "not told apart"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was decided on some pairs; of a whole claim, or of one of its columns."""
+    """Decision on some pairs: on a whole claim, or on one of its columns."""
 
     status: str
     pairs: list[Pair]
     leads: bool
-    """Whether the gaps are to be large; of `within` and `insensitive` they are to be small."""
+    """True if gaps should be large; for `within` and `insensitive` they should be small."""
 
     @property
     def closest(self) -> Pair | None:
-        """The pair that speaks most against the claim: the smallest lead, or of `within` the widest gap."""
+        """The pair that contradicts the claim most: the smallest lead, or for `within` the widest gap."""
         ran = [pair for pair in self.pairs if pair.gaps]
         return min(ran, key=lambda pair: (pair.mean or 0.0) if self.leads else -abs(pair.mean or 0.0), default=None)
 
     @property
     def printed(self) -> float | None:
-        """The paper's gap where it speaks most against the claim."""
+        """The paper's gap that contradicts the claim most."""
         gaps = [pair.printed for pair in self.pairs if pair.printed is not None]
         return min(gaps, default=None) if self.leads else max(gaps, key=abs, default=None)
 
     @property
     def seeds(self) -> tuple[int, int]:
-        """Fewest and most paired seeds."""
+        """Smallest and largest number of paired seeds."""
         counts = [len(pair.gaps) for pair in self.pairs]
         return min(counts, default=0), max(counts, default=0)
 
 
 @dataclass(frozen=True)
 class Decided:
-    """A claim with its verdict, that of each column, and the cells that it rests on."""
+    """A claim with its verdict, the verdict of each column, and the cells that it is based on."""
 
     claim: Claim
     sweep: SweepTable
@@ -77,7 +77,7 @@ def decide(claim: Claim, sweep: SweepTable) -> Decided:
     """Decide a claim on a sweep's runs.
 
     Raises:
-        UserError: for a method, rival or column that the sweep does not have, or runs that cannot be paired.
+        UserError: the sweep lacks a method, rival or column, or its runs cannot be paired.
     """
     published = claim.published or (sweep.name if sweep.name in list_tables() else "")
     pairs, cells = compared(claim, sweep, published)
@@ -92,7 +92,7 @@ def decide(claim: Claim, sweep: SweepTable) -> Decided:
 
 
 def verdict(claim: Claim, pairs: Sequence[Pair], comparisons: int) -> str:
-    """The status of pairs, `comparisons` of which the claim has in all."""
+    """Return the status of pairs; `comparisons` is the claim's total number of pairs."""
     if not any(pair.gaps or pair.lost for pair in pairs):
         return NOT_RUN
     low, high = _region(claim)
@@ -109,7 +109,7 @@ def verdict(claim: Claim, pairs: Sequence[Pair], comparisons: int) -> str:
 
 
 def verdict_of_most(claim: Claim, columns: Mapping[str, Verdict]) -> str:
-    """The status of a claim on most columns, from its columns' verdicts."""
+    """Return the status of a claim on most columns, from its columns' verdicts."""
     if not columns:
         return NOT_RUN
     strict, statuses = 1 - (1 - CONFIDENCE) / len(columns), [found.status for found in columns.values()]
@@ -122,7 +122,7 @@ def verdict_of_most(claim: Claim, columns: Mapping[str, Verdict]) -> str:
 
 
 def _region(claim: Claim) -> tuple[float, float]:
-    """The gaps that bear a claim out."""
+    """Return the gaps that support a claim."""
     return (-claim.by, claim.by) if claim.relation in ("within", "insensitive") else (claim.by, math.inf)
 
 

@@ -1,4 +1,4 @@
-"""Claims as one HTML page: what was decided, the tables behind it with the paper's numbers, the choices it hangs on."""
+"""Claims as one HTML page: the decisions, the tables behind them with the paper's numbers, and the sweeps' choices."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +16,7 @@ from fedray.sweep.file.shipped import get_sweeps_folder
 
 
 def page(claims: Claims, decided: list[Decided], costs: list[str]) -> str:
-    """The HTML. costs: of each claim, in words."""
+    """Return the HTML. costs: cost of each claim, in words."""
     return (
         make_environment()
         .get_template("claims.html")
@@ -35,7 +35,7 @@ def page(claims: Claims, decided: list[Decided], costs: list[str]) -> str:
 
 
 def choices(sweep: str) -> str:
-    """The comment at the head of a sweep's file: what the paper leaves unstated, and what was chosen."""
+    """Return the comment at the head of a sweep's file: settings that the paper leaves unstated, and our choices."""
     path = get_sweeps_folder() / f"{sweep}.yaml"
     if not path.exists():
         return ""
@@ -72,7 +72,7 @@ def _column(found: Verdict) -> dict[str, str]:
 
 
 def _tables(decided: list[Decided]) -> list[ResultTable]:
-    """Each sweep and metric once, with the paper's numbers where it prints them."""
+    """Return the table of each sweep and metric once, with the paper's numbers if it prints them."""
     found: dict[tuple[str, str, str], ResultTable] = {}
     for one in decided:
         key = one.sweep.name, one.claim.metric, one.claim.average_over
@@ -83,4 +83,4 @@ def _tables(decided: list[Decided]) -> list[ResultTable]:
 
 
 def _filled(table: ResultTable, row: str, column: str) -> Markup:
-    return Markup(to_html(table, (row, column)))  # noqa: S704 (in_html escapes what it did not write)
+    return Markup(to_html(table, (row, column)))  # noqa: S704 (to_html escapes all foreign text)

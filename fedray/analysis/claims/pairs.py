@@ -1,4 +1,4 @@
-"""The comparisons that a claim makes, each with a difference for every seed that both of its sides have."""
+"""Comparisons that a claim makes, each with a difference for every seed that both of its sides have."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ Entry = tuple[str, str]
 
 @dataclass(frozen=True)
 class Pair:
-    """A method against a rival in a column. gaps: by seed, positive in the claim's favour; printed: the paper's."""
+    """A method against a rival in a column. gaps: by seed, positive if in the claim's favour; printed: the paper's."""
 
     column: str
     row: str
@@ -33,9 +33,9 @@ class Pair:
     gaps: tuple[float, ...]
     printed: float | None = None
     exact: bool = False
-    """Whether the metric is counted, not measured, so that no seed changes it."""
+    """True if the metric is counted, not measured, so that no seed changes it."""
     lost: int = 0
-    """Seeds without a gap for good: a run of them has ended without a number."""
+    """Seeds that will never have a gap: one of their runs ended without a number."""
 
     @property
     def mean(self) -> float | None:
@@ -46,7 +46,7 @@ class Pair:
         return self.bounds(CONFIDENCE)
 
     def bounds(self, confidence: float) -> Interval | None:
-        """Student's interval; a point where no seed changes the number."""
+        """Return Student's interval; a single point if no seed changes the number."""
         if self.exact and self.mean is not None:
             return Interval(self.mean, self.mean)
         return bound_mean(self.gaps, confidence)
@@ -56,7 +56,7 @@ class Pair:
 class Side:
     """One side of a comparison, computed from entries of the table.
 
-    `value`: the entry; `drop`: the first less the second; `spread`: the largest less the smallest.
+    `value`: the entry; `drop`: the first minus the second; `spread`: the largest minus the smallest.
     """
 
     entries: tuple[Entry, ...]
@@ -74,7 +74,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Duel:
-    """What a pair compares."""
+    """The two sides that a pair compares."""
 
     column: str
     row: str
@@ -91,7 +91,7 @@ class Duel:
 class Numbers:
     """The sweep's numbers by entry and seed.
 
-    values: those that are there; of a run that never reached its target the rounds that it had. never: the seeds of
+    values: the numbers that exist; for a run that never reached its target, its number of rounds. never: the seeds of
     such runs. lost: seeds whose run was ended.
     """
 
@@ -101,15 +101,15 @@ class Numbers:
 
 
 def compared(claim: Claim, sweep: SweepTable, published: str) -> tuple[list[Pair], pd.DataFrame]:
-    """The pairs of a claim, and the cells that they rest on.
+    """Return the pairs of a claim, and the cells that they are based on.
 
     Args:
-        claim: what is claimed.
-        sweep: whose runs decide.
-        published: the printed table beside them; empty for none.
+        claim: the claim.
+        sweep: the sweep whose runs decide.
+        published: the printed table to compare with; empty for none.
 
     Raises:
-        UserError: for a method, rival or column that the sweep does not have, or runs that cannot be paired.
+        UserError: the sweep lacks a method, rival or column, or its runs cannot be paired.
     """
     cells = _cells(claim, sweep)
     duels, lower = _duels(claim, cells), is_smaller_better(claim.metric, cells)
@@ -121,7 +121,7 @@ def compared(claim: Claim, sweep: SweepTable, published: str) -> tuple[list[Pair
 
 
 def _cells(claim: Claim, sweep: SweepTable) -> pd.DataFrame:
-    """The cells with `_row`, `_setting`, `_column` and `_value`; only the columns that the claim is about."""
+    """Return the cells with `_row`, `_setting`, `_column` and `_value`, only for the columns of the claim."""
     keys = find_columns(sweep.cells, label_cells(sweep.cells, "algorithm"))
     cells = tabulate_by_seed(sweep, claim.metric, "algorithm", keys)
     cells = cells.assign(_setting=cells["_column"])
@@ -134,7 +134,7 @@ def _cells(claim: Claim, sweep: SweepTable) -> pd.DataFrame:
 
 
 def _matching(words: str, names: pd.Series, claim: Claim, option: str) -> list[str]:
-    """The names that are `words`, else those that contain each of the words. Raises UserError for none."""
+    """Return the names equal to `words`, or else those that contain each of the words. Raises UserError for none."""
     known = list(dict.fromkeys(map(str, names)))
     if words in known:
         return [words]
@@ -145,7 +145,7 @@ def _matching(words: str, names: pd.Series, claim: Claim, option: str) -> list[s
 
 
 def _one(words: str, names: pd.Series, claim: Claim, option: str) -> str:
-    """The only name that matches. Raises UserError for several."""
+    """Return the only name that matches. Raises UserError for several."""
     found = _matching(words, names, claim, option)
     if len(found) > 1:
         raise UserError(f"claims.{claim.name}.{option}: {words!r} may be {' or '.join(found)}; name one")
@@ -153,21 +153,21 @@ def _one(words: str, names: pd.Series, claim: Claim, option: str) -> str:
 
 
 def _rivals(claim: Claim, rows: pd.Series) -> list[str]:
-    """The rows of `against`, in the table's order."""
+    """Return the rows of `against`, in the table's order."""
     if claim.against == "all":
         return list(dict.fromkeys(map(str, rows)))
     return list(dict.fromkeys(name for words in claim.against for name in _matching(words, rows, claim, "against")))
 
 
 def _duels(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
-    """Every comparison of the claim whose entries the sweep has."""
+    """Return every comparison of the claim whose entries the sweep has."""
     present = set(zip(cells["_row"], cells["_column"], strict=True))
     found = {"falls": _falls, "smaller_drop": _drops, "steadier": _spreads}.get(claim.relation, _values)(claim, cells)
     return [duel for duel in found if set(duel.entries) <= present]
 
 
 def _values(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
-    """A method against its rivals; of `insensitive` the method's rows against each other; in every column."""
+    """Compare a method with its rivals, or for `insensitive` the method's rows with each other, in every column."""
     rows, columns = cells["_row"], list(dict.fromkeys(map(str, cells["_column"])))
     if claim.relation == "insensitive":
         names = _several(claim.method, rows, claim, "method")
@@ -183,7 +183,7 @@ def _values(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
 
 
 def _several(words: str, rows: pd.Series, claim: Claim, option: str) -> list[str]:
-    """The rows that match, two at least. Raises UserError for one."""
+    """Return the rows that match, at least two. Raises UserError for one."""
     found = _matching(words, rows, claim, option)
     if len(found) < 2:
         raise UserError(f"claims.{claim.name}.{option}: {words!r} is one row; {claim.relation} compares several")
@@ -191,7 +191,7 @@ def _several(words: str, rows: pd.Series, claim: Claim, option: str) -> list[str
 
 
 def _spreads(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
-    """The range of the method's rows against that of the rivals' rows, in every column."""
+    """Compare the range of the method's rows with that of the rivals' rows, in every column."""
     sides = {
         " ".join(words): list(
             dict.fromkeys(row for one in words for row in _several(one, cells["_row"], claim, option))
@@ -212,7 +212,7 @@ def _spreads(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
 
 
 def _drops(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
-    """The method's drop from the first column to the second against that of each rival."""
+    """Compare the method's drop from the first column to the second with that of each rival."""
     first, second = (_one(words, cells["_column"], claim, "columns") for words in claim.columns)
     method = _one(claim.method, cells["_row"], claim, "method")
 
@@ -227,7 +227,7 @@ def _drops(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
 
 
 def _falls(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
-    """Each of the method's rows in every column but the last one against the same row there."""
+    """Compare each of the method's rows in every column except the last with the same row in the last."""
     rows = cells["_row"]
     names = (
         list(dict.fromkeys(map(str, rows))) if claim.method == "all" else _matching(claim.method, rows, claim, "method")
@@ -241,10 +241,10 @@ def _falls(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
 
 
 def _numbers(claim: Claim, cells: pd.DataFrame) -> Numbers:
-    """What the runs have, by entry.
+    """Return the runs' numbers by entry.
 
-    A run that never reached the target is given its rounds, as if the last one had reached it: that understates its
-    lag. No average over settings has such a number.
+    A run that never reached the target counts with its number of rounds, as if the last one had reached it, which
+    understates how slow it is. Averages over settings leave such runs out.
     """
     if not claim.average_over:
         rounds = pd.Series([config.get("training.rounds") for config in iter_configs(cells)], cells.index, dtype=float)
@@ -261,7 +261,7 @@ def _numbers(claim: Claim, cells: pd.DataFrame) -> Numbers:
 
 
 def _pair(claim: Claim, duel: Duel, numbers: Numbers, printed: float | None, lower: bool) -> Pair:
-    """The pair of a duel: a gap for each seed, but for those that were lost."""
+    """Return the pair of a duel: a gap for each seed except lost ones."""
     ours, theirs = ([numbers.never[entry] for entry in side.entries] for side in (duel.ours, duel.theirs))
     plain = duel.ours.form == "value"
     nowhere = frozenset.intersection(*ours, *theirs) if plain else frozenset.union(*ours, *theirs)
@@ -277,7 +277,7 @@ def _pair(claim: Claim, duel: Duel, numbers: Numbers, printed: float | None, low
 
 
 def _gaps(claim: Claim, duel: Duel, found: Mapping[Entry, pd.Series], lower: bool) -> dict[str, float | None]:
-    """Seed -> how far ours is better, in the claim's unit; None for a percentage of 0."""
+    """Return seed -> how much better ours is, in the claim's unit; None for a percentage of 0."""
     sides = [duel.ours.by_seed(found).rename("ours"), duel.theirs.by_seed(found).rename("theirs")]
     both = pd.concat(sides, axis=1).dropna()
     lower = {"value": lower, "drop": not lower, "spread": True}[duel.ours.form]
@@ -291,7 +291,7 @@ def _gaps(claim: Claim, duel: Duel, found: Mapping[Entry, pd.Series], lower: boo
 def _printed(
     claim: Claim, cells: pd.DataFrame, duels: Sequence[Duel], published: str, lower: bool
 ) -> dict[Duel, float]:
-    """The paper's gaps: to the rival, or for `against: all` to the best other row that it prints."""
+    """Return the paper's gaps: to the rival, or for `against: all` to the best other row that it prints."""
     if not published:
         return {}
     groups = {

@@ -1,4 +1,4 @@
-"""Where claims stand: a paper's `sweeps/PAPER/claims.yaml`, a sweep's section `claims`, or a file of either kind."""
+"""Files of claims: a paper's `sweeps/PAPER/claims.yaml`, a sweep's section `claims`, or a file of either kind."""
 
 from pathlib import Path
 
@@ -18,15 +18,15 @@ class Claims(Section):
 
     name: str
     sources: str = ""
-    """Which of the paper's sentences were read, and how they were taken."""
+    """The paper's sentences that were read, and their interpretation."""
     claims: tuple[Claim, ...]
 
 
 def find(name: str) -> Path:
-    """The file of a paper (`fedtoga`), a sweep (`quickstart`, `fedtoga/table1`) or the file itself.
+    """Return the file of a paper (`fedtoga`), of a sweep (`quickstart`, `fedtoga/table1`) or the given file itself.
 
     Raises:
-        UserError: for a name that is none of these.
+        UserError: the name is none of these.
     """
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or path.is_file():
@@ -41,7 +41,7 @@ def find(name: str) -> Path:
 
 
 def read(path: Path) -> Claims:
-    """One file of either kind, checked. Raises UserError naming it."""
+    """Read one file of either kind and check it. Raises UserError naming it."""
     of_a_sweep = "base" in load_yaml(path)
     if of_a_sweep:
         sweep = Sweep.load(path)

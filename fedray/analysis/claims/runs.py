@@ -1,4 +1,4 @@
-"""The runs that decide a claim: of the store, or, where the sweep has not been run, the cells that its file means."""
+"""Runs that decide a claim: those of the store or, for a sweep that has not been run, the cells of its file."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ from fedray.tracking.store import StoreNotFound
 
 
 def runs_of(name: str, file: Path) -> SweepTable:
-    """What the store knows of a sweep; else the cells of its file, all missing.
+    """Return the sweep as the store has it, or else the cells of its file, all missing.
 
     Args:
-        name: the sweep's.
-        file: where the claims stand; the sweep's own file, or else its file is a shipped one.
+        name: name of the sweep.
+        file: the file of the claims: the sweep's own, or a paper's, whose sweeps are shipped.
 
     Raises:
-        UserError: where there is neither.
+        UserError: neither exists.
     """
     try:
         found = collect(name)
@@ -44,10 +44,10 @@ def runs_of(name: str, file: Path) -> SweepTable:
 
 
 def expected(sweep: Sweep) -> SweepTable:
-    """The cells that a file means, none of them run; `cell` is a number, since a hash needs the data.
+    """Return the cells of a file, none of them run; `cell` is a number, since a hash needs the data.
 
-    Of a file with two stages these are the cells of the final one, at the first draw. The first cell of each method and
-    setting comes `after` those of the tune stage that choose it.
+    For a file with two stages these are the cells of the final one, at the first draw. The first cell of each method
+    and setting comes `after` those of the tune stage that choose it.
     """
     if sweep.tune is None or sweep.final is None:
         return _missing(sweep, {}, {})
@@ -70,13 +70,13 @@ def _missing(sweep: Sweep, after: Mapping[str, list[CellConfig]], drawn_keys: Ma
 
 
 def _parsed(point: Mapping[str, Any]) -> CellConfig:
-    """The configuration that a file of the user's writes; its classes are imported, as for a run."""
+    """Parse a configuration from a user's file; its classes are imported, as for a run."""
     run = RunConfig.parse(point)
     return CellConfig(run.resolved(), run=run)
 
 
 def hours_spent(cells: pd.DataFrame) -> float:
-    """Hours that the finished ones among the cells have trained, evaluation not included."""
+    """Return the hours of training of the finished cells, without evaluation."""
     done = cells[cells["status"] == "finished"]
     if not len(done) or "metrics.seconds_per_round" not in done:
         return 0.0
@@ -85,14 +85,14 @@ def hours_spent(cells: pd.DataFrame) -> float:
 
 
 class Price:
-    """What the cells that are missing would cost: gradients of a batch, hours on this machine where asked for."""
+    """Cost of the missing cells: gradients of a batch, and if asked for hours on this machine."""
 
     def __init__(self, measured: bool) -> None:
         self.measured = measured
         self._known: dict[str, tuple[float, float] | None] = {}
 
     def of(self, configs: Sequence[CellConfig]) -> tuple[float, float] | None:
-        """Gradients and hours of all; None where some data or a class of the user's own are not here."""
+        """Return gradients and hours of all cells; None if some data or a user's class is not available here."""
         found = [self._one(config) for config in configs]
         whole = [one for one in found if one is not None]
         if len(whole) < len(found):

@@ -1,1 +1,1 @@
-"""The commands: `main` of each module is `fedray NAME`, and `python -m analysis.NAME`."""
+"""Commands of analysis: `main` of each module is `fedray NAME`, and `python -m analysis.NAME`."""

@@ -1,8 +1,8 @@
-"""Do the results bear the claims out? `fedray claims NAME [--out PAGE.html] [--estimate]`.
+"""Check claims against results: `fedray claims NAME [--out PAGE.html] [--estimate]`.
 
-NAME is a paper (`fedtoga`: sweeps/fedtoga/claims.yaml), a sweep with a section `claims`, or a file of either kind. A
-line per claim: holds, does not hold, not told apart or not run yet; the comparison that speaks most against it with its
-95 % interval, the paper's difference, seeds, what the runs took and what the missing ones would.
+NAME is a paper (`fedtoga`: sweeps/fedtoga/claims.yaml), a sweep with a section `claims`, or a file of either kind. Each
+claim gets a line: holds, does not hold, not told apart or not run yet; the comparison that contradicts it most, with
+its 95 % interval; the paper's difference; seeds; and the cost of its runs and of the missing ones.
 """
 
 import sys
@@ -24,7 +24,7 @@ from fedray.analysis.output import write_or_print
 
 
 def decide_all(claims: Claims, file: Path) -> Iterator[Decided]:
-    """Every claim, decided on the runs of the store, in the file's order. Raises UserError as `decide` does."""
+    """Yield every claim, decided on the runs of the store, in the file's order. Raises UserError as `decide` does."""
     sweeps: dict[str, SweepTable] = {}
     for claim in claims.claims:
         name = claim.sweep or claims.name
@@ -34,7 +34,7 @@ def decide_all(claims: Claims, file: Path) -> Iterator[Decided]:
 
 
 def format_line(one: Decided, price: Price) -> str:
-    """A claim in one line."""
+    """Format a claim in one line."""
     counts = Counter(column.status for column in one.columns.values())
     parts = [f"{one.whole.status:<14}  {one.claim.name}: {one.claim.says}"]
     if len(one.columns) > 1:
@@ -45,7 +45,7 @@ def format_line(one: Decided, price: Price) -> str:
 
 
 def format_ours(found: Verdict) -> str:
-    """`closest: fedavg +1.20 (+0.30 .. +2.10), dirichlet α=0.1`; empty where nothing has run."""
+    """Format `closest: fedavg +1.20 (+0.30 .. +2.10), dirichlet α=0.1`; empty if nothing has run."""
     pair = found.closest
     if pair is None:
         return ""
@@ -54,7 +54,7 @@ def format_ours(found: Verdict) -> str:
 
 
 def format_theirs(one: Decided) -> str:
-    """The paper's difference; empty where it prints none."""
+    """Format the paper's difference; empty if it prints none."""
     printed = one.claim.printed if one.claim.printed is not None else one.whole.printed
     return "" if printed is None else f"paper: {printed:+.2f}"
 
@@ -65,19 +65,19 @@ def format_seeds(found: Verdict) -> str:
 
 
 def format_lost(found: Verdict) -> str:
-    """Seeds that ended without a number, of the comparison that has most; empty for none."""
+    """Format the number of seeds that ended without a number, for the comparison with most; empty for none."""
     most = max((pair.lost for pair in found.pairs), default=0)
     why = "diverged, ended early, or neither at the target"
     return f"{format_count(most, 'seed')} without a number ({why})" if most else ""
 
 
 def format_count(n: int, noun: str) -> str:
-    """`1 seed`, `2 seeds`."""
+    """Format `1 seed`, `2 seeds`."""
     return f"{n} {noun}" + "s" * (n != 1)
 
 
 def format_cost(one: Decided, price: Price) -> str:
-    """Hours of training spent, and what the missing cells would take."""
+    """Format the hours of training spent, and the cost of the missing cells."""
     spent = hours_spent(one.cells)
     parts = [f"cost {spent:.3g} h"] if spent else []
     open_cells = one.cells[~one.cells["status"].isin(["finished", *ENDED])]
@@ -97,7 +97,7 @@ def _format_price(found: tuple[float, float] | None, measured: bool) -> str:
 
 def main(
     name: Annotated[str, typer.Argument(help="a paper, a sweep, or a file of claims")],
-    out: Annotated[Path | None, typer.Option(help="write a page, HTML that asks nothing of the network")] = None,
+    out: Annotated[Path | None, typer.Option(help="write an HTML page, which needs no network")] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="hours on this machine instead of gradients")] = False,
 ) -> None:
     """Decide claims on the runs of this store."""
@@ -111,6 +111,6 @@ def main(
     for metric in dict.fromkeys(one.metric for one in found):
         sys.stdout.write(f"compared: {metric}\n")
     if any(one.whole.status == NOT_RUN for one in found):
-        sys.stdout.write("not run yet: fedray sweep sweeps/SWEEP.yaml runs what is missing\n")
+        sys.stdout.write("not run yet: fedray sweep sweeps/SWEEP.yaml runs the missing cells\n")
     if out is not None:
         write_or_print(page(claims, found, [format_cost(one, price) for one in found]), out)

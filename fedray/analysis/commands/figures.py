@@ -1,20 +1,20 @@
 """Figures from MLflow: `fedray figures SWEEP [--kind ...] [--metric ...] [--x algorithm.rho] [--out DIR]`.
 
-Without --kind: curves, and the sensitivity to every number of the configuration by which alone runs differ.
-- curves: metrics by round (by what was sent: `--x megabytes_sent`), a panel per setting, a line per method, and below
-  a zoom on the last rounds. `--metric A,B`: panels for each; `A+B`: both in the same panels.
+Without --kind: curves, and the sensitivity to every number by which alone runs differ.
+- curves: metrics by round (or by data sent: `--x megabytes_sent`), a panel per setting, a line per method, and below
+  a zoom on the last rounds. `--metric A,B`: separate panels; `A+B`: both in the same panels.
 - sensitivity: a table's metric by a hyper-parameter, the heterogeneity or the participation, a panel per setting.
-- bars: a metric of many parts, such as the layers' Λ, at a round; a file per setting.
+- bars: a metric with many parts, such as the layers' Λ, at one round; a file per setting.
 - methods: a table's metric, a bar for each method; a file per setting.
 - class-accuracy: each class's accuracy by round, a file per setting and method.
-- fairness: how the accuracy is distributed over the clients, a panel per setting (evaluation.personal).
-- confusion: what each class is taken for, a file per setting and method.
+- fairness: distribution of the accuracy over the clients, a panel per setting (evaluation.personal).
+- confusion: predicted classes for each true class, a file per setting and method.
 - partition: samples per client and class, from the configuration alone.
 - heatmap: a table's metric over two keys, a panel per method, the best field framed.
-- search: best so far by rounds trained, each trial by key, pairs of keys, importance; also of a grid's options.
-A line is the mean over the finished seeds, the band (the bars) the sample standard deviation. Methods differ by
-dashes, markers and hatches, not only by colour. Panels share their axes. Settings of another data set or model are a
-file of their own. PNG and PDF.
+- search: best so far by rounds trained, each trial by key, pairs of keys, importance; also for a grid's options.
+A line is the mean over the finished seeds, the band (the bars) the sample standard deviation. Methods differ in
+dashes, markers and hatches, not only in colour. Panels share their axes. Each data set and model has its own
+file. Formats: PNG and PDF.
 """
 
 import sys
@@ -57,22 +57,24 @@ def main(
     kind: Annotated[str, typer.Option(help=" | ".join(KINDS))] = "",
     x: Annotated[
         str,
-        typer.Option(help="sensitivity, heatmap: a key, algorithm.rho, say; curves: megabytes_sent, say"),
+        typer.Option(help="sensitivity, heatmap: a key such as algorithm.rho; curves: a metric such as megabytes_sent"),
     ] = "",
     metric: Annotated[
         str,
         typer.Option(
             help="curves: logged by round, several with commas (panels each) or + (the same panels); sensitivity, "
-            "methods, heatmap: as in tables; bars: what its parts begin with"
+            "methods, heatmap: as in tables; bars: the prefix of its parts"
         ),
     ] = "",
     band: Annotated[str, typer.Option(help="curves: seeds | clients")] = "seeds",
-    smooth: Annotated[int, typer.Option(min=1, help="curves: mean of so many evaluated rounds")] = 1,
-    round: Annotated[int | None, typer.Option(min=1, help="bars: of this round; default the last evaluated")] = None,
+    smooth: Annotated[int, typer.Option(min=1, help="curves: average over this many evaluated rounds")] = 1,
+    round: Annotated[
+        int | None, typer.Option(min=1, help="bars: the round to draw; default the last evaluated")
+    ] = None,
     out: Annotated[Path, typer.Option(help="folder for the PNG and PDF files")] = Path("figures"),
-    y: Annotated[str, typer.Option(help="heatmap: the other key, partition.alpha, say")] = "",
+    y: Annotated[str, typer.Option(help="heatmap: the other key, such as partition.alpha")] = "",
 ) -> None:
-    """Draw a sweep."""
+    """Draw a sweep's figures."""
     if kind == "classes":
         raise UserError("--kind: found classes; its name is class-accuracy")
     if kind and kind not in KINDS:
@@ -112,7 +114,7 @@ def main(
 
 
 def _list_left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Iterator[tuple[str, list[str]]]:
-    """Why -> the labels of the cells that the figures, by their names, do not contain."""
+    """Yield reason -> labels of the cells that the figures leave out."""
     cells = sweep.cells[:0] if "partition" in drawn else sweep.cells
     for status, group in cells[cells["status"] != "finished"].groupby("status"):
         yield str(status), list(group["label"])

@@ -13,12 +13,12 @@ from fedray.runs.metric import DEFAULT
 
 def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
-    metric: Annotated[str, typer.Option(help="of the tables, several with commas")] = DEFAULT,
-    published: Annotated[bool, typer.Option("--published", help="the paper's values beside ours")] = False,
+    metric: Annotated[str, typer.Option(help="metric of the tables; several with commas")] = DEFAULT,
+    published: Annotated[bool, typer.Option("--published", help="show the paper's values next to ours")] = False,
     reference: Annotated[str, typer.Option(help="the row to compare with; default fedavg if it is a row")] = "",
     out: Annotated[Path | None, typer.Option(help="default: NAME.html here, / as -")] = None,
 ) -> None:
-    """Write a sweep's page."""
+    """Write a sweep's report."""
     path = out or Path(f"{name.replace('/', '-')}.html")
     sweep = collect(name)
     write_or_print(make_page(sweep, metric.split(","), sweep.name if published else "", reference), path)

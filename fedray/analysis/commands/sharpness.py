@@ -23,15 +23,16 @@ from fedray.common.errors import UserError, unknown
 def main(
     run: Annotated[list[str], typer.Option(help="a cell's run id in MLflow; several compare")],
     plot: Annotated[
-        str, typer.Option(help="none | random | eigen: the plane in which the loss is drawn, a panel per run")
+        str, typer.Option(help="none | random | eigen: the plane in which to draw the loss, a panel per run")
     ] = "none",
     samples: Annotated[int, typer.Option(min=1, help="training samples")] = 2000,
-    points: Annotated[int, typer.Option(min=3, help="of the grid, per side")] = 25,
+    points: Annotated[int, typer.Option(min=3, help="grid points per side")] = 25,
     reach: Annotated[
-        float, typer.Option(help="the plane is -REACH..REACH, above 0; filters' or eigenvectors' lengths")
+        float,
+        typer.Option(help="the plane extends from -REACH to REACH, in units of the filters' or eigenvectors' lengths"),
     ] = 1.0,
     device: Annotated[str, typer.Option(help="cpu | cuda")] = "cpu",
-    out: Annotated[Path, typer.Option(help="folder for what is written")] = Path("sharpness"),
+    out: Annotated[Path, typer.Option(help="folder for the files")] = Path("sharpness"),
 ) -> None:
     """Print the top Hessian eigenvalues of runs, and draw the loss around them."""
     if plot not in PLANES:

@@ -1,11 +1,11 @@
 """Result tables from MLflow: `fedray tables SWEEP [--format ...] [--metric ...] [--out FILE]`.
 
 An entry is the mean ± the sample standard deviation (n - 1) over seeds. The best complete entry of a column is bold,
-the second best underlined. An entry of which any seed is missing, failed, diverged, was stopped, never reached the
-target or is still running says so and takes no part in the ranking. The rows of a search stand best first. Several
-metrics with commas stand side by side. `--average-over partition` averages over settings, seed by seed; `--best-except
-fedavg,fedgela` adds the best of the other rows. The formats `seeds` (CSV, a row per
-run) and `clients` (CSV, a row per run and client) give what entries are made of.
+the second best underlined. An entry with a seed that is missing, failed, diverged, was stopped, never reached the
+target or is still running says so and is not ranked. The rows of a search are sorted, best first. Several metrics,
+separated by commas, are shown side by side. `--average-over partition` averages over settings for each seed;
+`--best-except fedavg,fedgela` adds the best of the other rows. The formats `seeds` (CSV, a row per run) and `clients`
+(CSV, a row per run and client) list the values behind the entries.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ from fedray.common.errors import UserError, unknown
 from fedray.runs.metric import DEFAULT
 
 RUN_BY_RUN = ("seeds", "clients")
-"""Formats that are not of entries."""
+"""Formats other than tables of entries."""
 
 
 def main(
@@ -32,18 +32,26 @@ def main(
     ] = "markdown",
     metric: Annotated[
         str,
-        typer.Option(help="of the runs, rounds_to:PERCENT, rounds_to:METHOD (its best accuracy); several with commas"),
+        typer.Option(
+            help="a metric of the runs, rounds_to:PERCENT, rounds_to:METHOD (its best accuracy); several with commas"
+        ),
     ] = DEFAULT,
     rows: Annotated[
-        str, typer.Option(help="sections or dotted keys, with commas; default algorithm and what is searched")
+        str, typer.Option(help="sections or dotted keys, with commas; default algorithm and searched keys")
     ] = "",
-    cols: Annotated[str, typer.Option(help="the same; default partition and whatever entries would mix")] = "",
-    reference: Annotated[str, typer.Option(help="a row: differences, or for rounds_to speed-ups, to it")] = "",
-    average_over: Annotated[str, typer.Option(help="keys of the columns to average over, with commas; partition")] = "",
-    best_except: Annotated[str | None, typer.Option(help="a row of the best of all but these, with commas")] = None,
-    published: Annotated[bool, typer.Option("--published", help="the paper's values beside ours")] = False,
-    paper: Annotated[str, typer.Option(help="the paper's table where the sweep has another name; fedsol/table2")] = "",
-    label: Annotated[str, typer.Option(help="what LaTeX refers to the table by: tab:main")] = "",
+    cols: Annotated[str, typer.Option(help="the same; default partition and all keys that entries would mix")] = "",
+    reference: Annotated[str, typer.Option(help="a row: show differences from it, or speed-ups for rounds_to")] = "",
+    average_over: Annotated[
+        str, typer.Option(help="keys of the columns to average over, with commas, such as partition")
+    ] = "",
+    best_except: Annotated[
+        str | None, typer.Option(help="add a row with the best of all except these, with commas")
+    ] = None,
+    published: Annotated[bool, typer.Option("--published", help="show the paper's values next to ours")] = False,
+    paper: Annotated[
+        str, typer.Option(help="the paper's table if the sweep has another name, such as fedsol/table2")
+    ] = "",
+    label: Annotated[str, typer.Option(help="LaTeX label of the table: tab:main")] = "",
     out: Annotated[Path | None, typer.Option(help="write to this file instead of printing")] = None,
 ) -> None:
     """Print a sweep's result table, or write it to a file."""

@@ -1,1 +1,1 @@
-"""From MLflow to rows and frames, and what their columns are called."""
+"""From MLflow to rows and frames, and labels of their columns."""

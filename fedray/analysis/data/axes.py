@@ -1,4 +1,4 @@
-"""How cells are called along an axis of a table or in a figure's legend."""
+"""Names of cells along an axis of a table or in a figure's legend."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ def title_axes(keys: Sequence[str], cells: pd.DataFrame) -> list[str]:
 
 
 def find_symbol(key: str, cells: pd.DataFrame) -> str:
-    """Name of a dotted key along an axis: the Greek letter of the papers, else its last word."""
+    """Return the name of a dotted key along an axis: its display name, the papers' Greek letter, or its last word."""
     if name := list_names(cells).get(key):
         return name
     section, _, option = key.rpartition(".")
@@ -39,18 +39,18 @@ def find_symbol(key: str, cells: pd.DataFrame) -> str:
 
 
 def choose_search_rows(cells: pd.DataFrame, keys: Iterable[str]) -> str:
-    """The key of the rows of a search: the method with whatever is searched outside of `algorithm`."""
+    """Return the key of a search's rows: the method, and all searched keys outside of `algorithm`."""
     return ",".join(["algorithm", *(key for key in keys if key in cells and not key.startswith("algorithm."))])
 
 
 def label_cells(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series:
-    """How each cell is called along an axis: `fedsam ρ=0.05`, `dirichlet α=0.1`; options that do not vary are left out.
+    """Return each cell's name along an axis: `fedsam ρ=0.05`, `dirichlet α=0.1`; constant options are left out.
 
     Args:
         cells: a row per cell, as in `SweepTable`.
         key: a section that has a name (algorithm, partition, model, data), a dotted key (`clients.per_round`, `seed`),
             or several of these with commas: `data,partition,clients.total` gives `cifar10 dirichlet α=0.1 total=100`.
-        always: options to name even if they have one value only.
+        always: options to name even if they have a single value.
 
     Returns:
         The labels with the display names of the sweep's `names`; labels that these would make equal keep both.
@@ -86,7 +86,7 @@ def _join_labels(cells: pd.DataFrame, key: str, always: Sequence[str], names: Ma
 
 
 def find_columns(cells: pd.DataFrame, rows: pd.Series) -> str:
-    """`partition` and what has to be named beside it so that no entry mixes runs that differ by more than the seed."""
+    """Return `partition` and all other keys that columns must name so that entries mix only runs of different seeds."""
     keys = ["partition"]
     sections = [name for name in COMPONENTS if _is_section(cells, name)]
     for key in (*sections, *list_varying_settings(cells)):
@@ -97,15 +97,15 @@ def find_columns(cells: pd.DataFrame, rows: pd.Series) -> str:
 
 
 def label_table(cells: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """How each cell's method and setting are called: a table's rows and columns, unless it is told others."""
+    """Return each cell's name of method and setting: a table's default rows and columns."""
     methods = label_cells(cells, "algorithm")
     return methods, label_cells(cells, find_columns(cells, methods))
 
 
 def label_finished(sweep: SweepTable, without: Sequence[str] = ()) -> pd.DataFrame:
-    """The finished cells with `_row` (the method) and `_column` (the setting), neither naming the keys `without`.
+    """Return the finished cells with `_row` (the method) and `_column` (the setting), without the keys `without`.
 
-    `_figure` is what a figure is of: a data set and model. Settings of others have accuracies of another order, so they
+    `_figure` names the data set and model of a figure. Settings of others have accuracies of another order, so they
     share no axes.
 
     Raises:
@@ -128,7 +128,7 @@ def _differs(cells: pd.DataFrame, section: str) -> bool:
 
 
 def list_varying_settings(cells: pd.DataFrame) -> list[str]:
-    """The dotted keys of a configuration's plain sections (clients, training, evaluation), as far as they vary."""
+    """Return the varying dotted keys of a configuration's plain sections (clients, training, evaluation)."""
     return [
         name
         for name in map(str, cells)

@@ -1,8 +1,8 @@
-"""The configuration of a cell as a store or a sweep file holds it, and what its plug-ins say of themselves.
+"""Configuration of a cell as a store or a sweep file holds it, with the labels of its plug-ins.
 
-A store is data of others: no class that it names is imported. So a configuration keeps its typed values, and is parsed
-only for a computation that needs its components. What tables and figures show of a plug-in stands in the store beside
-the cell (`fedray.sweep.plan.plugin_labels`).
+A store is data from others: no class that it names is imported. So a configuration keeps its typed values, and is
+parsed only for a computation that needs its components. Labels of a plug-in for tables and figures are in the store,
+with the cell (`fedray.sweep.plan.plugin_labels`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,9 +44,9 @@ class CellConfig:
 
     Attributes:
         values: every key with its value, JSON types.
-        labels: of its plug-ins.
+        labels: labels of its plug-ins.
         names: display names of the sweep (`names`).
-        run: the parsed configuration if it comes from a file of the user's; None if it comes from a store.
+        run: the parsed configuration if it comes from a user's file; None if it comes from a store.
     """
 
     values: Mapping[str, Any]
@@ -78,14 +78,14 @@ class CellConfig:
         return {f"partition.{option}" for option in options}
 
     def plugins(self) -> list[str]:
-        """Classes outside of fedray that it names."""
+        """Classes outside of fedray that the configuration names."""
         return list_plugins(self.values)
 
     def parse(self, option: str) -> RunConfig:
         """Return the parsed configuration.
 
         Args:
-            option: what the message begins with.
+            option: beginning of the message.
 
         Raises:
             UserError: it comes from a store and names a plug-in, or this version refuses it.
@@ -111,15 +111,15 @@ def refuse_plugins(option: str, values: Mapping[str, Any]) -> None:
 
 
 def iter_configs(cells: pd.DataFrame) -> Iterator[CellConfig]:
-    """The configurations of cells, a row each."""
+    """Yield the configurations of cells, one per row."""
     yield from cells["config"]
 
 
 def list_titles(cells: pd.DataFrame) -> dict[str, str]:
-    """Metric -> title, of all plug-ins of the cells."""
+    """Return metric -> title, for all plug-ins of the cells."""
     return {metric: title for config in iter_configs(cells) for metric, title in config.labels.titles.items()}
 
 
 def list_smaller_better(cells: pd.DataFrame) -> set[str]:
-    """Metrics of the cells' plug-ins whose smallest value is the best."""
+    """Return the metrics of the cells' plug-ins whose smallest value is the best."""
     return {metric for config in iter_configs(cells) for metric in config.labels.lower}

@@ -1,4 +1,4 @@
-"""From MLflow to a checked table of runs: one row per cell of a sweep, the missing ones included."""
+"""From MLflow to a checked table of runs: one row per cell of a sweep, including missing ones."""
 
 import sys
 import tempfile
@@ -19,20 +19,20 @@ from fedray.tracking.store import best_runs, cells_of, metrics, open_store, read
 
 
 class UnknownSweep(UserError):
-    """The store knows no sweep of that name."""
+    """Raised if the store knows no sweep of that name."""
 
 
 @dataclass(frozen=True)
 class SweepTable:
-    """The cells of a sweep, whether any of them has been run or not.
+    """Cells of a sweep, run or not.
 
     Attributes:
         cells: a row per cell: `cell` (hash), `label`, `status` (a `Status`), `run_id`, `config` (a `CellConfig`), the
             configuration under dotted names (strings), metrics under `metrics.NAME` (floats).
-        search: what draws its cells, empty for a grid.
-        tuned: `cell` -> how it was chosen (`driver.stages.record`), of a final stage; the chosen values are under
-            `chosen.KEY` in `cells`, so that they do not separate rows or columns.
-        after: `cell` -> configurations of a tune stage that has to run before, where no cell of either stage has run.
+        search: the search that draws its cells; empty for a grid.
+        tuned: for a final stage, `cell` -> how it was chosen (`driver.stages.describe_choices`); the chosen values are
+            under `chosen.KEY` in `cells`, so that they do not separate rows or columns.
+        after: `cell` -> configurations of a tune stage that has to run first, if no cell of either stage has run.
     """
 
     name: str
@@ -42,17 +42,17 @@ class SweepTable:
     after: Mapping[str, Sequence[CellConfig]] = field(default_factory=dict, kw_only=True)
 
     def history(self, run_id: str, metric: str) -> dict[int, float]:
-        """Evaluated round -> value, in order; empty where the run has not logged the metric."""
+        """Return evaluated round -> value, in order; empty if the run has not logged the metric."""
         return {}
 
     def started(self, run_id: str) -> int:
-        """When a run began, ms since 1970."""
+        """Return the start of a run, ms since 1970."""
         return 0
 
 
 @dataclass(frozen=True)
 class Search:
-    """keys: dotted, in the file's order. select: the metric that says which draw is best."""
+    """keys: dotted, in the file's order. select: the metric that decides which draw is best."""
 
     keys: tuple[str, ...] = ()
     select: str = ""
@@ -60,13 +60,13 @@ class Search:
 
 @dataclass(frozen=True)
 class Collected(SweepTable):
-    """A sweep as MLflow knows it. runs: run_id -> MLflow's run, of the cells that have one. parent: the sweep's own."""
+    """A sweep from MLflow. runs: run_id -> MLflow's run, for cells that have one. parent: the sweep's own run."""
 
     client: MlflowClient
     runs: dict[str, Run]
     parent: Run
     read: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict, kw_only=True, repr=False)
-    """Histories that were asked for."""
+    """Histories read so far."""
 
     def history(self, run_id: str, metric: str) -> dict[int, float]:
         if (run_id, metric) not in self.read:
@@ -75,7 +75,7 @@ class Collected(SweepTable):
         return self.read[run_id, metric]
 
     def artefact(self, run_id: str, name: str) -> bytes | None:
-        """A file of a run; None where the run has none of that name."""
+        """Return a file of a run, or None."""
         with tempfile.TemporaryDirectory() as folder:
             try:
                 return Path(self.client.download_artifacts(run_id, name, folder)).read_bytes()
@@ -87,12 +87,12 @@ class Collected(SweepTable):
 
 
 def collect(name: str) -> Collected:
-    """All cells of a sweep, wherever they ran.
+    """Return all cells of a sweep, including those that another sweep ran.
 
     If only the smoke version of the sweep was run, its cells are returned, and a message says so.
 
     Args:
-        name: of the sweep.
+        name: name of the sweep.
 
     Raises:
         UnknownSweep: the store does not know it.
@@ -138,7 +138,7 @@ def make_cell_row(cell: str, label: str, config: CellConfig, chosen: Iterable[st
         cell: its hash.
         label: its name.
         config: its configuration.
-        chosen: keys whose values a tune stage has chosen; they stand under `chosen.KEY`.
+        chosen: keys whose values a tune stage has chosen; they are stored under `chosen.KEY`.
     """
     texts = config.texts()
     moved = {f"chosen.{key}": texts.pop(key, None) for key in chosen}

@@ -1,4 +1,4 @@
-"""fedray's own default of a configuration's key, so that what somebody changed can be marked."""
+"""fedray's own default of a configuration's key, to mark changed settings."""
 
 from collections.abc import Mapping
 
@@ -22,14 +22,14 @@ CHOSEN: Mapping[str, Mapping[str, type[BaseModel]]] = {
 
 
 def find_default(key: str, cells: pd.DataFrame) -> str | None:
-    """The default of a dotted key, as text; empty where the default is to leave it out.
+    """Return the default of a dotted key, as text; empty if by default it is left out.
 
     Args:
-        key: of a configuration, with one value in all cells.
+        key: a key of the configuration, with one value in all cells.
         cells: a row per cell, as in `SweepTable`.
 
     Returns:
-        None for what has no default: names, required options, options of several components or of a plug-in.
+        None for keys without a default: names, required options, options of several components or of a plug-in.
     """
     section, _, option = key.partition(".")
     kind = PLAIN.get(section)

@@ -58,22 +58,22 @@ def run_sweep(
     max_concurrent: int | None = None,
     address: str | None = None,
 ) -> Results:
-    """Run what is left of a sweep, of a file that tunes both stages, as `fedray sweep` does.
+    """Run the remaining cells of a sweep (for a file that tunes, both stages), as `fedray sweep` does.
 
     Args:
-        sweep: its file, the name of one that comes with fedray, or its contents.
-        changes: dotted key -> value, as `--set`.
-        only: the cells to run, as `--only`; empty: all.
-        smoke: run the file's own small version.
+        sweep: its file, the name of a shipped one, or its contents.
+        changes: dotted key -> value, as with `--set`.
+        only: the cells to run, as with `--only`; empty for all.
+        smoke: run the small version that the file defines.
         force: run finished cells again.
-        max_concurrent: trials at a time; None: as many as fit.
-        address: of a cluster, `auto` or HOST:PORT; None: $RAY_ADDRESS, else this machine.
+        max_concurrent: maximum number of trials at a time; None for as many as fit.
+        address: a cluster's address, `auto` or HOST:PORT; None for $RAY_ADDRESS, or this machine if that is not set.
 
     Returns:
-        The results, failed and missing cells among them.
+        The results, including failed and missing cells.
 
     Raises:
-        UserError: the sweep cannot run; nothing has been started then.
+        UserError: the sweep cannot run. Raised before anything is started.
     """
     if max_concurrent is not None and max_concurrent < 1:
         raise UserError(f"run_sweep: max_concurrent: found {max_concurrent}; at least 1 is required")
@@ -89,7 +89,7 @@ def run_sweep(
 
 @checked_arguments
 def results(name: str) -> Results:
-    """A sweep's cells and curves, as MLflow has them.
+    """Return a sweep's cells and curves from MLflow.
 
     Raises:
         UserError: there is no such sweep.
@@ -111,15 +111,15 @@ def _collect_curves(sweep: Collected) -> pd.DataFrame:
 
 @checked_arguments
 def load(run: str) -> Result:
-    """A run that was made before, from its newest checkpoint.
+    """Load an earlier run, from its newest checkpoint.
 
     A class of your own is imported from the working directory, as when the run was made: load what you trust.
 
     Args:
-        run: its id in MLflow, as `fedray run` prints it, a table of `results` holds it and MLflow shows it.
+        run: its id in MLflow, shown by `fedray run`, in a table of `results`, and by MLflow.
 
     Raises:
-        UserError: there is no such run, or no whole checkpoint of it in FEDRAY_STORAGE.
+        UserError: there is no such run, or no intact checkpoint of it in FEDRAY_STORAGE.
     """
     client, _ = open_store()
     try:
@@ -137,19 +137,19 @@ def load(run: str) -> Result:
 
 @checked_arguments
 def log_model(run: str) -> str:
-    """Log the trained model of a run that was made before to MLflow, beside the run.
+    """Log the trained model of an earlier run to MLflow, with the run.
 
-    It takes what `Result.model()` takes: float32 images, normalised with the mean and deviation of `data`. It is stored
-    as a graph (`torch.export`), without pickles, so the class of your own model is not needed to load it.
+    Its inputs are those of `Result.model()`: float32 images, normalised with the mean and deviation of `data`. It is
+    stored as a graph (`torch.export`), without pickles, so loading it does not need the class of your own model.
 
     Args:
-        run: as for `load`.
+        run: as in `load`.
 
     Returns:
         Its address, `models:/ID`, for `mlflow.pytorch.load_model` and `mlflow.pyfunc.load_model`.
 
     Raises:
-        UserError: as `load`; or the method has no global model, or the model cannot be exported.
+        UserError: as in `load`, or the method has no global model, or the model cannot be exported.
     """
     result = load(run)
     data = result.problem.data

@@ -1,4 +1,4 @@
-"""Metrics of a sweep's runs: a number per cell, its title, and which way is better."""
+"""Metrics of a sweep's runs: a number per cell, its title, and its better direction."""
 
 import json
 import re
@@ -20,20 +20,20 @@ from fedray.runs.metric import BEST, BY_ROUND, DEFAULT, FINAL, LAST, OF_RUN, ONC
 from fedray.sections import Evaluation
 
 COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_kept_by_server")
-"""Counted here, from the configuration; no run logs them."""
+"""Metrics counted here, from the configuration; runs do not log them."""
 NEVER = float("inf")
-"""The round of a target that a run has never reached."""
+"""Value of a run that never reached its target."""
 
 
 def read_values(sweep: SweepTable, metric: str) -> pd.Series:
-    """A metric of each cell.
+    """Return a metric of each cell.
 
     Args:
-        sweep: its cells.
-        metric: as for tables, `rounds_to:METHOD` included.
+        sweep: the sweep.
+        metric: as in tables, including `rounds_to:METHOD`.
 
     Returns:
-        A float per cell; NaN if the run has not finished; NEVER if it has but did not reach the target. With
+        A float per cell: NaN if the run has not finished, NEVER if it has finished without reaching the target. With
         `rounds_to:METHOD` also NaN if the method's run of the same setting and seed has not finished.
 
     Raises:
@@ -67,8 +67,9 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
         return pd.Series(np.nan, cells.index)
     logged, untuned = cells[column], column.removesuffix(f"_e{wanted.epochs}")
     if wanted.epochs and {untuned, "evaluation.personal.epochs"} <= set(cells):
-        # Asked for several numbers of epochs, runs whose method is not fine-tuned log the first alone: it is theirs
-        # after any number.
+        # With several numbers of epochs, runs whose method is not fine-tuned log only the first; it is their value for
+        # any
+        # number.
         asked = cells["evaluation.personal.epochs"]
         logged = logged.fillna(cells[untuned].where(asked.isin(asked[logged.notna()])))
     if len(lacking := cells.loc[finished & logged.isna(), "label"]):
@@ -80,13 +81,13 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
 
 
 def list_by_round(sweep: SweepTable) -> list[str]:
-    """What the sweep's runs have logged by round."""
+    """Return the metrics that the sweep's runs have logged by round."""
     names = (str(name).removeprefix("metrics.") for name in sweep.cells if str(name).startswith("metrics."))
     return sorted(name for name in names if name not in ONCE and not name.startswith(PREFIXES))
 
 
 def list_parts(sweep: SweepTable, metric: str) -> list[str]:
-    """The parts C of the metrics `METRIC_C`, numbers within them in their order. Raises UserError for none."""
+    """Return the parts C of the metrics `METRIC_C`, with numbers in numerical order. Raises UserError for none."""
     found = {
         name.removeprefix(f"{metric}_")
         for name in list_by_round(sweep)
@@ -98,13 +99,13 @@ def list_parts(sweep: SweepTable, metric: str) -> list[str]:
 
 
 def find_longest_wait(sweep: SweepTable, run_id: str) -> int:
-    """The most rounds from one to the next for which a finished run has the accuracy that meets a target."""
+    """Return the largest number of rounds between two tests of a finished run with the accuracy of a target."""
     rounds = list(_read_accuracies(sweep, run_id))
     return max((later - earlier for earlier, later in zip([0, *rounds], rounds, strict=False)), default=0)
 
 
 def holds_samples_out(sweep: SweepTable) -> bool:
-    """Whether every cell holds samples out, on which its best round is selected."""
+    """Return True if every cell holds samples out, on which its best round is selected."""
     return all(config.get("data.validation.fraction") is not None for config in iter_configs(sweep.cells))
 
 
@@ -112,9 +113,9 @@ def make_title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
     """Return a metric of a sweep's cells in words.
 
     Args:
-        metric: as for tables.
+        metric: as in tables.
         cells: a row per cell.
-        held_out: the best round was selected on held-out samples.
+        held_out: True if the best round was selected on held-out samples.
     """
     one = Metric.parse(metric)
     if isinstance(one.target, str):
@@ -158,7 +159,7 @@ def list_averaged_rounds(name: str, cells: pd.DataFrame) -> list[tuple[int, ...]
 
 
 def find_selection_metric(sweep: SweepTable) -> str:
-    """The metric that says which draw of a search is best: the file's, else on the test set, as every title says."""
+    """Return the metric that decides which draw of a search is best: the file's, or else the test accuracy."""
     found = sweep.search.select
     return found if f"metrics.{found}" in sweep.cells else DEFAULT
 
@@ -172,7 +173,7 @@ def is_smaller_better(metric: str, cells: pd.DataFrame) -> bool:
 
 
 def _find_best(sweep: SweepTable, method: str) -> pd.Series:
-    """For each cell the best test accuracy that a method's run of the same setting and seed had."""
+    """Return for each cell the best test accuracy of a method's run with the same setting and seed."""
     cells = sweep.cells
     rows, settings = label_table(cells)
     method = find_label(cells, method)
@@ -209,5 +210,5 @@ def _find_first_round(sweep: SweepTable, run_id: str, target: float) -> float:
 
 
 def _read_accuracies(sweep: SweepTable, run_id: str) -> dict[int, float]:
-    """By round the generic accuracy where the run has logged it: the test accuracy where a global model gives it."""
+    """Return by round the generic accuracy if the run has logged it, or else the test accuracy of a global model."""
     return sweep.history(run_id, "generic_accuracy") or sweep.history(run_id, "test_accuracy")

@@ -14,7 +14,7 @@ from fedray.sweep.plan.storage import get_storage
 
 
 def read_configuration(client: MlflowClient, run: str) -> dict[str, Any]:
-    """What a cell's run was configured with, as its artefact `config.yaml` has it; not parsed. run: its id."""
+    """Return the configuration of a cell's run from its artefact `config.yaml`, not parsed. run: its id."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(client.download_artifacts(run, "config.yaml", folder))
         config: dict[str, Any] = parse_yaml(path.read_text(encoding="utf-8"), f"config.yaml of {run}")
@@ -22,14 +22,14 @@ def read_configuration(client: MlflowClient, run: str) -> dict[str, Any]:
 
 
 def load_newest_state(option: str, cell: str) -> State:
-    """The state in a cell's newest checkpoint.
+    """Return the state in a cell's newest checkpoint.
 
     Args:
-        option: what the messages begin with.
+        option: beginning of the messages.
         cell: its hash.
 
     Raises:
-        UserError: there is none in FEDRAY_STORAGE, or none that is whole.
+        UserError: there is none in FEDRAY_STORAGE, or no intact one.
     """
     directory = get_storage() / "cells" / cell
     checkpoints = Checkpoints(directory, cell)

@@ -1,4 +1,4 @@
-"""Metrics as bars: the parts of a metric at a round, and a table's metric of each method."""
+"""Metrics as bars: the parts of a metric at a round, and a table's metric for each method."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from fedray.common.errors import UserError
 from fedray.runs.metric import DEFAULT
 
 UPRIGHT_LETTERS = 40
-"""Fewer letters than these stand upright along an axis."""
+"""Names with fewer letters than this are upright along an axis."""
 
 
 @styled
@@ -24,7 +24,7 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
 
     Args:
         sweep: the collected sweep.
-        metric: what the names of the metrics begin with.
+        metric: the prefix of the metrics' names.
         at: the round; default the last evaluated one.
 
     Returns:
@@ -72,7 +72,7 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
 
 
 def _turn(parts: Sequence[str]) -> int:
-    """Degrees by which the names along the axis are turned, so that they have room."""
+    """Return the degrees by which the names along the axis are turned to fit."""
     return 0 if sum(map(len, parts)) < UPRIGHT_LETTERS else 90 if len(parts) > 6 else 30
 
 

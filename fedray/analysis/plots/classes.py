@@ -1,4 +1,4 @@
-"""Heatmaps of classes: the accuracy of each by round, and the samples that each client has of it."""
+"""Heatmaps of classes: the accuracy of each by round, and each client's samples of it."""
 
 import numpy as np
 import pandas as pd
@@ -58,7 +58,7 @@ def classes(sweep: Collected) -> dict[str, Figure]:
 
 @styled
 def partitions(sweep: Collected) -> dict[str, Figure]:
-    """Draw the samples per client and class, of the first seed. No run is needed.
+    """Draw the samples per client and class, for the first seed. No run is needed.
 
     Returns:
         Data, partition and number of clients -> figure.

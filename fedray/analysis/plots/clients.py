@@ -1,4 +1,4 @@
-"""How clients are served: the distribution of their accuracies, and what the model takes each class for."""
+"""Plots of clients' accuracies and of the model's confusion of classes."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
@@ -14,11 +14,11 @@ from fedray.analysis.plots.style import axes, panels, styled, with_legend
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies, read_confusions
 
 ANNOTATED = 12
-"""Most classes of a confusion matrix whose numbers are written out."""
+"""Largest number of classes for which a confusion matrix shows numbers."""
 SPREAD = 0.27
-"""How far up and down the clients of a row are scattered, in rows."""
+"""Vertical scatter of the clients of a row, in rows."""
 GOLDEN = 0.618
-"""Multiples of it fill an interval evenly, however many there are."""
+"""Multiples of it fill an interval evenly, for any number of them."""
 
 
 @styled
@@ -26,7 +26,7 @@ def fairness(sweep: Collected) -> dict[str, Figure]:
     """Draw each client's accuracy, their mean and deviation, and the means of the worst and the best tenth.
 
     Returns:
-        Data set and model -> figure with a panel per setting; the key is empty where all runs share both.
+        Data set and model -> figure with a panel per setting; the key is empty if all runs share both.
 
     Raises:
         UserError: no finished run tests its clients.
@@ -54,7 +54,7 @@ def fairness(sweep: Collected) -> dict[str, Figure]:
 
 
 def _row(area: Axes, place: int, dots: np.ndarray, one: Mapping[Hashable, Any]) -> None:
-    """A method's clients, and what is told of them all."""
+    """Draw a method's clients, and their mean, deviation and tenths."""
     aside = place + SPREAD * (2 * (np.arange(len(dots)) * GOLDEN % 1) - 1)
     area.plot(dots, aside, ".", color="0.7", markersize=1.5, rasterized=len(dots) > 500, label="a client")
     said = "mean ± standard deviation over clients"
@@ -73,7 +73,7 @@ def _seeds(found: Iterable[Mapping[Hashable, Any]]) -> str:
 
 @styled
 def confusion(sweep: Collected) -> dict[str, Figure]:
-    """Draw what the final global model takes each class for, in percent of the class's test samples, mean over seeds.
+    """Draw the predicted classes of the final global model, in percent of the class's test samples, mean over seeds.
 
     Returns:
         Method and setting -> figure.

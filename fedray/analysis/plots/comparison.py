@@ -1,4 +1,4 @@
-"""Differences with their intervals, and the critical-difference diagram."""
+"""Plots of differences with their intervals, and the critical-difference diagram."""
 
 from matplotlib.figure import Figure
 
@@ -9,7 +9,7 @@ from fedray.analysis.statistics.ranks import Ranks
 
 @styled
 def forests(found: Comparison) -> dict[str, Figure]:
-    """Setting -> each method's mean difference and its t interval; filled where Holm's adjusted p tells it apart."""
+    """Return setting -> figure of each method's mean difference and t interval; filled if Holm's p tells it apart."""
     figures = {}
     for setting in dict.fromkeys(one.column for one in found.differences):
         drawn = [one for one in found.differences if one.column == setting and one.mean is not None]
@@ -32,7 +32,7 @@ def forests(found: Comparison) -> dict[str, Figure]:
 
 @styled
 def rank_diagram(ranks: Ranks) -> Figure:
-    """Mean ranks on a line, 1 on the left; a bar joins methods that are not told apart (Demšar 2006, figure 1)."""
+    """Draw mean ranks on a line, 1 on the left; a bar joins methods that are not told apart (Demšar 2006, figure 1)."""
     names, count = list(ranks.mean), len(ranks.mean)
     half = (count + 1) // 2
     cliques = ranks.cliques()

@@ -1,4 +1,4 @@
-"""Learning curves: a panel per setting, below it a zoom on the last rounds, without bands."""
+"""Learning curves: a panel per setting, and below it a zoom on the last rounds, without bands."""
 
 import re
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from fedray.analysis.plots.style import blocks, over_seeds, round_ticks, sparse,
 from fedray.common.errors import UserError, unknown
 
 ZOOMED = 3
-"""Evaluated rounds that a zoom shows at least."""
+"""Minimum number of evaluated rounds in a zoom."""
 FEWEST = 9
-"""Evaluated rounds of a curve that is zoomed into."""
+"""Minimum number of evaluated rounds of a curve with a zoom."""
 UNIT = re.compile(r"(?:in |\()(%|degrees)\)?$")
-"""What a title ends with."""
+"""End of a title."""
 Logged = dict[str, dict[str, dict[int, float]]]
 """Metric -> run -> round -> value."""
 
@@ -33,15 +33,15 @@ def curves(
 
     Args:
         sweep: the collected sweep.
-        metric: names; after a comma come panels with an axis of their own, after `+` a metric of the same panels.
+        metric: names; a comma separates panels with axes of their own, `+` adds a metric to the same panels.
         band: `seeds`, the sample standard deviation over seeds; or `clients`, the metric's `_std`, which is over
-            clients, averaged over seeds. A metric without `_std` next to one that has it is drawn with that over seeds.
-        smooth: each point is the mean of this many evaluated rounds, itself the last.
-        x: `round`, or a metric; of that each method's mean over its seeds. It ends elsewhere for each method, so there
-            is no zoom, nor is there with several axes.
+            clients, averaged over seeds. A metric without `_std` next to one that has it gets the band over seeds.
+        smooth: each point is the mean of this many evaluated rounds, ending with its own.
+        x: `round`, or a metric, for which each method's mean over its seeds is used. Methods end at different values of
+            it, so there is no zoom; with several axes there is none either.
 
     Returns:
-        Data set and model -> figure with a panel per setting; the key is empty where all runs share both.
+        Data set and model -> figure with a panel per setting; the key is empty if all runs share both.
 
     Raises:
         UserError: no run logs the metric by round, or no run has finished.
@@ -100,7 +100,7 @@ def _read(sweep: Collected, cells: pd.DataFrame, wanted: Sequence[str], across: 
 
 
 def _read_deviations(sweep: Collected, cells: pd.DataFrame, wanted: Sequence[str]) -> Logged:
-    """The `_std` of the metrics that have one."""
+    """Return the `_std` of the metrics that have one."""
     names = list_by_round(sweep)
     if have := [name for name in wanted if f"{name}_std" in names]:
         return {name: {str(run): sweep.history(run, f"{name}_std") for run in cells["run_id"]} for name in have}
@@ -114,7 +114,7 @@ def _read_deviations(sweep: Collected, cells: pd.DataFrame, wanted: Sequence[str
 def _average(
     logged: Logged, of_clients: Logged, group: pd.DataFrame, name: str, across: Sequence[str], smooth: int
 ) -> tuple[pd.Series, pd.Series, int]:
-    """Mean over a method's runs by round, or by the metric across; the half width of the band; how many runs."""
+    """Return the mean over a method's runs by round or by the metric across, the band's half width, their number."""
     runs = by_run(logged[name], group, smooth)
     mean, spread = runs.mean(axis=1), runs.std(axis=1)
     if name in of_clients:
@@ -129,7 +129,7 @@ def _say(metric: str, cells: pd.DataFrame) -> str:
 
 
 def _say_all(names: Sequence[str], cells: pd.DataFrame) -> str:
-    """The title of one metric, the unit of several; their names if they have not the same one."""
+    """Return the title of one metric; for several their common unit, or their names if units differ."""
     if len(names) == 1:
         return _say(names[0], cells)
     units = {found[1] if (found := UNIT.search(_say(name, cells))) else "" for name in names}
@@ -137,12 +137,12 @@ def _say_all(names: Sequence[str], cells: pd.DataFrame) -> str:
 
 
 def _label(method: str, name: str, names: Sequence[str]) -> str:
-    """Of a line of a panel with these metrics."""
+    """Return the label of a line in a panel with these metrics."""
     return method if len(names) == 1 else f"{method}: {name}"
 
 
 def _note(of_clients: Logged, seeds: Sequence[int]) -> str:
-    """What the bands are. seeds: of the lines whose band is over seeds."""
+    """Return the explanation of the bands. seeds: numbers of seeds of the lines whose band is over seeds."""
     if not of_clients:
         return over_seeds(seeds, "band")
     note = "band: ± standard deviation over clients"
@@ -152,7 +152,7 @@ def _note(of_clients: Logged, seeds: Sequence[int]) -> str:
 def zoom_from(rounds: list[int]) -> int | None:
     """Return the first round of the zoom, which shows the last fifth of the rounds; None for a short curve.
 
-    So it shows all rounds that tables average (`last_rounds`).
+    It includes all rounds that tables average (`last_rounds`).
     """
     if len(rounds) < FEWEST:
         return None
@@ -161,7 +161,7 @@ def zoom_from(rounds: list[int]) -> int | None:
 
 
 def _axes(main: list[Axes], zooms: list[Axes], rounds: list[int], start: int | None) -> None:
-    """Ticks, the last round among them. Zooms have lines alone, so that these are told apart."""
+    """Set ticks, including the last round. Zooms have lines only, so that these are visible."""
     round_ticks(main[0], rounds[0], rounds[-1])
     for area, zoom in zip(main, zooms, strict=False):
         area.axvspan(start or 0, rounds[-1], color="0.93", zorder=0)

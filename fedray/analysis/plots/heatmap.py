@@ -1,4 +1,4 @@
-"""A table's metric over two keys: a field for each pair of their values, the best one framed, a panel per method."""
+"""A table's metric over two keys: a field for each pair of values, the best one framed, a panel per method."""
 
 import math
 
@@ -19,7 +19,7 @@ from fedray.common.errors import UserError, unknown
 from fedray.runs.metric import DEFAULT
 
 FIELD, LOWEST = 0.32, 1.0
-"""Inches: height of a row of fields, and of a panel at least."""
+"""Inches: height of a row of fields, and minimum height of a panel."""
 
 
 @styled
@@ -30,10 +30,10 @@ def heatmap(sweep: Collected, x: str, y: str, metric: str = DEFAULT) -> dict[str
         sweep: the collected sweep.
         x: the dotted key across.
         y: the dotted key upwards.
-        metric: as for tables.
+        metric: as in tables.
 
     Returns:
-        Data set and model -> figure with a panel per method and setting; the key is empty where all runs share both.
+        Data set and model -> figure with a panel per method and setting; the key is empty if all runs share both.
 
     Raises:
         UserError: a key is missing, unknown or has one value, or no method varies in both.
@@ -61,7 +61,7 @@ def heatmap(sweep: Collected, x: str, y: str, metric: str = DEFAULT) -> dict[str
 
 
 def _following(cells: pd.DataFrame, key: str) -> list[str]:
-    """The other options of the key's section that have one value for each of the key's, such as its `min_size`."""
+    """Return the section's other options that have one value for each of the key's, such as its `min_size`."""
     section = key.partition(".")[0]
     others = [
         str(one) for one in cells if str(one).startswith(f"{section}.") and str(one) not in (key, f"{section}.name")
@@ -101,13 +101,13 @@ def _figure(
 
 
 def _title(name: tuple[str, str], every: list[tuple[str, str]]) -> str:
-    """What tells a panel from the others: the method, the setting, or both."""
+    """Return a panel's title, which tells it from the others: the method, the setting, or both."""
     parts = [name[k] for k in (0, 1) if len({one[k] for one in every}) > 1]
     return "\n".join(parts or name[:1])
 
 
 def _short(value: str) -> str:
-    """A number without what says nothing: `0.5`, `1e+06`."""
+    """Format a number without redundant digits: `0.5`, `1e+06`."""
     try:
         return f"{float(value):g}"
     except ValueError:
@@ -138,7 +138,7 @@ def _panel(area: Axes, grid: np.ndarray, scale: Normalize, lower: bool, digits: 
 
 
 def _sorted(found: pd.Series) -> list[str]:
-    """The different values, by size where all are numbers."""
+    """Return the different values, by size if all are numbers."""
     words = pd.Series(found.astype(str).unique())
     numbers = pd.to_numeric(words, errors="coerce")
     return sorted(words) if numbers.isna().any() else list(words[numbers.argsort()])

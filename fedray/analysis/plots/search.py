@@ -1,7 +1,7 @@
-"""A search: which trials there were, what they took, which keys matter.
+"""Plots of a search: its trials, the rounds they took, the importance of its keys.
 
-A trial is a run of a method in a setting with values of the searched keys. Values are those that the search selects on:
-the accuracy on validation samples where some are held out, else that on the test set, which every title then says.
+A trial is a run of a method in a setting with values of the searched keys. Its value is the selection metric: the
+accuracy on validation samples if some are held out, or else on the test set, which every title then says.
 """
 
 import itertools
@@ -24,19 +24,19 @@ from fedray.common.errors import UserError
 from fedray.runs.metric import Metric
 
 TRIED = ("finished", "stopped", "pruned")
-"""Statuses of runs that have a value; only the finished ones can be the best."""
+"""Statuses of runs that have a value; only finished ones can be the best."""
 HYPERPARAMETERS = ("algorithm.", "training.")
 FEW = 10
-"""Fewest finished trials of a method from which importance is told."""
+"""Minimum number of finished trials of a method for its importances."""
 STEPS = 12
-"""Most values of a key that a heatmap gives a row or column each."""
+"""Maximum number of values of a key for which a heatmap has rows or columns."""
 
 
 def trials(sweep: SweepTable) -> pd.DataFrame:
-    """The cells that were tried, with `_method`, `_setting`, `_value`, `_rounds` (trained), in the order they ran.
+    """Return the tried cells with `_method`, `_setting`, `_value`, `_rounds` (trained), in the order they ran.
 
     Raises:
-        UserError: where none has run.
+        UserError: none has run.
     """
     cells = sweep.cells[sweep.cells["status"].isin(TRIED)]
     column = f"metrics.{find_selection_metric(sweep)}"
@@ -55,7 +55,7 @@ def trials(sweep: SweepTable) -> pd.DataFrame:
 
 
 def keys(sweep: SweepTable) -> list[str]:
-    """The searched keys; of a grid the hyper-parameters that vary within a method."""
+    """Return the searched keys; for a grid the hyper-parameters that vary within a method."""
     if sweep.search.keys:
         return [key for key in sweep.search.keys if key in sweep.cells]
     within = sweep.cells.groupby("algorithm.name")
@@ -65,7 +65,7 @@ def keys(sweep: SweepTable) -> list[str]:
 
 @styled
 def best_so_far(sweep: SweepTable) -> dict[str, Figure]:
-    """Setting -> each method's best finished trial against the rounds trained so far, pruned trials included."""
+    """Return setting -> figure of each method's best finished trial by rounds trained, including pruned trials."""
     found, figures = trials(sweep), dict[str, Figure]()
     for setting, panel in found.groupby("_setting", sort=False):
         figure, area = axes("rounds trained", _best(sweep), str(setting))
@@ -81,7 +81,7 @@ def best_so_far(sweep: SweepTable) -> dict[str, Figure]:
 
 @styled
 def scatters(sweep: SweepTable) -> dict[str, Figure]:
-    """Key and setting -> every trial's value against the key, on the key's own scale; hollow where it was pruned."""
+    """Return key and setting -> figure of every trial's value by the key, on the key's own scale; hollow if pruned."""
     found, figures = trials(sweep), dict[str, Figure]()
     for key in keys(sweep):
         for setting, panel in found[found[key].notna()].groupby("_setting", sort=False):
@@ -98,7 +98,7 @@ def scatters(sweep: SweepTable) -> dict[str, Figure]:
 
 @styled
 def heatmaps(sweep: SweepTable) -> dict[str, Figure]:
-    """Two keys, method and setting -> the mean value by both; a point per trial where a key has many values."""
+    """Return two keys, method and setting -> figure of the mean value by both, or a point per trial for many values."""
     found, figures = trials(sweep), dict[str, Figure]()
     for first, second in itertools.combinations(keys(sweep), 2):
         both = found[found[first].notna() & found[second].notna() & (found["status"] == "finished")]
@@ -123,7 +123,7 @@ def _grid(area: Axes, group: pd.DataFrame, first: str, second: str) -> ScalarMap
     for (row, column), value in np.ndenumerate(table.to_numpy()):
         if not math.isnan(value):
             area.text(column, row, f"{value:.1f}", ha="center", va="center", bbox={"color": "white", "pad": 0.8})
-    area.patch.set(hatch="//", edgecolor="0.7")  # where there is no trial; white is the best value
+    area.patch.set(hatch="//", edgecolor="0.7")  # no trial; white is the best value
     return area.imshow(table.to_numpy(), origin="lower", aspect="auto", cmap="Greys_r")
 
 
@@ -139,7 +139,7 @@ def _sorted(values: pd.Index) -> list[str]:
 
 
 def _scaled(area: Axes, values: pd.Series, axis: str) -> pd.Series:
-    """The values as numbers, and the axis on their scale: logarithmic where that suits them, by name for words."""
+    """Return the values as numbers, and set the axis' scale: logarithmic if suitable, by name for words."""
     numbers = pd.to_numeric(values, errors="coerce")
     if numbers.isna().any():
         names = sorted(set(values))
@@ -156,7 +156,7 @@ def _scaled(area: Axes, values: pd.Series, axis: str) -> pd.Series:
 
 @styled
 def importances(sweep: SweepTable) -> dict[str, Figure]:
-    """Method and setting -> bars: how much of the values' variance each key accounts for (Optuna's fANOVA)."""
+    """Return method and setting -> bars of the part of the values' variance due to each key (Optuna's fANOVA)."""
     figures = {}
     for (setting, method), group in trials(sweep).groupby(["_setting", "_method"], sort=False):
         share = importance(group[group["status"] == "finished"], keys(sweep))
@@ -171,7 +171,7 @@ def importances(sweep: SweepTable) -> dict[str, Figure]:
 
 
 def importance(done: pd.DataFrame, searched: Sequence[str]) -> dict[str, float]:
-    """Importance of each searched key: the share of the variance of `_value` that it explains by itself.
+    """Return the importance of each searched key: the share of the variance of `_value` that it explains by itself.
 
     Args:
         done: the finished trials.
@@ -209,7 +209,7 @@ def _distribution(values: pd.Series) -> tuple[optuna.distributions.BaseDistribut
 
 
 def drawn(sweep: SweepTable) -> dict[str, dict[str, Figure]]:
-    """Every figure of a search: kind -> what -> figure."""
+    """Return every figure of a search: kind -> subject -> figure."""
     return {
         "best-so-far": best_so_far(sweep),
         "trials": scatters(sweep),

@@ -1,4 +1,4 @@
-"""A table's metric against a key: hyper-parameter, heterogeneity, participation."""
+"""A table's metric against a key: a hyper-parameter, the heterogeneity or the participation."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -13,23 +13,23 @@ from fedray.common.errors import UserError, unknown
 from fedray.runs.metric import DEFAULT
 
 DODGE, WIDEST = 2.5, 12.0
-"""Points between the error bars of neighbouring methods, and of all at a value; the values drawn are not changed."""
+"""Points between the error bars of neighbouring methods, and of all at a value; the drawn values do not change."""
 
 
 @styled
 def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Figure]:
     """Draw the metric against a key whose numbers are the x axis, with a tick at each of them.
 
-    A method without such an option (fedavg has no ρ) is a horizontal line. A method that ran with only one value of it,
-    since another key varies there, is left out.
+    A method without such an option (fedavg has no ρ) is a horizontal line. A method with only one value of it, since
+    another key varies there, is left out.
 
     Args:
         sweep: the collected sweep.
         x: the dotted key.
-        metric: as for tables.
+        metric: as in tables.
 
     Returns:
-        Data set and model -> figure with a panel per setting; the key is empty where all runs share both.
+        Data set and model -> figure with a panel per setting; the key is empty if all runs share both.
 
     Raises:
         UserError: the key is not a number, or never varies by itself.
@@ -87,7 +87,7 @@ def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Fi
 
 
 def varied(sweep: Collected) -> list[str]:
-    """The dotted keys for which `sensitivity` has something to draw: numbers by which alone finished runs differ."""
+    """Return the dotted keys that `sensitivity` can draw: numbers by which alone finished runs differ."""
     cells = label_finished(sweep)
     keys = [
         key

@@ -1,4 +1,4 @@
-"""How every figure looks: a paper's column wide, told apart without colour, PNG and PDF."""
+"""Style of all figures: as wide as a paper's column, distinguishable without colour, PNG and PDF."""
 
 import math
 import re
@@ -20,25 +20,25 @@ from fedray.common.component import Component
 from fedray.common.errors import UserError
 
 WIDTH = 3.3
-"""Inches: a column of a two-column paper."""
+"""Inches: width of a column of a two-column paper."""
 WIDE = 6.9
-"""Inches: both columns."""
+"""Inches: width of both columns."""
 ACROSS, BLOCKS_ACROSS = 3, 4
-"""Most panels side by side; the same for several quantities."""
+"""Maximum number of panels side by side, for one and for several quantities."""
 MAIN, ZOOM = 1.6, 0.85
 """Inches: height of a panel, and of the lower one that shows a part of it."""
 LETTER = 0.042
-"""Inches: about the width of a letter in a legend."""
+"""Inches: approximate width of a letter in a legend."""
 UPRIGHT = 0.05
-"""Inches: about the width of a letter along an axis."""
+"""Inches: approximate width of a letter along an axis."""
 HANDLE = 0.5
-"""Inches: the piece of line before a name in a legend, and what is free around it."""
+"""Inches: the piece of line before a name in a legend, and the space around it."""
 LABEL = 0.08
-"""Of an axis: the room that a tick's label takes."""
+"""Part of an axis that a tick's label takes."""
 MARGIN = 0.06
-"""Of an axis: what is left free beside the outermost values."""
+"""Part of an axis left free next to the outermost values."""
 MARKS = 6
-"""About so many markers a line."""
+"""Approximate number of markers per line."""
 STYLE: Any = {
     "font.size": 7,
     "axes.linewidth": 0.6,
@@ -56,23 +56,23 @@ STYLE: Any = {
     "text.parse_math": False,  # names of methods and options may have a $
 }
 COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7f7f7f", "#e69f00")
-"""Okabe and Ito's, told apart by colour-blind readers."""
+"""Okabe and Ito's palette, suitable for colour-blind readers."""
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo", "----")
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 styled = mpl.rc_context(STYLE)
-"""Decorator of whatever draws or writes a figure."""
+"""Decorator of all functions that draw or write a figure."""
 
 
 def styles() -> Iterator[dict[str, Any]]:
-    """Of lines. Endless; the first 40 differ in dashes or marker, so also in grey."""
+    """Yield styles of lines, endlessly; the first 40 differ in dashes or marker, so also in grey."""
     for colour, dashes, marker in zip(cycle(COLOURS), cycle(DASHES), cycle(MARKERS), strict=False):
         yield {"color": colour, "linestyle": dashes, "marker": marker}
 
 
 def axes(x: str, y: str, name: str, height: float = 0.75) -> tuple[Figure, Axes]:
-    """One panel. height: in column widths. What a label says after a comma is left to the caption."""
+    """Return one panel. height: in column widths. The part of a label after a comma is left to the caption."""
     figure = Figure(figsize=(WIDTH, height * WIDTH), layout="constrained")
     panel = figure.subplots()
     panel.set(xlabel=x, ylabel=y.partition(",")[0], title=name)
@@ -81,7 +81,7 @@ def axes(x: str, y: str, name: str, height: float = 0.75) -> tuple[Figure, Axes]
 
 @dataclass(frozen=True)
 class Panels:
-    """Panels of equal axes in one figure, by name; below each, where that was asked for, one for a part of it."""
+    """Panels of equal axes in one figure, by name; below each, if requested, one for a part of it."""
 
     figure: Figure
     main: dict[str, Axes]
@@ -89,14 +89,14 @@ class Panels:
 
 
 def panels(names: Sequence[str], x: str, y: str, zoom: bool = False, height: float = MAIN) -> Panels:
-    """A panel per name, as wide as a column or, from two on, as the page; all share both axes.
+    """Return a panel per name, as wide as a column or, for two or more, as the page; all share both axes.
 
     Args:
-        names: of the panels, which become their titles.
+        names: the panels' names, which become their titles.
         x: label of the axis across.
-        y: label of the axis upwards; what it says after a comma is left to the caption.
-        zoom: with a lower panel each. They share the axis across alone: a zoom on 90 % shows nothing of 40 %.
-        height: of a panel, inches.
+        y: label of the axis upwards; its part after a comma is left to the caption.
+        zoom: True for a lower panel each. They share only the axis across: a zoom on 90 % shows nothing of 40 %.
+        height: height of a panel, inches.
     """
     return blocks(names, x, [y], zoom, height)[0]
 
@@ -104,16 +104,16 @@ def panels(names: Sequence[str], x: str, y: str, zoom: bool = False, height: flo
 def blocks(
     names: Sequence[str], x: str, labels: Sequence[str], zoom: bool = False, height: float = MAIN
 ) -> list[Panels]:
-    """A block of `panels` for each quantity, in one figure; only the panels of a block share the axis upwards.
+    """Return a block of `panels` for each quantity, in one figure; only the panels of a block share the axis upwards.
 
-    Blocks of one panel stand side by side, other blocks one below the other.
+    Blocks of one panel are side by side, other blocks one below the other.
 
     Args:
-        names: as `panels`.
-        x: as `panels`.
-        labels: of the axes upwards, one per block.
-        zoom: as `panels`.
-        height: as `panels`.
+        names: as in `panels`.
+        x: as in `panels`.
+        labels: labels of the axes upwards, one per block.
+        zoom: as in `panels`.
+        height: as in `panels`.
     """
     aside = len(names) == 1 and len(labels) > 1
     across = 2 if aside else min(len(names), ACROSS if len(labels) == 1 else BLOCKS_ACROSS)
@@ -142,17 +142,17 @@ def blocks(
 
 
 def _wrap(label: str, height: float) -> str:
-    """A label in lines that fit beside a panel, without what it says after a comma."""
+    """Break a label into lines that fit next to a panel, without its part after a comma."""
     return fill(label.partition(",")[0], int(height / UPRIGHT), break_long_words=False)
 
 
 def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
-    """The legend below the panels, where it covers no line.
+    """Draw the legend below the panels, where it covers no line, and return the figure.
 
     Args:
-        figure: gets it, and the room that it takes.
-        panels: whose lines it names, each name once.
-        note: what the lines and bars are, over how many seeds; its title.
+        figure: gets the legend and the space that it takes.
+        panels: their lines are named in the legend, each name once.
+        note: meaning of lines and bars, and the number of seeds; the legend's title.
     """
     found: dict[str, Any] = {}
     for panel in panels:
@@ -170,19 +170,19 @@ def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
 
 
 def sparse(points: int, place: int, lines: int) -> tuple[int, int]:
-    """Which points of a line have a marker (`markevery`): about MARKS, and on each line others.
+    """Return the points of a line that have a marker (`markevery`): about MARKS, different ones on each line.
 
     Args:
-        points: of the line.
-        place: of the line among all, from 0.
-        lines: how many there are.
+        points: number of points of the line.
+        place: the line's number, from 0.
+        lines: number of lines.
     """
     step = max(1, math.ceil(points / MARKS))
     return place * step // max(lines, 1) % step, step
 
 
 def round_ticks(area: Axes, first: float, last: float, most: int = 5) -> None:
-    """The first and the last round along the axis across, and round numbers between."""
+    """Set ticks at the first and the last round along the axis across, and at round numbers between."""
     nice = MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]).tick_values(first, last)
     room = LABEL * (last - first)
     kept = [tick for tick in nice if first + room <= tick <= last - room]
@@ -191,7 +191,7 @@ def round_ticks(area: Axes, first: float, last: float, most: int = 5) -> None:
 
 
 def value_ticks(area: Axes, values: Iterable[float]) -> None:
-    """A tick at each of the values, on a logarithmic axis where that suits them; a label where there is room."""
+    """Set a tick at each of the values, on a logarithmic axis if suitable, with labels that fit."""
     found = sorted(set(values))
     place = math.log if is_logarithmic(pd.Series(found)) else float
     if place is math.log:
@@ -216,7 +216,7 @@ def _nearest(value: float, values: Sequence[float]) -> float:
 
 
 def is_logarithmic(numbers: pd.Series) -> bool:
-    """Whether a logarithmic axis suits the numbers: they are positive, and span a decade or grow by factors."""
+    """Return True if a logarithmic axis suits the numbers: they are positive, and span a decade or grow by factors."""
     values = np.unique(numbers.to_numpy(dtype=float))
     if values[0] <= 0 or len(values) < 2:
         return False
@@ -224,13 +224,13 @@ def is_logarithmic(numbers: pd.Series) -> bool:
 
 
 def _uneven(values: np.ndarray) -> float:
-    """How unlike the distances of neighbours are, 0 for equal ones."""
+    """Return how unequal the distances of neighbours are, 0 for equal ones."""
     gaps = np.diff(values)
     return float(gaps.std() / gaps.mean())
 
 
 def over_seeds(counts: Iterable[int], what: str) -> str:
-    """The note of a figure: `mean over 3 seeds; band: ± standard deviation`."""
+    """Return the note of a figure: `mean over 3 seeds; band: ± standard deviation`."""
     found = sorted(set(counts))
     if not found or found == [1]:
         return "one seed"
@@ -240,7 +240,7 @@ def over_seeds(counts: Iterable[int], what: str) -> str:
 
 @styled
 def save(figures: Mapping[str, Figure], out: Path, stem: str) -> list[Path]:
-    """Write `OUT/STEM-SETTING.png` and `.pdf`; without the setting where there is only one.
+    """Write `OUT/STEM-SETTING.png` and `.pdf`, or without the setting if there is only one.
 
     Raises:
         UserError: a file cannot be written.

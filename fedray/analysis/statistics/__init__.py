@@ -1,1 +1,1 @@
-"""Intervals, tests and ranks of plain numbers, without MLflow. Tests simulate their coverage and errors."""
+"""Intervals, tests and ranks of plain numbers, without MLflow. Their tests simulate coverage and error rates."""

@@ -10,13 +10,13 @@ from scipy.stats import beta, t
 from fedray.common.rng import generator
 
 BOOTSTRAP_SEEDS = 20
-"""Fewest differences with a bootstrap interval: from here its simulated coverage is at least 92 % (tests/analysis)."""
+"""Minimum number of differences for a bootstrap interval: simulated coverage is then at least 92 % (tests/analysis)."""
 RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The bounds of a confidence interval, in the unit of what was measured."""
+    """Bounds of a confidence interval, in the unit of the measured quantity."""
 
     low: float
     high: float
@@ -29,7 +29,7 @@ class Interval:
 
 
 def bound_mean(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """Student's t interval of the mean of n paired differences, n - 1 degrees of freedom.
+    """Return Student's t interval of the mean of n paired differences, n - 1 degrees of freedom.
 
     Exact for normal differences.
 
@@ -38,7 +38,7 @@ def bound_mean(differences: Sequence[float], confidence: float = 0.95) -> Interv
         confidence: level of the interval.
 
     Returns:
-        None for fewer than two differences, and for equal ones, whose spread says nothing.
+        None for fewer than two differences, and for equal ones, which have no spread.
     """
     n = len(differences)
     if n < 2 or np.ptp(differences) <= 1e-9 * np.abs(differences).max():
@@ -49,7 +49,8 @@ def bound_mean(differences: Sequence[float], confidence: float = 0.95) -> Interv
 
 
 def bootstrap(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """Percentile bootstrap interval of the mean: it assumes no normality, but is too short for few differences.
+    """Return the percentile bootstrap interval of the mean: it assumes no normality, but is too short for few
+    differences.
 
     Resampling is keyed, so equal differences have equal intervals.
 
@@ -68,7 +69,7 @@ def bootstrap(differences: Sequence[float], confidence: float = 0.95) -> Interva
 
 
 def bootstrap_percentiles(differences: np.ndarray, confidence: float) -> tuple[float, float]:
-    """The interval of `bootstrap` for any number of differences: what the tests simulate."""
+    """Return the interval of `bootstrap` for any number of differences, for simulations in tests."""
     rng = generator(0, "bootstrap", len(differences))
     means = rng.choice(differences, (RESAMPLES, len(differences))).mean(axis=1)
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
@@ -76,14 +77,14 @@ def bootstrap_percentiles(differences: np.ndarray, confidence: float) -> tuple[f
 
 
 def bound_proportion(successes: float, trials: int, confidence: float = 0.95) -> Interval:
-    """Clopper and Pearson's interval of a probability.
+    """Return Clopper and Pearson's interval of a probability.
 
     It holds its level for any number of trials. If the probabilities of the trials differ (settings), the interval is
     for their mean and wider than it need be, since the sum varies less than a binomial (Hoeffding 1956).
 
     Args:
-        successes: their number; ties count half.
-        trials: their number.
+        successes: number of successes; ties count half.
+        trials: number of trials.
         confidence: level of the interval.
     """
     tail = (1 - confidence) / 2

@@ -1,4 +1,4 @@
-"""Mean ranks over settings and the difference of ranks that is more than chance.
+"""Mean ranks over settings, and the critical difference of ranks.
 
 Source: Demšar, Statistical comparisons of classifiers over multiple data sets, JMLR 2006, section 3.2.2.
 """
@@ -20,7 +20,7 @@ class Ranks:
     level: float
 
     def cliques(self) -> list[list[str]]:
-        """The longest runs of methods whose ranks differ by less than `critical`: not told apart."""
+        """The longest runs of methods whose ranks differ by less than `critical`, so that they are not told apart."""
         names, found = list(self.mean), list[list[str]]()
         for start, first in enumerate(names):
             run = [name for name in names[start:] if self.mean[name] - self.mean[first] < self.critical]
@@ -34,8 +34,8 @@ def rank_methods(means: pd.DataFrame, lower: bool, level: float = 0.05) -> Ranks
 
     Args:
         means: settings x methods, the mean over seeds; a setting that lacks a method is left out.
-        lower: whether the smallest is best.
-        level: how often methods that are all alike may be told apart.
+        lower: True if the smallest is best.
+        level: frequency with which equal methods may be told apart.
 
     Returns:
         None for fewer than two settings or two methods.
@@ -54,6 +54,6 @@ def rank_methods(means: pd.DataFrame, lower: bool, level: float = 0.05) -> Ranks
 
 
 def find_critical_difference(methods: int, settings: int, level: float = 0.05) -> float:
-    """Nemenyi's critical difference of mean ranks: q sqrt(k (k + 1) / (6 N)), q the studentized range / sqrt(2)."""
+    """Return Nemenyi's critical difference of ranks: q sqrt(k (k + 1) / (6 N)), q the studentized range / sqrt(2)."""
     q = float(studentized_range.ppf(1 - level, methods, 1e6)) / math.sqrt(2)
     return q * math.sqrt(methods * (methods + 1) / (6 * settings))

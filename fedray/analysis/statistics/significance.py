@@ -1,4 +1,4 @@
-"""Paired tests, Holm's correction, and how many seeds a difference takes."""
+"""Paired tests, Holm's correction, and the number of seeds that a difference needs."""
 
 import math
 from collections.abc import Sequence
@@ -7,18 +7,18 @@ import numpy as np
 from scipy.stats import nct, t
 
 EXACT = 40
-"""Most differences whose sign flips are all counted: two halves of 2**20 sums."""
+"""Maximum number of differences whose sign flips are all counted: two halves of 2**20 sums."""
 POWER = 0.8
-"""How likely a difference of the size seen is to be told apart with the seeds that `count_seeds` gives."""
+"""Probability of telling a difference of the observed size apart with the seeds that `count_seeds` returns."""
 MOST_SEEDS = 1000
 
 
 def compute_p(differences: Sequence[float]) -> float | None:
-    """Two-sided p of the paired t-test.
+    """Return the two-sided p of the paired t-test.
 
     Returns:
-        None for fewer than two differences. Equal differences have no spread to measure the mean by: for them it is the
-        p of the sign flips.
+        None for fewer than two differences. Equal differences have no spread for a t-test; for them p is that of the
+        sign flips.
     """
     n = len(differences)
     if n < 2:
@@ -31,9 +31,10 @@ def compute_p(differences: Sequence[float]) -> float | None:
 
 
 def flip_signs(differences: Sequence[float]) -> float | None:
-    """Exact two-sided p of the sign-flip test: the share of the 2**n signs whose |sum| is at least the one seen.
+    """Return the exact two-sided p of the sign-flip test: the share of the 2**n signs whose |sum| is at least the
+    observed.
 
-    It assumes only that each difference is as likely as its negative when the methods are alike. It is never below
+    It assumes only that each difference is as likely as its negative if the methods are equal. It is never below
     2**(1 - n), so fewer than six seeds never reach 5 %.
 
     Returns:
@@ -55,7 +56,7 @@ def flip_signs(differences: Sequence[float]) -> float | None:
 
 
 def _sum_with_signs(values: np.ndarray) -> np.ndarray:
-    """The 2**n sums of n values with either sign."""
+    """Return the 2**n sums of n values with either sign."""
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums + value, sums - value])
@@ -63,7 +64,7 @@ def _sum_with_signs(values: np.ndarray) -> np.ndarray:
 
 
 def apply_holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p, in the order given: at most 5 % of families with no difference have one below 5 %.
+    """Return Holm's adjusted p, in the given order: at most 5 % of families without a difference have one below 5 %.
 
     Source: Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 1979.
     """
@@ -76,12 +77,12 @@ def apply_holm(p_values: Sequence[float]) -> list[float]:
 
 
 def count_seeds(difference: float, spread: float, level: float = 0.05) -> int | None:
-    """Fewest paired seeds with which a t-test tells a true difference of this size apart with probability POWER.
+    """Return the smallest number of paired seeds with which a t-test finds a true difference of this size with POWER.
 
     Args:
-        difference: of the means, in the metric's unit.
+        difference: difference of the means, in the metric's unit.
         spread: standard deviation of the paired differences, in the same unit, above 0.
-        level: of the test; with Holm over m methods 0.05 / m is safe.
+        level: level of the test; with Holm over m methods 0.05 / m is safe.
 
     Returns:
         None for more than MOST_SEEDS, or no difference.
@@ -94,8 +95,8 @@ def count_seeds(difference: float, spread: float, level: float = 0.05) -> int | 
 
 
 def compute_power(effect: float, seeds: np.ndarray, level: float = 0.05) -> np.ndarray:
-    """How likely the two-sided t-test of n pairs is to see a true mean of `effect` standard deviations."""
+    """Return the probability that the two-sided t-test of n pairs finds a true mean of `effect` standard deviations."""
     critical = t.ppf(1 - level / 2, seeds - 1)
     shift = effect * np.sqrt(seeds)
     found = nct.sf(critical, seeds - 1, shift) + nct.cdf(-critical, seeds - 1, shift)
-    return np.asarray(np.nan_to_num(found, nan=1.0))  # a shift that the non-central t cannot hold is beyond doubt
+    return np.asarray(np.nan_to_num(found, nan=1.0))  # a shift beyond the range of the non-central t is certain

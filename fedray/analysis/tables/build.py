@@ -1,4 +1,4 @@
-"""The entries of a sweep's result table, its ranks and its notes."""
+"""Entries of a sweep's result table, their ranks and notes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -38,17 +38,17 @@ def build(
     """Group a sweep's cells.
 
     Args:
-        sweep: whose cells.
-        metric: of the runs; several with commas stand side by side.
-        rows: default the method, of a search with every searched key, best first.
-        columns: default partition and whatever else entries would mix.
+        sweep: the sweep.
+        metric: a metric of the runs; several, separated by commas, are shown side by side.
+        rows: default the method, for a search with every searched key, best first.
+        columns: default partition and all other keys that entries would mix.
         reference: a row to compare with.
-        paper: the published table (`fedtoga/table1`) to put beside; none beside a smoke sweep of the same name.
-        average_over: keys with commas that columns are averaged over.
-        best_except: rows with commas that are no baselines; then there is a row of the best of the others.
+        paper: the published table (`fedtoga/table1`) to compare with; not used for a smoke sweep of the same name.
+        average_over: keys, separated by commas, over which columns are averaged.
+        best_except: rows, separated by commas, that are not baselines; adds a row with the best of the others.
 
     Raises:
-        UserError: for a metric no finished run has, an unknown key, reference, row or published table.
+        UserError: no finished run has the metric, or a key, reference, row or published table is unknown.
     """
     rows = rows or choose_search_rows(sweep.cells, sweep.search.keys)
     if "," in metric:
@@ -94,8 +94,8 @@ def build(
         notes.append(f"in parentheses: {f'rounds of {reference} / rounds' if ratio else f'difference to {reference}'}")
     if paper == sweep.name and paper.endswith("-smoke"):
         notes.append(
-            "a smoke sweep, whose numbers mean nothing beside a paper's: nothing is compared; "
-            f"--paper {paper.removesuffix('-smoke')} does it all the same"
+            "a smoke sweep, whose numbers cannot be compared with a paper's; "
+            f"--paper {paper.removesuffix('-smoke')} compares them anyway"
         )
     elif paper:
         configs = {key: list(iter_configs(group)) for key, group in groups.items()}
@@ -114,17 +114,17 @@ def build(
 
 
 def list_runs(sweep: SweepTable, metric: str = DEFAULT, rows: str = "", columns: str = "") -> pd.DataFrame:
-    """The runs that a table's entries are made of.
+    """Return the runs behind a table's entries.
 
     Args:
-        sweep: whose cells.
-        metric: of the runs; several with commas become a column each.
-        rows: as for `build`.
-        columns: as for `build`.
+        sweep: the sweep.
+        metric: a metric of the runs; several, separated by commas, become a column each.
+        rows: as in `build`.
+        columns: as in `build`.
 
     Returns:
         A row per cell, in the sweep's order: `row`, `column`, `seed`, `status`, `run_id`, and the metrics; these are
-        empty where the run has not finished, or never reached the target.
+        empty if the run has not finished, or never reached the target.
     """
     rows = rows or choose_search_rows(sweep.cells, sweep.search.keys)
     named = label_cells(sweep.cells, rows, sweep.search.keys)
@@ -135,7 +135,7 @@ def list_runs(sweep: SweepTable, metric: str = DEFAULT, rows: str = "", columns:
 
 
 def list_clients(sweep: Collected) -> pd.DataFrame:
-    """Every client of every finished run, as `fedray.analysis.tables.clients.read_accuracies`.
+    """Return every client of every finished run, as `fedray.analysis.tables.clients.read_accuracies` does.
 
     Raises:
         UserError: no run has finished, or none has tested its clients.
@@ -144,7 +144,7 @@ def list_clients(sweep: Collected) -> pd.DataFrame:
 
 
 def sort_best_first(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
-    """The rows of a search by the mean of what selects; rows of which a run has not finished come last, as they are."""
+    """Return the rows of a search by their mean selection metric; rows with an unfinished run come last, in order."""
     by = find_selection_metric(sweep)
     value = cells[f"metrics.{by}"] if f"metrics.{by}" in cells else pd.Series(math.nan, cells.index)
     of_row = value.where(cells["status"] == "finished").groupby(cells["_row"], sort=False)
@@ -153,7 +153,7 @@ def sort_best_first(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
 
 
 def drop_keys(cells: pd.DataFrame, columns: str, over: str) -> pd.Series | str:
-    """How the columns are called without the keys that they are averaged over."""
+    """Return the columns' names without the keys that they are averaged over."""
     keys, left_out = columns.split(","), over.split(",")
     for key in left_out:
         if key not in keys:
@@ -169,9 +169,9 @@ def _compute_change(entry: Entry, reference: Entry | None, ratio: bool) -> float
 
 
 def _set_digits(entries: Mapping[tuple[str, str], Entry], rounds: bool) -> dict[tuple[str, str], Entry]:
-    """The entries with their digits: one for rounds; else two, or as many as show three figures of a column's largest.
+    """Return the entries with their digits: one for rounds, otherwise at least two, and three figures of the largest.
 
-    So a column of losses below 0.1 is not a column of 0.00.
+    So a column of losses below 0.1 does not become a column of 0.00.
     """
     digits = {}
     for column in {column for _, column in entries}:
@@ -181,7 +181,7 @@ def _set_digits(entries: Mapping[tuple[str, str], Entry], rounds: bool) -> dict[
 
 
 def _rank(entries: dict[tuple[str, str], Entry], columns: Sequence[str], lower: bool) -> dict[tuple[str, str], int]:
-    """Ranks of whole entries within their columns; means that are alike in their digits, at least two, share one."""
+    """Return ranks of complete entries within columns; means that agree in their digits (at least two) share one."""
     ranks = dict[tuple[str, str], int]()
     for column in columns:
         whole = {

@@ -1,4 +1,4 @@
-"""What runs say of single clients and classes: the artefacts `clients.csv` and `confusion.csv` of finished runs."""
+"""Results of runs for single clients and classes: the artefacts `clients.csv` and `confusion.csv` of finished runs."""
 
 import io
 
@@ -12,7 +12,7 @@ TENTH = 0.1
 
 
 def read_accuracies(sweep: Collected, cells: pd.DataFrame) -> pd.DataFrame:
-    """The accuracy of every client's personal model after the last round.
+    """Return the accuracy of every client's personal model after the last round.
 
     Args:
         sweep: the collected sweep.
@@ -20,7 +20,7 @@ def read_accuracies(sweep: Collected, cells: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row per run and client: `method`, `setting`, `seed`, `client`, `samples` (for training), `accuracy` in
-        percent, and `train_accuracy` where it was measured.
+        percent, and `train_accuracy` if it was measured.
 
     Raises:
         UserError: no run has tested its clients.
@@ -41,10 +41,10 @@ def read_accuracies(sweep: Collected, cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def measure_fairness(clients: pd.DataFrame) -> pd.DataFrame:
-    """How equally clients are served: of each seed over its clients, then the mean over the seeds.
+    """Measure how equally clients are served: for each seed over its clients, then the mean over the seeds.
 
     Args:
-        clients: of `read_accuracies`.
+        clients: result of `read_accuracies`.
 
     Returns:
         A row per setting and method: `setting`, `method`, `mean`, `deviation` (population), `worst tenth` and `best
@@ -70,11 +70,11 @@ def _spread(values: np.ndarray) -> dict[str, float]:
 
 
 def read_confusions(sweep: Collected, cells: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
-    """What the final global model takes each class for.
+    """Return the predicted classes of the final global model.
 
     Args:
         sweep: the collected sweep.
-        cells: as for `read_accuracies`.
+        cells: as in `read_accuracies`.
 
     Returns:
         (setting, method) -> float `(classes, outputs)`: percent of the class's test samples, mean over seeds; NaN for a

@@ -1,4 +1,4 @@
-"""A result table as markdown, LaTeX (booktabs) or CSV; its entries in HTML."""
+"""A result table as Markdown, LaTeX (booktabs) or CSV; its entries in HTML."""
 
 import csv
 import html
@@ -16,7 +16,7 @@ Key = tuple[str, str]
 
 
 def to_markdown(table: ResultTable) -> str:
-    """GitHub's markdown; underlining is HTML's <u>, which markdown lacks."""
+    """Format as GitHub's Markdown; underlining uses HTML's <u>, which Markdown lacks."""
 
     def cell(key: Key) -> str:
         return _fill(table, key, lambda text: text, {1: "**{}**", 2: "<u>{}</u>"})
@@ -38,10 +38,10 @@ def _in_markdown(name: str) -> str:
 
 
 def to_latex(table: ResultTable) -> str:
-    """A booktabs table; notes are comments below it.
+    """Format as a booktabs table; notes are comments below it.
 
     Raises:
-        UserError: the label is not one that LaTeX takes.
+        UserError: LaTeX does not accept the label.
     """
     if not re.fullmatch(r"[\w:./+*-]*", table.label, re.ASCII):
         raise UserError(f"--label: found {truncated_repr(table.label)}; letters, digits and : . / + * - _ are allowed")
@@ -62,17 +62,17 @@ def to_latex(table: ResultTable) -> str:
     lines += [
         " & ".join([_escape(row), *(cell((row, column)) for column in table.columns)]) + r" \\" for row in table.rows
     ]
-    notes = (" ".join(note.split()) for note in table.notes)  # a failure's message may have lines
+    notes = (" ".join(note.split()) for note in table.notes)  # a failure's message may have several lines
     lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in notes), r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 
 def to_csv(table: ResultTable) -> str:
-    """The table as CSV, one line per entry.
+    """Format the table as CSV, one line per entry.
 
     Returns:
-        Row, column, mean, std, seeds, and how many seeds have which other outcome. Then, if requested, `delta`, or of
-        rounds `speedup`, and the paper's `published`, `published_std`, `difference`.
+        Row, column, mean, std, seeds, and the number of seeds with each other outcome. Then, if requested, `delta` or,
+        for rounds, `speedup`, and the paper's `published`, `published_std`, `difference`.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -104,7 +104,7 @@ def to_csv(table: ResultTable) -> str:
 
 
 def format_run_by_run(table: pd.DataFrame) -> str:
-    """Rows of single runs or clients as CSV, numbers with all their digits."""
+    """Format rows of single runs or clients as CSV, numbers with all their digits."""
     text: str = table.rename(columns=_as_text).map(_as_text).to_csv(index=False, lineterminator="\n")
     return text
 
@@ -116,7 +116,7 @@ def _as_text(value: Any) -> Any:
 
 
 def to_html(table: ResultTable, key: Key) -> str:
-    """One entry in HTML, escaped; empty where the table has none."""
+    """Format one entry in HTML, escaped; empty if the table has none."""
     return _fill(table, key, html.escape, {1: "<strong>{}</strong>", 2: "<u>{}</u>"})
 
 

@@ -1,4 +1,4 @@
-"""Which printed number stands beside which entry of a table.
+"""Matches printed numbers to entries of a table.
 
 A number belongs to an entry if the configuration of each of its cells has the values that the published row names.
 """
@@ -20,7 +20,7 @@ PROTOCOL = {
     "fedtoga": "the paper does not say of which round its accuracies are",
 }
 SETTING = ("data", "model", "partition", "clients")
-"""Sections that make a setting."""
+"""Sections that define a setting."""
 Key = tuple[str, str]
 Groups = Mapping[Key, Sequence[CellConfig]]
 """Row and column of an entry -> configurations of its cells."""
@@ -33,12 +33,12 @@ def match_published(
 
     Args:
         name: `paper/tableN`.
-        metric: of the table.
+        metric: metric of the table.
         groups: the cells of each entry.
-        averaged: whether an entry is the mean of several settings.
+        averaged: True if an entry is the mean of several settings.
 
     Returns:
-        The numbers, and notes: doubts about them, and whatever has no counterpart.
+        The numbers, and notes: doubts about them, and numbers and entries without a counterpart.
 
     Raises:
         UserError: the table is unknown, or lacks the metric.
@@ -74,13 +74,13 @@ def match_published(
 
 
 def find_printed_values(name: str, metric: str, groups: Groups, averaged: bool = False) -> dict[Key, float]:
-    """Printed numbers of the entries that have one; empty if the table lacks the metric."""
+    """Return the printed numbers of the entries that have one; empty if the table lacks the metric."""
     matches = match_numbers(name, metric, groups, averaged)
     return {key: one.value for key, one in matches.items() if one.value is not None}
 
 
 def find_best_others(name: str, metric: str, groups: Groups, averaged: bool, lower: bool) -> dict[Key, float]:
-    """For each entry with a printed number the best that the paper prints for another method in the same setting."""
+    """Return, for each entry with a printed number, the best printed for another method in the same setting."""
     best = {}
     for key, one in match_numbers(name, metric, groups, averaged).items():
         others = [
@@ -97,7 +97,7 @@ def find_best_others(name: str, metric: str, groups: Groups, averaged: bool, low
 
 
 def match_numbers(name: str, metric: str, groups: Groups, averaged: bool = False) -> dict[Key, PublishedNumber]:
-    """Entry -> its printed number, of the entries that have one; empty if the table lacks the metric."""
+    """Return entry -> its printed number, for entries that have one; empty if the table lacks the metric."""
     if not prints(name, metric):
         return {}
     numbers = find_numbers(name, metric)
@@ -106,7 +106,7 @@ def match_numbers(name: str, metric: str, groups: Groups, averaged: bool = False
 
 
 def _get_setting(number: PublishedNumber) -> tuple[str, dict[str, Any]]:
-    """What methods are compared in. Who takes part in a round is no part of it: some train without a federation."""
+    """Return the setting of a comparison, without participation: some methods train without a federation."""
     own = {
         key: values
         for key, values in number.config.items()
@@ -116,7 +116,7 @@ def _get_setting(number: PublishedNumber) -> tuple[str, dict[str, Any]]:
 
 
 def _drop_ambiguous(candidates: Mapping[Key, set[tuple[int, ...]]]) -> dict[Key, int]:
-    """Entry -> the place of the one number that all of its cells have; an entry with none or several is left out."""
+    """Return entry -> place of the one number that all its cells have; entries with none or several are left out."""
     alone = {key: next(iter(sets)) for key, sets in candidates.items() if len(sets) == 1}
     return {key: places[0] for key, places in alone.items() if len(places) == 1}
 
@@ -124,7 +124,7 @@ def _drop_ambiguous(candidates: Mapping[Key, set[tuple[int, ...]]]) -> dict[Key,
 def _find_candidates(
     numbers: Sequence[PublishedNumber], groups: Groups, averaged: bool, metric: str
 ) -> dict[Key, set[tuple[int, ...]]]:
-    """Entry -> places of the numbers that each of its cells may have; several tuples if an entry mixes settings."""
+    """Return entry -> places of the numbers that each of its cells may have; several tuples if it mixes settings."""
     of_method: dict[str, list[int]] = {}
     for place, number in enumerate(numbers):
         of_method.setdefault(number.config["algorithm.name"][0], []).append(place)
@@ -139,7 +139,7 @@ def _find_candidates(
 
 
 def _belongs(number: PublishedNumber, row: str, configs: Sequence[CellConfig], metric: str) -> bool:
-    """True if a number is the result of one configuration, or the mean over several."""
+    """Return True if a number is the result of one configuration, or the mean over several."""
     epochs = number.metric.epochs
     if epochs and epochs != (Metric.parse(metric).epochs or _find_most_epochs(configs[0])):
         return False
@@ -155,19 +155,19 @@ def _belongs(number: PublishedNumber, row: str, configs: Sequence[CellConfig], m
 
 
 def _pick_one_per_setting(group: Sequence[CellConfig]) -> list[CellConfig]:
-    """One configuration of each setting: cells of one differ in seed and method."""
+    """Return one configuration of each setting: cells of a setting differ in seed and method."""
     return list({repr([config.get(name) for name in SETTING]): config for config in group}.values())
 
 
 def _get_value(config: CellConfig, key: str) -> Any:
-    """Value of a key in a configuration; clients per round as a number, even if they are written as a fraction."""
+    """Return the value of a key in a configuration; clients per round as a number, even if given as a fraction."""
     if key != "clients.per_round" or not config.get("clients"):
         return config.get(key)
     return Clients.model_validate(config.get("clients")).cohort_size
 
 
 def _find_most_epochs(config: CellConfig) -> str:
-    """Number of epochs of the longest fine-tuning before a client's test; empty for none."""
+    """Return the number of epochs of the longest fine-tuning before a client's test; empty for none."""
     epochs = config.get("evaluation.personal.epochs")
     most = max(epochs, default=0) if isinstance(epochs, Sequence) else epochs or 0
     return str(most or "")

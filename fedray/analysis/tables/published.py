@@ -1,4 +1,4 @@
-"""Numbers that the papers print: `analysis/published/*.csv`, checked as they are read (columns: the README there)."""
+"""Printed numbers of the papers: `analysis/published/*.csv`, checked when read (the README there has the columns)."""
 
 import csv
 import math
@@ -30,7 +30,7 @@ METRICS = (
     "seconds_per_round_with_evaluation",
 )
 RATIOS = ("speedup", "wall_clock_ratio")
-"""Metrics that are ratios of rounds printed beside them; `--reference` computes ours."""
+"""Metrics that are ratios of the rounds next to them; `--reference` computes ours."""
 BEST_BASELINE = "best-baseline"
 """Algorithm of a number that is printed for the best of the other methods."""
 OVER_CLIENTS = {
@@ -42,7 +42,7 @@ OVER_CLIENTS = {
     },
     "fedsol": {"personal_std": ("personal_accuracy", "std")},
 }
-"""Paper -> our metric over clients -> the printed metric, and which of its columns it is."""
+"""Paper -> our metric over clients -> the printed metric and its column."""
 Values = Mapping[str, tuple[Any, ...]]
 
 
@@ -51,10 +51,10 @@ class PublishedNumber:
     """A number that a paper prints.
 
     Attributes:
-        config: dotted key -> values of the runs that it is the result of; empty if no run of ours is its counterpart.
-        average_over: keys over which it is the mean, with commas; empty for a number of one setting.
+        config: dotted key -> values of the runs that it belongs to; empty if none of our runs corresponds to it.
+        average_over: keys over which it is the mean, separated by commas; empty for a number of one setting.
         method: name of the row in the paper.
-        metric: of no particular round.
+        metric: without a round.
         value: None if the paper prints that a target was not reached.
         rounds: as printed; empty if the paper does not say.
     """
@@ -77,7 +77,7 @@ def get_folder() -> Path:
 
 
 def list_tables() -> dict[str, Path]:
-    """`paper/tableN` -> its file, by paper and number; of a first version `paper/v1_tableN`."""
+    """Return `paper/tableN` -> its file, by paper and number; for a first version `paper/v1_tableN`."""
     names = {}
     for path in sorted(get_folder().glob("*.csv")):
         paper, _, table = path.stem.partition("_")
@@ -91,10 +91,10 @@ def load(name: str) -> tuple[PublishedNumber, ...]:
     """Read a published table.
 
     Args:
-        name: `paper/tableN`, as its sweep is called.
+        name: `paper/tableN`, like its sweep.
 
     Raises:
-        UserError: the paper or table is not there, or the file is not what the README promises.
+        UserError: the paper or table does not exist, or the file is not as the README describes.
     """
     known = list_tables()
     if name not in known:
@@ -107,7 +107,7 @@ def load(name: str) -> tuple[PublishedNumber, ...]:
 
 
 def read(path: Path) -> tuple[PublishedNumber, ...]:
-    """Read one file. Raises UserError naming file, line and column of the first thing that cannot be."""
+    """Read one file. Raises UserError naming file, line and column of the first error."""
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         if tuple(reader.fieldnames or ()) != COLUMNS:
@@ -152,7 +152,7 @@ def _parse_float(where: str, column: str, text: str) -> float | None:
 
 
 def _parse_section(where: str, section: str, text: str) -> Values:
-    """Dotted key -> values of `NAME option=value other=value|value`; of `clients` without a name."""
+    """Parse dotted key -> values of `NAME option=value other=value|value`; of `clients` without a name."""
     words = text.split()
     values = {f"{section}.name": (words.pop(0),)} if words and section != "clients" else {}
     for word in words:
@@ -164,7 +164,7 @@ def _parse_section(where: str, section: str, text: str) -> Values:
 
 
 def with_deviations(name: str) -> list[PublishedNumber]:
-    """The table, with its deviations over clients as numbers of the metrics that fedray has for them."""
+    """Return the table, with its deviations over clients as numbers of fedray's metrics for them."""
     numbers = load(name)
     found = list(numbers)
     for ours, (printed, column) in OVER_CLIENTS.get(name.partition("/")[0], {}).items():
@@ -176,7 +176,7 @@ def with_deviations(name: str) -> list[PublishedNumber]:
 
 
 def find_numbers(name: str, metric: str) -> list[PublishedNumber]:
-    """Numbers of a published table that a metric is compared with, those after any fine-tuning.
+    """Return the numbers of a published table to compare a metric with, after any fine-tuning.
 
     Raises:
         UserError: the table is unknown, or lacks the metric.
@@ -191,5 +191,5 @@ def find_numbers(name: str, metric: str) -> list[PublishedNumber]:
 
 
 def prints(name: str, metric: str) -> bool:
-    """Return True if a published table has the metric, of whatever round. Raises UserError for no such table."""
+    """Return True if a published table has the metric, for any round. Raises UserError if the table is unknown."""
     return any(one.metric.plain == Metric.parse(metric).plain for one in with_deviations(name))

@@ -1,4 +1,4 @@
-"""A table of results, whatever it is printed as."""
+"""A table of results, independent of its format."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from fedray.common.errors import UserError, unknown
 
 @dataclass(frozen=True)
 class Printed:
-    """A paper's number; value is None where it prints that a target was not reached."""
+    """A paper's number; value is None if it prints that a target was not reached."""
 
     value: float | None
     std: float | None
@@ -20,20 +20,20 @@ class Printed:
 
 @dataclass(frozen=True)
 class Entry:
-    """One place of a table. mean and std are over the finished seeds; std is None for a single one."""
+    """One entry of a table. mean and std are over the finished seeds; std is None for a single one."""
 
     mean: float | None
     std: float | None
     seeds: int
     others: Counter[str]
-    """How many seeds have which other outcome (missing, failed, diverged, stopped, running, interrupted, never)."""
+    """Number of seeds with each other outcome (missing, failed, diverged, stopped, running, interrupted, never)."""
     change: float | None = None
-    """Against the reference: its difference, or of a round the speed-up; None where either is not whole."""
+    """Difference from the reference, or for rounds the speed-up; None if either is incomplete."""
     printed: Printed | None = None
     digits: int = 2
-    """Behind the point, where it is printed."""
+    """Number of printed digits after the point."""
     is_round: bool = False
-    """Whether it is the number of a round, so that its change is a speed-up."""
+    """True for a number of rounds, whose change is a speed-up."""
 
     @property
     def whole(self) -> bool:
@@ -53,7 +53,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """Rows x columns of entries, with what has to be said beside them."""
+    """Rows x columns of entries, with notes."""
 
     title: str
     rows: list[str]
@@ -63,18 +63,18 @@ class ResultTable:
     """1 for the best complete entry of a column, 2 for the second best (equal values share a rank)."""
     notes: list[str]
     reference: str = ""
-    """The row to which `Entry.change` refers."""
+    """The row that `Entry.change` refers to."""
     paper: str = ""
-    """The published table beside ours."""
+    """The published table next to ours."""
     label: str = ""
-    """What LaTeX refers to it by; empty for none."""
+    """LaTeX's label; empty for none."""
 
 
 BEST = "best baseline"
 
 
 def make_entry(group: pd.DataFrame) -> Entry:
-    """The entry of cells (`_value`, `status`) that differ by the seed: mean and sample standard deviation."""
+    """Return the entry of cells (`_value`, `status`) that differ by the seed: mean and sample standard deviation."""
     others = Counter(str(status) for status in group["status"] if status != "finished")
     found = group.loc[group["status"] == "finished", "_value"]
     if untold := int(found.isna().sum()):
@@ -88,7 +88,7 @@ def make_entry(group: pd.DataFrame) -> Entry:
 
 
 def average(group: pd.DataFrame, settings: int) -> Entry:
-    """As `make_entry`, of each seed's mean over so many settings; a seed that lacks one of them takes no part."""
+    """Return an entry of each seed's mean over `settings` settings; incomplete seeds are left out."""
     found, others = [], Counter[str]()
     for _, cells in group.groupby("seed"):
         one = make_entry(cells)
@@ -103,25 +103,25 @@ def average(group: pd.DataFrame, settings: int) -> Entry:
 
 
 def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tuple[pd.DataFrame, list[str]]:
-    """Add, for each setting, the cells of the best whole entry once more, as the row `best baseline`.
+    """Add, for each setting, the cells of the best complete entry once more, as the row `best baseline`.
 
     Args:
-        cells: of the table.
+        cells: the table's cells.
         leave_out: rows that are not baselines.
-        lower: whether the smallest is the best.
+        lower: True if the smallest is the best.
 
     Returns:
-        All cells, and notes that say which row is the best in which setting.
+        All cells, and notes that name the best row of each setting.
 
     Raises:
-        UserError: a row is not there, or no row is left.
+        UserError: a row does not exist, or no row is left.
     """
     for row in leave_out:
         if row not in set(cells["_row"]):
             raise unknown("--best-except", row, cells["_row"])
     candidates = cells[~cells["_row"].isin(leave_out)]
     if not len(candidates):
-        raise UserError("--best-except: leaves no row to be the best of")
+        raise UserError("--best-except: leaves no row to choose the best from")
     copies, said = [], []
     for setting, panel in candidates.groupby("_setting", sort=False):
         whole = {
@@ -138,7 +138,7 @@ def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tupl
 
 
 def join_tables(tables: Mapping[str, ResultTable]) -> ResultTable:
-    """Metric -> table, as one table: for each setting a column per metric."""
+    """Join metric -> table into one table: for each setting a column per metric."""
     first = next(iter(tables.values()))
     columns = [f"{column}: {name}" for column in first.columns for name in tables]
     entries = {

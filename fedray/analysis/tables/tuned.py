@@ -1,4 +1,4 @@
-"""What a table of a final stage says of how its configurations were chosen (docs/tuning.md)."""
+"""Notes in a final stage's table on the choice of its configurations (docs/tuning.md)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,10 +12,10 @@ from fedray.runs.metric import Metric
 
 
 def list_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
-    """How the rows were tuned, the chosen values of each entry with their ranges, and which lie on an edge.
+    """Return notes on how the rows were tuned, the chosen values with their ranges, and those on an edge.
 
     Args:
-        sweep: the final stage; none of any other sweep.
+        sweep: the final stage; there are no notes for other sweeps.
         cells: its cells with `_row` and `_column`.
     """
     chosen = {
@@ -40,7 +40,7 @@ def list_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
 
 
 def describe_selection(sweep: SweepTable) -> str:
-    """What a title says of a final stage whose configurations were chosen by the test set."""
+    """Return the addition to a title if a final stage's configurations were chosen by the test set."""
     on_test_set = any(Metric.parse(one["select"]).is_on_test_set for one in sweep.tuned.values())
     return " (selected on the test set)" if on_test_set else ""
 
@@ -66,7 +66,7 @@ def _format_values(one: Mapping[str, Any], cells: pd.DataFrame) -> str:
 
 
 def _format_budget(one: Mapping[str, Any]) -> str:
-    most = "at most " if one["scheduler"] else ""  # what a scheduler ended early is counted whole
+    most = "at most " if one["scheduler"] else ""  # cells that a scheduler ended early are counted whole
     gradients = "" if one["gradients"] is None else f", {most}{one['gradients']:.3g} gradients of a batch"
     lost = "" if one["finished"] == one["draws"] else f" ({one['draws'] - one['finished']} did not finish)"
     return f"{one['draws']} draws{lost}, {most}{one['rounds']} rounds{gradients}; scored {one['score']:.2f}"
