@@ -72,8 +72,8 @@ def simulate(
         The evaluated rounds, the final parameters and the whole state.
 
     Raises:
-        UserError: the configuration, data, model, cluster or store cannot be used, or `checkpoints` holds those of
-            another configuration; nothing is logged in this case.
+        UserError: the configuration, data, model, cluster or store cannot be used, or `checkpoints` belongs to another
+        configuration; nothing is logged in this case.
         Diverged: numbers went wrong in a round.
     """
     if isinstance(config, str | Path):

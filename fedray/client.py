@@ -309,8 +309,8 @@ class LocalClient(Client):
 class LocalSecondModel(SecondModel):
     """The second model of a client that trains in this process.
 
-    Its running statistics stay with the client from round to round; before its first participation they are those
-    of the run's initial model.
+    Its running statistics stay with the client from round to round; before its first participation it has those of the
+    run's initial model.
     """
 
     def __init__(self, c: LocalClient) -> None:

@@ -277,7 +277,7 @@ class Evaluation(Section):
         return self.personal is not None and (round % self.personal.every == 0 or round >= rounds)
 
     def averaged(self, rounds: int, personal: bool = False) -> tuple[int, ...]:
-        """Return the rounds, of so many, whose tests `last10_*` averages; with `personal` those of personal models."""
+        """Return the rounds whose tests `last10_*` averages; with `personal`, the tests of personal models."""
         is_due = self.is_personal_due if personal else self.is_due
         return tuple(t for t in last_rounds(rounds) if is_due(t, rounds))
 

@@ -137,7 +137,7 @@ class FedRCL(AuxiliaryLoss):
     Anchor j: s⁺ = its least similar sample of its own class (itself, s = 1, if alone), s⁻: the two most similar others.
     L_scl = -log softmax(s⁺, s⁻_1, s⁻_2)/τ at s⁺; L_pen = log(1 + e^{(s⁺ - 1)/τ}) if j has a class mate and s⁺ is at
     least the threshold, otherwise with s = -1: mates that are already similar are pushed apart. The model names its
-    taps: for a ResNet those of the paper (stem and four stages, before ReLU, averaged over positions), for a plain
+    taps: for a ResNet the paper's (stem and four stages, before ReLU, averaged over positions), for a plain
     network the input of every activation.
     """
 

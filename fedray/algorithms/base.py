@@ -77,7 +77,7 @@ class Algorithm(Component):
 
     section = "algorithm"
     idea: ClassVar[str] = ""
-    """What the method adds, in one line for lists."""
+    """The method's addition, in one line for lists."""
     reads_taps: ClassVar[bool] = False
     """True if the method reads `Output.taps`."""
     reads_features: ClassVar[bool] = False
@@ -115,7 +115,7 @@ class Algorithm(Component):
         return Vectors()
 
     def newcomers_own(self, initial: Tensor, message: Vectors) -> Tensor:
-        """Return a stateless client's parameters of `keeps`, in theta's order; default `initial`, those of x⁰."""
+        """Return a stateless client's parameters of `keeps`, in theta's order; default `initial`, taken from x⁰."""
         return initial
 
     def broadcast(self, server: Server) -> Tensor:

@@ -1,7 +1,7 @@
 """Types exchanged between engine and method: a client and the server for the method, uploads back.
 
-The contract is that of `fedray.algorithms.base`. All vectors are float32 `(P,)` in `model.parameters()` order unless
-said otherwise.
+`fedray.algorithms.base` says what each side may rely on. All vectors are float32 `(P,)` in `model.parameters()` order
+unless said otherwise.
 """
 
 from abc import ABC, abstractmethod

@@ -116,7 +116,7 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
 
 
 def _draw_sections(sweep: Collected, metric: str) -> Iterator[Section]:
-    """Yield the drawn sections in the page's order; those that do not apply to the sweep are empty or missing."""
+    """Yield the drawn sections in the page's order; a section that does not apply to the sweep is empty or missing."""
     finished = bool((sweep.cells["status"] == "finished").any())
     if sweep.search.keys:
         yield Section("search", "Search", _search(sweep) if finished else [], "No trial yet.")

@@ -59,12 +59,12 @@ def check(name: Name, set_: Settings = None) -> None:
 
 
 def list_doubts(data: "Dataset") -> Iterator[str]:
-    """Yield what is allowed in arrays of one's own, and is often a mistake."""
+    """Warn of what is allowed in your own arrays but often a mistake."""
     import numpy as np
 
     *others, last = data.input_shape
     if len(others) == 2 and data.x_train.dtype == np.float32 and last in (1, 3, 4) and others[0] not in (1, 3, 4):
-        yield f"samples have shape {data.input_shape}: channels stand last; float32 images are (n, channels, h, w)"
+        yield f"samples have shape {data.input_shape}: channels come last; float32 images are (n, channels, h, w)"
     counts = np.bincount(data.y_train, minlength=data.num_classes)
     first, empty = int(np.argmax(counts > 0)), np.flatnonzero(counts == 0)
     if first:
@@ -80,7 +80,7 @@ def list_doubts(data: "Dataset") -> Iterator[str]:
 
 
 def _describe_natural(data: "Dataset") -> str:
-    """Return the number of natural clients, and of those with test samples of their own, as text."""
+    """Return as text the number of natural clients, and how many have test samples of their own."""
     if data.client_train is None:
         return ""
     train = set(data.client_train.tolist())

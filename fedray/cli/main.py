@@ -1,4 +1,4 @@
-"""The command line: `fedray run | sweep | list | ui | data`, and those of fedray/analysis/commands/."""
+"""The command line: `fedray run | sweep | list | ui | data`, and the commands in fedray/analysis/commands/."""
 
 import errno
 import os

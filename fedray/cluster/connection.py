@@ -116,7 +116,7 @@ def _find_current() -> str:
 
 
 def count_cpus() -> int:
-    """Return the number of CPUs for a local Ray: in a container those of its quota, with `taskset` those it allows."""
+    """Return the number of CPUs for a local Ray: no more than a container's quota and `taskset` allow."""
     return min(count_machine_cpus(), usable_cpus())
 
 

@@ -56,7 +56,7 @@ def kill_monitor() -> None:
 
 
 def count_machine_cpus() -> int:
-    """Return the number of the machine's CPUs, or in a container those of its quota."""
+    """Return the number of the machine's CPUs, or in a container its quota."""
     from ray._private.utils import get_num_cpus
 
     return int(get_num_cpus(override_docker_cpu_warning=True))
@@ -81,8 +81,8 @@ def delete_heartbeat(trial: str) -> None:
 def give_trials_waiting_processes() -> None:
     """Let Tune's trials use processes that already wait for work.
 
-    Tune sets environment variables for trials (for Lightning, Ray Train, AWS credentials), none of which is needed
-    here: because of them Ray would start new processes, which import torch again.
+    Tune sets environment variables for trials (for Lightning, Ray Train, AWS credentials). None is needed here, and
+    because of them Ray would start new processes, which import torch again.
     """
     from ray.tune.execution import class_cache
 

@@ -19,7 +19,7 @@ from fedray.engine.state import ClientState, load_state
 class TrialBackend(InlineBackend):
     """One worker, in a process of Ray. States are in the node's object store, as with actors.
 
-    Calls have the same limits as those of actors; this process cannot enforce them, so the driver does.
+    Calls have the same limits as calls of actors; this process cannot enforce them, so the driver does.
 
     Attributes:
         heartbeat: may be set to the trial's heartbeat.

@@ -1,4 +1,4 @@
-"""Exceptions of a user's own classes, told in one line that names the class and the line that raised."""
+"""Report exceptions of a user's own classes in one line that names the class and the line that raised."""
 
 import contextlib
 import sys
@@ -12,10 +12,10 @@ from fedray.common.errors import Diverged, PluginError, UserError, one_line
 
 @contextlib.contextmanager
 def blame(*components: Component) -> Iterator[None]:
-    """Turn what a user's own class raises within a block into a PluginError; other errors pass as they are.
+    """Turn an exception of a user's own class within a block into a PluginError; other errors pass unchanged.
 
     Args:
-        components: those of the run. The class whose module is the innermost one in the traceback is named.
+        components: the run's. The error names the one whose module is innermost in the traceback.
     """
     try:
         yield

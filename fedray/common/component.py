@@ -32,7 +32,7 @@ class Checked(BaseModel):
     """Increment when a fix changes the numbers of this class (`fedray.common.identity`)."""
 
     def identity_entries(self) -> dict[str, Any]:
-        """Return the options that enter the identity of a cell, in JSON types: those that are not the default."""
+        """Return the options that enter the identity of a cell (all that are not the default), in JSON types."""
         defaults, found = default_entries(type(self)), dict(self.model_extra or {})
         for name, field in type(self).model_fields.items():
             if EXCLUDED not in field.metadata:
@@ -93,7 +93,7 @@ class Component(Checked):
         "tau": "τ",
         "gamma": "γ",
     }
-    """Option -> the paper's letter for it in labels, tables and figures; added to those of the base classes."""
+    """Option -> the paper's letter for it in labels, tables and figures; added to the letters of the base classes."""
 
     def identity_entries(self) -> dict[str, Any]:
         found = {"name": self.name, **super().identity_entries()}

@@ -25,7 +25,7 @@ def data_dir() -> Path:
 
 @dataclass(frozen=True)
 class Published:
-    """Facts about a data set before its files are read; None for those that depend on how the files were made.
+    """Facts about a data set before its files are read; None if they depend on how the files were made.
 
     Attributes:
         train: number of training samples.

@@ -29,10 +29,10 @@ class Picture:
 
 
 class Folder(Images):
-    """Pictures in a folder per class: `PATH/train/CLASS/*.jpg` and `PATH/test/CLASS/*.jpg`, or `PATH/CLASS/*.jpg` with
-    `split`.
+    """Pictures in one folder per class: `PATH/train/CLASS/*.jpg` and `PATH/test/CLASS/*.jpg`, or `PATH/CLASS/*.jpg`
+    with `split`.
 
-    Labels follow the sorted names of the classes. With `client: folder` a folder per client stands above the classes:
+    Labels follow the sorted names of the classes. With `client: folder` there is a folder per client above the classes:
     `PATH/CLIENT/CLASS/*.jpg` or `PATH/train/CLIENT/CLASS/*.jpg`; `partition: natural` uses these clients.
     """
 
@@ -46,7 +46,7 @@ class Folder(Images):
         description="fraction of each class, and of each client, that is the test set; required unless `path` holds "
         "the folders train and test",
     )
-    client: Literal["folder"] | None = Field(None, description="folder: the folders above those of the classes")
+    client: Literal["folder"] | None = Field(None, description="folder: class folders are in client folders")
     channels: Literal[1, 3] = Field(3, description="3: RGB; 1: grey")
 
     def read(self) -> Dataset:
@@ -107,7 +107,7 @@ def _list_folders(root: Path) -> list[Path]:
 
 
 def _split(pictures: list[Picture], fraction: float) -> tuple[list[Picture], list[Picture]]:
-    """Return the pictures for training and for testing; of each class and client the same fraction, always the same."""
+    """Return the pictures for training and for testing: a fixed fraction of each class of each client."""
     groups: dict[tuple[str, str], list[Picture]] = {}
     for one in pictures:
         groups.setdefault((one.client, one.kind), []).append(one)

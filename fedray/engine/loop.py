@@ -1,4 +1,4 @@
-"""The round loop, of which there is one: resume, make the remaining rounds, save when due."""
+"""The only round loop: resume, make the remaining rounds, save when due."""
 
 import contextlib
 import time

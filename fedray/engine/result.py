@@ -129,7 +129,7 @@ class Result:
     def model(self) -> nn.Module:
         """Return the trained global model, as it was tested: a new module on the CPU, in evaluation mode.
 
-        Its inputs are those of the run: images in float32, [0, 1], normalised with the mean and deviation of `data`.
+        Its inputs are the run's: images in float32, [0, 1], normalised with the mean and deviation of `data`.
 
         Raises:
             UserError: the method has no global model, because each client keeps its own parameters.

@@ -35,7 +35,7 @@ class Trained:
     """Result of a round's local training.
 
     Attributes:
-        weights: client -> π_i, for those that took part.
+        weights: client -> π_i, for clients that took part.
         parts: the reply of each process.
         reply: the per-client parts of all replies.
         dropped: number of clients whose numbers went wrong.
@@ -301,7 +301,7 @@ class Simulation:
         return self.problem.shards.count_labels(data.y_train, data.num_classes)
 
     def _mark_held_classes(self, client: int) -> Tensor:
-        """Return bool `(C,)`, True for the classes of which a client has training samples."""
+        """Return bool `(C,)`, True for the classes in a client's training samples."""
         data = self.problem.data
         labels = data.y_train[self.problem.shards[client]]
         return torch.from_numpy(np.bincount(labels, minlength=data.num_classes) > 0)

@@ -39,7 +39,7 @@ class EvaluatedRound:
     shared parameters. moved: the change of these on the server, from the parameters that clients received to those
     after aggregation. theta: the new global model. correct, sums: of that model on the whole test set, as those of a
     `TrainedClient`, but `sums` are divided by 500; both empty for methods without a global model. test_counts: samples
-    of the test set per class. holds(i): the classes of which client i has training samples, bool `(C,)`.
+    of the test set per class. holds(i): bool `(C,)`, True for the classes in client i's training samples.
     """
 
     weights: Mapping[int, float]

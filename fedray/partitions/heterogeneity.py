@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from fedray.common.rng import generator
 
 EXACT_CLIENTS = 500
-"""Maximum number of clients of which every pair is compared; of more, this many are drawn (always the same)."""
+"""With up to this many clients every pair is compared; of more, this many are drawn, always the same ones."""
 
 
 def draw_heatmap(counts: np.ndarray, path: Path | str | None = None, title: str = "") -> Figure:

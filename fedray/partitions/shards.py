@@ -12,7 +12,7 @@ import numpy as np
 class Shards:
     """Client i holds the samples `indices[offsets[i]:offsets[i + 1]]` (int64; offsets has one entry more than clients).
 
-    Memory is proportional to the samples held plus the clients, of which only offsets are kept.
+    Memory is proportional to the samples held plus the number of clients, since only offsets are kept for a client.
     """
 
     indices: np.ndarray

@@ -158,7 +158,7 @@ def test_a_download_with_a_wrong_checksum_is_not_kept(root: Path, monkeypatch: p
 Y, IMAGES = np.arange(12) % 3, np.zeros((12, 8, 8, 3), np.float32)
 DOUBTS: dict[str, tuple[np.ndarray, np.ndarray, list[str]]] = {
     "nothing": (IMAGES.transpose(0, 3, 1, 2), Y, []),
-    "channels last": (IMAGES, Y, ["samples have shape (8, 8, 3): channels stand last;"]),
+    "channels last": (IMAGES, Y, ["samples have shape (8, 8, 3): channels come last;"]),
     "labels from 1, one left out": (
         IMAGES.transpose(0, 3, 1, 2),
         np.where(Y == 1, 4, Y + 1),

@@ -186,7 +186,9 @@ def test_checkpoints_of_another_configuration_are_refused(tmp_path: Path) -> Non
     again = fedray.simulate(config, checkpoints=tmp_path)
     assert again.state.sha256() == first.state.sha256()
     for change in ({"seed": 1}, {"algorithm": {"name": "fedavg"}}, {"training": {"rounds": ROUNDS + 1}}):
-        with pytest.raises(UserError, match=r"^checkpoints: .* holds those of another configuration, seed or data set"):
+        with pytest.raises(
+            UserError, match=r"^checkpoints: .* holds checkpoints of another configuration, seed or data set"
+        ):
             fedray.simulate(config.resolved() | change, checkpoints=tmp_path)
     (tmp_path / f"checkpoint-{ROUNDS}.json").write_bytes(b"")  # damage is still passed over
     assert fedray.simulate(config, checkpoints=tmp_path).state.sha256() == first.state.sha256()

@@ -134,7 +134,7 @@ def _cells(claim: Claim, sweep: SweepTable) -> pd.DataFrame:
 
 
 def _matching(words: str, names: pd.Series, claim: Claim, option: str) -> list[str]:
-    """Return the names equal to `words`, or else those that contain each of the words. Raises UserError for none."""
+    """Return the names equal to `words`, else all that contain each of the words. Raises UserError for none."""
     known = list(dict.fromkeys(map(str, names)))
     if words in known:
         return [words]

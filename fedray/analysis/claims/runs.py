@@ -1,4 +1,4 @@
-"""Runs that decide a claim: those of the store or, for a sweep that has not been run, the cells of its file."""
+"""Runs that decide a claim: from the store or, for a sweep that has not been run, the cells of its file."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ def expected(sweep: Sweep) -> SweepTable:
     """Return the cells of a file, none of them run; `cell` is a number, since a hash needs the data.
 
     For a file with two stages these are the cells of the final one, at the first draw. The first cell of each method
-    and setting comes `after` those of the tune stage that choose it.
+    and setting comes `after` the cells of the tune stage that choose it.
     """
     if sweep.tune is None or sweep.final is None:
         return _missing(sweep, {}, {})

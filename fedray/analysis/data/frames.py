@@ -139,7 +139,7 @@ def load(run: str) -> Result:
 def log_model(run: str) -> str:
     """Log the trained model of an earlier run to MLflow, with the run.
 
-    Its inputs are those of `Result.model()`: float32 images, normalised with the mean and deviation of `data`. It is
+    Its inputs are as for `Result.model()`: float32 images, normalised with the mean and deviation of `data`. It is
     stored as a graph (`torch.export`), without pickles, so loading it does not need the class of your own model.
 
     Args:

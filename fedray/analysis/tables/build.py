@@ -181,7 +181,7 @@ def _set_digits(entries: Mapping[tuple[str, str], Entry], rounds: bool) -> dict[
 
 
 def _rank(entries: dict[tuple[str, str], Entry], columns: Sequence[str], lower: bool) -> dict[tuple[str, str], int]:
-    """Return ranks of complete entries within columns; means that agree in their digits (at least two) share one."""
+    """Return ranks of complete entries within columns; means with equal digits (at least two) share one."""
     ranks = dict[tuple[str, str], int]()
     for column in columns:
         whole = {

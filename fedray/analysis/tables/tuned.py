@@ -12,7 +12,7 @@ from fedray.runs.metric import Metric
 
 
 def list_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
-    """Return notes on how the rows were tuned, the chosen values with their ranges, and those on an edge.
+    """Return notes: how the rows were tuned, the chosen values with their ranges, and a warning for values on an edge.
 
     Args:
         sweep: the final stage; there are no notes for other sweeps.

@@ -182,8 +182,9 @@ class Checkpoints:
             with contextlib.suppress(*DAMAGE):
                 if (found := self._load_manifest(round).cell or self.cell) != self.cell:
                     raise UserError(
-                        f"checkpoints: {self.directory} holds those of another configuration, seed or data set (cell "
-                        f"{found}; this one is {self.cell}); choose another directory, or remove it to start again"
+                        f"checkpoints: {self.directory} holds checkpoints of another configuration, seed or data set "
+                        f"(cell {found}; this one is {self.cell}); choose another directory, or remove it to start "
+                        "again"
                     )
                 return
 

@@ -1,4 +1,4 @@
-"""Folders of the storage that may be removed: those of finished cells, and those that killed drivers have left."""
+"""Folders of the storage that may be removed: folders of finished cells, and what killed drivers have left."""
 
 import contextlib
 import re

@@ -115,7 +115,7 @@ def _choose_preloads(plan: Plan, max_concurrent: int | None) -> Sequence[str]:
 
 
 def _run_until_done(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
-    """Run the cells that no other sweep runs, and wait for those that another sweep runs.
+    """Run the cells that no other sweep runs, and wait for the rest.
 
     Args:
         session: the call of the sweep.

@@ -118,7 +118,7 @@ def _changed(identity: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
 
 
 def _other_environment(tags: Mapping[str, str], on_cpu: bool) -> str:
-    """Return why the bits of a run may differ from those of the stored one; empty if they may not."""
+    """Return why the bits of a run and of the stored one may differ; empty if they may not."""
     here = environment_tags()
     for key in COMPARED:
         there, mine = tags.get(PREFIX + key), here.get(PREFIX + key)

@@ -71,7 +71,7 @@ def has_option(config: Mapping[str, Any], key: str) -> bool:
 
 
 def find_partial(entries: Iterable[Any], key: str) -> tuple[list[str], list[str]]:
-    """Return the names of those entries of a key's section that have this option, and of those that lack it."""
+    """Return which entries of a key's section have this option, and which lack it, by name."""
     found: dict[bool, list[str]] = {True: [], False: []}
     for entry in entries:
         section = key.partition(".")[0]

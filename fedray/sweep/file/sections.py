@@ -22,7 +22,7 @@ class Scheduler(Section):
     """Ends cells that lag behind the others, so that the budget goes to the others."""
 
     name: Literal["asha", "median"] = Field(
-        description="asha: at each rung only the best 1/factor go on, compared with those that got there before "
+        description="asha: at each rung only the best 1/factor go on, compared with cells that got there before "
         "(asynchronous successive halving), so the outcome depends on timing; median: a cell ends if it is below the "
         "median of the others' running means"
     )
@@ -40,7 +40,7 @@ class Scheduler(Section):
 
     @property
     def rule(self) -> str:
-        """`asha`, and the settings that differ from those of the first version, which compared test accuracies."""
+        """`asha`, and the settings that differ from the first version, which compared test accuracies."""
         more = {"metric": (self.metric, "test_accuracy"), "grace": (self.grace, None), "factor": (self.factor, None)}
         return " ".join([self.name, *(f"{key}={value}" for key, (value, first) in more.items() if value != first)])
 

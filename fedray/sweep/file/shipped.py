@@ -42,5 +42,5 @@ def locate_sweep(file: Path) -> Path:
     if file.exists() or file.suffix in (".yaml", ".yml"):
         return file
     near = get_close_matches(file.as_posix(), known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else "`fedray list sweeps` names those that come with fedray"
+    hint = f"did you mean {near[0]}?" if near else "`fedray list sweeps` names them all"
     raise UserError(f"{truncated_repr(str(file))}: there is no such file and no shipped sweep of that name; {hint}")

@@ -240,7 +240,7 @@ class Sweep(Section):
 
     @property
     def spaces(self) -> list[Space]:
-        """All nonempty spaces: that of `search` and those of the cases."""
+        """All nonempty spaces, of `search` and of the cases."""
         found = [self.search, *(case.get("search", {}) for axis in self.cases.values() for case in axis)]
         return [space for space in found if space]
 
@@ -308,7 +308,7 @@ class Sweep(Section):
 
         Returns:
             The sweep under a name of its own, `NAME-KEY-VALUE...`, unless `name` is among the changes, so that its
-            results are not confused with those of the unchanged file.
+            results are not confused with the unchanged file's.
 
         Raises:
             UserError: the grid, the cases or the search would overwrite a key, or a value is not allowed.

@@ -27,7 +27,7 @@ class Plan:
 
     Attributes:
         maker: makes the cells, and holds their data.
-        cells: hash -> cell, in the sweep's order; for a search that learns, those that can be drawn so far.
+        cells: hash -> cell, in the sweep's order; for a search that learns, the cells that can be drawn so far.
         known: hash -> outcome in MLflow, for cells that have one.
         force: True to run finished cells again.
         chosen: hashes of the cells that this call may run; None for all.

@@ -30,7 +30,7 @@ class CellLocks:
         self._path, self._file = path, path.open("a+b")
 
     def take(self, cells: Iterable[str]) -> set[str]:
-        """Claim cells by hash, without waiting; returns those that no other process holds."""
+        """Claim cells by hash, without waiting. Returns the cells that no other process holds."""
         return {cell for cell in cells if self._take(cell)}
 
     def release(self, cell: str) -> None:

@@ -35,7 +35,7 @@ class Session:
         values: hash -> the metric that selects, of the cells that have an outcome; None unless it is `finished`.
         tried: hashes of the cells that this process has taken, or has found to be finished by another process.
         placement: gives cells numbers for `gpus_per_actor: auto`.
-        data: key -> data set, for those that the processes of Tune's trials have.
+        data: key -> data set, for data sets that the processes of Tune's trials have.
     """
 
     plan: Plan
