@@ -80,7 +80,11 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        cohorts = self.clients.cohorts
+        cohorts, personal = self.clients.cohorts, self.evaluation.personal
+        if self.data.test is not None and personal is not None and personal.split != "disjoint":
+            raise UserError(
+                f"evaluation.personal.split: found {personal.split}; with data.test clients have test samples already"
+            )
         if cohorts is not None and len(cohorts) < self.training.rounds:
             raise UserError(f"clients.cohorts: lists {len(cohorts)} rounds, training.rounds is {self.training.rounds}")
         if self.training.precision == "tf32" and self.runtime.torch_device != "cuda":

@@ -15,7 +15,7 @@ from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.fedexp import FedExP
 from fedray.common.component import Checked
 from fedray.common.identity import default_entries, revision_of
-from fedray.datasets.base import Validation
+from fedray.datasets.base import Test, Validation
 from fedray.evaluation.registry import PROBES
 from fedray.models import MODELS
 from fedray.partitions import PARTITIONS
@@ -31,6 +31,7 @@ SECTIONS: dict[str, type[Checked]] = {
     "evaluation.personal": Personal,
     "runtime": Runtime,
     "data.validation": Validation,
+    "data.test": Test,
     **{f"algorithm.{name}": kind for name, kind in ALGORITHMS.items()},
     **{f"model.{name}": kind for name, kind in MODELS.items()},
     **{f"partition.{name}": kind for name, kind in PARTITIONS.items()},

@@ -8,7 +8,7 @@ from fedray.common.component import Component, as_written
 from fedray.common.options import allowed
 from fedray.config import RunConfig
 from fedray.datasets import DATASETS
-from fedray.datasets.base import DataSource, Validation
+from fedray.datasets.base import DataSource, Test, Validation
 from fedray.models import MODELS
 from fedray.partitions import PARTITIONS
 from fedray.sections import Personal
@@ -56,9 +56,13 @@ def page() -> str:
         if name == "evaluation":
             what = " ".join((Personal.__doc__ or "").split())
             lines += ["### `evaluation.personal`", "", what, "", *_table(Personal)]
-    what = " ".join((Validation.__doc__ or "").split())
-    lines += ["## `data`", "", "Every data set takes `validation` in addition to its own options:", ""]
-    lines += ["### `data.validation`", "", what + " Default: nothing is held out.", "", *_table(Validation)]
+    lines += ["## `data`", "", "Every data set takes `validation` and `test` in addition to its own options:", ""]
+    for key, held, default in (
+        ("validation", Validation, "nothing is held out"),
+        ("test", Test, "the official test set"),
+    ):
+        what = " ".join((held.__doc__ or "").split())
+        lines += [f"### `data.{key}`", "", f"{what} Default: {default}.", "", *_table(held)]
     lines += _components(DATASETS, DataSource.model_fields)
     for title, registry in (("partition", PARTITIONS), ("model", MODELS)):
         lines += [f"## `{title}`", "", *_components(registry)]

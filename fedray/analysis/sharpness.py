@@ -79,12 +79,12 @@ class Trained:
                 network,
                 buffers,
                 Samples(data.x_test, data.y_test, data, device),
-                np.arange(len(data.y_test)),
+                problem.evaluated["test"],
                 self.config.algorithm.logits,
             )
         )
-        drawn = generator(self.config.seed, "sharpness").permutation(len(data.y_train))[:samples]
-        self.indices = np.sort(drawn)
+        train = problem.evaluated["train"]
+        self.indices = np.sort(train[generator(self.config.seed, "sharpness").permutation(len(train))[:samples]])
         self.landscape = Landscape(
             network,
             buffers,

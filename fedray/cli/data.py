@@ -127,6 +127,7 @@ def show(
     """Draw the split as a client x class heatmap, and print measures of heterogeneity."""
     from fedray.datasets.base import load_data
     from fedray.partitions import make_partition
+    from fedray.partitions.held_out import split_samples
     from fedray.partitions.heterogeneity import draw_heatmap, measure_heterogeneity
 
     settings = _parse_settings(set_)
@@ -135,8 +136,9 @@ def show(
     chosen = make_partition(
         {"name": kind, **{k: v for k, v in given.items() if v is not None}, **settings["partition"]}
     )
-    data = load_data(source)
-    dealt = chosen.split(data, clients, seed)
+    data = load_data(source) if source.test is None else load_data(source).merged()
+    split = split_samples(source, chosen, data, clients, seed)
+    dealt = split.train
     if not dealt.sizes.any():
         raise UserError("partition: every client is empty")
     counts = dealt.count_labels(data.y_train, data.num_classes)
@@ -146,6 +148,9 @@ def show(
     except (OSError, ValueError) as error:
         raise UserError(f"--out: {path} cannot be written: {error}") from None
     numbers = measure_heterogeneity(counts)
+    for what, held in (("testing", split.test), ("validation", split.validation)):
+        if held is not None:
+            print(f"{len(held.indices)} samples held out for {what}; the rest is for training")
     print(
         f"{numbers['samples']} samples, {numbers['clients']} clients ({numbers['empty_clients']} empty), "
         f"{numbers['mean_classes']:.2f} of {data.num_classes} classes per client"

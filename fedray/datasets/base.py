@@ -60,6 +60,24 @@ class Validation(Checked):
     )
 
 
+class Test(Checked):
+    """Each client's own test samples, drawn from its shard, instead of the official test set.
+
+    Training and test set are merged, in this order, and dealt to the clients; each client's samples are then split at
+    random, keyed by the run's seed, as PFLlib and FL-bench do.
+    """
+
+    __test__ = False  # not a class of pytest's
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    source: Literal["clients"] = Field("clients", alias="from", description="from every client's samples")
+    fraction: float = Field(
+        0.25, gt=0, lt=1, description="fraction of each client's different samples, rounded up; one is left to train on"
+    )
+    stratify: bool = Field(False, description="draw them class by class in proportion")
+
+
 class DataSource(Component):
     """Base of the data sets: `load()` returns the arrays or raises UserError that names the missing file and its
     folder.
@@ -73,9 +91,13 @@ class DataSource(Component):
     validation: Validation | None = Field(
         None, description="hold samples out of training, to select on them: `{}`, or its keys"
     )
+    test: Test | None = Field(
+        None, description="test on samples of the clients instead of the official test set: `{}`, or its keys"
+    )
 
     def identity_entries(self) -> dict[str, Any]:
-        held_out = {} if self.validation is None else {"validation": entry(self.validation)}
+        asked = {"validation": self.validation, "test": self.test}
+        held_out = {key: entry(value) for key, value in asked.items() if value is not None}
         return {"name": self.name, **held_out}  # the arrays enter by digest, so the options that make them do not
 
     files: ClassVar[str] = ""

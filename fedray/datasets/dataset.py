@@ -100,11 +100,22 @@ class Dataset:
                 hashed.update(np.ascontiguousarray(array).data)
         return hashed.hexdigest()
 
+    def merged(self) -> "Dataset":
+        """Return training and then test samples as one set, which is both the training and the test set; one copy."""
+        if self.x_test is self.x_train:
+            return self
+        x, y = np.concatenate([self.x_train, self.x_test]), np.concatenate([self.y_train, self.y_test])
+        clients = None
+        if self.client_train is not None and self.client_test is not None:
+            clients = np.concatenate([self.client_train, self.client_test])
+        return replace(self, x_train=x, y_train=y, x_test=x, y_test=y, client_train=clients, client_test=clients)
+
     def resized(self, size: int) -> "Dataset":
         """Return the same images at `size` x `size` pixels (bilinear, anti-aliased), for models with a fixed input
         size.
         """
-        return replace(self, x_train=_resize(self.x_train, size), x_test=_resize(self.x_test, size))
+        x = _resize(self.x_train, size)
+        return replace(self, x_train=x, x_test=x if self.x_test is self.x_train else _resize(self.x_test, size))
 
 
 def _resize(images: np.ndarray, size: int) -> np.ndarray:

@@ -28,8 +28,8 @@ class Synthetic(Images):
     shape: tuple[Annotated[int, Field(gt=0)], Annotated[int, Field(gt=0)], Annotated[int, Field(gt=0)]] = Field(
         (3, 32, 32), description="channels, height, width"
     )
-    train: int = Field(2_000, gt=0, description="training images")
-    test: int = Field(500, gt=0, description="test images")
+    train_samples: int = Field(2_000, gt=0, description="training images")
+    test_samples: int = Field(500, gt=0, description="test images")
     clients: int = Field(0, ge=0, description="number of natural clients, of unequal sizes; 0 for none")
     noise: float = Field(
         0.25,
@@ -41,11 +41,13 @@ class Synthetic(Images):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        refuse_typos((self.train + self.test + self.classes) * math.prod(self.shape))
+        refuse_typos((self.train_samples + self.test_samples + self.classes) * math.prod(self.shape))
         return self
 
     def expected(self) -> Published:
-        return Published(self.train, self.test, self.classes, self.shape, clients=self.clients or None, size="none")
+        return Published(
+            self.train_samples, self.test_samples, self.classes, self.shape, clients=self.clients or None, size="none"
+        )
 
     def fetch(self) -> None:
         """Nothing to do: the images are computed."""
@@ -58,11 +60,11 @@ class Synthetic(Images):
         patterns = patches[:, :, rows[:, None], columns]
         return Dataset(
             self.name,
-            *self._part("train", self.train, patterns),
-            *self._part("test", self.test, patterns),
+            *self._part("train", self.train_samples, patterns),
+            *self._part("test", self.test_samples, patterns),
             self.classes,
-            client_train=owners(self.clients, self.train, "train"),
-            client_test=owners(self.clients, self.test, "test"),
+            client_train=owners(self.clients, self.train_samples, "train"),
+            client_test=owners(self.clients, self.test_samples, "test"),
         )
 
     def _part(self, part: str, count: int, patterns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -80,17 +82,24 @@ class SyntheticText(DataSource):
     name = "synthetic_text"
     classes: int = Field(80, gt=3, le=256, description="different characters")
     length: int = Field(80, gt=0, description="characters per sample")
-    train: int = Field(2_000, gt=0, description="training samples")
-    test: int = Field(500, gt=0, description="test samples")
+    train_samples: int = Field(2_000, gt=0, description="training samples")
+    test_samples: int = Field(500, gt=0, description="test samples")
     clients: int = Field(0, ge=0, description="number of natural clients; 0 for none")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        refuse_typos((self.train + self.test) * self.length)
+        refuse_typos((self.train_samples + self.test_samples) * self.length)
         return self
 
     def expected(self) -> Published:
-        return Published(self.train, self.test, self.classes, (self.length,), clients=self.clients or None, size="none")
+        return Published(
+            self.train_samples,
+            self.test_samples,
+            self.classes,
+            (self.length,),
+            clients=self.clients or None,
+            size="none",
+        )
 
     def fetch(self) -> None:
         """Nothing to do: the text is computed."""
@@ -98,11 +107,11 @@ class SyntheticText(DataSource):
     def load(self) -> Dataset:
         return Dataset(
             self.name,
-            *self._part("train", self.train),
-            *self._part("test", self.test),
+            *self._part("train", self.train_samples),
+            *self._part("test", self.test_samples),
             self.classes,
-            client_train=owners(self.clients, self.train, "train"),
-            client_test=owners(self.clients, self.test, "test"),
+            client_train=owners(self.clients, self.train_samples, "train"),
+            client_test=owners(self.clients, self.test_samples, "test"),
         )
 
     def _part(self, part: str, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -116,7 +125,8 @@ def refuse_typos(values: int) -> None:
     """Refuse more values than VALUES. Raises UserError."""
     if values > VALUES:
         raise UserError(
-            f"data.train: train, test and shape ask for {values:.3g} values; at most {VALUES:.3g} are allowed"
+            f"data.train_samples: samples and shape ask for {values:.3g} values; "
+            f"at most {VALUES:.3g} are allowed"
         )
 
 
@@ -126,7 +136,7 @@ def owners(clients: int, count: int, part: str) -> np.ndarray | None:
     Args:
         clients: number of clients.
         count: number of samples.
-        part: the key of `data` with their number, for the message and the draw.
+        part: `train` or `test`, for the message and the draw.
 
     Returns:
         int64 `(count,)`, or None for data without natural clients.
@@ -137,7 +147,7 @@ def owners(clients: int, count: int, part: str) -> np.ndarray | None:
     if not clients:
         return None
     if count < clients:
-        raise UserError(f"data.{part}: found {count}; {clients} clients need a sample each")
+        raise UserError(f"data.{part}_samples: found {count}; {clients} clients need a sample each")
     drawn = (clients * generator(0, f"synthetic/{part}/clients").random(count) ** 2).astype(np.int64)
     drawn[:clients] = np.arange(clients)
     return drawn

@@ -70,7 +70,7 @@ class Tester:
         if algorithm.keeps == "none":
             sums = self._sum("test")
             tables |= {"confusion": tables_of.tabulate_confusion(sums["confusion"])} if "confusion" in sums else {}
-            count = len(self.problem.data.y_test)
+            count = len(self.problem.evaluated["test"])
             row |= {"test_accuracy": 100 * float(sums["correct"].sum()) / count, "test_loss": float(sums["loss"])}
             row |= self._validate()
         else:
@@ -85,7 +85,9 @@ class Tester:
             epochs = asked.personal.tuned if algorithm.personal == "tuned" else (0,)
             request = PersonalEval(epochs, own=True, everyone=not algorithm.generic, train=asked.personal.train)
             scores = self.test_personal(request)
-            row |= personal.summarise(scores, epochs, row["test_accuracy"] if algorithm.generic else None)
+            generic = row["test_accuracy"] if algorithm.generic else None
+            assert self.problem.tests is not None  # noqa: S101 (`evaluation.personal` deals test samples)
+            row |= personal.summarise(scores, epochs, generic, self.problem.tests.sizes)
             tables["clients"] = tables_of.tabulate_clients(scores, epochs[-1], self.problem.shards.sizes)
         elif algorithm.generic:
             row["generic_accuracy"] = row["test_accuracy"]

@@ -16,8 +16,8 @@ from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.models.network import Network
+from fedray.partitions.held_out import split_samples
 from fedray.partitions.shards import Shards
-from fedray.partitions.validation_split import split_validation
 
 log = logging.getLogger("fedray")
 
@@ -30,7 +30,7 @@ class Problem:
     data: Dataset
     shards: Shards
     tests: Shards | None = None
-    """Each client's own test samples, if personal models are evaluated."""
+    """Each client's own test samples, with `data.test` or if personal models are evaluated."""
     validation: Shards | None = None
     """Held-out training samples: each client's, or a single entry if they are `from: pool`."""
 
@@ -50,10 +50,9 @@ class Problem:
 
     @classmethod
     def _build(cls, config: RunConfig, data: Dataset | None) -> "Problem":
-        data = fit_to_model(data or load_data(config.data), config)
-        shards, validation = split_validation(
-            config.partition, data, config.clients.total, config.seed, config.data.validation
-        )
+        data = prepare_data(data or load_data(config.data), config)
+        split = split_samples(config.data, config.partition, data, config.clients.total, config.seed)
+        shards, tests = split.train, split.test
         if shards.sizes.max() == 0:
             raise UserError("partition: every client is empty")
         if config.training.nominal_steps == "client0" and not shards.sizes[0]:
@@ -62,10 +61,11 @@ class Problem:
             if not shards.sizes[list(ids)].any():
                 raise UserError(f"clients.cohorts: every client of round {t} is empty")
         personal = config.evaluation.personal
-        tests = None if personal is None else config.partition.split_test(data, shards, config.seed, personal.split)
-        if tests is not None and not ((shards.sizes > 0) & (tests.sizes > 0)).any():
+        if personal is not None and tests is None:
+            tests = config.partition.split_test(data, shards, config.seed, personal.split)
+        if personal is not None and tests is not None and not ((shards.sizes > 0) & (tests.sizes > 0)).any():
             raise UserError("evaluation.personal: no client has test samples of its own")
-        problem = cls(config, data, shards, tests, validation)
+        problem = cls(config, data, shards, tests, split.validation)
         if config.algorithm.keeps == "norm" and not problem.build_network("cpu").layout.norms:
             log.warning(
                 "%s: %s has no normalisation layers, so this is FedAvg", config.algorithm.name, config.model.name
@@ -77,14 +77,17 @@ class Problem:
         """Samples of each evaluated set.
 
         Returns:
-            Split -> int64 `(n,)`, positions in the test set or in the training set. `train` excludes held-out samples;
-            `validation`, present if any are held out, lists them client by client.
+            Split -> int64 `(n,)`, positions in the test set or in the training set. `test` lists the clients' test
+            samples client by client with `data.test`. `train` excludes held-out samples; `validation`, present if any
+            are held out, lists them client by client.
         """
+        own = self.tests if self.config.data.test is not None else None
+        sets = {"test": np.arange(len(self.data.y_test)) if own is None else own.indices}
+        if self.validation is not None:
+            sets["validation"] = self.validation.indices
+        held = [shards.indices for shards in (own, self.validation) if shards is not None]
         train = np.arange(len(self.data.y_train))
-        sets = {"test": np.arange(len(self.data.y_test)), "train": train}
-        if self.validation is None:
-            return sets
-        return sets | {"train": np.setdiff1d(train, self.validation.indices), "validation": self.validation.indices}
+        return sets | {"train": np.setdiff1d(train, np.concatenate(held)) if held else train}
 
     @property
     def own_validation(self) -> Shards | None:
@@ -107,7 +110,7 @@ class Problem:
         Returns:
             `train_indices`, `train_offsets`: client i holds the training samples `train_indices[train_offsets[i]:
             train_offsets[i + 1]]` (int64). Likewise `test_*`, if clients have test samples of their own, and
-            `validation_*`, if samples are held out.
+            `validation_*`, if samples are held out. With `data.test` all indices count training, then test samples.
         """
         file = io.BytesIO()
         parts = {"train": self.shards, "test": self.tests, "validation": self.validation}
@@ -174,8 +177,10 @@ class Problem:
         return network
 
 
-def fit_to_model(data: Dataset, config: RunConfig) -> Dataset:
-    """Resize images to the one size that the model takes, if it has one, and log it."""
+def prepare_data(data: Dataset, config: RunConfig) -> Dataset:
+    """Merge training and test set with `data.test`, and resize images to the one size that the model takes."""
+    if config.data.test is not None:
+        data = data.merged()
     size = config.model.side
     shape = data.input_shape
     if size is None or len(shape) != 3 or shape[1:] == (size, size):

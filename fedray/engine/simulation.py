@@ -216,7 +216,9 @@ class Simulation:
             layout=self.layout,
             correct=tested.get("correct", torch.zeros(0)),
             sums=tested,
-            test_counts=torch.from_numpy(np.bincount(data.y_test, minlength=data.num_classes)),
+            test_counts=torch.from_numpy(
+                np.bincount(data.y_test[self.problem.evaluated["test"]], minlength=data.num_classes)
+            ),
             holds=self._mark_held_classes,
         )
         found = summarise_cohort(measured)

@@ -52,7 +52,8 @@ class Worker:
             self.network.recorder = Recorder()
         self.device = device
         self.train_samples = Samples(data.x_train, data.y_train, data, device)
-        self.test_samples = Samples(data.x_test, data.y_test, data, device)
+        is_merged = data.x_test is data.x_train
+        self.test_samples = self.train_samples if is_merged else Samples(data.x_test, data.y_test, data, device)
         self.population = Population(
             samples=self.train_samples,
             classes=data.num_classes,
@@ -99,7 +100,9 @@ class Worker:
             if each:
                 reply.each[task.client] = _move_to_cpu(each)
             if broadcast.measured and task.client not in reply.diverged:
-                reply.probes[task.client] = probe_client(self.probes, c, config.algorithm, self.test_samples, steps)
+                reply.probes[task.client] = probe_client(
+                    self.probes, c, config.algorithm, self.test_samples, self.problem.evaluated["test"], steps
+                )
             reply.states[task.client] = _move_to_cpu(c.state)
         reply.sums = sums.sums
         return reply

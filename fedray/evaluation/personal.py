@@ -9,7 +9,10 @@ WORST = 0.1
 
 
 def summarise(
-    scores: Mapping[int, Mapping[str, float]], epochs: Sequence[int], test_accuracy: float | None
+    scores: Mapping[int, Mapping[str, float]],
+    epochs: Sequence[int],
+    test_accuracy: float | None,
+    sizes: Sequence[int] | np.ndarray,
 ) -> dict[str, float]:
     """Return the metrics of a personal evaluation; accuracies in percent.
 
@@ -18,13 +21,15 @@ def summarise(
         epochs: of fine-tuning, ascending.
         test_accuracy: the global model's if it is the generic model; None if the generic accuracy is the mean of the
             personal models'.
+        sizes: test samples of every client, int64 `(N,)`.
 
     Returns:
         `personal_accuracy`: mean over clients. `personal_std`: standard deviation over clients (population).
-        `personal_worst10`: mean of the worst tenth of them (rounded up). These are after the largest number of epochs;
-        with several numbers also `personal_accuracy_eE` and so on for each. `personal_best`, `personal_worst`: the best
-        and the worst client. `personal_train_accuracy`, `_std`, `_best`, `_worst`: the same on the clients' own
-        training samples, if these were tested. `generic_accuracy`.
+        `personal_worst10`: mean of the worst tenth of them (rounded up). `personal_weighted_accuracy`: mean over
+        clients, weighted by their test samples. These are after the largest number of epochs; with several numbers
+        also `personal_accuracy_eE` and so on for each. `personal_best`, `personal_worst`: the best and the worst
+        client. `personal_train_accuracy`, `_std`, `_best`, `_worst`: the same on the clients' own training samples, if
+        these were tested. `generic_accuracy`.
     """
     result: dict[str, float] = {}
     for name, test in (("personal", "own"), ("personal_train", "train"), ("validation_personal", "validation")):
@@ -32,6 +37,10 @@ def summarise(
             own = [scores[i][f"{test}_{e}"] for i in sorted(scores) if f"{test}_{e}" in scores[i]]
             if own:
                 values = summarise_clients(name, np.array(own))
+                if test == "own":
+                    values["personal_weighted_accuracy"] = float(
+                        np.average(own, weights=[sizes[i] for i in sorted(scores)])
+                    )
                 result |= values
                 if len(epochs) > 1:
                     result |= {f"{key}_e{e}": value for key, value in values.items()}

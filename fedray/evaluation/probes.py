@@ -226,7 +226,7 @@ class Steps:
 
 
 def probe_client(
-    probes: Sequence[Probe], c: LocalClient, algorithm: Algorithm, test: Samples, steps: Steps
+    probes: Sequence[Probe], c: LocalClient, algorithm: Algorithm, test: Samples, tested: np.ndarray, steps: Steps
 ) -> dict[str, float]:
     """Measure one trained client; the network still holds its running statistics.
 
@@ -234,14 +234,16 @@ def probe_client(
         probes: the probes of the run.
         c: the client after its local training.
         algorithm: the method.
-        test: the whole test set.
+        test: what the test set is part of.
+        tested: positions of the test set in it, int64 `(n,)`.
         steps: has watched the training.
 
     Returns:
         Metric -> value.
     """
-    correct, sums = _test_local_model(c, algorithm, [probe for probe in probes if "local" in probe.tested_models], test)
-    seen = TrainedClient(c=c, algorithm=algorithm, correct=correct, sums=sums, test_samples=len(test))
+    testing = [probe for probe in probes if "local" in probe.tested_models]
+    correct, sums = _test_local_model(c, algorithm, testing, test, tested)
+    seen = TrainedClient(c=c, algorithm=algorithm, correct=correct, sums=sums, test_samples=len(tested))
     found = steps.means()
     for probe in probes:
         found |= check_metrics(probe, probe.of_client(seen), found)
@@ -249,7 +251,7 @@ def probe_client(
 
 
 def _test_local_model(
-    c: LocalClient, algorithm: Algorithm, probes: Sequence[Probe], test: Samples
+    c: LocalClient, algorithm: Algorithm, probes: Sequence[Probe], test: Samples, tested: np.ndarray
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Test the local model on the whole test set, in evaluation mode, by its generic logits: one pass for all
     probes.
@@ -260,8 +262,8 @@ def _test_local_model(
         return correct, sums
     c.network.load(c.theta)
     c.network.train(False)
-    for start in range(0, len(test), CHUNK):
-        x, y = test.batch(np.arange(start, min(start + CHUNK, len(test))))
+    for start in range(0, len(tested), CHUNK):
+        x, y = test.batch(tested[start : start + CHUNK])
         with torch.no_grad():
             output = c.network(x)
             correct += torch.bincount(y[algorithm.logits(output).argmax(1) == y], minlength=classes).cpu()

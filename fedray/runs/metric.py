@@ -31,6 +31,7 @@ BY_ROUND = {
     "test_accuracy": "test accuracy in %",
     "train_accuracy": "training accuracy in %",
     "personal_accuracy": "personal accuracy in %",
+    "personal_weighted_accuracy": "personal accuracy in %, clients weighted by their test samples",
     "personal_std": "deviation of the personal accuracy over clients in points",
     "personal_worst10": "personal accuracy in % of the worst tenth of the clients",
     "personal_best": "personal accuracy in % of the best client",

@@ -55,16 +55,30 @@ CASES: dict[str, Case] = {
     ),
     "steps of 30 digits": run("--set: training.local_steps: found 1000…", f"training.local_steps={10**30}"),
     "synthetic data of 10^12 samples": run(
-        "--set: data.train: train, test and shape ask for 3.07e+15 values; at most 4e+09 are allowed",
-        f"data={{name: synthetic, train: {10**12}}}",
+        "--set: data.train_samples: samples and shape ask for 3.07e+15 values; at most 4e+09 are allowed",
+        f"data={{name: synthetic, train_samples: {10**12}}}",
+    ),
+    "both kinds of own test samples": run(
+        "--set: evaluation.personal.split: found share; with data.test clients have test samples already",
+        "data={name: digits, test: {from: clients}}",
+        "evaluation.personal={split: share}",
+    ),
+    "test samples of nobody": run(
+        "--set: data.test.from: found 'pool'; input should be 'clients'", "data={name: digits, test: {from: pool}}"
+    ),
+    "no sample to test on": run(
+        "data.test.fraction: found 0.25; that is not a single sample of any client that has two",
+        "data={name: digits, test: {}}",
+        "partition=iid",
+        "clients.total=1797",
     ),
     "synthetic data of 10^9 classes": run(
         "--set: data.classes: found 1000000000; input should be less than or equal to 100000",
         f"data={{name: synthetic, classes: {10**9}}}",
     ),
     "text of 10^12 samples": run(
-        "--set: data.train: train, test and shape ask for 8e+13 values; at most 4e+09 are allowed",
-        f"data={{name: synthetic_text, train: {10**12}}}",
+        "--set: data.train_samples: samples and shape ask for 8e+13 values; at most 4e+09 are allowed",
+        f"data={{name: synthetic_text, train_samples: {10**12}}}",
     ),
     "std 0": run("--set: data.std.0: found 0; input should be greater than 0", "data={name: digits, std: [0]}"),
     "std -1": run("--set: data.std.0: found -1; input should be greater than 0", "data={name: digits, std: [-1]}"),

@@ -15,18 +15,18 @@ def load(**options: object) -> Dataset:
 
 def test_is_what_was_asked_for_and_always_the_same() -> None:
     """230 labels of 100 classes in turn: 3 of each of the first 30 classes, 2 of the others."""
-    data = load(classes=100, shape=[1, 28, 20], train=230, test=100)
+    data = load(classes=100, shape=[1, 28, 20], train_samples=230, test_samples=100)
     assert data.x_train.shape == (230, 1, 28, 20)
     assert data.x_train.dtype == np.uint8
     assert np.bincount(data.y_train).tolist() == [3] * 30 + [2] * 70
     assert (len(data.y_test), data.num_classes) == (100, 100)
-    assert data.digest == load(classes=100, shape=[1, 28, 20], train=230, test=100).digest
+    assert data.digest == load(classes=100, shape=[1, 28, 20], train_samples=230, test_samples=100).digest
     assert (data.x_train[:100] != data.x_test).any(), "train and test have noise of their own"
 
 
 def test_without_noise_an_image_is_its_class_of_4x4_patches() -> None:
     """8 x 8 pixels are 2 x 2 per patch; noise 0 makes train and test of a class equal, and classes differ."""
-    data = load(classes=3, shape=[1, 8, 8], train=6, test=3, noise=0)
+    data = load(classes=3, shape=[1, 8, 8], train_samples=6, test_samples=3, noise=0)
     x = data.x_train[:, 0]
     np.testing.assert_array_equal(x, np.repeat(np.repeat(x[:, ::2, ::2], 2, axis=1), 2, axis=2))
     np.testing.assert_array_equal(data.x_train[:3], data.x_test)
@@ -38,7 +38,7 @@ def test_can_be_learned() -> None:
     """Two rounds suffice for most of ten classes: chance would be 10 %."""
     result = fedray.simulate(
         {
-            "data": {"name": "synthetic", "shape": [3, 16, 16], "train": 500, "test": 200},
+            "data": {"name": "synthetic", "shape": [3, 16, 16], "train_samples": 500, "test_samples": 200},
             "partition": "iid",
             "clients": {"total": 5, "per_round": 5},
             "model": {"name": "mlp", "hidden": []},
@@ -57,19 +57,19 @@ def test_refuses(key: str, value: object) -> None:
 
 
 def test_natural_clients_all_have_samples_and_differ_in_size() -> None:
-    data = load(classes=4, shape=[1, 8, 8], train=400, test=40, clients=20)
+    data = load(classes=4, shape=[1, 8, 8], train_samples=400, test_samples=40, clients=20)
     assert data.client_train is not None
     assert data.client_test is not None
     sizes = np.bincount(data.client_train, minlength=20)
     assert sizes.min() >= 1
     assert sizes.max() > 3 * np.median(sizes)
     assert np.bincount(data.client_test, minlength=20).min() >= 1
-    assert load(classes=4, shape=[1, 8, 8], train=400, test=40).client_train is None
+    assert load(classes=4, shape=[1, 8, 8], train_samples=400, test_samples=40).client_train is None
 
 
 def test_text_goes_on_by_one_to_three() -> None:
     data = data_source(
-        {"name": "synthetic_text", "classes": 9, "length": 5, "train": 300, "test": 20, "clients": 7}
+        {"name": "synthetic_text", "classes": 9, "length": 5, "train_samples": 300, "test_samples": 20, "clients": 7}
     ).load()
     assert data.tokens
     assert (data.x_train.shape, data.num_classes) == ((300, 5), 9)
@@ -79,5 +79,5 @@ def test_text_goes_on_by_one_to_three() -> None:
 
 
 def test_fewer_samples_than_clients_are_refused() -> None:
-    with pytest.raises(UserError, match=r"data\.test: found 3; 5 clients need a sample each"):
-        load(train=10, test=3, clients=5)
+    with pytest.raises(UserError, match=r"data\.test_samples: found 3; 5 clients need a sample each"):
+        load(train_samples=10, test_samples=3, clients=5)

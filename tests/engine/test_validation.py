@@ -1,6 +1,7 @@
-"""Held-out samples: what is measured on them, and that training never sees them."""
+"""Samples held out for validation and testing: what is measured on them, and that training never sees them."""
 
 from dataclasses import replace
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from fedray.runs.record import summarise_rounds
 from tests import small
 
 
-def config(algorithm: Any = "fedavg", validation: Any = None, **evaluation: Any) -> RunConfig:
+def config(algorithm: Any = "fedavg", validation: Any = None, test: Any = None, **evaluation: Any) -> RunConfig:
     training = {"rounds": 2, "local_epochs": 1, "batch_size": 20}
-    held_out = {"name": "digits", "validation": validation}
+    held_out = {"name": "digits", "validation": validation, "test": test}
     return small.config(
         algorithm, (8, 4), 16, 0.5, data=held_out, training=training, evaluation={"every": 1, **evaluation}
     )
@@ -90,6 +91,34 @@ def test_measuring_changes_nothing_and_train_accuracy_is_of_what_is_trained_on()
     logits, y = answered(problem, result, problem.evaluated["train"])
     assert result.history[-1]["train_accuracy"] == pytest.approx(100 * float((logits.argmax(1) == y).double().mean()))
     assert "validation" not in Problem.build(config(), Digits().load()).evaluated
+
+
+def test_own_test_samples_are_what_is_tested_and_never_trained_on() -> None:
+    """The global model on all clients' test samples, personal models on their own; black images there change only that.
+
+    Weighted by test samples, the clients' accuracies of the same global model (no epoch of fine-tuning) are its own.
+    """
+    asked = config(personal={"epochs": 0, "every": 1}, train=True, probes=["forgetting"], test={"fraction": 0.3})
+    problem = Problem.build(asked)
+    assert problem.tests is not None
+    assert len(problem.evaluated["train"]) + len(problem.tests.indices) == 1797
+    result = run(problem, InlineBackend())
+    logits, y = answered(problem, result, problem.tests.indices)
+    last = result.history[-1]
+    assert last["test_accuracy"] == pytest.approx(100 * float((logits.argmax(1) == y).double().mean()))
+    assert last["personal_weighted_accuracy"] == pytest.approx(last["test_accuracy"])
+    parts = np.split((logits.argmax(1) == y).numpy(), problem.tests.offsets[1:-1])
+    assert last["personal_accuracy"] == pytest.approx(np.mean([100 * part.mean() for part in parts if len(part)]))
+    assert result.table("confusion").drop(columns="class").to_numpy().sum() == len(problem.tests.indices)
+    x = problem.data.x_train.copy()
+    x[problem.tests.indices] = 0
+    blackened = run(replace(problem, data=replace(problem.data, x_train=x, x_test=x)), InlineBackend())
+    assert blackened.state.sha256() == result.state.sha256()
+    assert blackened.history[-1]["train_accuracy"] == last["train_accuracy"]
+    assert blackened.history[-1]["test_accuracy"] != last["test_accuracy"]
+    with np.load(BytesIO(problem.pack_split())) as split:
+        np.testing.assert_array_equal(split["test_indices"], problem.tests.indices)
+        assert not np.intersect1d(split["train_indices"], split["test_indices"]).size
 
 
 def test_best_is_selected_on_the_held_out_samples() -> None:

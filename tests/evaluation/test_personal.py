@@ -118,18 +118,23 @@ def test_without_a_global_model() -> None:
 
 
 def test_summary() -> None:
-    """Eleven clients with 0, 10, .. 100 %: mean 50, variance 1,000, the worst two (11 % rounded up) 5 on average."""
+    """Eleven clients with 0, 10, .. 100 %: mean 50, variance 1,000, the worst two (11 % rounded up) 5 on average.
+    With one test sample of the first and three of the last, three of four answers are right.
+    """
     marks = {i: {"own_1": 10.0 * i, "own_5": 100.0, "everyone": 2.0 * i, "everyone_loss": 1.0 + i} for i in range(11)}
     trained = {i: {**scores, "train_1": 10.0 * i} for i, scores in marks.items()}
-    found = summarise(marks, (1, 5), 61.0)
+    found = summarise(marks, (1, 5), 61.0, [1, *[0] * 9, 3])
     assert found == pytest.approx(
         {
             "personal_accuracy_e1": 50,
             "personal_std_e1": sqrt(1000),
             "personal_worst10_e1": 5,
+            "personal_weighted_accuracy_e1": 75,
             "personal_accuracy_e5": 100,
             "personal_std_e5": 0,
             "personal_worst10_e5": 100,
+            "personal_weighted_accuracy_e5": 100,
+            "personal_weighted_accuracy": 100,
             "personal_accuracy": 100,
             "personal_std": 0,
             "personal_worst10": 100,
@@ -139,9 +144,10 @@ def test_summary() -> None:
         }
     )
     own = {"personal_accuracy": 50, "personal_std": sqrt(1000), "personal_worst10": 5}
+    own |= {"personal_weighted_accuracy": 75}
     own |= {"personal_best": 100, "personal_worst": 0, "generic_accuracy": 10}
-    assert summarise(marks, (1,), None) == pytest.approx(own)
+    assert summarise(marks, (1,), None, [1, *[0] * 9, 3]) == pytest.approx(own)
     train = {"personal_train_accuracy": 50, "personal_train_std": sqrt(1000)}
     train |= {"personal_train_worst10": 5, "personal_train_best": 100, "personal_train_worst": 0}
-    assert summarise(trained, (1,), None) == pytest.approx(own | train)
+    assert summarise(trained, (1,), None, [1, *[0] * 9, 3]) == pytest.approx(own | train)
     assert average_everyone(marks) == pytest.approx({"test_accuracy": 10, "test_loss": 6})

@@ -248,7 +248,7 @@ def test_shift_paddings_move_by_one_pixel() -> None:
 def test_sl_vit_takes_images_resized_to_32() -> None:
     """As FedSOL prints it (D-36): 28 pixels become 32, whose network has 6,176,275 parameters for 10 classes."""
     config = {
-        "data": {"name": "synthetic", "shape": [3, 28, 28], "train": 40, "test": 10},
+        "data": {"name": "synthetic", "shape": [3, 28, 28], "train_samples": 40, "test_samples": 10},
         "partition": "iid",
         "clients": {"total": 2, "per_round": 1},
         "model": {"name": "sl_vit", "resize": 32},

@@ -15,6 +15,7 @@ from fedray.common.errors import UserError
 from fedray.datasets import data_source
 from fedray.datasets.base import load_data
 from fedray.partitions import make_partition
+from fedray.partitions.held_out import split_samples
 from fedray.partitions.heterogeneity import draw_heatmap
 
 
@@ -72,8 +73,9 @@ def partitions(sweep: Collected) -> dict[str, Figure]:
     figures = {}
     for config, setting, clients in zip(iter_configs(cells), cells["_setting"], cells["_clients"], strict=True):
         refuse_plugins("--kind partition", {name: config.get(name) for name in ("data", "partition")})
-        data = load_data(data_source(config.get("data")))
-        shards = make_partition(config.get("partition")).split(data, config.get("clients.total"), config.get("seed"))
+        source, partition = data_source(config.get("data")), make_partition(config.get("partition"))
+        data = load_data(source) if source.test is None else load_data(source).merged()
+        shards = split_samples(source, partition, data, config.get("clients.total"), config.get("seed")).train
         name = f"{setting} {clients} clients" if cells["_clients"].nunique() > 1 else setting
         figures[name] = figure = draw_heatmap(shards.count_labels(data.y_train, data.num_classes), title=name)
         figure.set_size_inches(WIDTH, WIDTH * (0.45 + 0.02 * min(data.num_classes, 20)))

@@ -12,7 +12,7 @@ from fedray.common.identity import hash_of
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
-from fedray.engine.problem import Problem, fit_to_model
+from fedray.engine.problem import Problem, prepare_data
 from fedray.runs.metric import Metric
 from fedray.sweep.file.dotted import get_dotted
 from fedray.sweep.file.sweep import Sweep
@@ -39,7 +39,7 @@ class Problems:
     """The data sets of a sweep, each loaded once, and its cells' problems.
 
     Attributes:
-        data: key -> data set, fitted to the model's image size.
+        data: key -> data set, as `prepare_data` makes it.
     """
 
     def __init__(self) -> None:
@@ -50,14 +50,14 @@ class Problems:
 
     def make_cell(self, run: RunConfig, label: str) -> Cell:
         """Make the cell of a configuration, loading its data if they are not loaded yet. Raises UserError."""
-        source = json.dumps(run.data.options() | {"validation": None})
+        source = json.dumps(run.data.options() | {"validation": None, "test": None})
         if source not in self._loaded:
             data = load_data(run.data)
             self._loaded[source] = data, data.digest
         data, digest = self._loaded[source]
-        key = f"{digest}/{run.model.side}"
+        key = f"{digest}/{run.model.side}" + "/merged" * (run.data.test is not None)
         if key not in self.data:
-            self.data[key] = fit_to_model(data, run)
+            self.data[key] = prepare_data(data, run)
         identity = run.identity(digest)
         return Cell(hash_of(identity), label, run, key, identity)
 
@@ -99,7 +99,7 @@ class Problems:
         personal = run.evaluation.personal
         return [
             cell.data,
-            run.data.options()["validation"],
+            *(run.data.options()[key] for key in ("validation", "test")),
             run.partition.options(),
             run.clients.model_dump(mode="json"),
             None if personal is None else personal.split,

@@ -1,0 +1,152 @@
+"""Samples held out for testing and validation, and the remaining shards for training."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from fedray.common.errors import UserError
+from fedray.common.rng import generator
+from fedray.datasets.base import DataSource
+from fedray.datasets.dataset import Dataset
+from fedray.partitions.base import Partition
+from fedray.partitions.shards import Shards
+
+
+@dataclass(frozen=True)
+class Split:
+    """The samples of each client, as positions in the (merged) data set.
+
+    Attributes:
+        train: each client's training samples.
+        test: its test samples, with `data.test`; else None.
+        validation: the held-out samples with `data.validation`: each client's (`from: clients`), or all of them as one
+            entry (`from: pool`); else None.
+    """
+
+    train: Shards
+    test: Shards | None = None
+    validation: Shards | None = None
+
+
+def split_samples(source: DataSource, partition: Partition, data: Dataset, clients: int, seed: int) -> Split:
+    """Deal the training set, without the samples held out for testing and validation.
+
+    Args:
+        source: says what is held out (`data.test`, `data.validation`).
+        partition: deals the samples.
+        data: the whole data set; merged (`Dataset.merged`) with `data.test`.
+        clients: N.
+        seed: of the run. It keys the held-out samples, even if the partition has a seed of its own.
+
+    Raises:
+        UserError: the partition is impossible, or a fraction is too small to hold out any sample.
+    """
+    validation, test = source.validation, source.test
+    held = tests = None
+    if validation is not None and validation.source == "pool":
+        shards, held = _hold_out_pool(partition, data, clients, seed, validation.fraction)
+        _refuse_nothing("validation", held, validation.fraction, "the training set")
+    else:
+        shards = partition.split(data, clients, seed)
+    if test is not None:
+        count = partial(_count_tests, test.fraction)
+        shards, tests = hold_out(shards, data.y_train, count, seed, "client test", test.stratify)
+        _refuse_nothing("test", tests, test.fraction, "any client that has two")
+    if validation is not None and held is None:
+        shards, held = hold_out(shards, data.y_train, partial(_count_held_out, validation.fraction), seed)
+        _refuse_nothing("validation", held, validation.fraction, "any client")
+    return Split(shards, tests, held)
+
+
+def _refuse_nothing(section: str, held: Shards, fraction: float, whose: str) -> None:
+    if not len(held.indices):
+        raise UserError(f"data.{section}.fraction: found {fraction:g}; that is not a single sample of {whose}")
+
+
+def _hold_out_pool(
+    partition: Partition, data: Dataset, clients: int, seed: int, fraction: float
+) -> tuple[Shards, Shards]:
+    held = draw_stratified(data.y_train, _count_held_out(fraction, len(data.y_train)), generator(seed, "validation"))
+    rest = np.setdiff1d(np.arange(len(data.y_train)), held)
+    left = replace(
+        data,
+        x_train=data.x_train[rest],
+        y_train=data.y_train[rest],
+        client_train=None if data.client_train is None else data.client_train[rest],
+    )
+    shards = partition.split(left, clients, seed)
+    return Shards(rest[shards.indices], shards.offsets), Shards.from_lists([held])
+
+
+def hold_out(
+    shards: Shards,
+    labels: np.ndarray,
+    count: Callable[[int], int],
+    seed: int,
+    purpose: str = "validation",
+    stratify: bool = True,
+) -> tuple[Shards, Shards]:
+    """Hold out some of every client's samples.
+
+    A client's own draw leaves it at least one sample. Partitions that give a sample to several clients, or to one
+    client several times, lose every copy of a held-out sample, so that no client trains on it.
+
+    Args:
+        shards: each client's samples.
+        labels: of the training set, int64 `(n,)`.
+        count: how many of this many different samples a client holds out.
+        seed: keys the draw, together with the client's number.
+        purpose: of the draw.
+        stratify: draw class by class in proportion.
+
+    Returns:
+        The shards for training, and the samples that each client holds out.
+    """
+    held = []
+    for client in range(len(shards)):
+        own = np.unique(shards[client])
+        if taken := count(len(own)):
+            rng = generator(seed, purpose, client=client)
+            drawn = draw_stratified(labels[own], taken, rng) if stratify else np.sort(rng.permutation(len(own))[:taken])
+            own = own[drawn]
+        held.append(own if taken else own[:0])
+    out = Shards.from_lists(held)
+    is_kept = np.ones(len(labels), dtype=bool)
+    is_kept[out.indices] = False
+    kept = is_kept[shards.indices]
+    before = np.concatenate([[0], np.cumsum(kept)])
+    return Shards(shards.indices[kept], before[shards.offsets]), out
+
+
+def _count_held_out(fraction: float, samples: int) -> int:
+    """Return the fraction of some samples, to the nearest integer (half up), leaving one."""
+    return max(min(int(fraction * samples + 0.5), samples - 1), 0)
+
+
+def _count_tests(fraction: float, samples: int) -> int:
+    """Return the fraction of some samples, rounded up as PFLlib's scikit-learn does, leaving one."""
+    return max(min(math.ceil(fraction * samples - 1e-9), samples - 1), 0)
+
+
+def draw_stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw samples class by class in proportion: floor(count x share of the class), then the largest remainders.
+
+    Args:
+        labels: int64 `(n,)`.
+        count: number of samples, less than n.
+        rng: draws the samples of a class, and breaks ties of remainders.
+
+    Returns:
+        Their positions, int64 `(count,)`, ascending.
+    """
+    sizes = np.bincount(labels)
+    taken, remainders = np.divmod(count * sizes, len(labels))
+    order = np.lexsort((rng.random(len(sizes)), -remainders))
+    taken[order[: count - taken.sum()]] += 1
+    members = rng.permutation(len(labels))
+    members = members[np.argsort(labels[members], kind="stable")]
+    rank = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.sort(members[rank < np.repeat(taken, sizes)])

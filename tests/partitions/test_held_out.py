@@ -1,0 +1,179 @@
+"""Samples held out for validation and testing: how many of which class and client, and never trained on."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.model_selection import train_test_split
+
+from fedray.common.errors import UserError
+from fedray.config import RunConfig
+from fedray.datasets import data_source
+from fedray.datasets.arrays import Digits
+from fedray.datasets.dataset import Dataset
+from fedray.partitions import make_partition
+from fedray.partitions.held_out import Split, _count_held_out, _count_tests, draw_stratified, hold_out, split_samples
+from fedray.partitions.shards import Shards
+
+
+def split(dealing: object, seed: int, clients: int = 20, **held_out: Any) -> Split:
+    """The digits, dealt."""
+    source = data_source({"name": "digits", **held_out})
+    data = Digits().load() if source.test is None else Digits().load().merged()
+    return split_samples(source, make_partition(dealing), data, clients, seed)
+
+
+def digests(found: Split) -> list[str]:
+    return [shards.digest for shards in (found.train, found.test, found.validation) if shards is not None]
+
+
+def test_classes_in_proportion_the_largest_remainders_rounded_up() -> None:
+    """10 of 60 + 30 + 10: 6, 3, 1. 4 of 5 + 3 + 2: 2.0, 1.2, 0.8, so 2, 1 and the one left goes to the last class."""
+    labels = np.repeat([0, 1, 2], [60, 30, 10])
+    drawn = draw_stratified(labels, 10, np.random.default_rng(0))
+    assert Counter(labels[drawn].tolist()) == {0: 6, 1: 3, 2: 1}
+    assert drawn.tolist() == sorted(set(drawn.tolist()))
+    labels = np.repeat([0, 1, 2], [5, 3, 2])
+    for seed in range(20):
+        drawn = draw_stratified(labels, 4, np.random.default_rng(seed))
+        assert np.bincount(labels[drawn]).tolist() == [2, 1, 1]
+
+
+def test_equal_remainders_and_the_samples_of_a_class_are_drawn_at_random() -> None:
+    """1 of 2 + 2: either class, and each of the four samples a quarter of the time (100 of 400, sd 8.7)."""
+    labels = np.array([0, 0, 1, 1])
+    drawn = Counter(int(draw_stratified(labels, 1, np.random.default_rng(seed))[0]) for seed in range(400))
+    assert set(drawn) == {0, 1, 2, 3}
+    assert all(abs(n - 100) < 40 for n in drawn.values()), drawn
+
+
+def test_every_client_holds_its_share_out_and_keeps_one_sample() -> None:
+    """Shards of 40, 10, 4, 1 and 0 samples at 0.1: 4, 1, 0 (0.4), 0, 0. At 0.9 of 4: 3.6 is 4, and 3 leave one."""
+    sizes = [40, 10, 4, 1, 0]
+    shards = Shards(np.arange(55), np.concatenate([[0], np.cumsum(sizes)]))
+    labels = np.arange(55) % 5
+    left, held = hold_out(shards, labels, partial(_count_held_out, 0.1), seed=3)
+    assert held.sizes.tolist() == [4, 1, 0, 0, 0]
+    assert left.sizes.tolist() == [36, 9, 4, 1, 0]
+    for client in range(5):
+        assert sorted([*left[client], *held[client]]) == shards[client].tolist()
+    assert hold_out(shards, labels, partial(_count_held_out, 0.9), seed=3)[1].sizes.tolist() == [36, 9, 3, 0, 0]
+
+
+def test_every_client_draws_on_its_own() -> None:
+    """1 of 10 samples of one class, 50 clients: were it always the same position, one would be held out, not 10."""
+    shards = Shards(np.arange(500), np.arange(0, 501, 10))
+    _, held = hold_out(shards, np.zeros(500, dtype=np.int64), partial(_count_held_out, 0.1), seed=0)
+    assert held.sizes.tolist() == [1] * 50
+    assert len(set((held.indices % 10).tolist())) >= 8  # each position is missed by all with probability 0.9^50 = 0.5 %
+
+
+def test_nobody_trains_on_a_sample_that_another_client_holds_out() -> None:
+    """Client 0 has ten samples, client 1 the same ten twice: a sample held out by one leaves the other, every copy."""
+    shards = Shards.from_lists([np.arange(10), np.tile(np.arange(10), 2)])
+    left, held = hold_out(shards, np.zeros(10, dtype=np.int64), partial(_count_held_out, 0.3), seed=0)
+    assert held.sizes.tolist() == [3, 3], "a share of the different samples"
+    gone = set(held.indices.tolist())
+    assert set(left[0].tolist()) == set(range(10)) - gone
+    assert sorted(left[1].tolist()) == sorted([*(set(range(10)) - gone)] * 2)
+
+
+@pytest.mark.parametrize("source", ["clients", "pool"])
+@pytest.mark.parametrize(
+    "dealing", ["iid", {"name": "dirichlet", "alpha": 0.3}, {"name": "dirichlet_client", "alpha": 0.1}]
+)
+def test_of_digits_a_tenth_keyed_by_the_seed_and_apart_from_training(source: str, dealing: object) -> None:
+    """Digits' classes are even to within 3 points, and so are the samples held out of the pool."""
+    data = Digits().load()
+    found = split(dealing, 5, validation={"fraction": 0.1, "from": source})
+    shards, held = found.train, found.validation
+    assert held is not None
+    assert digests(found) == digests(split(dealing, 5, validation={"fraction": 0.1, "from": source}))
+    assert held.digest != getattr(
+        split(dealing, 6, validation={"fraction": 0.1, "from": source}).validation, "digest", ""
+    )
+    assert not np.intersect1d(shards.indices, held.indices).size
+    assert len(held) == (20 if source == "clients" else 1)
+    if source == "pool":
+        assert len(held.indices) == round(0.1 * len(data.y_train))
+        shares = np.bincount(data.y_train[held.indices]) / len(held.indices)
+        assert abs(shares - np.bincount(data.y_train) / len(data.y_train)).max() < 1 / len(held.indices)
+
+
+def test_without_validation_the_partition_is_what_it_was() -> None:
+    found, who = split({"name": "dirichlet", "alpha": 0.3}, 5), make_partition({"name": "dirichlet", "alpha": 0.3})
+    assert (found.validation, found.test) == (None, None)
+    assert found.train.digest == who.split(Digits().load(), 20, 5).digest
+
+
+def test_a_fraction_that_holds_nothing_out_is_refused() -> None:
+    with pytest.raises(UserError, match=r"data.validation.fraction: found 0.001; that is not a single sample of any"):
+        split("iid", 0, validation={"fraction": 0.001})
+    with pytest.raises(
+        UserError, match=r"data.test.fraction: found 0.25; that is not a single sample of any client th"
+    ):
+        split("iid", 0, clients=1797, test={})
+
+
+def test_a_client_tests_on_a_quarter_rounded_up_as_scikit_learn_does() -> None:
+    """`train_size=0.75` trains on floor(0.75 n): of 8, 9, 10 and 40 samples 6, 6, 7 and 30. One sample stays."""
+    for n in (8, 9, 10, 11, 40):
+        assert n - _count_tests(0.25, n) == len(train_test_split(range(n), train_size=0.75)[0])
+    assert [_count_tests(0.25, n) for n in (0, 1, 2)] == [0, 0, 1]
+    assert [_count_tests(0.9, n) for n in (2, 10, 1000)] == [1, 9, 900]
+
+
+def test_test_samples_are_drawn_at_random_or_by_class() -> None:
+    """20 samples of each of two classes, 20 clients. By class each tests on 5 and 5; at random with a deviation of
+    √(10 ¼ 30/39) = 1.39, so that none of 20 clients deviates with a probability of 10⁻¹².
+    """
+    shards, labels = Shards(np.arange(800), np.arange(0, 801, 40)), np.tile(np.repeat([0, 1], 20), 20)
+    for stratify in (True, False):
+        _, tests = hold_out(shards, labels, partial(_count_tests, 0.25), 0, "client test", stratify)
+        of_class_1 = [int(labels[tests[i]].sum()) for i in range(20)]
+        assert set(tests.sizes) == {10}
+        assert (set(of_class_1) == {5}) is stratify
+        assert 4 < np.mean(of_class_1) < 6
+
+
+def test_both_sets_are_dealt_and_split_and_validation_leaves_the_tests_as_they_are() -> None:
+    """1,437 + 360 digits among 20 clients: each has 89 or 90, tests on 23 (22.25 and 22.5 rounded up)."""
+    plain, both = split("iid", 3, test={}), split("iid", 3, test={}, validation={"fraction": 0.1})
+    assert plain.test is not None
+    assert both.test is not None
+    assert both.validation is not None
+    assert sorted([*plain.train.indices, *plain.test.indices]) == list(range(1797))
+    assert set(plain.test.sizes) == {23}
+    assert plain.test.digest == both.test.digest
+    assert sorted([*both.train.indices, *both.validation.indices]) == sorted(plain.train.indices)
+    assert plain.test.digest != getattr(split("iid", 4, test={}).test, "digest", "")
+
+
+def test_natural_clients_keep_the_test_samples_that_come_with_them() -> None:
+    """Clients 3, 3, 7 in training and 7, 3 in the test set: client 0 holds the samples 0, 1, 4, client 1 holds 2, 3."""
+    x, y = np.zeros((3, 2), np.float32), np.zeros(3, np.int64)
+    data = Dataset("own", x, y, x[:2], y[:2], 2, client_train=np.array([3, 3, 7]), client_test=np.array([7, 3]))
+    source = data_source({"name": "digits", "test": {"fraction": 0.3}})
+    found = split_samples(source, make_partition("natural"), data.merged(), 2, 0)
+    assert found.test is not None
+    assert [sorted([*found.train[i], *found.test[i]]) for i in (0, 1)] == [[0, 1, 4], [2, 3]]
+    with pytest.raises(UserError, match="have no natural clients"):
+        split_samples(source, make_partition("natural"), replace(data, client_test=None).merged(), 2, 0)
+
+
+def test_a_cell_is_another_with_held_out_samples_and_the_same_without() -> None:
+    base = {"partition": "iid", "model": "mlp", "algorithm": "fedavg"}
+    plain = RunConfig.parse(base | {"data": "digits"})
+    assert "validation" not in plain.identity("digest")["data"]
+    cells = {
+        RunConfig.parse(base | {"data": {"name": "digits", "validation": wanted}}).cell("digest")
+        for wanted in ({}, {"fraction": 0.2}, {"from": "pool"}, None)
+    }
+    assert len(cells) == 4
+    assert plain.cell("digest") in cells
+    tested = [RunConfig.parse(base | {"data": {"name": "digits", "test": t}}) for t in ({}, {"stratify": True}, None)]
+    assert [one.cell("digest") == plain.cell("digest") for one in tested] == [False, False, True]
+    assert tested[0].cell("digest") != tested[1].cell("digest")
