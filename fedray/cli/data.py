@@ -1,4 +1,4 @@
-"""`fedray data fetch | check | show`."""
+"""`fedray data fetch | check | show | import-split`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,6 +170,36 @@ def show(
     )
     print(f"mean pairwise total-variation distance {numbers['mean_tv']:.3f}")
     print(path)
+
+
+@data_app.command(name="import-split")
+def import_split(
+    folder: Annotated[Path, typer.Argument(help="PFLlib's dataset/NAME or FL-bench's data/NAME, generated")],
+    out: Annotated[Path, typer.Argument(help="the .npz file to write")],
+) -> None:
+    """Turn a folder that PFLlib or FL-bench generated into an npz data set with natural clients, or into a split."""
+    import io
+
+    import numpy as np
+
+    from fedray.engine.disk.client_files import write
+    from fedray.partitions.foreign_splits import read_folder
+
+    arrays, file = read_folder(folder), io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **arrays)
+    try:
+        write(out.resolve().parent, out.name, file.getvalue())
+    except OSError as error:
+        raise UserError(f"OUT: {out} cannot be written: {error.strerror}") from None
+    if "x_train" not in arrays:
+        counted = {key.removesuffix("_indices"): len(array) for key, array in arrays.items() if "indices" in key}
+        parts = ", ".join(f"{count} {part}" for part, count in counted.items())
+        print(f"{out}: {len(arrays['train_offsets']) - 1} clients, {parts} samples")
+        print(f"partition: {{name: file, path: {out}}}, with data: {{name: ..., test: {{from: clients}}}}")
+        return
+    clients = int(arrays["client_train"].max()) + 1
+    print(f"{out}: {clients} clients, {len(arrays['y_train'])} training and {len(arrays['y_test'])} test samples")
+    print(f"data: {{name: npz, path: {out}}}, partition: natural, clients: {{total: {clients}}}")
 
 
 def _make_source(name: str, options: dict[str, Any]) -> "DataSource":

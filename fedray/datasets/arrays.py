@@ -71,16 +71,20 @@ class Npz(Images):
 
     def read(self) -> Dataset:
         path = located_file("data.path", self.path)
-        try:
-            if path.is_file() and not zipfile.is_zipfile(path):  # NumPy's message would explain how to load a pickle
-                raise ValueError("it is not an archive of arrays")
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {key: file[key] for key in file.files}
-        except FileNotFoundError:
-            raise UserError(f"data.path: {path} does not exist") from None
-        except Exception as error:  # zipfile, zlib and NumPy raise their own types for damaged files
-            raise UserError(f"data.path: {path} is not a readable .npz file: {one_line(error)}") from None
-        return checked("npz", f"data.path: {path}", arrays)
+        return checked("npz", f"data.path: {path}", read_npz("data.path", path))
+
+
+def read_npz(key: str, path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of an .npz file that a configuration names at `key`. Raises UserError; runs no pickle."""
+    try:
+        if path.is_file() and not zipfile.is_zipfile(path):  # NumPy's message would explain how to load a pickle
+            raise ValueError("it is not an archive of arrays")
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise UserError(f"{key}: {path} does not exist") from None
+    except Exception as error:  # zipfile, zlib and NumPy raise their own types for damaged files
+        raise UserError(f"{key}: {path} is not a readable .npz file: {one_line(error)}") from None
 
 
 Array = Annotated[Any, Allowed("array")]

@@ -100,9 +100,14 @@ class Dataset:
                 hashed.update(np.ascontiguousarray(array).data)
         return hashed.hexdigest()
 
+    @property
+    def is_merged(self) -> bool:
+        """True if training and test set are one array (`merged`)."""
+        return self.x_test is self.x_train
+
     def merged(self) -> "Dataset":
         """Return training and then test samples as one set, which is both the training and the test set; one copy."""
-        if self.x_test is self.x_train:
+        if self.is_merged:
             return self
         x, y = np.concatenate([self.x_train, self.x_test]), np.concatenate([self.y_train, self.y_test])
         clients = None
@@ -115,7 +120,7 @@ class Dataset:
         size.
         """
         x = _resize(self.x_train, size)
-        return replace(self, x_train=x, x_test=x if self.x_test is self.x_train else _resize(self.x_test, size))
+        return replace(self, x_train=x, x_test=x if self.is_merged else _resize(self.x_test, size))
 
 
 def _resize(images: np.ndarray, size: int) -> np.ndarray:

@@ -125,8 +125,7 @@ def refuse_typos(values: int) -> None:
     """Refuse more values than VALUES. Raises UserError."""
     if values > VALUES:
         raise UserError(
-            f"data.train_samples: samples and shape ask for {values:.3g} values; "
-            f"at most {VALUES:.3g} are allowed"
+            f"data.train_samples: samples and shape ask for {values:.3g} values; at most {VALUES:.3g} are allowed"
         )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy._core import multiarray
+from numpy._core import multiarray, numeric
 from pydantic import Field
 
 from fedray.common.errors import UserError, one_line
@@ -277,7 +277,7 @@ def _latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-class _OnlyArrays(pickle.Unpickler):
+class OnlyArrays(pickle.Unpickler):
     """Numbers, text, lists, dictionaries and NumPy's arrays of numbers; every other class or function is refused."""
 
     allowed: ClassVar[dict[tuple[str, str], Any]] = {
@@ -286,6 +286,8 @@ class _OnlyArrays(pickle.Unpickler):
         ("_codecs", "encode"): _latin1,
         ("numpy.core.multiarray", "_reconstruct"): multiarray._reconstruct,
         ("numpy._core.multiarray", "_reconstruct"): multiarray._reconstruct,
+        ("numpy.core.numeric", "_frombuffer"): numeric._frombuffer,  # type: ignore[attr-defined]
+        ("numpy._core.numeric", "_frombuffer"): numeric._frombuffer,  # type: ignore[attr-defined]
     }
 
     def find_class(self, module: str, name: str) -> Any:
@@ -297,5 +299,5 @@ class _OnlyArrays(pickle.Unpickler):
 def batch(path: Path) -> tuple[np.ndarray, list[int]]:
     """Images uint8 `(n, 3, 32, 32)` and their (fine) labels. Other files raise errors of pickle and NumPy."""
     with path.open("rb") as file:
-        content = _OnlyArrays(file, encoding="latin1").load()
+        content = OnlyArrays(file, encoding="latin1").load()
     return content["data"].reshape(-1, 3, 32, 32), list(content["labels" if "labels" in content else "fine_labels"])

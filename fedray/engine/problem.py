@@ -93,7 +93,9 @@ class Problem:
     def own_validation(self) -> Shards | None:
         """Each client's own held-out samples; None if none are held out, or not from clients."""
         asked = self.config.data.validation
-        return self.validation if asked is not None and asked.source == "clients" else None
+        if self.validation is None or (asked is not None and asked.source == "pool"):
+            return None
+        return self.validation if len(self.validation) == len(self.shards) else None  # else a partition's own pool
 
     def draw_picture(self) -> bytes:
         """Return the client x class heatmap as PNG; takes a quarter of a second."""
@@ -111,12 +113,15 @@ class Problem:
             `train_indices`, `train_offsets`: client i holds the training samples `train_indices[train_offsets[i]:
             train_offsets[i + 1]]` (int64). Likewise `test_*`, if clients have test samples of their own, and
             `validation_*`, if samples are held out. With `data.test` all indices count training, then test samples.
+            `samples`: numbers of training and test samples, or of both together. `partition: file` reads it.
         """
         file = io.BytesIO()
         parts = {"train": self.shards, "test": self.tests, "validation": self.validation}
         held = {name: shards for name, shards in parts.items() if shards is not None}
         arrays = {f"{name}_{what}": getattr(held[name], what) for name in held for what in ("indices", "offsets")}
-        np.savez_compressed(file, allow_pickle=False, **arrays)
+        train, test = len(self.data.y_train), len(self.data.y_test)
+        samples = np.array([train] if self.data.is_merged else [train, test])
+        np.savez_compressed(file, allow_pickle=False, samples=samples, **arrays)
         return file.getvalue()
 
     def make_artefacts(self) -> dict[str, bytes]:

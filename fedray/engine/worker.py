@@ -52,8 +52,7 @@ class Worker:
             self.network.recorder = Recorder()
         self.device = device
         self.train_samples = Samples(data.x_train, data.y_train, data, device)
-        is_merged = data.x_test is data.x_train
-        self.test_samples = self.train_samples if is_merged else Samples(data.x_test, data.y_test, data, device)
+        self.test_samples = self.train_samples if data.is_merged else Samples(data.x_test, data.y_test, data, device)
         self.population = Population(
             samples=self.train_samples,
             classes=data.num_classes,

@@ -2,10 +2,11 @@
 
 from fedray.common.plugins import resolve
 from fedray.partitions.base import Partition
+from fedray.partitions.file import FromFile
 from fedray.partitions.schemes import IID, Dirichlet, DirichletClient, Natural, Pathological, PxCy, Sharding
 
 PARTITIONS: dict[str, type[Partition]] = {
-    kind.name: kind for kind in (IID, Dirichlet, DirichletClient, Sharding, Pathological, PxCy, Natural)
+    kind.name: kind for kind in (IID, Dirichlet, DirichletClient, Sharding, Pathological, PxCy, Natural, FromFile)
 }
 
 

@@ -1,6 +1,6 @@
 """The base of partitions: options, redraws until every client has enough samples, and clients' test sets."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -19,6 +19,8 @@ class Partition(Component):
     """Base of the partitioners. `min_size` is the smallest accepted shard (0: clients may be empty)."""
 
     section = "partition"
+    splits: ClassVar[bool] = False
+    """True if the partition itself lists test or validation samples (`held`)."""
     min_size: int = Field(1, ge=0, description="smallest shard accepted; 0 allows empty clients, never trained")
     seed: int | None = Field(None, ge=0, lt=2**32, description="seed of the split; default: the run's seed")
 
@@ -53,6 +55,10 @@ class Partition(Component):
             f"partition.min_size: {self.name} left a client with {shards.sizes.min()} samples in each of "
             f"{REDRAWS} draws, {self.min_size} are required; lower clients.total or set min_size: 0"
         )
+
+    def held(self, part: Literal["test", "validation"]) -> Shards | None:
+        """Return the samples that the partition itself lists for testing or validation; None if it lists none."""
+        return None
 
     def _check_drawn(self, shards: object, clients: int, samples: int) -> None:
         if not isinstance(shards, Shards):

@@ -45,6 +45,8 @@ def split_samples(source: DataSource, partition: Partition, data: Dataset, clien
         UserError: the partition is impossible, or a fraction is too small to hold out any sample.
     """
     validation, test = source.validation, source.test
+    if partition.splits:
+        return _read_split(source, partition, data, clients, seed)
     held = tests = None
     if validation is not None and validation.source == "pool":
         shards, held = _hold_out_pool(partition, data, clients, seed, validation.fraction)
@@ -58,6 +60,21 @@ def split_samples(source: DataSource, partition: Partition, data: Dataset, clien
     if validation is not None and held is None:
         shards, held = hold_out(shards, data.y_train, partial(_count_held_out, validation.fraction), seed)
         _refuse_nothing("validation", held, validation.fraction, "any client")
+    return Split(shards, tests, held)
+
+
+def _read_split(source: DataSource, partition: Partition, data: Dataset, clients: int, seed: int) -> Split:
+    """Return the split that a partition lists itself. Raises UserError if `data` asks for another one."""
+    shards, held = partition.split(data, clients, seed), partition.held("validation")
+    if source.validation is not None:
+        raise UserError(
+            "data.validation: the split is that of partition.path, which may list validation samples itself"
+        )
+    if source.test is not None and source.test != type(source.test)():
+        raise UserError("data.test: has options, but the test samples are those of partition.path")
+    tests = None if source.test is None else partition.held("test")
+    if source.test is not None and tests is None:
+        raise UserError("data.test: the file of partition.path lists no test samples")
     return Split(shards, tests, held)
 
 

@@ -1,0 +1,121 @@
+"""A split that you have: every client's samples, read from a file."""
+
+import json
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedray.common.errors import UserError, one_line, truncated_repr
+from fedray.common.identity import FILE
+from fedray.common.yaml_files import located_file
+from fedray.datasets.arrays import read_npz
+from fedray.datasets.dataset import Dataset
+from fedray.partitions.base import Partition
+from fedray.partitions.shards import Shards
+
+PARTS = ("train", "test", "validation")
+
+
+class FromFile(Partition):
+    """Your own split from a file: a run's `partition.npz`, or a JSON `{"train": [[3, 5], [4]], "test": ...}`.
+
+    npz: client i trains on `train_indices[train_offsets[i]:train_offsets[i + 1]]`; so `test_*` and `validation_*`.
+    JSON: a list of positions per client. With `data.test` positions count training, then test samples; otherwise those
+    of `test` count test samples. `samples`, if in the file, says what they count: `[training, test]` or `[both]`.
+    """
+
+    name = "file"
+    splits = True
+    path: Annotated[str, FILE] = Field(description="the .npz or .json file")
+    overlap: bool = Field(False, description="accept samples that several clients hold, or one client several times")
+
+    def split(self, data: Dataset, clients: int, seed: int) -> Shards:
+        parts, samples = self._read()
+        self._refuse_other_data(data, samples)
+        for part, shards in parts.items():
+            self._check(part, shards, clients, len(data.y_test if part == "test" else data.y_train))
+        apart = [part for part in parts if part != "test" or data.is_merged]
+        for part, other in combinations(apart, 2):
+            if len(both := np.intersect1d(parts[part].indices, parts[other].indices)):
+                raise self._wrong(f"lists the sample {both[0]} for {part} and for {other}")
+        if (small := parts["train"].sizes.min()) < self.min_size:
+            raise UserError(
+                f"partition.min_size: {self.path} leaves a client with {small} samples, {self.min_size} are required"
+            )
+        return parts["train"]
+
+    def held(self, part: Literal["test", "validation"]) -> Shards | None:
+        return self._read()[0].get(part)
+
+    def split_test(self, data: Dataset, shards: Shards, seed: int, how: Literal["share", "disjoint"]) -> Shards:
+        return self.held("test") or super().split_test(data, shards, seed, how)
+
+    def _wrong(self, what: str) -> UserError:
+        return UserError(f"partition.path: {self.path} {what}")
+
+    def _check(self, part: str, shards: Shards, clients: int, samples: int) -> None:
+        if len(shards) != clients and not (part == "validation" and len(shards) == 1):
+            raise UserError(f"clients.total: found {clients}; {self.path} lists {len(shards)} clients for {part}")
+        strange = shards.indices[(shards.indices < 0) | (shards.indices >= samples)]
+        if len(strange):
+            raise self._wrong(f"lists the sample {strange[0]} for {part}; allowed are 0 to {samples - 1}")
+        found, counts = np.unique(shards.indices, return_counts=True)
+        if not self.overlap and len(counts) and counts.max() > 1:
+            twice = found[counts > 1][0]
+            raise self._wrong(f"lists the sample {twice} twice for {part}; partition.overlap: true accepts it")
+
+    def _refuse_other_data(self, data: Dataset, samples: list[int] | None) -> None:
+        found = [len(data.y_train)] if data.is_merged else [len(data.y_train), len(data.y_test)]
+        if samples is not None and samples != found:
+            kinds = {1: "training and test samples as one set", 2: "training and test samples apart"}
+            raise self._wrong(
+                f"counts {' + '.join(map(str, samples))} samples ({kinds.get(len(samples), 'unknown')}); "
+                f"{data.name} has {' + '.join(map(str, found))} {'with' if data.is_merged else 'without'} data.test"
+            )
+
+    def _read(self) -> tuple[dict[str, Shards], list[int] | None]:
+        """Return the parts of the file, and what its positions count. Raises UserError."""
+        path = located_file("partition.path", self.path)
+        arrays = _read_json(path) if path.suffix == ".json" else read_npz("partition.path", path)
+        known = {f"{part}_{what}" for part in PARTS for what in ("indices", "offsets")} | {"samples"}
+        if strange := sorted(set(arrays) - known):
+            raise self._wrong(f"holds {truncated_repr(strange[0])}; allowed are {', '.join(sorted(known))}")
+        for name, array in arrays.items():
+            if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+                raise self._wrong(f"holds {name} as {array.dtype} {array.shape}; integers (n,) are required")
+        parts: dict[str, Shards] = {}
+        for part in PARTS:
+            indices, offsets = (arrays.get(f"{part}_{what}") for what in ("indices", "offsets"))
+            if indices is None and offsets is None and part != "train":
+                continue
+            if indices is None or offsets is None:
+                raise self._wrong(f"lacks {part}_{'indices' if indices is None else 'offsets'}")
+            if len(offsets) < 2 or offsets[0] or offsets[-1] != len(indices) or (np.diff(offsets) < 0).any():
+                raise self._wrong(f"has {part}_offsets that do not rise from 0 to {len(indices)}")
+            parts[part] = Shards(indices.astype(np.int64), offsets.astype(np.int64))
+        return parts, arrays["samples"].tolist() if "samples" in arrays else None
+
+
+def _read_json(path: Path) -> dict[str, np.ndarray]:
+    """Return the lists of a JSON as the arrays of a `partition.npz`. Raises UserError."""
+    try:
+        content: Any = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"partition.path: {path} does not exist") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"partition.path: {path} is not a readable JSON: {one_line(error)}") from None
+    content = {"train": content} if isinstance(content, list) else content
+    arrays: dict[str, np.ndarray] = {}
+    for part, lists in content.items() if isinstance(content, dict) else [("", None)]:
+        if part not in PARTS or not isinstance(lists, list) or not all(isinstance(one, list) for one in lists):
+            raise UserError(f"partition.path: {path}: a list of lists for each of {', '.join(PARTS)} is required")
+        if strange := [index for one in lists for index in one if type(index) is not int or abs(index) >= 2**63]:
+            raise UserError(
+                f"partition.path: {path}: found {truncated_repr(strange[0])} in {part}; integers are required"
+            )
+        shards = Shards.from_lists([np.array(one, dtype=np.int64) for one in lists])
+        arrays |= {f"{part}_indices": shards.indices, f"{part}_offsets": shards.offsets}
+    return arrays

@@ -1,0 +1,107 @@
+"""Folders that PFLlib's and FL-bench's scripts generate, as a data set with natural clients or as a split.
+
+PFLlib: `train/0.npz`, `test/0.npz`, ..., each a pickled dictionary of `x` and `y`. FL-bench: `partition.pkl` with the
+positions of each client's `train`, `val` and `test` samples, training samples counted before test samples; `data.npy`
+and `targets.npy` are its samples if it generated them. Nothing but arrays, lists and dictionaries is unpickled.
+"""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedray.common.errors import UserError, one_line
+from fedray.datasets.arrays import checked
+from fedray.datasets.torchvision_sets import OnlyArrays
+from fedray.partitions.shards import Shards
+
+
+def read_folder(folder: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of an npz: a data set for `data: {name: npz}`, or a split for `partition: {name: file}`.
+
+    Raises:
+        UserError: the folder holds neither library's files, or something else in them.
+    """
+    if (folder / "partition.pkl").is_file():
+        return _read_fl_bench(folder)
+    if (folder / "train").is_dir():
+        return _read_pfllib(folder)
+    raise UserError(
+        f"FOLDER: {folder} has neither train/0.npz, test/0.npz, ... (PFLlib's dataset/NAME) nor partition.pkl "
+        "(FL-bench's data/NAME)"
+    )
+
+
+def _read_pfllib(folder: Path) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    for part in ("train", "test"):
+        paths = {path.stem: path for path in (folder / part).glob("*.npz")}
+        clients = [str(i) for i in range(len(paths))]
+        if not paths or set(clients) != set(paths):
+            raise UserError(f"FOLDER: {folder / part} does not hold 0.npz, 1.npz, ... without a gap")
+        contents = [_read_client(paths[client]) for client in clients]
+        for key in ("x", "y"):
+            values = [_as_array(paths[client], content, key) for client, content in zip(clients, contents, strict=True)]
+            try:
+                arrays[f"{key}_{part}"] = np.concatenate(values)
+            except (ValueError, TypeError) as error:
+                raise UserError(f"FOLDER: {folder / part}: {key} of clients do not fit: {one_line(error)}") from None
+            arrays[f"client_{part}"] = np.repeat(np.arange(len(values)), [len(value) for value in values])
+    checked("npz", f"FOLDER: {folder}", arrays)
+    return arrays
+
+
+def _read_client(path: Path) -> Any:
+    """Return what `np.savez(file, data={...})` wrote."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("data.npy") as file:
+            is_first = np.lib.format.read_magic(file) == (1, 0)
+            (np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0)(file)
+            return OnlyArrays(file, encoding="latin1").load().item()
+    except Exception as error:  # zipfile, zlib, pickle and NumPy raise their own types for damaged files
+        raise UserError(f"FOLDER: {path} is not a client of PFLlib's: {one_line(error)}") from None
+
+
+def _as_array(path: Path, content: Any, key: str) -> np.ndarray:
+    value = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "uif" or not value.ndim:
+        raise UserError(f"FOLDER: {path} has no array of numbers {key}")
+    return value.astype(np.int64 if key == "y" else np.uint8 if value.dtype == np.uint8 else np.float32)
+
+
+def _read_fl_bench(folder: Path) -> dict[str, np.ndarray]:
+    path = folder / "partition.pkl"
+    try:
+        with path.open("rb") as file:
+            listed = OnlyArrays(file, encoding="latin1").load()["data_indices"]
+        clients = [listed[i] for i in range(len(listed))]  # a list, or a dictionary by client
+        parts = {
+            name: Shards.from_lists([np.asarray(client[part], dtype=np.int64).reshape(-1) for client in clients])
+            for name, part in (("train", "train"), ("test", "test"), ("validation", "val"))
+            if any(len(client[part]) for client in clients)
+        }
+    except Exception as error:  # pickle raises anything
+        raise UserError(f"FOLDER: {path} is not a partition of FL-bench's: {one_line(error)}") from None
+    if not (folder / "data.npy").is_file():
+        return {
+            f"{part}_{what}": getattr(shards, what) for part, shards in parts.items() for what in ("indices", "offsets")
+        }
+    if "validation" in parts or len(parts) < 2:
+        raise UserError(f"FOLDER: {path} lists {', '.join(parts)} samples; with data.npy, train and test are required")
+    x, y = (_read_array(folder / f"{name}.npy", key) for name, key in (("data", "x"), ("targets", "y")))
+    arrays: dict[str, np.ndarray] = {}
+    for part, shards in parts.items():
+        if len(x) != len(y) or shards.indices.min() < 0 or shards.indices.max() >= len(x):
+            raise UserError(f"FOLDER: {path} does not fit the {len(x)} samples and {len(y)} labels of data.npy")
+        arrays |= {f"x_{part}": x[shards.indices], f"y_{part}": y[shards.indices]}
+        arrays[f"client_{part}"] = np.repeat(np.arange(len(shards)), shards.sizes)
+    checked("npz", f"FOLDER: {folder}", arrays)
+    return arrays
+
+
+def _read_array(path: Path, key: str) -> np.ndarray:
+    try:
+        return _as_array(path, {key: np.load(path, allow_pickle=False)}, key)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"FOLDER: {path} is not a readable array: {one_line(error)}") from None
