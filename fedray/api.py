@@ -22,9 +22,9 @@ from fedray.engine.backend import Backend, InlineBackend
 from fedray.engine.device import isolate_run, refuse_missing
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
-from fedray.engine.problem import Problem
+from fedray.engine.problem import Problem, resolve_with
 from fedray.engine.profile import Profile
-from fedray.engine.result import Result
+from fedray.engine.result import Result, make_result
 from fedray.engine.simulation import Simulation
 from fedray.runs.ending import describe_error
 from fedray.runs.record import RunRecord
@@ -112,9 +112,9 @@ def run_problem(
         with bar(config.algorithm.name, config.training.rounds, progress) as moved:
             if track is None:
                 _run(simulation, store, evaluated, moved)
-                return simulation.make_result()
+                return make_result(simulation)
             run = _run_tracked(simulation, store, evaluated, moved, track, cell)
-            return replace(simulation.make_result(), run_id=run)
+            return replace(make_result(simulation), run_id=run)
 
 
 @contextlib.contextmanager
@@ -181,7 +181,9 @@ def _run_tracked(
     problem, config = simulation.problem, simulation.problem.config
     tracker, log = Tracker(), CellRun()
     again, files = store is not None, problem.make_artefacts()
-    tracker.open_cell(log, cell, name, config.resolved(), config.tags(), parent=None, again=again, files=files)
+    tracker.open_cell(
+        log, cell, name, resolve_with(config, problem.data), config.tags(), parent=None, again=again, files=files
+    )
 
     def logged(row: dict[str, float]) -> None:
         tracker.log_rows(log, [dict(row)])
@@ -193,7 +195,7 @@ def _run_tracked(
         tracker.close_cell(log, RunRecord(describe_error(error), simulation.state.history))
         raise
     else:
-        tracker.close_cell(log, simulation.make_result().record(simulation.profile))
+        tracker.close_cell(log, make_result(simulation).record(simulation.profile))
     finally:
         tracker.close()
     return log.id

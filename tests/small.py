@@ -6,6 +6,7 @@ from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
 from fedray.engine.problem import Problem
+from fedray.engine.result import make_result
 from fedray.engine.simulation import Simulation
 
 
@@ -51,5 +52,5 @@ def outcome(running: Simulation) -> tuple[str, str, list[dict[str, float]]]:
     """Continue to the end: the hashes of θ and of the state, and the rows."""
     while not running.done:
         running.step()
-    result = running.make_result()
+    result = make_result(running)
     return result.summary()["theta_sha256"], result.summary()["state_sha256"], result.history

@@ -30,6 +30,9 @@ def run(
     ] = True,
     force: Annotated[bool, typer.Option("--force", help="start again, ignoring existing checkpoints")] = False,
     save: Annotated[Path | None, typer.Option(help="write the trained model to this file, as safetensors")] = None,
+    save_personal: Annotated[
+        Path | None, typer.Option(help="write each client's personal model to this folder, as safetensors")
+    ] = None,
     logged: Annotated[bool, typer.Option("--log-model", help="also log the trained model to MLflow")] = False,
     profiled: Annotated[
         bool, typer.Option("--profile", help="show where each round's time went; starts again")
@@ -49,7 +52,7 @@ def run(
 
     from fedray.api import run_problem
     from fedray.engine.profile import Profile
-    from fedray.engine.result import refuse_without_model
+    from fedray.engine.result import refuse_without_model, refuse_without_personal
     from fedray.sweep.plan.single import hold_cell, load_cell
 
     chosen, problem = load_cell(document, file, cell, changes, backend)
@@ -57,6 +60,8 @@ def run(
         refuse_without_model(chosen.run.algorithm)
     if save is not None:
         _refuse_unwritable(save)
+    if save_personal is not None:
+        refuse_without_personal(chosen.run.algorithm)
     profile = Profile() if profiled else None
     if track:
         with hold_cell(chosen.hash, again=force or profiled) as checkpoints:
@@ -65,6 +70,8 @@ def run(
         result = run_problem(problem, profile=profile)
     if save is not None:
         result.save(save)
+    if save_personal is not None:
+        files = result.save_personal(save_personal)
     model = _logged_model(result) if logged else ""
     if as_json:
         summary = result.summary() | ({"run_id": result.run_id} if result.run_id else {})
@@ -73,6 +80,8 @@ def run(
     _show(result, chosen.label)
     if save is not None:
         print(f"model {save}")
+    if save_personal is not None:
+        print(f"{len(files)} personal models in {save_personal}")
     if model:
         print(f"model {model} in MLflow")
     if profile is not None:

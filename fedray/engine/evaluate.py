@@ -92,7 +92,7 @@ class Tester:
         elif algorithm.generic:
             row["generic_accuracy"] = row["test_accuracy"]
         elif stored and algorithm.personal == "kept":
-            own = {i: stored[i] for i in self._clients_to_test(own=True)}
+            own = {i: stored[i] for i in self.list_tested(own=True)}
             row["generic_accuracy"] = personal.average_everyone(own)["test_accuracy"]
         return Tested(row, sums, tables)
 
@@ -119,8 +119,8 @@ class Tester:
         return sums
 
     def test_personal(self, request: PersonalEval) -> dict[int, dict[str, float]]:
-        """Return the scores of `_clients_to_test`: client -> test -> value. Raises Diverged."""
-        s, ids = self.state, self._clients_to_test(request.own)
+        """Return the scores of `list_tested`: client -> test -> value. Raises Diverged."""
+        s, ids = self.state, self.list_tested(request.own)
         tasks = [ClientTask(i, 1 / len(ids), s.clients.get(i, Vectors())) for i in ids]
         scores = self.backend.evaluate_personal(self.broadcast(len(ids)), tasks, request)
         for i in ids:
@@ -128,7 +128,7 @@ class Tester:
                 raise Diverged(s.round, i, "the personal model's outputs are not numbers")
         return scores
 
-    def _clients_to_test(self, own: bool) -> list[int]:
+    def list_tested(self, own: bool) -> list[int]:
         """Return every client that has samples and, with `own`, test samples of its own."""
         tests, tested = self.problem.tests, self.problem.shards.sizes > 0
         if own and tests is not None:

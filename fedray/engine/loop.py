@@ -9,7 +9,7 @@ from fedray.engine.backend import Backend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.disk.rows import RowFile
 from fedray.engine.problem import Problem
-from fedray.engine.result import Result
+from fedray.engine.result import Result, make_result
 from fedray.engine.simulation import Simulation
 from fedray.engine.state import State, StateDamaged
 
@@ -107,4 +107,4 @@ def run(problem: Problem, backend: Backend, state: State | None = None) -> Resul
         simulation.restore(state)
     for _ in make_rounds(simulation):
         pass
-    return simulation.make_result()
+    return make_result(simulation)

@@ -4,6 +4,7 @@ import io
 import logging
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,14 @@ from fedray.partitions.held_out import split_samples
 from fedray.partitions.shards import Shards
 
 log = logging.getLogger("fedray")
+
+
+def resolve_with(config: RunConfig, data: Dataset) -> dict[str, Any]:
+    """Return the resolved configuration with the normalisation that the data have, whatever preset it comes from."""
+    found = config.resolved()
+    if "mean" in found["data"]:
+        found["data"] |= {"mean": list(data.mean), "std": list(data.std)}
+    return found
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,13 @@
 """Result of a run: its history, its trained model, and how to save the model."""
 
-from dataclasses import dataclass, field
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -11,25 +15,44 @@ from torch import Tensor, nn
 from fedray.algorithms.base import Algorithm
 from fedray.common.calls import checked_arguments
 from fedray.common.errors import UserError, unknown
-from fedray.common.yaml_files import located_file
+from fedray.common.vectors import Vectors
+from fedray.common.yaml_files import located, located_file
+from fedray.engine.backend import InlineBackend
 from fedray.engine.device import isolate_run
 from fedray.engine.disk.client_files import write
 from fedray.engine.evaluate import get_tested_theta
+from fedray.engine.messages import ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
+from fedray.engine.simulation import Simulation
 from fedray.engine.state import State, theta_sha256
+from fedray.engine.worker import Worker
 from fedray.models.network import Layout
+from fedray.models.preprocess import Preprocess
 from fedray.runs.ending import Ending
 from fedray.runs.last_rounds import describe_accuracy, last_values, mean
 from fedray.runs.metric import LAST
 from fedray.runs.record import RunRecord
 from fedray.runs.status import Status
+from fedray.sections import Personal, Runtime
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 SOMETIMES = ("validation_accuracy", "personal_accuracy", "personal_std", "personal_worst10", "generic_accuracy")
 """Metrics besides accuracy and losses that a run has if its configuration asks for them."""
+
+
+def make_result(simulation: Simulation) -> "Result":
+    """Return the result of a simulation so far."""
+    state = simulation.hash_states()
+    return Result(state.history, simulation.layout, state, simulation.problem)
+
+
+def refuse_without_personal(algorithm: Algorithm) -> None:
+    """Raise UserError if a client answers with more than one model, or with scores that are no model's."""
+    if type(algorithm).personal_logits is not Algorithm.personal_logits:
+        raise UserError(f"personal_model: {algorithm.name} answers with more than the model of a client")
 
 
 def refuse_without_model(algorithm: Algorithm) -> None:
@@ -129,36 +152,111 @@ class Result:
     def model(self) -> nn.Module:
         """Return the trained global model, as it was tested: a new module on the CPU, in evaluation mode.
 
-        Its inputs are the run's: images in float32, [0, 1], normalised with the mean and deviation of `data`.
+        If the data are pictures, its inputs are uint8 or float32 `(n, c, h, w)` with values from 0 to 255: its first
+        layer (`fedray.models.preprocess.Preprocess`) scales, normalises and resizes them as the run did. Other inputs
+        are those of the run.
 
         Raises:
             UserError: the method has no global model, because each client keeps its own parameters.
         """
         refuse_without_model(self.problem.config.algorithm)
+        return self._with_preprocessing(self._fill_module(self.theta, self.state.buffers))
+
+    @isolate_run()
+    def personal_model(self, client: int) -> nn.Module:
+        """Return the personal model of a client, as it is tested: like `model`, a new module on the CPU.
+
+        A method that fine-tunes does so for the largest number of epochs of `evaluation.personal`, by default 10.
+
+        Args:
+            client: id of a client that has samples.
+
+        Raises:
+            UserError: the client has no samples, or the method's clients answer with more than one model (kNN-Per).
+        """
+        return self._with_preprocessing(next(self._build_personal([client]))[1])
+
+    @isolate_run()
+    def save_personal(self, folder: str | Path) -> list[Path]:
+        """Write the personal model of each client as `client-ID.safetensors`, as `save` writes the global one.
+
+        Raises:
+            UserError: as `personal_model`, or a file cannot be written.
+        """
+        target = located("save_personal", str(folder))
+        files = []
+        for client, module in self._build_personal(self._list_owners()):
+            target.mkdir(parents=True, exist_ok=True)
+            self._write(module, target / f"client-{client}.safetensors", client=str(client))
+            files.append(target / f"client-{client}.safetensors")
+        return files
+
+    def _list_owners(self) -> list[int]:
+        return [int(i) for i in np.flatnonzero(self.problem.shards.sizes > 0)]
+
+    def _build_personal(self, clients: Sequence[int]) -> Iterator[tuple[int, nn.Module]]:
+        config = self.problem.config
+        refuse_without_personal(config.algorithm)
+        for client in clients:
+            if client not in (owners := self._list_owners()):
+                raise UserError(f"personal_model: client {client} has no samples; {len(owners)} clients have")
+        here = config.model_copy(update={"runtime": Runtime(backend="inline")})
+        problem, backend = replace(self.problem, config=here), InlineBackend()
+        simulation = Simulation(problem, backend)
+        simulation.restore(self.state)
+        tester = simulation.tester
+        tested = len(tester.list_tested(own=True))
+        broadcast = tester.broadcast(tested)
+        epochs = (config.evaluation.personal or Personal()).tuned[-1] if config.algorithm.personal == "tuned" else 0
+        worker = Worker(problem)
+        for client in clients:
+            task = ClientTask(client, 1 / tested, self.state.clients.get(client, Vectors()))
+            yield client, self._fill_module(*worker.build_personal(broadcast, task, epochs))
+
+    def _fill_module(self, theta: Tensor, buffers: Tensor) -> nn.Module:
+        """Return the model with these parameters and running statistics, without preprocessing."""
         module = self.problem.build_module()
-        parts = self.layout.views(self.theta)
+        parts = self.layout.views(theta)
         floats = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 parameter.copy_(parts[name])
-            for buffer, part in zip(floats, self.state.buffers.split([b.numel() for b in floats]), strict=True):
+            for buffer, part in zip(floats, buffers.split([b.numel() for b in floats]), strict=True):
                 buffer.copy_(part.view_as(buffer))
         return module.eval()
+
+    def _with_preprocessing(self, module: nn.Module) -> nn.Module:
+        data = self.problem.data
+        if data.x_train.dtype != np.uint8 or data.x_train.ndim != 4:
+            return module
+        layers = {"preprocess": Preprocess(data.mean, data.std, data.input_shape[1:]), "model": module}
+        return nn.Sequential(OrderedDict(layers)).eval()
 
     @checked_arguments
     def save(self, path: str | Path) -> Path:
         """Write the trained model's state_dict as a safetensors file; `safetensors.torch.load_file` reads it.
 
-        The file's metadata hold the configuration and the `theta_sha256` of the summary.
+        The tensors have the names of the model itself. The file's metadata hold the configuration, the `theta_sha256`
+        of the summary and, for pictures, `preprocessing`: mean, std and size, as JSON.
 
         Raises:
             UserError: the file cannot be written, or the method has no global model.
         """
         file = located_file("save", str(path)).resolve()
-        tensors = {name: tensor.contiguous().clone() for name, tensor in self.model().state_dict().items()}
-        metadata = {"theta_sha256": theta_sha256(self.state.theta), "config": self.problem.config.model_dump_json()}
+        refuse_without_model(self.problem.config.algorithm)
+        with isolate_run():
+            self._write(self._fill_module(self.theta, self.state.buffers), file)
+        return Path(path)
+
+    def _write(self, module: nn.Module, file: Path, **more: str) -> None:
+        tensors = {name: tensor.contiguous().clone() for name, tensor in module.state_dict().items()}
+        data = self.problem.data
+        metadata = more | {
+            "theta_sha256": theta_sha256(self.state.theta),
+            "config": self.problem.config.model_dump_json(),
+            "preprocessing": json.dumps({"mean": data.mean, "std": data.std, "shape": data.input_shape}),
+        }
         try:
             write(file.parent, file.name, save(tensors, metadata))
         except OSError as error:
-            raise UserError(f"{path}: the model cannot be written: {error.strerror}") from None
-        return Path(path)
+            raise UserError(f"{file}: the model cannot be written: {error.strerror}") from None

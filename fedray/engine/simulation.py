@@ -21,7 +21,6 @@ from fedray.engine.guard import forbid_changes
 from fedray.engine.messages import Broadcast, ClientTask, Reply, count_bytes
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
-from fedray.engine.result import Result
 from fedray.engine.sampling import draw_cohort, weigh_cohort
 from fedray.engine.state import ClientState, State, StateRef, load_state
 from fedray.evaluation.probe import EvaluatedRound, check_metrics
@@ -317,12 +316,12 @@ class Simulation:
         """Continue from a state of the same configuration."""
         self._state = state
 
-    def make_result(self) -> Result:
-        """Return the result so far; client states that are held elsewhere get their hashes."""
+    def hash_states(self) -> State:
+        """Return the state; client states that are held elsewhere get their hashes."""
         unknown = {i: s for i, s in self._state.clients.items() if isinstance(s, StateRef) and s.sha256 is None}
         if unknown:
             self.backend.hash_states(unknown)
-        return Result(self._state.history, self.layout, self._state, self.problem)
+        return self._state
 
     def _leave_out(self, t: int, cohort: np.ndarray, reply: Reply) -> np.ndarray:
         """Return the cohort without the clients whose numbers went wrong. Raises Diverged if that is so configured."""

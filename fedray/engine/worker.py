@@ -194,6 +194,11 @@ class Worker:
                 scores[f"train_{epochs}"], _ = self._score(c, self.train_samples, indices)
         return result
 
+    def build_personal(self, broadcast: Broadcast, task: ClientTask, epochs: int) -> tuple[Tensor, Tensor]:
+        """Return parameters `(P,)` and buffers `(B,)` of a client's personal model, float32 on the CPU."""
+        c = self.trainer.personalise(self._to_device(broadcast), self._task_to_device(task), epochs)
+        return c.theta.detach().cpu().clone(), self.network.buffers.detach().cpu().clone()
+
     def _score(self, c: LocalClient, samples: Samples, indices: np.ndarray) -> tuple[float, float]:
         """Return accuracy in percent and mean loss of a client's answers to some samples."""
         correct, loss = 0, 0.0

@@ -125,8 +125,7 @@ def test_what_is_saved_is_what_was_tested(tmp_path: Path) -> None:
     assert result.summary()["theta_sha256"] == theta_sha256(last.theta) != theta_sha256(result.theta)
     saved = load_file(result.save(tmp_path / "model.safetensors"))
     assert torch.equal(torch.cat([saved[name].flatten() for name in result.layout.names]), result.theta)
-    x = torch.from_numpy(built.data.x_test).float() / 255
-    logits = result.model()((x - built.data.mean[0]) / built.data.std[0])
+    logits = result.model()(torch.from_numpy(built.data.x_test))
     loss = cross_entropy(logits, torch.from_numpy(built.data.y_test))
     assert float(loss.detach()) == pytest.approx(result.history[-1]["test_loss"], rel=1e-5)
 

@@ -7,16 +7,16 @@ import signal
 from pathlib import Path
 
 import mlflow.pytorch
-import numpy as np
 import pytest
 import torch
 import yaml
 from mlflow.entities import Run
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 import fedray
 from fedray.cli import main as cli
-from fedray.datasets.dataset import Samples
+from fedray.common.errors import UserError
 from fedray.sweep.plan.storage import get_cell_locks_file
 from fedray.tracking.store import open_store, search
 from tests.bad_input.case import BASE, RUN
@@ -65,10 +65,11 @@ def test_a_run_is_kept_shown_again_and_loaded(
     (run,) = counting()
     assert (run.info.status, run.data.tags["fedray.status"]) == ("FINISHED", "finished")
     assert json.loads(again)["run_id"] == run.info.run_id
+    assert (run.data.params["data.mean"], run.data.params["data.std"]) == ("[0.3054]", "[0.3763]"), "the preset's"
     loaded = fedray.load(run.info.run_id)
     assert loaded.summary()["theta_sha256"] == run.data.tags["fedray.theta_sha256"]
     saved = load_file("model.safetensors")
-    flat = torch.cat([saved[name].flatten() for name, _ in loaded.model().named_parameters()])
+    flat = torch.cat([saved[name].flatten() for name, _ in loaded.model().model.named_parameters()])
     assert torch.equal(flat, loaded.theta)
 
 
@@ -91,7 +92,7 @@ def test_a_model_in_mlflow_is_the_trained_one_and_holds_no_pickle(
     monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", f"sqlite:///{folder / 'mlflow.db'}")
     loaded, trained = mlflow.pytorch.load_model(address[1]), fedray.load(run.info.run_id)
     data = trained.problem.data
-    inputs, _ = Samples(data.x_test, data.y_test, data, "cpu").batch(np.arange(7))
+    inputs = torch.from_numpy(data.x_test[:7])
     assert torch.allclose(loaded(inputs), trained.model()(inputs), atol=1e-6)
 
 
@@ -217,8 +218,42 @@ def test_the_result_in_python(folder: Path) -> None:
     )
     assert list(result.to_frame().index) == [1, 2]
     data = result.problem.data
-    inputs = (torch.from_numpy(data.x_test).float() / 255 - 0.3054) / 0.3763  # the digits' mean and deviation
+    inputs, model = torch.from_numpy(data.x_test), result.model()
+    by_hand = (inputs.float() / 255 - 0.3054) / 0.3763  # the digits' mean and deviation
     with torch.no_grad():
-        right = (result.model()(inputs).argmax(1).numpy() == data.y_test).mean()
+        right = (model(inputs).argmax(1).numpy() == data.y_test).mean()
+        torch.testing.assert_close(model(inputs), model.model(by_hand))
+        larger = inputs.repeat_interleave(2, 2).repeat_interleave(2, 3)
+        assert (model(larger).argmax(1).numpy() == data.y_test).mean() > right - 0.05, "pictures of another size"
     assert 100 * right == pytest.approx(last["test_accuracy"], abs=1e-4)
+    with safe_open(result.save("model.safetensors"), "pt") as file:
+        used = json.loads(file.metadata()["preprocessing"])
+    assert used == {"mean": [0.3054], "std": [0.3763], "shape": [1, 8, 8]}
     assert list(Path("ck").glob("checkpoint-2.json"))
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedper", "local-only", "knnper"])
+def test_personal_models_score_what_the_run_logged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], algorithm: str
+) -> None:
+    """Each model on its client's own test samples: the accuracies of the run's table. kNN-Per answers with more."""
+    asked = ["--set", f"algorithm={algorithm}", "--set", "evaluation.personal={epochs: [0, 2]}", "--no-track"]
+    code, out, err = call(monkeypatch, capsys, "run", "run.yaml", *asked, "--save-personal", "own")
+    if algorithm == "knnper":
+        assert (code, err) == (2, "fedray: personal_model: knnper answers with more than the model of a client\n")
+        return
+    assert code == 0, err
+    config = yaml.safe_load(Path("run.yaml").read_text())
+    result = fedray.simulate(config | {"algorithm": algorithm, "evaluation": {"personal": {"epochs": [0, 2]}}})
+    problem, clients = result.problem, result.table("clients").set_index("client")
+    assert f"{len(list(Path('own').iterdir()))} personal models in own" in out
+    assert problem.tests is not None
+    for client, accuracy in clients["accuracy"].items():
+        own, model = problem.tests[client], result.personal_model(client)
+        with torch.no_grad():
+            answers = model(torch.from_numpy(problem.data.x_test[own])).argmax(1).numpy()
+        assert 100 * (answers == problem.data.y_test[own]).mean() == pytest.approx(accuracy)
+        saved = load_file(f"own/client-{client}.safetensors")
+        assert all(torch.equal(saved[name], tensor) for name, tensor in model.model.state_dict().items())
+    with pytest.raises(UserError, match="personal_model: client 99 has no samples"):
+        result.personal_model(99)

@@ -91,7 +91,7 @@ def test_the_hashes_are_computed_where_the_states_lie(backends: dict[int, RayBac
     running.step()
     kept = running.state.clients
     assert all(isinstance(s, ObjectState) and s.sha256 is None for s in kept.values())
-    running.make_result()
+    running.hash_states()
     hashes = {i: s.sha256 for i, s in kept.items() if isinstance(s, ObjectState)}
     assert None not in hashes.values()
     plain = Simulation(problem("scaffold"), InlineBackend())

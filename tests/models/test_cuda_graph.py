@@ -17,6 +17,7 @@ from fedray.config import RunConfig
 from fedray.engine import device
 from fedray.engine.backend import InlineBackend
 from fedray.engine.problem import Problem
+from fedray.engine.result import make_result
 from fedray.engine.simulation import Simulation
 from fedray.engine.worker import Worker, _explain
 from fedray.models import cuda_graph as cuda
@@ -107,7 +108,7 @@ def test_a_recorded_run_has_the_same_bits(algorithm: str, model: dict[str, Any])
         backend._worker.network.recorder = recorder
         while not simulation.done:
             simulation.step()
-        found.append(simulation.make_result())
+        found.append(make_result(simulation))
     assert found[0].state.sha256() == found[1].state.sha256()
     assert found[0].history == found[1].history
     assert recorder is not None
@@ -184,5 +185,5 @@ def test_a_cuda_graph_has_the_bits_of_the_eager_run(algorithm: str, kernels: Non
         simulation = Simulation(Problem.build(run), InlineBackend())
         while not simulation.done:
             simulation.step()
-        found.append(simulation.make_result().state.sha256())
+        found.append(make_result(simulation).state.sha256())
     assert found[0] == found[1]

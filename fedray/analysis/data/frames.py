@@ -15,7 +15,7 @@ from fedray.analysis.data.runs import load_newest_state, read_configuration
 from fedray.common.calls import checked_arguments
 from fedray.common.errors import UserError, truncated_repr
 from fedray.config import RunConfig
-from fedray.datasets.dataset import Samples
+from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
 from fedray.sweep.driver.run import execute
@@ -139,7 +139,7 @@ def load(run: str) -> Result:
 def log_model(run: str) -> str:
     """Log the trained model of an earlier run to MLflow, with the run.
 
-    Its inputs are as for `Result.model()`: float32 images, normalised with the mean and deviation of `data`. It is
+    Its inputs are those of `Result.model()`; pictures are uint8 `(n, c, h, w)`: its first layer normalises them. It is
     stored as a graph (`torch.export`), without pickles, so loading it does not need the class of your own model.
 
     Args:
@@ -153,5 +153,11 @@ def log_model(run: str) -> str:
     """
     result = load(run)
     data = result.problem.data
+    inputs = data.x_test[:2] if data.x_test.ndim == 4 else _gather(data)
+    return models.log_model(run, result.model(), inputs)
+
+
+def _gather(data: Dataset) -> np.ndarray:
+    """Return the inputs of two samples that are no pictures: numbers, or token ids."""
     inputs, _ = Samples(data.x_test, data.y_test, data, "cpu").batch(np.arange(2))
-    return models.log_model(run, result.model(), inputs.numpy())
+    return inputs.numpy()

@@ -17,6 +17,7 @@ from ray.tune.experiment import Trial
 from fedray.cluster.ray_private import drop_results, get_exception
 from fedray.common.errors import UserError, redacted
 from fedray.engine.disk.checkpoint import Checkpoints
+from fedray.engine.problem import resolve_with
 from fedray.engine.worker import LESS_MEMORY
 from fedray.runs.ending import INTERRUPTED, Ending
 from fedray.runs.last_rounds import describe_accuracy
@@ -121,7 +122,7 @@ class TuneReporter(tune.Callback):
             run,
             cell.hash,
             cell.label,
-            cell.run.resolved(),
+            resolve_with(cell.run, self.session.plan.problems.data[cell.data]),
             tags,
             self.session.parent,
             known=known,

@@ -18,6 +18,7 @@ from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
 from fedray.engine.problem import Problem
+from fedray.engine.result import make_result
 from fedray.engine.simulation import Simulation
 from fedray.engine.state import State
 from fedray.runs.ending import describe_error
@@ -148,7 +149,7 @@ class CellTrainable(tune.Trainable):
             new = len(state.history) > self._reported
             if (new and self._cell.report_each) or time.monotonic() - started > REPORT_SECONDS:
                 return {"done": False, **self._rows()}
-        return self._last(simulation.make_result().record())
+        return self._last(make_result(simulation).record())
 
     def _rows(self) -> dict[str, Any]:
         rows, self._reported = self._history[self._reported :], len(self._history)

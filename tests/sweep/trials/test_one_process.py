@@ -14,6 +14,7 @@ from fedray.cluster.timeouts import FIRST, FLOOR, SILENT, CallTimeouts, Heartbea
 from fedray.cluster.trial_backend import TrialBackend
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
+from fedray.engine.result import make_result
 from fedray.engine.simulation import Simulation
 from fedray.sections import Runtime
 from fedray.sweep.driver.run import execute
@@ -67,7 +68,7 @@ def test_states_stay_in_the_object_store_and_the_numbers_are_the_same(local_ray:
     kept = simulation.state.clients
     assert kept
     assert all(isinstance(state, ObjectState) for state in kept.values())
-    assert simulation.make_result().summary()["state_sha256"] == run(built, InlineBackend()).summary()["state_sha256"]
+    assert make_result(simulation).summary()["state_sha256"] == run(built, InlineBackend()).summary()["state_sha256"]
     assert all(isinstance(state, ObjectState) and state.sha256 for state in kept.values())
 
 
