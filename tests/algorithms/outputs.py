@@ -1,4 +1,4 @@
-"""Models small enough to derive a round of the methods that look at outputs, features or inner layers."""
+"""Models small enough to derive rounds by hand, for methods that use outputs, features or inner layers."""
 
 from collections.abc import Sequence
 from math import log

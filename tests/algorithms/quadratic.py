@@ -91,7 +91,7 @@ def derived(case: Callable[[], Case]) -> Callable[[], Case]:
 
 
 def problem(case: Case) -> Problem:
-    """The case as the engine's own configuration and data set; Quadratic's loss is what it should be for label 0."""
+    """The case as the engine's configuration and data set; for label 0 Quadratic's loss is the intended one."""
     x = np.array([sample for shard in case.samples for sample in shard], dtype=np.float32)
     y = np.array([label for shard in case.labels for label in shard] or np.zeros(len(x)), dtype=np.int64)
     owner = np.repeat(np.arange(len(case.samples)), [len(shard) for shard in case.samples])

@@ -13,7 +13,7 @@ from tests.algorithms.rounds_outputs import SOFTMAX
 
 
 def miss(margin: float) -> float:
-    """1 - p of the true one of two classes whose logit is ahead by `margin`."""
+    """1 - p of the true class, of two classes, if its logit is ahead by `margin`."""
     return 1 / (1 + exp(margin))
 
 

@@ -67,7 +67,7 @@ def test_a_simplex(classes: int, width: int) -> None:
 
 @pytest.mark.parametrize("name", ["fedgela", "fedge"])
 def test_the_classifier_is_the_simplex_from_first_to_last(name: str) -> None:
-    """√E_W times the simplex and no bias, another one for another seed; nothing moves it, weight decay included."""
+    """√E_W times the simplex and no bias; another seed gives another one; nothing moves it, not even weight decay."""
     first = problem({"name": name, "scale_w": 25.0}).build_network("cpu").initial
     weight = first[HEAD][:160].view(10, 16) / 5
     assert torch.allclose(weight @ weight.T, GRAM, rtol=0, atol=1e-6)
@@ -80,7 +80,7 @@ def test_the_classifier_is_the_simplex_from_first_to_last(name: str) -> None:
 
 
 class Counted:
-    """As much of a client as Φ looks at."""
+    """The part of a client that Φ reads."""
 
     def __init__(self, counts: list[int]) -> None:
         self.counts, self.samples = torch.tensor(counts).float(), sum(counts)
@@ -360,7 +360,7 @@ def test_the_generic_model_of_fedgela_is_unscaled() -> None:
 
 
 def test_a_head_without_a_bias_of_its_own() -> None:
-    """Nothing to put to 0: the weight is found, the initial model stays."""
+    """There is no bias to set to 0: the weight is found, and the initial model is unchanged."""
     layout = Layout(("body", "head"), ((3, 2), (2, 3)), frozenset({"head"}))
     theta = torch.arange(12.0)
     method = Unbiased()

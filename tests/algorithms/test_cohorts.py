@@ -96,7 +96,7 @@ def test_weights() -> None:
 
 
 class Failing(InlineBackend):
-    """Reports a client as diverged in round 2 (from 0), or raises."""
+    """An algorithm that reports a client as diverged in round 2 (from 0), or raises."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
@@ -112,7 +112,7 @@ class Failing(InlineBackend):
 
 @pytest.mark.parametrize("error", [None, RuntimeError("an actor was lost")])
 def test_a_round_that_fails_changes_nothing(error: Exception | None) -> None:
-    """The state is that of the round before, bit for bit, and the round can be made again with the same result."""
+    """The state is the previous round's, bit for bit, and the round can be repeated with the same result."""
     running = Simulation(problem("fedtoga"), Failing(error))
     running.step()
     running.step()

@@ -74,7 +74,7 @@ def test_a_second_model_draws_its_own_masks() -> None:
 
 
 class LooksFirst(Algorithm):
-    """FedAvg that passes over its data before the first step, and throws away what it sees."""
+    """FedAvg that passes over its data before the first step and discards the results."""
 
     def begin(self, c: Client) -> None:
         for _ in c.batches("look"):
@@ -98,7 +98,7 @@ SEEN: list[tuple[float, int, tuple[float, ...]]] = []
 
 
 class Counts(Algorithm):
-    """Writes down what batches it is given."""
+    """Records the batches it is given."""
 
     def begin(self, c: Client) -> None:
         for share, size in ((1.0, 7), (0.5, 7), (0.5, None)):
@@ -153,7 +153,7 @@ def test_drawn_steps() -> None:
 
 
 class DrawnSteps(Algorithm):
-    """As many steps as the engine's keyed generator says; the server writes them down."""
+    """As many steps as the engine's keyed generator draws; the server records them."""
 
     def server_state(self, theta: Tensor) -> Vectors:
         return Vectors(drawn=torch.zeros(4), made=torch.zeros(4))
@@ -178,7 +178,7 @@ def test_steps_are_drawn_once_a_round_for_all() -> None:
 
 
 class Remembers(Algorithm):
-    """Counts its participations, asks whether this is the first, and receives its own row of a table."""
+    """A client counts its participations, asks whether this is the first, and receives its own row of a table."""
 
     def client_state(self, theta: Tensor) -> Vectors:
         return Vectors(count=torch.zeros(()), firsts=torch.zeros(()))

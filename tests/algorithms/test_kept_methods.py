@@ -217,7 +217,7 @@ def test_without_alignment_and_by_samples_it_is_fedper() -> None:
 
 
 class GrowsEachRound(FedAS):
-    """F_i = n_i 2^(e t): as large or small as one likes, and always in the same proportion."""
+    """F_i = n_i 2^(e t): of any size, and always in the same proportion."""
 
     e: int = Field(0)
 
@@ -317,7 +317,7 @@ def test_absent_clients_keep_their_head() -> None:
 
 
 def test_a_class_that_the_cohort_lacks_keeps_its_mean() -> None:
-    """Class 0: half a share of features (3, 4), all there is: (6, 8). Class 1 was known before, class 2 never was."""
+    """Class 0: the only share is half, with features (3, 4), so (6, 8). Class 1 was known before, class 2 never was."""
     old = Vectors(prototypes=torch.tensor([[9.0, 9.0], [5.0, 7.0], [0.0, 0.0]]), known=torch.tensor([0.0, 1.0, 0.0]))
     server = Server(torch.zeros(1), old, Layout(("a",), ((1,),)), 6, 3)
     sums = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]])

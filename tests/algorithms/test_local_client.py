@@ -1,4 +1,4 @@
-"""A method's view of a client: gradients, losses, running statistics; and what it must not change."""
+"""A client as a method sees it: gradients, losses, running statistics; and what the method must not change."""
 
 from dataclasses import replace
 from typing import Any
@@ -222,7 +222,7 @@ def test_a_full_gradient_takes_no_chunk_of_one_sample() -> None:
 
 
 def test_the_received_model_answers_with_the_statistics_received_with_it() -> None:
-    """η = 0.1 and three steps later: elsewhere, also at equal parameters, the present ones; nothing is moved."""
+    """After three steps other tensors, even with equal values, use the current statistics; no statistics move."""
     c, _, network = trained(FedAvg(), local_steps=3)
     assert (c.received_buffers != network.buffers).all()
     present, shard = network.buffers.clone(), torch.from_numpy(gaussian(4, 2, 2)[0])

@@ -50,7 +50,7 @@ def test_gradient_by_an_extra_tensor() -> None:
 
 
 def test_the_reported_loss_is_the_cross_entropy_where_a_method_asks_for_it() -> None:
-    """FedSOL's first gradient is of KL, 0 at x: what is reported is its second one's loss, FedAvg's in a first step."""
+    """FedSOL's first gradient is of KL, 0 at x: the loss of its second one is reported, in a first step FedAvg's."""
     losses = []
     for name in ("fedavg", "fedsol", "fedavg-kl"):
         c = client(name)

@@ -43,7 +43,7 @@ class Partly(nn.Module):
 
 
 def simulation(algorithm: str, per_round: int) -> Simulation:
-    """Six clients, of whom client 2 has no samples; its 50 are client 1's."""
+    """Six clients; client 2 has no samples, client 1 has its 50 in addition."""
     base = problem(
         algorithm, model="tests.algorithms.test_parts_kept:Partly", per_round=per_round, batch_size=18, rounds=4
     ).config
@@ -94,7 +94,7 @@ def test_frozen_and_own_parts_through_a_resume(algorithm: str, per_round: int, t
 
 @pytest.mark.parametrize("algorithm", ["fedproto", "fedrep", "fedavg"])
 def test_a_client_starts_with_what_it_kept(algorithm: str) -> None:
-    """Its own part if it has kept one, what was sent for the rest; at first, the initial model's part."""
+    """The client's own part if it has kept one, and for the rest what was sent; at first, the initial model's part."""
     running = simulation(algorithm, 1)
     built, keeps = running.problem, running.problem.config.algorithm.keeps
     network = built.build_network("cpu")
@@ -202,7 +202,7 @@ def test_a_batch_of_one_under_batchnorm_names_the_batch_size() -> None:
 def test_a_sample_alone_under_batchnorm_names_what_left_it_alone(
     algorithm: Any, sizes: tuple[int, ...], training: dict[str, Any], message: str
 ) -> None:
-    """A client of a single sample, a pass of the method's own, or the share of the shard that it takes."""
+    """The cause is a client with a single sample, a pass of the method's own, or its share of the shard."""
     model = "tests.algorithms.test_parts_kept:Partly"
     built = problem(algorithm, sizes, per_round=1, model=model, clients={"cohorts": [[0]] * 4}, **training)
     with pytest.raises(UserError, match=rf"^{message}"):

@@ -38,7 +38,7 @@ def test_kl_is_torchs() -> None:
 
 
 def test_kl_of_equal_logits_has_no_gradient_at_all() -> None:
-    """Exactly: a unit vector of rounding noise would be a perturbation of full length (D-34)."""
+    """Exactly 0: a unit vector of rounding noise would be a perturbation of full length (D-34)."""
     target = 10 * random(50, 10)
     logits = target.clone().requires_grad_()
     assert not torch.autograd.grad(kl(target, logits), logits)[0].any()
@@ -123,7 +123,7 @@ def test_fedsol_perturbs_its_part_by_rho(part: str) -> None:
 
 
 def test_fedsol_does_not_follow_noise() -> None:
-    """D-34: a gradient below 1e-8 is none."""
+    """D-34: a gradient below 1e-8 counts as 0."""
     method, c = moved(radius="fixed")
     assert torch.equal(method.perturbed(c, 1e-10 * random(12, seed=2)), c.theta)
 

@@ -25,7 +25,7 @@ class Headless(nn.Module):
 
 
 class Tokens(Headless):
-    """Takes tokens, and says so."""
+    """Takes tokens, and declares it."""
 
     takes_tokens = True
 
@@ -98,7 +98,7 @@ def test_a_model_of_ones_own_may_serve() -> None:
 
 
 def outside(field: FieldInfo) -> list[float]:
-    """Numbers a bounded field must refuse: beyond each bound, on each open one, and what is no number."""
+    """Values a bounded field must refuse: beyond each bound, on each open bound, and values that are not numbers."""
     bad = [float("nan"), float("inf"), float("-inf")]
     past = 1 if field.annotation is int else 0.5
     for bound in field.metadata:

@@ -96,7 +96,7 @@ def test_one_key_at_a_time(store: Tracker) -> None:
 
 
 def rows(**metrics: tuple[float, ...]) -> list[dict[str, float]]:
-    """Rounds 1, 2, ... of any metrics beside those of every run."""
+    """Rounds 1, 2, ... of any metrics, in addition to every run's."""
     return [
         row | {name: values[t] for name, values in metrics.items()}
         for t, row in enumerate(history(*range(len(next(iter(metrics.values()))))))
@@ -248,7 +248,7 @@ def test_a_zoom_shows_all_rounds_that_tables_average() -> None:
 
 
 def test_other_data_are_another_figure(store: Tracker) -> None:
-    """90 % on one data set and 40 % on another share no axis."""
+    """90 % on one data set and 40 % on another are drawn on separate axes."""
     cells = [cell(FEDAVG, 0.5, 0) for _ in range(2)]
     for one, name in zip(cells, ("digits", "mnist"), strict=True):
         one["hash"] = one["label"] = name

@@ -83,7 +83,7 @@ def test_pictures_settings_environment(store: Tracker) -> None:
 
 
 class Page(HTMLParser):
-    """A page read as a browser does: sections, links, and tables by class as rows of text."""
+    """A page, read as a browser reads it: sections, links, and tables by class as rows of text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ def test_clients_and_classes(store: Tracker) -> None:
 
 
 def test_both_pages_have_the_same_style(store: Tracker) -> None:
-    """And the same policy: one file says both."""
+    """And the same policy, from the same file."""
     some_runs(store)
     claims = (
         make_environment()

@@ -135,7 +135,7 @@ def test_a_checkpoint_that_is_not_whole_is_one_line(store: Tracker, damage: byte
 
 
 def test_another_model_or_data_is_noticed(store: Tracker) -> None:
-    """The checkpoint's own record says which test loss it had; here the test set's labels read another way."""
+    """The checkpoint records its test loss; here the test set is normalised differently."""
     config = RunConfig.parse(RUN | {"data": {"name": "digits", "mean": [0.5], "std": [1.0]}})
     trained(RunConfig.parse(RUN))
     with pytest.raises(UserError, match="other data, or another version of the model"):

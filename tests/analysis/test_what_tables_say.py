@@ -126,9 +126,7 @@ def test_a_metric_that_some_runs_lack_is_named_with_one_of_them(store: Tracker) 
 
 
 def test_methods_without_fine_tuning_stand_beside_the_fine_tuned(store: Tracker) -> None:
-    """Asked for 1 and 5 epochs, FedAvg logs both, training alone its one personal model. Another question is another
-    number: a run that was asked for 5 epochs alone has none after 1.
-    """
+    """With epochs 1 and 5 FedAvg logs both, and training alone logs one personal model. With 5 alone there is no 1."""
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, {"name": "local-only"})]
     tuned = {"personal_accuracy": 80.0, "personal_accuracy_e1": 70.0, "personal_accuracy_e5": 80.0}
     rows = [[row | each for row in history(1)] for each in (tuned, {"personal_accuracy": 75.0})]

@@ -133,7 +133,7 @@ def stored(here: Path) -> None:
 
 
 class Opens:
-    """An action that a pickle can be made to take: here, creating a file."""
+    """An action that a pickle can be made to perform: here, creating a file."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return open, ("owned", "w")

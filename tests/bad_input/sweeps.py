@@ -1,4 +1,4 @@
-"""The YAML itself, and what a sweep says."""
+"""Mistakes in the YAML itself and in a sweep's keys."""
 
 import os
 

@@ -41,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
 
 @pytest.fixture
 def here(store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, and no setting of the machine's."""
+    """An empty working folder, without any of the machine's settings."""
     folder = store.parent / "here"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""For any input the configuration reader and the loaders answer, or refuse it in one line.
+"""The configuration reader and the loaders accept any input, or refuse it in one line.
 
 The examples are the same in every run; FEDRAY_FUZZ=N asks for N new ones per test instead.
 """

@@ -1,4 +1,4 @@
-"""What a user's own class does wrong is one line that names the class, and the line of its file that raised."""
+"""An error in a user's own class is reported in one line that names the class and the line of its file that raised."""
 
 import subprocess
 import sys

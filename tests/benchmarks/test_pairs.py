@@ -1,4 +1,4 @@
-"""A system whose process dies does not hold a benchmark up."""
+"""A system whose process dies does not block a benchmark."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ finally:
 
 def test_what_ended_is_named_and_the_others_go_on() -> None:
     """Two warm-ups and two measured rounds: one dies in the fourth while its child holds its output open, one waits for
-    a child that has died. Both would be waited for for ever."""
+    a child that has died. Without a limit, the benchmark would wait for both for ever."""
     began = time.monotonic()
     systems = [p.System(kind, [sys.executable, "-c", PEER, kind]) for kind in ("dies", "waits", "lives")]
     children: list[int] = []

@@ -1,4 +1,4 @@
-"""The door is fast: what needs no PyTorch does not import it, and nothing imports what it does not use."""
+"""The command starts fast: commands that need no PyTorch do not import it, and none imports what it does not use."""
 
 import os
 import subprocess

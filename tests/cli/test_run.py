@@ -42,7 +42,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
 
 
 def counting() -> list[Run]:
-    """The runs that count, because no later one supersedes them."""
+    """The runs that no later one supersedes."""
     found = search(*open_store(), "tags.`fedray.kind` = 'cell'")
     return [run for run in found if run.data.tags["fedray.status"] != "superseded"]
 
@@ -148,7 +148,7 @@ def test_force_starts_again_and_the_earlier_run_no_longer_counts(
 def test_a_cell_that_another_process_runs_is_left_alone(
     options: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both would write, and tidy up, one directory; --force would empty it under the other."""
+    """Both would write to one directory and remove each other's files; --force would empty it for the other."""
     call(monkeypatch, capsys, "run", "run.yaml", "--backend", "inline")
     (cell,) = folder.glob(".fedray/cells/*")
     before = {path: path.stat().st_mtime_ns for path in cell.iterdir()}

@@ -56,7 +56,7 @@ def test_status_knows_every_outcome() -> None:
 def test_rm_leaves_what_another_sweep_shares(
     store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two sweeps share the first cell: of the one that is deleted its own run and its second cell's go."""
+    """Two sweeps share the first cell: deleting one deletes its own run and its second cell's."""
     monkeypatch.chdir(tmp_path)
     one, two, three = (cell(FEDAVG, 0.1, seed) for seed in (0, 1, 2))
     write(store, [one, two], {k["hash"]: ("finished", history(50)) for k in (one, two)})

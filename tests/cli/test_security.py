@@ -309,7 +309,7 @@ def test_a_store_that_fails_in_a_run_tells_no_secret(
 def test_what_a_run_logs_holds_no_secret(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], empty_store: Path
 ) -> None:
-    """The user's own class raises with the address in its words: tag, artefact and screen have it without."""
+    """The user's own class raises with the address in its message: tag, artefact and screen omit the address."""
     shutil.copy(empty_store, here)
     (here / "leaks.py").write_text(
         "from fedray.algorithms.base import Algorithm\nclass Leaks(Algorithm):\n    name = 'leaks'\n"
@@ -332,7 +332,7 @@ def test_what_a_run_logs_holds_no_secret(
 def test_the_ui_listens_here_and_has_the_address_from_its_environment(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everyone on the machine can read a command line."""
+    """Every user of the machine can read a command line."""
     started: list[tuple[str, list[str], dict[str, str]]] = []
     monkeypatch.setattr(os, "execve", lambda *words: started.append(words))
     monkeypatch.setattr(store, "open_store", lambda: (None, "1"))

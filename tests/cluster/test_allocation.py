@@ -1,4 +1,4 @@
-"""`runtime.actors: auto`: the room is shared among the cells that are left, none of it idles, no number changes."""
+"""`runtime.actors: auto`: the remaining cells share the capacity, none of it idles, and no number changes."""
 
 import math
 import time

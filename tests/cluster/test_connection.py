@@ -116,7 +116,7 @@ def test_a_local_ray_counts_the_cpus_that_this_process_may_use(
 
 
 def test_ray_does_not_wait_for_its_monitor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it the end takes 1.0 s more: Ray's patience with a process that does not end."""
+    """Without it the end takes 1.0 s longer: the time that Ray waits for a process that does not end."""
     began: list[float] = []
     shutdown = ray.shutdown
 

@@ -9,7 +9,7 @@ from fedray.sections import Runtime
 
 
 def test_limits_follow_the_slowest_pace_of_their_kind() -> None:
-    """Paces 3/10 and 40/20 s per step: 20 x 2.0 x 30 = 1200 s for 30 steps, twice that in the second attempt."""
+    """Times of 3/10 and 40/20 s per step: 20 x 2.0 x 30 = 1200 s for 30 steps, twice that in the second attempt."""
     pace = CallTimeouts()
     assert pace.get_limit("train", 30, 0) == FIRST
     pace.note("train", 10, 3.0)

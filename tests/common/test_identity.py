@@ -30,7 +30,7 @@ def test_a_field_enters_if_it_is_required_or_not_the_default(kind: type[Checked]
 
 
 def test_sections_inside_a_section() -> None:
-    """A nested section enters if anything in it is not as in the default of the outer one."""
+    """A nested section enters if any of its values differs from the outer section's default."""
 
     class Inner(Checked):
         old: int = 1

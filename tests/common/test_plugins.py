@@ -237,7 +237,7 @@ training: {rounds: 1, local_epochs: 1}
 
 
 def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The installed `fedray`, in a folder that nothing but itself knows."""
+    """The installed `fedray`, in a folder that no setting names."""
     code = "import sys; sys.path = [p for p in sys.path if p]; from fedray.cli.main import main; main()"
     root = str(Path(fedray.__file__).parent.parent)
     env = {key: value for key, value in os.environ.items() if key != "FEDRAY_PLUGINS"} | {"PYTHONPATH": root}

@@ -1,4 +1,4 @@
-"""YAML as users write it: what `<<` merges, and which of two equal keys wins."""
+"""YAML as users write it: what `<<` merges, and which of two equal keys is used."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Augmentation moves pixels exactly as told, in training only, and is the same however a run is scheduled."""
+"""Augmentation moves pixels exactly as configured, in training only, and is the same however a run is scheduled."""
 
 import itertools
 

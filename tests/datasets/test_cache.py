@@ -78,7 +78,7 @@ def test_two_processes_at_once(source: Path) -> None:
 
 @pytest.mark.parametrize(("mask", "folder", "file"), [(0o022, 0o755, 0o644), (0o007, 0o770, 0o660)])
 def test_whoever_the_umask_allows_can_read_what_is_made(mask: int, folder: int, file: int, source: Path) -> None:
-    """A shared FEDRAY_DATA: folders and files have the modes that any other program gives them."""
+    """In a shared FEDRAY_DATA folders and files have the same modes as if another program had made them."""
     before = os.umask(mask)
     try:
         cached("d", "1", [source], counting({"a": np.zeros(2)})[0])
@@ -92,7 +92,7 @@ def test_whoever_the_umask_allows_can_read_what_is_made(mask: int, folder: int, 
 
 
 def test_a_cache_that_cannot_be_read_or_is_empty_is_one_line(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root reads what is closed to others, so the refusal is the system's, made here."""
+    """Root can read files that are closed to others, so the refusal is simulated here."""
     cached("d", "1", [source], counting({"a": np.zeros(2)})[0])
     (made,) = (source.parent / ".fedray-cache").iterdir()
 

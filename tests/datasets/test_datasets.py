@@ -270,7 +270,7 @@ def test_real_data_through_torchvision(root: Path, name: str, kind: str, file: s
 
 @pytest.mark.slow
 def test_real_cifar10_as_npz(tmp_path: Path) -> None:
-    """The JPEG copy of CIFAR-10 decoded by its own script: all images, colours near the published means.
+    """The JPEG copy of CIFAR-10, decoded by its own script: all images, colours near the published means.
 
     About a minute: `pytest -m slow tests/datasets`.
     """

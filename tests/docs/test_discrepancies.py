@@ -1,4 +1,4 @@
-"""docs/discrepancies.md defines what is cited by number, and nothing else."""
+"""docs/discrepancies.md defines every number that is cited, and no others."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ def number(mark: str) -> tuple[int, str]:
 
 
 def citations(text: str) -> set[tuple[int, str]]:
-    """Every number named, and those between the ends of a range written with two dots."""
+    """Every number named, and every number of a range written with two dots."""
     ranges = re.findall(r"\bD-(\d+)\.\.D-(\d+)\b", text)
     return {number(mark) for mark in re.findall(r"\bD-(\d+[a-f]?)\b", text)} | {
         (n, "") for first, last in ranges for n in range(int(first), int(last) + 1)

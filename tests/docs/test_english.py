@@ -1,4 +1,4 @@
-"""Messages, help and pages keep to plain English: the turns that were replaced do not come back."""
+"""Messages, help and pages keep to plain English: phrases that were replaced do not come back."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Facts that a release states in several places agree; the tested versions are within the ranges."""
+"""Facts stated in several places of a release agree; the tested versions are within the ranges."""
 
 import re
 import tomllib

@@ -22,7 +22,7 @@ PRINTED = {
 
 
 def sweeps(text: str) -> set[str]:
-    """`fedsam/table2`, `table4` names two: what has no folder is in the folder named before it."""
+    """`fedsam/table2`, `table4` names two: a name without a folder is in the folder named before it."""
     found, folder = set(), ""
     for given, name in re.findall(r"`(?:(fed\w+)/)?((?:table|figure)\d+b?|[a-z]\w+)`", text):
         folder = given or folder

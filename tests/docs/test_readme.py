@@ -64,7 +64,7 @@ def quickstart(home: Path) -> tuple[str, float]:
 
 @pytest.mark.timeout(900)
 def test_quickstart_keeps_its_promises(home: Path, quickstart: tuple[str, float]) -> None:
-    """About 2 minutes are promised on a machine that does nothing else; others' work counts as it loads the cores."""
+    """About 2 minutes are promised on an idle machine; the limit grows with the load of other work."""
     out, seconds = quickstart
     assert "quickstart: 28 finished" in out
     assert seconds < 180 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

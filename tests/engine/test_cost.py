@@ -70,7 +70,7 @@ vector."""
 
 
 def test_a_loss_of_any_scale_has_a_cost() -> None:
-    """FedGELA as its code has it: logits up to 10^5."""
+    """FedGELA as in its code: logits up to 10^5."""
     found = measure_cost(algorithm({"name": "fedgela", "scale_w": 1e10, "feature_norm": "model"}))
     assert (found.client, found.server, found.gradients) == (0, 0, 1)
 

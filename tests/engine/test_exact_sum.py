@@ -128,7 +128,7 @@ def test_finite(bad: float) -> None:
 @settings(max_examples=200, deadline=None)
 @given(entries=values, weight=st.floats(0, 1))
 def test_a_single_entry_is_rounded_like_those_of_a_vector(entries: list[float], weight: float) -> None:
-    """Scalars take a way of their own, by Python's numbers."""
+    """Scalars are summed separately, with Python's numbers."""
     whole, alone = Accumulator(), Accumulator()
     whole.add("u", torch.tensor(entries), weight, 1)
     for k, entry in enumerate(entries):

@@ -1,4 +1,4 @@
-"""A method that writes into what it was given is refused in one line that names its class."""
+"""A method that writes into its inputs is refused in one line that names its class."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ class WritesMessage(Algorithm):
 
 
 class WritesState(Algorithm):
-    """A counter that is counted up in place."""
+    """A counter that is incremented in place."""
 
     name = "writes_state"
 
@@ -87,7 +87,7 @@ class WritesWhenTested(Algorithm):
 
 
 class AssignsMessage(Algorithm):
-    """Each client assigns another message to itself, which is its own affair."""
+    """Each client assigns another message to itself, which affects no other client."""
 
     name = "assigns_message"
 
@@ -140,7 +140,7 @@ def test_assigning_to_the_message_reaches_no_other_client() -> None:
 
 
 class UploadsTensor(Algorithm):
-    """Says no weight."""
+    """Returns no weight."""
 
     name = "uploads_tensor"
 

@@ -47,7 +47,7 @@ def matmul_precision(word: str) -> Iterator[None]:
 
 
 def settings() -> tuple[Any, ...]:
-    """Return what a caller can have set."""
+    """Return the settings that a caller can have made."""
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),

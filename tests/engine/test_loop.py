@@ -1,4 +1,4 @@
-"""The round loop: resumes, saves when due, keeps what was made when it is stopped, and says a full disk in one line."""
+"""The round loop resumes, saves when due, keeps finished rounds if stopped, and reports a full disk in one line."""
 
 import itertools
 from collections.abc import Callable
@@ -172,7 +172,7 @@ def test_a_run_leaves_the_number_of_threads_as_it_was() -> None:
 
 
 def test_the_last_rounds_are_all_evaluated() -> None:
-    """7 rounds, every 3 and the last 2: 3 and 6 for the one, 6 and 7 for the other."""
+    """7 rounds, tested every 3 and the last 2: 3 and 6 for one reason, 6 and 7 for the other."""
     for last, evaluated in ((2, [3, 6, 7]), (9, [1, 2, 3, 4, 5, 6, 7])):
         evaluation = {"every": 3, "last": last}
         run = small.sections(clients=(4, 1), training={"rounds": 7, "local_steps": 1}, evaluation=evaluation)
@@ -180,7 +180,7 @@ def test_the_last_rounds_are_all_evaluated() -> None:
 
 
 def test_checkpoints_of_another_configuration_are_refused(tmp_path: Path) -> None:
-    """Gone on from, they would give the other configuration's result under this one's name."""
+    """Resuming from them would give the other configuration's result under this one's name."""
     config = simulation().problem.config
     first = fedray.simulate(config, checkpoints=tmp_path)
     again = fedray.simulate(config, checkpoints=tmp_path)

@@ -1,4 +1,4 @@
-"""Measuring changes nothing, costs only what was asked for, and is refused if it has no meaning."""
+"""Measuring changes nothing, costs only what the chosen probes need, and is refused if it has no meaning."""
 
 import re
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_probes_change_nothing(method: str) -> None:
 
 
 def test_a_probe_does_not_depend_on_the_others() -> None:
-    """Nor on what torch's generator was before: dropout in the gradients is drawn by key."""
+    """They do not depend on torch's generator either: dropout in the gradients is drawn by key."""
     together = last_row(digits("fedsol", probes=EVERY_PROBE))
     for seed, probe in enumerate(EVERY_PROBE):
         torch.manual_seed(seed)

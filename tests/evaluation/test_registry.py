@@ -1,4 +1,4 @@
-"""Probes by name, of fedray and of the user; what their metrics are called on an axis."""
+"""Probes by name, fedray's and the user's; the names of their metrics on an axis."""
 
 from typing import Any
 

@@ -15,7 +15,7 @@ from tests.algorithms.digits import data, problem
 
 
 def many(samples: int) -> Problem:
-    """The digits with a test set of this size (samples repeat)."""
+    """The digits, with a test set of this size (samples repeat)."""
     built, whole = problem("fedavg"), data()
     pick = np.arange(samples) % len(whole.y_test)
     return replace(built, data=replace(whole, x_test=whole.x_test[pick], y_test=whole.y_test[pick]))

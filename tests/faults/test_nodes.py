@@ -40,7 +40,7 @@ WATCHFUL = {
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A head node with one CPU; this process is connected to it. The nodes can import the plug-ins that sweeps name.
 
-    They ask for no token, although a Ray that this process had before may have set the mode for all that follow.
+    They require no token, although an earlier Ray of this process may have set the mode for all later ones.
     """
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
@@ -121,7 +121,7 @@ def test_four_actors_on_three_nodes_share_gpus_and_each_node_s_copy_of_the_data(
 
 @pytest.mark.faults
 def test_a_storage_that_a_node_does_not_see_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    """Two nodes of one machine: what exists is seen by both, what does not by neither."""
+    """Two nodes of one machine: both see a path that exists, and neither sees one that does not."""
     cluster.add_node(num_cpus=1, **SMALL)
     wait(lambda: sum(one["Alive"] for one in ray.nodes()) == 2)
     marker = tmp_path / "marker"

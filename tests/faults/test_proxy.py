@@ -36,7 +36,7 @@ def until(stream: IO[str] | None, text: str) -> None:
 @pytest.mark.faults
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_proxy_that_refuses_for_a_while_is_ridden_out(status: int, store: Proxy, tmp_path: Path) -> None:
-    """From the first cell's outcome to the third's every request gets `status`; at the end nothing is missing."""
+    """From the first cell's outcome to the third's all requests get the answer `status`; at the end nothing is lost."""
     driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)), MLFLOW_TRACKING_URI=address(store))
     until(driver.stdout, "[1/4]")
     store.refuse = status

@@ -1,4 +1,4 @@
-"""`fedray sweep --address ray://...`: a driver in the cluster, a token, a password, relative paths; no secret told."""
+"""`fedray sweep --address ray://...`: a driver in the cluster, a token, a password, relative paths, no secret shown."""
 
 import contextlib
 import os
@@ -87,7 +87,7 @@ def command_lines() -> bytes:
 
 
 def holding(folder: Path, secrets: list[bytes]) -> list[str]:
-    """Files below `folder` in which a secret stands."""
+    """Files below `folder` that contain a secret."""
     found = []
     for path in folder.rglob("*"):
         if path.is_file():

@@ -1,4 +1,4 @@
-"""A Ray that fedray starts listens on every interface (Ray offers no choice), so it must not let strangers in."""
+"""A Ray that fedray starts listens on every interface (Ray offers no choice), so it must refuse strangers."""
 
 import os
 import subprocess

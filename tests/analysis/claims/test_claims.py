@@ -48,7 +48,7 @@ def still_to_run(sweep: str) -> SweepTable:
 
 @pytest.mark.parametrize("paper", SHIPPED)
 def test_claims_name_entries_of_their_sweeps(paper: str) -> None:
-    """Each of a paper's claims compares something, all of it still to be run. `decide` refuses names that are none."""
+    """Each claim of a paper compares runs, none of which exist yet. `decide` refuses unknown names."""
     claims = read(find(paper)).claims
     for one in claims:
         found = decide(one, still_to_run(one.sweep))

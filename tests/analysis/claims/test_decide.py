@@ -80,7 +80,7 @@ def test_what_speaks_most_against_a_claim() -> None:
 
 
 def results(store: Tracker, last: float | None = 49.9) -> None:
-    """fedavg 80, 60, 70; ρ=0.1 1, 2, 3 above; ρ=0.5 5, 5.1, 5.2 above. At α = 0.1 only fedavg and ρ=0.5 have run."""
+    """fedavg: 80, 60, 70; ρ=0.1: 1, 2, 3 above; ρ=0.5: 5, 5.1, 5.2 above. At α = 0.1 only fedavg and ρ=0.5 have run."""
     cells = [cell(a, alpha, seed) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1, 2)]
     values = (80, 60, 70, 81, 62, 73, 85, 65.1, 75.2, 50, 52, 51, None, None, None, 49, 51.1, last)
     write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, values, strict=True) if v})
@@ -144,7 +144,7 @@ def test_a_seed_that_lacks_a_setting_has_no_average(store: Tracker) -> None:
 
 
 def of_seeds(store: Tracker, status: str, fedavg: list[object], small: list[object]) -> None:
-    """A run of each method and seed; what is not a history has ended with `status`."""
+    """A run of each method and seed; a value that is not a history has ended with `status`."""
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(len(small))]
     outcomes = [("finished", one) if isinstance(one, list) else (status, history(1)) for one in (*fedavg, *small)]
     write(store, cells, {one["hash"]: outcome for one, outcome in zip(cells, outcomes, strict=True)})
@@ -195,7 +195,7 @@ def test_a_rival_that_never_reaches_the_target_is_slower(store: Tracker) -> None
 
 
 def test_a_target_that_neither_side_reaches(store: Tracker) -> None:
-    """With seed 1 neither does: there is nothing to compare."""
+    """With seed 1 neither reaches it, so there is nothing to compare."""
     targets(store, [NOWHERE] * 3, [SECOND, NOWHERE, SECOND])
     found = decide(claim(metric="rounds_to:90"), collect("sweep")).whole
     assert (found.status, found.seeds, found.pairs[0].lost) == (LOST, (2, 2), 1)
@@ -295,7 +295,7 @@ def test_a_percentage_of_nothing(store: Tracker) -> None:
 
 
 def test_bytes_are_counted(store: Tracker) -> None:
-    """4 MB against 6 with both seeds: no seed will change that. One seed alone shows nothing."""
+    """4 MB against 6 with both seeds: no seed can change that. One seed alone shows nothing."""
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
     rows = [[row | {"megabytes_up": 6.0 if k < 2 else 4.0} for row in history(1)] for k in range(4)]
     write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})

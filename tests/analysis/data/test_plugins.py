@@ -46,7 +46,7 @@ class Effort(Probe):
 
 
 def own(partition: str) -> dict[str, object]:
-    """The words of a run with the two classes above, as the driver writes them."""
+    """The record of a run's plug-ins, the two classes above, as the driver writes it."""
     run = RunConfig.parse(
         {
             "data": "digits",

@@ -28,7 +28,7 @@ def test_sign_flips_count_all_signs(n: int) -> None:
 
 
 def test_many_seeds_are_exact_too() -> None:
-    """30 equal differences: only the two sums of equal signs are as large, 2 / 2^30. Above 40 nothing is said."""
+    """30 equal differences: only the two sums of equal signs are as large, 2 / 2^30. Above 40 there is no p."""
     assert flip_signs([1.0] * 30) == pytest.approx(2 / 2**30)
     assert flip_signs([1.0] * 41) is None
 
@@ -79,7 +79,7 @@ def test_sign_flips_hold_their_level() -> None:
 
 @pytest.mark.parametrize("effect", [0.8, 1.5, 3.0])
 def test_power_is_what_a_simulation_shows(effect: float) -> None:
-    """The seeds that are said to be needed find a difference of `effect` spreads in POWER of the runs or a bit more."""
+    """With the reported number of seeds POWER of the runs, or slightly more, find a difference of `effect` spreads."""
     needed = count_seeds(effect, 1.0)
     assert needed is not None
     draws = np.random.default_rng(1).normal(effect, 1, (RUNS, needed))

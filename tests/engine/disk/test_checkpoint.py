@@ -1,4 +1,4 @@
-"""Checkpoints: complete, incremental, checked; what is damaged is passed over."""
+"""Checkpoints: complete, incremental, checked; damaged ones are passed over."""
 
 import hashlib
 import json
@@ -189,7 +189,7 @@ def test_a_resumed_run_reads_only_the_states_it_needs(simulation: Simulation, tm
 
 
 def test_the_disk_holds_each_state_that_the_two_checkpoints_name_once(simulation: Simulation, tmp_path: Path) -> None:
-    """At most 1.25 times these states' bytes, headers included: a state of 4 vectors has 2,600 bytes and more."""
+    """At most 1.25 times these states' bytes, headers included: a state of 4 vectors has at least 2,600 bytes."""
     store, named = Checkpoints(tmp_path), {}
     for _ in range(8):
         state = advance(simulation, 1)

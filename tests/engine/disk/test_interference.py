@@ -20,7 +20,7 @@ from .test_checkpoint import advance
 def refuse(
     monkeypatch: pytest.MonkeyPatch, access: tuple[Any, str], name: str, times: int, error: int = errno.EIO
 ) -> list[str]:
-    """Let the file system refuse an access to what has that name, so often; the names that were refused."""
+    """Let the file system refuse the first accesses to a file of that name; return the names that were refused."""
     refused: list[str] = []
 
     allowed = getattr(*access)
@@ -49,7 +49,7 @@ def refuse(
 def test_what_the_file_system_refuses_for_now_is_no_damage(
     access: tuple[Any, str], name: str, simulation: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three refusals are waited for; with the fourth the run ends in one line, and no file is gone."""
+    """The run waits out three refusals; with the fourth it ends in one line, and no file is gone."""
     problem, folder = simulation.problem, tmp_path / "cell"
     store = Checkpoints(folder)
     store.save(advance(simulation, 1))

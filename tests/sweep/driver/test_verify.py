@@ -198,7 +198,7 @@ def listed_alone(config: dict[str, Any]) -> None:
 def test_a_module_that_a_cell_names_is_not_imported(
     named: dict[str, Any], cells: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file of that name is in the working directory: a sweep of an archive can name any file there."""
+    """There is a file of that name in the working directory: an archive's sweep can name any file there."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(PLUGIN)
     listed_alone(RUN | named)
@@ -233,7 +233,7 @@ def test_a_trusted_module_is_imported(
 def test_a_module_with_the_source_that_the_cell_was_run_with_is_imported(
     tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And no longer after a change to its source, nor if it is in a package, which would be executed, too."""
+    """But not after a change to its source, nor if it is in a package, which would be executed, too."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())

@@ -17,14 +17,14 @@ from tests.sweep.running import SWEEP
 
 
 class Told:
-    """Replaces a Trainable."""
+    """A replacement for a Trainable."""
 
     def pid(self) -> int:
         return os.getpid()
 
 
 def test_a_trial_takes_a_process_that_waits_for_work(local_ray: None) -> None:
-    """With variables of its own, which Tune would give it, it would get a new one."""
+    """A trial with environment variables of its own, which Tune would set, would get a new process."""
     ray.get(ray.remote(lambda: None).remote())  # its process then waits
     asked = _uptime()
     trial = _ActorClassCache().get(Told).remote()
@@ -36,7 +36,7 @@ def test_a_trial_takes_a_process_that_waits_for_work(local_ray: None) -> None:
 def test_tune_sees_the_axes_of_what_it_schedules(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its schedulers, its own reporters and its result grid find each axis under its name."""
+    """Tune's schedulers, reporters and result grid find each axis under its name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
@@ -62,9 +62,7 @@ def _uptime() -> float:
 def test_told_to_stop_before_the_first_trial(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tune then returns without having started one: that is an interrupted sweep, also where not all cells were asked
-    for.
-    """
+    """Tune returns without having started a trial: the sweep is interrupted, even if not all cells were requested."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))

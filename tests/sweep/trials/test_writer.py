@@ -1,4 +1,4 @@
-"""MLflow is written to in order, by one thread, and errors are raised once."""
+"""One thread writes to MLflow, in order, and each error is raised once."""
 
 import threading
 
