@@ -24,6 +24,7 @@ from fedray.config import RunConfig
 from fedray.datasets.base import Images, Published
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
+from fedray.engine.local_training import OWN
 from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
@@ -43,6 +44,7 @@ class Cost:
         gradients: backward passes per local step.
         predictions: forward passes without gradient per local step.
         full_gradients: passes over the whole shard per round.
+        own: of `client`, the parts of its model that it keeps to itself.
     """
 
     down: float
@@ -52,6 +54,15 @@ class Cost:
     gradients: float
     predictions: float = 0.0
     full_gradients: float = 0.0
+    own: float = 0.0
+
+    @property
+    def held(self) -> float:
+        """By a client in training: its model, and states or further models that answer its batches without gradient.
+
+        A model that answers is one that the client keeps or one that it receives, so the larger number counts.
+        """
+        return 1 + max(self.client - self.own, self.predictions)
 
     def __str__(self) -> str:
         """One line; less than a hundredth of a model counts as 0."""
@@ -86,6 +97,7 @@ class _Meter(InlineBackend):
         )
         self.up = _count_numbers(sent.vector for name, sent in uploads.items() if name != "buffers") / size
         self.client = _count_numbers(c.state.values()) / size
+        self.own = _count_numbers(vector for name, vector in c.state.items() if name == OWN) / size
         self.gradients, self.predictions = c.passes["gradients"] / c.steps, c.passes["predictions"] / c.steps
         self.full_gradients = c.passes["full_gradients"]
         self.operations = 0 if counter is None else counter.get_total_flops()
@@ -163,7 +175,9 @@ def measure_cost(
     size = simulation.layout.size
     server = _count_numbers(simulation.state.server.values()) / size
     down = meter.down + _count_numbers(stack[0] for stack in simulation.replies.values()) / size
-    return Cost(down, meter.up, meter.client, server, meter.gradients, meter.predictions, meter.full_gradients)
+    return Cost(
+        down, meter.up, meter.client, server, meter.gradients, meter.predictions, meter.full_gradients, meter.own
+    )
 
 
 def find_input_shape(config: RunConfig, known: Published | None = None) -> tuple[tuple[int, ...], int]:

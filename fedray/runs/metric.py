@@ -54,6 +54,7 @@ OF_RUN = {
     "megabytes_up": "megabytes sent by clients, in all rounds together",
     "megabytes_sent": "megabytes sent to and by clients",
     "megabytes_kept_by_client": "megabytes that a client keeps from round to round, besides the model",
+    "megabytes_held_by_client": "megabytes that a client holds in training",
     "megabytes_kept_by_server": "megabytes that the server keeps, the global model included",
     "relative_flops": "floating-point operations of a client's round in multiples of fedavg's, counted on the model, "
     "what a proximal loss costs included",

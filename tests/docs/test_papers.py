@@ -10,6 +10,8 @@ from fedray.engine.cost import measure_cost
 from tests.shipped.test_paper_sweeps import CELLS, NO_TABLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
+AGAINST_PRINT = re.compile(r"\| \*(?:agrees|deviates|cannot)\*[^|]*\|$", re.M)
+"""The end of a row of a table or figure."""
 NO_ROW = {"fedsam/search", "fedsol/search", "fedtoga/search", "fedgela/pcdd_smoke"}
 """Searches and comparisons of ours."""
 PRINTED = {
@@ -46,6 +48,17 @@ def test_costs_in_fedtogas_convention_are_the_measured_ones(row: tuple[str, ...]
 
 def test_all_methods_of_fedtogas_table_4_are_there() -> None:
     assert len(COSTS) == 8
+
+
+def test_each_of_the_89_rows_says_how_it_stands_to_the_print() -> None:
+    rows = [line for line in PAGE.splitlines() if re.match(r"\| (?:table|figure|appendix) [\w.]+ \|", line)]
+    assert len(rows) == 89
+    assert [line for line in rows if not AGAINST_PRINT.search(line)] == []
+    assert [
+        line
+        for line in rows
+        if "*cannot*" not in line and "`" not in line and "below" not in line and "as v4" not in line
+    ] == []
 
 
 def test_every_sweep_is_named_and_exists() -> None:

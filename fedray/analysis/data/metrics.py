@@ -19,7 +19,7 @@ from fedray.runs.last_rounds import describe_rounds
 from fedray.runs.metric import BEST, BY_ROUND, DEFAULT, FINAL, LAST, OF_RUN, ONCE, PREFIXES, ROUNDS_TO, Metric
 from fedray.sections import Evaluation
 
-COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_kept_by_server")
+COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_held_by_client", "megabytes_kept_by_server")
 """Metrics counted here, from the configuration; runs do not log them."""
 NEVER = float("inf")
 """Value of a run that never reached its target."""
@@ -197,7 +197,14 @@ def _count(metric: str, config: CellConfig) -> float:
     found = _measure_cost(
         json.dumps(run.algorithm.options()), json.dumps(run.model.options() | {"init": None}), shape, classes
     )
-    return model * (found.client if metric == "megabytes_kept_by_client" else 1 + found.server)
+    return (
+        model
+        * {
+            "megabytes_kept_by_client": found.client,
+            "megabytes_held_by_client": found.held,
+            "megabytes_kept_by_server": 1 + found.server,
+        }[metric]
+    )
 
 
 @cache

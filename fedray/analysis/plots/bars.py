@@ -91,7 +91,14 @@ def methods(sweep: Collected, metric: str = DEFAULT) -> dict[str, Figure]:
         heights = found.mean().dropna()
         spread = found.std().reindex(heights.index).fillna(0)
         area.bar(
-            heights.index, heights, 0.7, yerr=spread, capsize=1.5, facecolor="0.75", edgecolor="black", linewidth=0.6
+            heights.index,
+            heights,
+            0.7,
+            yerr=spread if spread.any() else None,
+            capsize=1.5,
+            facecolor="0.75",
+            edgecolor="black",
+            linewidth=0.6,
         )
         area.tick_params(axis="x", rotation=90 if len(heights) > 4 else 0)
         area.grid(axis="x", visible=False)

@@ -75,7 +75,7 @@ def axes(x: str, y: str, name: str, height: float = 0.75) -> tuple[Figure, Axes]
     """Return one panel. height: in column widths. The part of a label after a comma is left to the caption."""
     figure = Figure(figsize=(WIDTH, height * WIDTH), layout="constrained")
     panel = figure.subplots()
-    panel.set(xlabel=x, ylabel=y.partition(",")[0], title=name)
+    panel.set(xlabel=x, ylabel=_wrap(y, height * WIDTH), title=name)
     return figure, panel
 
 
