@@ -24,7 +24,7 @@ log = logging.getLogger("fedray")
 
 
 def resolve_with(config: RunConfig, data: Dataset) -> dict[str, Any]:
-    """Return the resolved configuration with the normalisation that the data have, whatever preset it comes from."""
+    """Return the resolved configuration with the mean and std in use, also if they come from a preset."""
     found = config.resolved()
     if "mean" in found["data"]:
         found["data"] |= {"mean": list(data.mean), "std": list(data.std)}

@@ -153,8 +153,8 @@ class Result:
         """Return the trained global model, as it was tested: a new module on the CPU, in evaluation mode.
 
         If the data are pictures, its inputs are uint8 or float32 `(n, c, h, w)` with values from 0 to 255: its first
-        layer (`fedray.models.preprocess.Preprocess`) scales, normalises and resizes them as the run did. Other inputs
-        are those of the run.
+        layer (`fedray.models.preprocess.Preprocess`) scales, normalises and resizes them as the run did. Without
+        pictures its inputs are the run's.
 
         Raises:
             UserError: the method has no global model, because each client keeps its own parameters.

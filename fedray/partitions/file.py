@@ -1,4 +1,4 @@
-"""A split that you have: every client's samples, read from a file."""
+"""Your own split: every client's samples, read from a file."""
 
 import json
 from itertools import combinations
@@ -22,9 +22,11 @@ PARTS = ("train", "test", "validation")
 class FromFile(Partition):
     """Your own split from a file: a run's `partition.npz`, or a JSON `{"train": [[3, 5], [4]], "test": ...}`.
 
-    npz: client i trains on `train_indices[train_offsets[i]:train_offsets[i + 1]]`; so `test_*` and `validation_*`.
-    JSON: a list of positions per client. With `data.test` positions count training, then test samples; otherwise those
-    of `test` count test samples. `samples`, if in the file, says what they count: `[training, test]` or `[both]`.
+    npz: client i trains on `train_indices[train_offsets[i]:train_offsets[i + 1]]`; likewise `test_*` and
+    `validation_*`.
+    JSON: a list of positions per client. With `data.test` positions count training, then test samples; otherwise
+    positions under `test` count test samples. `samples`, if in the file, gives the sizes: `[training, test]` or
+    `[both]`.
     """
 
     name = "file"
@@ -77,7 +79,7 @@ class FromFile(Partition):
             )
 
     def _read(self) -> tuple[dict[str, Shards], list[int] | None]:
-        """Return the parts of the file, and what its positions count. Raises UserError."""
+        """Return the parts of the file, and the sizes that it gives. Raises UserError."""
         path = located_file("partition.path", self.path)
         arrays = _read_json(path) if path.suffix == ".json" else read_npz("partition.path", path)
         known = {f"{part}_{what}" for part in PARTS for what in ("indices", "offsets")} | {"samples"}

@@ -32,7 +32,7 @@ class Split:
 
 
 def split_samples(source: DataSource, partition: Partition, data: Dataset, clients: int, seed: int) -> Split:
-    """Deal the training set, without the samples held out for testing and validation.
+    """Hold out samples for testing and validation, and deal the rest.
 
     Args:
         source: says what is held out (`data.test`, `data.validation`).
@@ -64,7 +64,7 @@ def split_samples(source: DataSource, partition: Partition, data: Dataset, clien
 
 
 def _read_split(source: DataSource, partition: Partition, data: Dataset, clients: int, seed: int) -> Split:
-    """Return the split that a partition lists itself. Raises UserError if `data` asks for another one."""
+    """Return the split that a partition lists itself. Raises UserError if `data` sets another one."""
     shards, held = partition.split(data, clients, seed), partition.held("validation")
     if source.validation is not None:
         raise UserError(

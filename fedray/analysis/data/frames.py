@@ -139,7 +139,7 @@ def load(run: str) -> Result:
 def log_model(run: str) -> str:
     """Log the trained model of an earlier run to MLflow, with the run.
 
-    Its inputs are those of `Result.model()`; pictures are uint8 `(n, c, h, w)`: its first layer normalises them. It is
+    Its inputs are as for `Result.model()`; pictures are uint8 `(n, c, h, w)`: its first layer normalises them. It is
     stored as a graph (`torch.export`), without pickles, so loading it does not need the class of your own model.
 
     Args:
@@ -158,6 +158,6 @@ def log_model(run: str) -> str:
 
 
 def _gather(data: Dataset) -> np.ndarray:
-    """Return the inputs of two samples that are no pictures: numbers, or token ids."""
+    """Return the inputs of two samples that are not pictures but numbers or token ids."""
     inputs, _ = Samples(data.x_test, data.y_test, data, "cpu").batch(np.arange(2))
     return inputs.numpy()
