@@ -102,7 +102,7 @@ def draw_filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generat
     """Return two orthogonal random directions with filters as long as those of θ (Li et al., NeurIPS 2018).
 
     A filter belongs to one output: a slice of a weight's first dimension. Biases and norm layers have none
-    and are 0. The filters of the second direction are orthogonal to those of the first, one by one; a filter of one
+    and are 0. Each filter of the second direction is orthogonal to the same filter of the first; a filter of one
     number has no orthogonal one and is 0 in the second.
 
     Args:

@@ -14,7 +14,7 @@ import typer
 from fedray.common.errors import Diverged, UserError, printable, redacted
 
 UsageError: Any = typer.BadParameter.__base__
-"""click's exception, from where this version of typer keeps it."""
+"""click's exception, which versions of typer keep in different places."""
 NoArguments: Any = sys.modules[UsageError.__module__].NoArgsIsHelpError
 """Exception of a bare `fedray` or `fedray data`; its message is the help."""
 RENAMED = {"--to": "--reference", "--over": "--average-over", "--best-but": "--best-except"}
@@ -74,7 +74,8 @@ def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
 
 
 def _refuse(message: str) -> None:
-    """Print one line, without secrets; what a hostile file holds does not steer the terminal."""
+    """Print one line without secrets, and without control characters, with which a hostile file could steer the
+    terminal."""
     line = redacted(" ".join(message.split()))
     print(f"fedray: {printable(line)}", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""Forgetting of the global model's view by local models, and the angle of their updates to it (FedSOL, figure 3).
+"""How far local models forget the global model's predictions, and the angle of their steps to ∇L_p (FedSOL, figure 3).
 
 The proximal loss is FedSOL's for every method, to make methods comparable: L_p(y) = KL(softmax(z_x/τ) ||
 softmax(z_y/τ)), z_x and z_y the generic logits of the model that the client received and of its local one, τ the
@@ -26,7 +26,7 @@ NOTHING = 1e-8
 
 
 def get_temperature(algorithm: Algorithm) -> float:
-    """τ."""
+    """Return τ: the method's own if it has this loss, else 3."""
     loss = algorithm.proximal if isinstance(algorithm, WithProximalLoss) else algorithm
     return (loss if isinstance(loss, FedAvgKL) else FedAvgKL()).tau
 
@@ -95,7 +95,7 @@ def _take_directions(twin: LocalClient, algorithm: Algorithm, tau: float) -> Ite
 
 
 def measure_step(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
-    """Return the changes of the proximal loss L_p and the local loss L by one more step at y = y_K. Changes nothing.
+    """Return how one more step at y = y_K would change the proximal loss L_p and the local loss L. Changes nothing.
 
     Args:
         c: the client after its local training.

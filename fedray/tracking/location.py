@@ -47,7 +47,7 @@ def refuse_unusable(uri: str) -> None:
         or scheme not in PORTS
         or (scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host))
     ):
-        return None  # found out by MLflow, or by a proxy
+        return None  # MLflow or a proxy will find out
     try:
         socket.create_connection((host, port or PORTS[scheme]), PATIENCE).close()
     except OSError as error:
@@ -76,7 +76,7 @@ def store_uri() -> str:
         The address; files are absolute, since Tune changes the working directory.
 
     Raises:
-        UserError: the working directory's name cannot stand in an address.
+        UserError: the working directory's name cannot be part of an address.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{_here() / 'mlflow.db'}"
     local = local_file(uri)

@@ -14,10 +14,10 @@ from fedray.runs.metric import Metric
 from fedray.sections import Clients
 
 PROTOCOL = {
-    "fedsam": "the paper does not say of which round its accuracies are; its deviation is over clients",
+    "fedsam": "the paper does not say which round its accuracies are from; its deviation is over clients",
     "fedsol": "the paper calls its accuracies final",
     "fedgela": "the paper reports the best round",
-    "fedtoga": "the paper does not say of which round its accuracies are",
+    "fedtoga": "the paper does not say which round its accuracies are from",
 }
 SETTING = ("data", "model", "partition", "clients")
 """Sections that define a setting."""

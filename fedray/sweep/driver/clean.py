@@ -40,7 +40,7 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[Folder], list
         name: the sweep whose cells to check; None for all cells in the storage, and what killed drivers have left.
 
     Yields:
-        The folders that may be removed, and those of cells that stay.
+        The folders that may be removed, and the folders of cells that stay.
 
     Raises:
         UserError: no store knows which cells are done, or it does not know the sweep.
