@@ -1,6 +1,6 @@
 """Runs written into a store by hand."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -36,19 +36,20 @@ FEDAVG, SMALL, LARGE = {"name": "fedavg"}, {"name": "fedsam", "rho": 0.1}, {"nam
 
 
 FINISHED = Ending(Status.FINISHED)
+Rounds = float | list[dict[str, float]]
+"""The accuracy of a run of one round, or the rows of a run."""
+Outcome = Rounds | tuple[str, Rounds] | None
+"""Of a finished run, or of one with another status; None for a cell without a run."""
 
 
-def write(
-    store: Tracker,
-    cells: list[dict[str, Any]],
-    outcomes: Mapping[str, tuple[str, list[dict[str, float]]]],
-    name: str = "sweep",
-) -> None:
+def write(store: Tracker, cells: list[dict[str, Any]], outcomes: Sequence[Outcome], name: str = "sweep") -> None:
+    """Write a sweep; an outcome for each cell, the last ones may be left out."""
     parent = store.open_sweep(name, "", cells)
-    for one in cells:
-        if one["hash"] not in outcomes:
+    for one, outcome in zip(cells, outcomes, strict=False):
+        if outcome is None:
             continue
-        status, rows = outcomes[one["hash"]]
+        status, found = outcome if isinstance(outcome, tuple) else ("finished", outcome)
+        rows = found if isinstance(found, list) else history(found)
         write_run(store, one, rows, Ending(Status(status), "why" if status != "finished" else ""), parent=parent)
 
 

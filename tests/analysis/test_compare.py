@@ -12,7 +12,7 @@ from fedray.analysis.statistics.ranks import find_critical_difference
 from fedray.analysis.statistics.significance import count_seeds
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, write
 
 
 def test_interval_of_paired_seeds(store: Tracker) -> None:
@@ -24,8 +24,7 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
     """
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1, 2)]
     cells += [cell(a, 0.1, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
-    numbers = (80, 60, 70, 81, 62, 73, 85, 65.1, 75.2, 50, None, 40, 41)
-    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, numbers, strict=True) if v})
+    write(store, cells, (80, 60, 70, 81, 62, 73, 85, 65.1, 75.2, 50, None, 40, 41))
     found = compare(collect("sweep"), "fedavg")
     small, large, lone = found.differences
     assert (small.row, small.column, small.n, small.unpaired) == ("fedsam ρ=0.1", "dirichlet α=0.5", 3, 0)
@@ -65,8 +64,7 @@ def test_wins_by_hand(lower: bool, wins: float) -> None:
 def test_ranks_over_settings(store: Tracker) -> None:
     """ρ=0.1 first in both settings, fedavg 2 and 3: ranks 1, 2.5, 2.5."""
     cells = [cell(a, alpha, 0) for alpha in (0.1, 0.5) for a in (FEDAVG, SMALL, LARGE)]
-    numbers = (70, 80, 60, 60, 80, 70)
-    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, numbers, strict=True)})
+    write(store, cells, (70, 80, 60, 60, 80, 70))
     narrow = compare(collect("sweep"), "fedavg", confidence=0.9).ranks
     assert narrow is not None
     assert narrow.critical == find_critical_difference(3, 2, 1 - 0.9)
@@ -85,7 +83,7 @@ def test_ranks_over_settings(store: Tracker) -> None:
 )
 def test_refusals(store: Tracker, to: str, confidence: float, columns: str, message: str) -> None:
     cells = [cell(FEDAVG, alpha, 0) for alpha in (0.1, 0.5)]
-    write(store, cells, {one["hash"]: ("finished", history(70)) for one in cells})
+    write(store, cells, [70] * len(cells))
     with pytest.raises(UserError) as error:
         compare(collect("sweep"), to, confidence=confidence, columns=columns)
     assert message in str(error.value)
@@ -94,8 +92,7 @@ def test_refusals(store: Tracker, to: str, confidence: float, columns: str, mess
 def test_a_setting_that_lacks_a_seed_ranks_nobody(store: Tracker) -> None:
     """At α = 0.1 ρ=0.1 has 99 with one seed, diverged with the other, and is not first by the seed that is left."""
     cells = [cell(a, alpha, seed) for alpha in (10, 0.5, 0.1) for a in (FEDAVG, SMALL) for seed in (0, 1)]
-    outcomes = [("finished", history(v)) for v in (70, 71, 60, 61, 70, 71, 60, 61, 70, 71, 99)] + [("diverged", [])]
-    write(store, cells, {one["hash"]: outcome for one, outcome in zip(cells, outcomes, strict=True)})
+    write(store, cells, [70, 71, 60, 61, 70, 71, 60, 61, 70, 71, 99, ("diverged", [])])
     found = compare(collect("sweep"), "fedavg").ranks
     assert found is not None
     assert (found.mean, found.settings) == ({"fedavg": 1, "fedsam": 2}, 2)

@@ -28,14 +28,8 @@ def test_curves_are_means_over_finished_seeds_with_a_band(
     seed: its own curve and no band; the diverged one is not drawn, but named. Each setting is a panel.
     """
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(SMALL, 0.1, 0)]
-    outcomes = [
-        ("finished", history(10, 20)),
-        ("finished", history(30, 40)),
-        ("finished", history(50, 60)),
-        ("diverged", history(99)),
-        ("finished", history(7, 8)),
-    ]
-    write(store, cells, {one["hash"]: o for one, o in zip(cells, outcomes, strict=True)})
+    curve = history(10, 20), history(30, 40), history(50, 60)
+    write(store, cells, [*curve, ("diverged", 99), history(7, 8)])
     (figure,) = curves(collect("sweep")).values()
     axes, other = figure.axes
     assert [panel.get_title() for panel in figure.axes] == ["dirichlet α=0.5", "dirichlet α=0.1"]
@@ -57,7 +51,7 @@ def test_curves_are_means_over_finished_seeds_with_a_band(
 def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     """ρ = 0.1: 60 and 62, mean 61 ± 1.41; ρ = 0.5: 70. fedavg has no ρ: a level line at 50."""
     cells = [cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(LARGE, 0.5, 0), cell(FEDAVG, 0.5, 0)]
-    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, (60, 62, 70, 50), strict=True)})
+    write(store, cells, (60, 62, 70, 50))
     (figure,) = sensitivity(collect("sweep"), "algorithm.rho").values()
     (axes,) = figure.axes
     assert note(figure) == "bars: ± standard deviation over 1 to 2 seeds"
@@ -72,7 +66,7 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
 
 def test_sensitivity_over_heterogeneity(store: Tracker) -> None:
     cells = [cell(FEDAVG, alpha, 0) for alpha in (0.5, 0.1, 10)]
-    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, (60, 40, 90), strict=True)})
+    write(store, cells, (60, 40, 90))
     (figure,) = sensitivity(collect("sweep"), "partition.alpha").values()
     assert figure.axes[0].get_title() == "dirichlet"
     assert ticks(figure.axes[0]) == {0.1: "0.1", 0.5: "0.5", 10: "10"}
@@ -86,7 +80,7 @@ def test_one_key_at_a_time(store: Tracker) -> None:
     """A star: ρ = 0.1, 0.5 at β = 1, and β = 2 at ρ = 0.1. Neither panel draws the lone point of the other arm."""
     base = {"name": "mofedsam", "rho": 0.1, "beta": 1}
     cells = [cell(a, 0.5, 0) for a in (base, base | {"rho": 0.5}, base | {"beta": 2})]
-    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, (60, 70, 80), strict=True)})
+    write(store, cells, (60, 70, 80))
     sweep = collect("sweep")
     assert varied(sweep) == ["algorithm.rho", "algorithm.beta"]
     for key, points in (("algorithm.rho", [[0.1, 60], [0.5, 70]]), ("algorithm.beta", [[1, 60], [2, 80]])):
@@ -112,7 +106,7 @@ def test_two_metrics_with_the_deviation_over_clients(
     """
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0)]
     logged = [rows(local=(10, 10), local_std=(3, 3)), rows(local=(20, 20), local_std=(5, 5)), history(7, 7)]
-    write(store, cells, {one["hash"]: ("finished", rows_) for one, rows_ in zip(cells, logged, strict=True)})
+    write(store, cells, logged)
     (figure,) = curves(collect("sweep"), "local", band="clients").values()
     (band,) = figure.axes[0].collections
     assert band.get_paths()[0].get_extents().extents == pytest.approx([1, 11, 2, 19])
@@ -143,7 +137,7 @@ def test_accuracy_by_what_was_sent(store: Tracker, tmp_path: Path) -> None:
     """Two seeds with cohorts of other sizes: at 1 and 3 MB after round 1, 2 and 6 after round 2, so at 2 and 4."""
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1)]
     logged = [rows(test_accuracy=(10, 20), megabytes_sent=(1, 2)), rows(test_accuracy=(30, 40), megabytes_sent=(3, 6))]
-    write(store, cells, {one["hash"]: ("finished", rows_) for one, rows_ in zip(cells, logged, strict=True)})
+    write(store, cells, logged)
     (figure,) = curves(collect("sweep"), x="megabytes_sent").values()
     (axes,) = figure.axes
     assert axes.get_xlabel() == "megabytes sent to and by clients"
@@ -157,8 +151,7 @@ def test_accuracy_by_what_was_sent(store: Tracker, tmp_path: Path) -> None:
 def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
     """Means over seeds, 20 and 50; a run that has not finished has none."""
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0), cell(LARGE, 0.1, 0)]
-    outcomes = {cells[0]["hash"]: history(10), cells[1]["hash"]: history(30), cells[2]["hash"]: history(50)}
-    write(store, cells, {name: ("finished", rows_) for name, rows_ in outcomes.items()})
+    write(store, cells, [10, 30, 50])
     (figure,) = methods(collect("sweep"), "test_accuracy").values()
     (area,) = figure.axes
     assert [bar.get_height() for bar in area.patches] == [20, 50]
@@ -170,7 +163,7 @@ def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
 def test_markers_are_sparse_and_each_line_has_others(store: Tracker) -> None:
     """40 rounds, three methods: about six markers each, none of them where another line has one."""
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)]
-    write(store, cells, {one["hash"]: ("finished", history(*range(40, 80))) for one in cells})
+    write(store, cells, [history(*range(40, 80))] * len(cells))
     (figure,) = curves(collect("sweep")).values()
     marked = [set(range(40)[slice(start, None, step)]) for start, step in markevery(figure.axes[0])]
     assert all(4 <= len(places) <= MARKS for places in marked)
@@ -184,7 +177,7 @@ def test_markers_are_sparse_and_each_line_has_others(store: Tracker) -> None:
 def test_two_metrics_of_several_settings_have_a_block_of_panels_each(store: Tracker) -> None:
     """Accuracy above, loss below; all share the rounds, only the panels of one metric share the axis upwards."""
     cells = [cell(FEDAVG, alpha, 0) for alpha in (0.1, 0.5)]
-    write(store, cells, {one["hash"]: ("finished", history(60, 70)) for one in cells})
+    write(store, cells, [history(60, 70)] * len(cells))
     (same,) = curves(collect("sweep"), "test_accuracy+test_loss").values()
     assert same.axes[0].get_ylabel() == "test_accuracy and test_loss"
     (figure,) = curves(collect("sweep"), "test_accuracy,test_loss").values()
@@ -212,7 +205,7 @@ def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
     """The last 12 of 60 evaluated rounds; the lines alone, on a scale of their own, with first and last round named."""
     cells = [cell(FEDAVG, alpha, seed) for alpha in (0.5, 0.1) for seed in (0, 1)]
     climbing = [min(t, 50) * 1.5 + t / 10 for t in range(60)]
-    write(store, cells, {one["hash"]: ("finished", history(*(a + k for a in climbing))) for k, one in enumerate(cells)})
+    write(store, cells, [history(*(a + k for a in climbing)) for k in range(len(cells))])
     (figure,) = curves(collect("sweep")).values()
     main_, zoom, other, other_zoom = figure.axes
     assert [axes.get_title() for axes in (main_, other)] == ["dirichlet α=0.5", "dirichlet α=0.1"]
@@ -253,7 +246,7 @@ def test_other_data_are_another_figure(store: Tracker) -> None:
     for one, name in zip(cells, ("digits", "mnist"), strict=True):
         one["hash"] = one["label"] = name
         one["config"]["data"] = {"name": name}
-    write(store, cells, {one["hash"]: ("finished", history(70)) for one in cells})
+    write(store, cells, [70] * len(cells))
     figures = curves(collect("sweep"))
     assert list(figures) == ["digits", "mnist"]
     assert [figure.get_figwidth() for figure in figures.values()] == [WIDTH, WIDTH]
@@ -267,7 +260,7 @@ def test_error_bars_stand_aside_of_each_other_at_the_same_values(store: Tracker)
         for rho in (0.05, 0.1, 0.2)
         for seed in (0, 1)
     ]
-    write(store, cells, {one["hash"]: ("finished", history(60 + k)) for k, one in enumerate(cells)})
+    write(store, cells, [60 + k for k in range(len(cells))])
     (figure,) = sensitivity(collect("sweep"), "algorithm.rho").values()
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
@@ -290,7 +283,7 @@ def test_error_bars_stand_aside_of_each_other_at_the_same_values(store: Tracker)
 def test_many_values_have_a_tick_each_and_labels_where_there_is_room(store: Tracker) -> None:
     values = (0.001, 0.01, 0.011, 0.012, 0.1, 1.0)
     cells = [cell({"name": "fedsam", "rho": rho}, 0.5, 0) for rho in values]
-    write(store, cells, {one["hash"]: ("finished", history(70)) for one in cells})
+    write(store, cells, [70] * len(cells))
     (figure,) = sensitivity(collect("sweep"), "algorithm.rho").values()
     found = ticks(figure.axes[0])
     assert tuple(found) == values
@@ -316,7 +309,7 @@ def test_which_numbers_want_a_logarithmic_axis(values: tuple[float, ...], logari
 
 def test_the_legend_covers_no_line(store: Tracker) -> None:
     cells = [cell({"name": "fedsam", "rho": rho / 100}, 0.5, 0) for rho in range(1, 13)]
-    write(store, cells, {one["hash"]: ("finished", history(60, 70)) for one in cells})
+    write(store, cells, [history(60, 70)] * len(cells))
     (figure,) = curves(collect("sweep")).values()
     figure.draw_without_rendering()
     (legend,) = figure.legends
@@ -329,14 +322,14 @@ def test_the_legend_covers_no_line(store: Tracker) -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_line(store: Tracker, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    write(store, [cell(FEDAVG, 0.5, 0)], {cell(FEDAVG, 0.5, 0)["hash"]: ("finished", history(10))})
+    write(store, [cell(FEDAVG, 0.5, 0)], [10])
     with pytest.raises(UserError, match="cannot be written: File exists"):
         main("sweep", "curves", out=tmp_path / "file")
 
 
 def test_smoothing(store: Tracker) -> None:
     """Means of up to two evaluations: 10, (10+20)/2, (20+60)/2."""
-    write(store, [cell(FEDAVG, 0.5, 0)], {cell(FEDAVG, 0.5, 0)["hash"]: ("finished", history(10, 20, 60))})
+    write(store, [cell(FEDAVG, 0.5, 0)], [history(10, 20, 60)])
     (figure,) = curves(collect("sweep"), smooth=2).values()
     assert np.asarray(figure.axes[0].lines[0].get_ydata()).tolist() == [10, 15, 40]
 
@@ -345,7 +338,7 @@ def test_bars_of_layers_at_a_round(store: Tracker) -> None:
     """Layers in their own order (fc2 before fc10), mean of the seeds; round 1, or the last one."""
     cells = [cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(FEDAVG, 0.5, 0)]
     layers = [rows(lambda_fc10=(1, 2), lambda_fc2=(3, 4)), rows(lambda_fc10=(3, 6), lambda_fc2=(5, 6)), history(1, 2)]
-    write(store, cells, {one["hash"]: ("finished", rows_) for one, rows_ in zip(cells, layers, strict=True)})
+    write(store, cells, layers)
     for at, heights in ((None, [5, 4]), (1, [4, 2])):
         (figure,) = bars(collect("sweep"), "lambda", at).values()
         (axes,) = figure.axes
@@ -363,7 +356,7 @@ def test_classes_by_round(store: Tracker) -> None:
         rows(accuracy_class_10=(1, 2), accuracy_class_2=(3, 4)),
         rows(accuracy_class_10=(3, 4), accuracy_class_2=(5, 6)),
     ]
-    write(store, cells, {one["hash"]: ("finished", rows_) for one, rows_ in zip(cells, seeds, strict=True)})
+    write(store, cells, seeds)
     ((name, figure),) = classes(collect("sweep")).items()
     assert name == "fedavg dirichlet α=0.5"
     assert figure.axes[0].collections[0].get_array().tolist() == [[4, 5], [2, 3]]
@@ -374,7 +367,7 @@ def test_partitions_need_no_runs(store: Tracker) -> None:
     cells = [cell(FEDAVG, alpha, seed) for alpha in (0.5, 100) for seed in (0, 1)]
     for one in cells:
         one["config"] |= {"data": {"name": "digits"}, "clients": {"total": 5}}
-    write(store, cells, {})
+    write(store, cells, [])
     figures = partitions(collect("sweep"))
     assert list(figures) == ["digits dirichlet α=0.5", "digits dirichlet α=100"]
     counts = [figure.axes[0].images[0].get_array() for figure in figures.values()]
@@ -401,7 +394,7 @@ def test_lines_differ_in_grey() -> None:
 )
 def test_refusals(store: Tracker, kind: str, x: str, metric: str, message: str) -> None:
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    write(store, cells, {one["hash"]: ("finished", history(70)) for one in cells})
+    write(store, cells, [70] * len(cells))
     with pytest.raises(UserError) as error:
         main("sweep", kind, x, metric)
     assert message in str(error.value)

@@ -28,8 +28,7 @@ from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write, writ
 def some_runs(store: Tracker) -> None:
     """Two settings; of one seed a picture of its partition; one diverged run, one that has not begun."""
     cells = [cell(a, alpha, seed) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL) for seed in (0, 1)]
-    outcomes = {one["hash"]: ("finished", history(*[0] * 8, 60 + k, 70 + k)) for k, one in enumerate(cells[:6])}
-    write(store, cells, outcomes | {cells[6]["hash"]: ("diverged", history(9))}, "<b>sweep")
+    write(store, cells, [*(history(*[0] * 8, 60 + k, 70 + k) for k in range(6)), ("diverged", 9)], "<b>sweep")
 
 
 def with_picture(store: Tracker) -> None:
@@ -165,8 +164,7 @@ def test_cells_have_their_accuracy_and_a_link_where_the_store_has_an_address(
 
 def test_a_pruned_draw_is_not_missing(store: Tracker) -> None:
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)]
-    statuses = ("finished", "pruned", "stopped")
-    write(store, cells, {one["hash"]: (status, history(60)) for one, status in zip(cells, statuses, strict=True)})
+    write(store, cells, [60, ("pruned", 60), ("stopped", 60)])
     text = make_page(collect("sweep"), ["last10_test_accuracy"])
     found = Page(text)
     assert "missing" not in found.ids
@@ -248,7 +246,7 @@ def test_refusals(store: Tracker, tmp_path: Path) -> None:
 
 def test_a_smoke_sweep_has_a_page_and_is_compared_with_no_paper(store: Tracker, tmp_path: Path) -> None:
     one = cell(FEDAVG, 0.5, 0)
-    write(store, [one], {one["hash"]: ("finished", history(50))}, "fedtoga/table1-smoke")
+    write(store, [one], [50], "fedtoga/table1-smoke")
     main("fedtoga/table1-smoke", published=True, out=tmp_path / "page.html")
     assert "a smoke sweep, whose numbers cannot be compared with a paper" in (tmp_path / "page.html").read_text()
 

@@ -15,7 +15,7 @@ from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
 from fedray.common.errors import UserError
 from fedray.runs.record import summarise_rounds
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write, write_run
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, write, write_run
 
 
 def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
@@ -25,22 +25,21 @@ def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
     and is not ranked. At α = 0.1: fedavg has one seed missing, ρ=0.1 one stopped early, ρ=0.5 one still running.
     """
     cells = [cell(a, alpha, seed) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1)]
-    hashes = [one["hash"] for one in cells]
-    values: list[tuple[str, list[dict[str, float]]] | None] = [
-        ("finished", history(*[0] * 8, 79, 81)),
-        ("finished", history(84)),
-        ("finished", history(90)),
-        ("finished", history(92)),
-        ("finished", history(99)),
-        ("diverged", history(99)),
-        ("finished", history(50)),
+    values: list[Outcome] = [
+        history(*[0] * 8, 79, 81),
+        84,
+        90,
+        92,
+        99,
+        ("diverged", 99),
+        50,
         None,
-        ("finished", history(60)),
-        ("stopped", history(95)),
-        ("failed", history(10)),
-        ("running", history(20)),
+        60,
+        ("stopped", 95),
+        ("failed", 10),
+        ("running", 20),
     ]
-    write(store, cells, {h: v for h, v in zip(hashes, values, strict=True) if v is not None})
+    write(store, cells, values)
     table = build(collect("sweep"))
     assert table.rows == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
     assert table.columns == ["dirichlet α=0.5", "dirichlet α=0.1"]
@@ -68,22 +67,22 @@ def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
 
 def test_a_loss_is_ranked_from_below(store: Tracker) -> None:
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, (80, 90), strict=True)})
+    write(store, cells, (80, 90))
     table = build(collect("sweep"), "test_loss")
     assert table.ranks == {("fedsam", "dirichlet α=0.5"): 1, ("fedavg", "dirichlet α=0.5"): 2}
 
 
 def test_cells_finished_in_another_sweep_count(store: Tracker) -> None:
     shared, own = cell(FEDAVG, 0.5, 0), cell(SMALL, 0.5, 0)
-    write(store, [shared], {shared["hash"]: ("finished", history(70))}, "first")
-    write(store, [shared, own], {own["hash"]: ("finished", history(80))}, "second")
+    write(store, [shared], [70], "first")
+    write(store, [shared, own], [None, 80], "second")
     assert set(collect("second").cells["status"]) == {"finished"}
     assert build(collect("second")).entries["fedavg", "dirichlet α=0.5"].mean == 70
 
 
 def test_a_repeated_cell_counts_once_and_superseded_ones_not_at_all(store: Tracker) -> None:
     one = cell(FEDAVG, 0.5, 0)
-    write(store, [one], {one["hash"]: ("finished", history(70))})
+    write(store, [one], [70])
     store.supersede([one["hash"]])
     parent = store.open_sweep("sweep", "", [one])
     write_run(store, one, history(75), parent=parent, again=False)
@@ -103,8 +102,7 @@ def test_last_mean_and_best_are_different_metrics() -> None:
 def test_a_row_per_seed(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every cell in the sweep's order, with any outcome and all digits; two metrics are two columns."""
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
-    outcomes = [("finished", history(*[0] * 8, 79, 81)), ("finished", history(100 / 3)), ("diverged", history(9))]
-    write(store, cells, {one["hash"]: o for one, o in zip(cells[:3], outcomes, strict=True)})
+    write(store, cells, [history(*[0] * 8, 79, 81), history(100 / 3), ("diverged", 9)])
     main("sweep", "seeds", "last10_test_accuracy,test_loss", out=tmp_path / "seeds.csv")
     assert capsys.readouterr().out == f"{tmp_path / 'seeds.csv'}\n"
     rows = list(csv.DictReader(io.StringIO((tmp_path / "seeds.csv").read_text(encoding="utf-8"))))
@@ -124,7 +122,7 @@ def test_a_row_per_seed(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The label follows the caption, which counts the tables; the file is what is printed without one."""
-    write(store, [cell(FEDAVG, 0.5, 0)], {cell(FEDAVG, 0.5, 0)["hash"]: ("finished", history(70))})
+    write(store, [cell(FEDAVG, 0.5, 0)], [70])
     main("sweep", "latex", label="tab:main-results", out=tmp_path / "deep" / "table.tex")
     assert capsys.readouterr().out == f"{tmp_path / 'deep' / 'table.tex'}\n"
     text = (tmp_path / "deep" / "table.tex").read_text(encoding="utf-8")
@@ -158,7 +156,7 @@ def test_what_a_file_cannot_be(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
-    write(store, [cell(FEDAVG, 0.5, 0)], {cell(FEDAVG, 0.5, 0)["hash"]: ("finished", history(70))})
+    write(store, [cell(FEDAVG, 0.5, 0)], [70])
     with pytest.raises(UserError) as error:
         main("sweep", format, label=label, out=Path(out))
     assert str(error.value).startswith(message)
@@ -172,7 +170,7 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
     """
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1)] + [cell(FEDAVG, 0.1, 0)]
     curves = [(10, 79.9, 80, 70), (10, 20, 30, 40, 90), (80,), (1, 2, 85), (1, 80), (1, 79, 2), (1, 2)]
-    write(store, cells, {one["hash"]: ("finished", history(*c)) for one, c in zip(cells, curves, strict=True)})
+    write(store, cells, [history(*c) for c in curves])
     table = build(collect("sweep"), "rounds_to:80", reference="fedavg")
     lines = {
         line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:4]]
@@ -193,11 +191,7 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
 def test_differences_to_a_reference(store: Tracker) -> None:
     """82 and 90 compared with 80: +2 and +10; 0 for the reference itself; no difference if a seed is missing."""
     cells = [cell(a, alpha, 0) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL, LARGE)]
-    write(
-        store,
-        cells,
-        {one["hash"]: ("finished", history(v)) for one, v in zip(cells[:5], (80, 82, 90, 70, 65), strict=True)},
-    )
+    write(store, cells, (80, 82, 90, 70, 65))
     table = build(collect("sweep"), reference="fedavg")
     assert [entry.change for entry in table.entries.values()] == [0, 2, 10, 0, -5, None]
     assert "90.00** (+10.00)" in to_markdown(table)
@@ -210,7 +204,7 @@ def test_settings_that_differ_are_never_averaged(store: Tracker) -> None:
     for one, total in zip(cells, (100, 200), strict=True):
         one["hash"] += str(total)
         one["config"]["clients"] = {"total": total, "per_round": total // 10}
-    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, (80, 90), strict=True)})
+    write(store, cells, (80, 90))
     table = build(collect("sweep"))
     assert table.columns == ["dirichlet α=0.5 total=100", "dirichlet α=0.5 total=200"]
     assert [entry.mean for entry in table.entries.values()] == [80, 90]
@@ -228,7 +222,7 @@ def test_settings_that_differ_are_never_averaged(store: Tracker) -> None:
 )
 def test_bad_targets_and_references(store: Tracker, metric: str, reference: str, message: str) -> None:
     one = cell(FEDAVG, 0.5, 0)
-    write(store, [one], {one["hash"]: ("finished", history(70))})
+    write(store, [one], [70])
     with pytest.raises(UserError) as error:
         build(collect("sweep"), metric, reference=reference)
     assert message in str(error.value)
@@ -241,7 +235,7 @@ def test_two_metrics_side_by_side(store: Tracker) -> None:
         [{"round": 1, "test_accuracy": 1, "test_loss": 1, "train_loss": 1, "personal_accuracy": a, "personal_std": d}]
         for a, d in ((90, 3), (80, 2))
     ]
-    write(store, cells, {one["hash"]: ("finished", r) for one, r in zip(cells, rows, strict=True)})
+    write(store, cells, rows)
     table = build(collect("sweep"), "personal_accuracy,personal_std")
     assert table.columns == ["dirichlet α=0.5: personal_accuracy", "dirichlet α=0.5: personal_std"]
     assert [entry.mean for entry in table.entries.values()] == [90, 80, 3, 2]
@@ -254,8 +248,7 @@ def test_averages_over_settings_seed_by_seed(store: Tracker) -> None:
     setting, so it takes no part; fedsam is planned for one of the two settings only.
     """
     cells = [cell(SMALL, 0.5, 0)] + [cell(FEDAVG, alpha, seed) for seed in (0, 1, 2) for alpha in (0.5, 0.1)]
-    found = zip(cells, (99, 60, 80, 64, 82, 99), strict=False)
-    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in found})
+    write(store, cells, (99, 60, 80, 64, 82, 99))
     table = build(collect("sweep"), average_over="partition")
     (column,) = table.columns
     entry = table.entries["fedavg", column]
@@ -271,12 +264,7 @@ def test_the_best_of_the_other_rows(store: Tracker) -> None:
     of ρ=0.1 diverged, so the best is ρ=0.5, though the other seed is better. The row itself is not ranked.
     """
     cells = [cell(a, alpha, 0) for alpha in (0.5, 0.1, 10) for a in (FEDAVG, SMALL, LARGE)] + [cell(SMALL, 10, 1)]
-    outcomes = [("finished", history(v)) for v in (99, 80, 70, 99, 60, 65, 99)] + [
-        ("diverged", history(98)),
-        ("finished", history(50)),
-        ("finished", history(98)),
-    ]
-    write(store, cells, {one["hash"]: o for one, o in zip(cells, outcomes, strict=True)})
+    write(store, cells, [99, 80, 70, 99, 60, 65, 99, ("diverged", 98), 50, 98])
     table = build(collect("sweep"), best_except="fedavg", reference="best baseline")
     assert [table.entries["best baseline", column].mean for column in table.columns] == [80, 65, 50]
     assert [table.entries["fedavg", column].change for column in table.columns] == [19, 34, 49]
@@ -300,14 +288,14 @@ def test_rounds_to_the_best_of_a_method(store: Tracker) -> None:
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
     cells += [cell(a, 0.1, 0) for a in (FEDAVG, SMALL)]
     outcomes = [
-        ("finished", history(70, 80, 75)),
-        ("finished", history(10, 20, 60)),
-        ("finished", history(80, 1, 2)),
-        ("finished", history(59.9, 60, 99)),
-        ("failed", history(10)),
-        ("finished", history(90)),
+        history(70, 80, 75),
+        history(10, 20, 60),
+        history(80, 1, 2),
+        history(59.9, 60, 99),
+        ("failed", 10),
+        90,
     ]
-    write(store, cells, {one["hash"]: o for one, o in zip(cells, outcomes, strict=True)})
+    write(store, cells, outcomes)
     table = build(collect("sweep"), "rounds_to:fedavg", reference="fedavg")
     one, other = table.columns
     assert [table.entries[row, one].mean for row in table.rows] == [2.5, 1.5]
@@ -323,7 +311,7 @@ def test_rounds_count_by_the_generic_accuracy_where_it_is_logged(store: Tracker)
     rows = history(90, 90)
     rows[1]["generic_accuracy"] = 85
     one = cell(FEDAVG, 0.5, 0)
-    write(store, [one], {one["hash"]: ("finished", rows)})
+    write(store, [one], [rows])
     table = build(collect("sweep"), "rounds_to:80")
     assert [entry.mean for entry in table.entries.values()] == [2]
 
@@ -333,12 +321,12 @@ def test_relative_flops_are_counted_for_the_runs_model(store: Tracker) -> None:
     cells = [cell(a, 0.5, 0) for a in (SMALL, FEDAVG)]
     for one in cells:
         one["config"] |= {"data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [4]}}
-    write(store, cells, {one["hash"]: ("finished", history(70)) for one in cells})
+    write(store, cells, [70] * len(cells))
     table = build(collect("sweep"), "relative_flops")
     assert [one.mean for one in table.entries.values()] == [2, 1]
     assert list(table.ranks.values()) == [2, 1]
     cells[0]["config"]["model"] = {"name": "os:path"}
-    write(store, cells, {}, "own")
+    write(store, cells, [], "own")
     with pytest.raises(UserError, match="relative_flops: os:path is a plug-in"):
         build(collect("own"), "relative_flops")
 
@@ -348,7 +336,7 @@ def test_bytes_kept_are_counted_for_the_runs_model(store: Tracker) -> None:
     cells = [cell(a, 0.5, 0) for a in ({"name": "feddyn", "alpha": 0.1}, FEDAVG)]
     for one in cells:
         one["config"] |= {"data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [40]}}
-    write(store, cells, {one["hash"]: ("finished", history(70)) for one in cells})
+    write(store, cells, [70] * len(cells))
     by_client, by_server = (build(collect("sweep"), f"megabytes_kept_by_{whom}") for whom in ("client", "server"))
     assert [one.mean for one in by_client.entries.values()] == pytest.approx([4 * 3010 / 1e6, 0])
     assert [one.mean for one in by_server.entries.values()] == pytest.approx([8 * 3010 / 1e6, 4 * 3010 / 1e6])

@@ -21,8 +21,7 @@ from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write, writ
 def test_small_numbers_have_three_figures(store: Tracker) -> None:
     """0.0011 and 0.0049 are not both 0.00, and not tied."""
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    rows = [[row | {"proximal_loss": value} for row in history(1)] for value in (0.0011, 0.0049)]
-    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    write(store, cells, [[row | {"proximal_loss": value} for row in history(1)] for value in (0.0011, 0.0049)])
     table = build(collect("sweep"), "proximal_loss", reference="fedavg")
     text = to_markdown(table)
     assert "**0.00110** (+0.00000)" in text
@@ -31,8 +30,7 @@ def test_small_numbers_have_three_figures(store: Tracker) -> None:
 
 def test_local_models_that_drift_less_are_better(store: Tracker) -> None:
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    rows = [[row | {"drift": value} for row in history(1)] for value in (2.0, 1.0)]
-    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    write(store, cells, [[row | {"drift": value} for row in history(1)] for value in (2.0, 1.0)])
     table = build(collect("sweep"), "drift")
     assert table.ranks == {("fedsam", "dirichlet α=0.5"): 1, ("fedavg", "dirichlet α=0.5"): 2}
     assert r"drift $\|$y\_i - x$\|$" in to_latex(table)
@@ -42,8 +40,7 @@ def test_local_models_that_drift_less_are_better(store: Tracker) -> None:
 def test_speed_ups_and_differences_side_by_side(store: Tracker, metrics: str) -> None:
     """fedavg: 80 % in round 2, 81 at the end; fedsam: in round 1, 83 at the end. Twice as fast, 2 points better."""
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    rows = [history(70, 81), history(82, 83)]
-    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    write(store, cells, [history(70, 81), history(82, 83)])
     table = build(collect("sweep"), metrics, reference="fedavg")
     text = to_markdown(table)
     assert "**1.0** (2.00×)" in text
@@ -60,8 +57,7 @@ def test_a_draw_with_a_seed_that_diverged_is_not_the_first_row(store: Tracker) -
         for a in (LARGE, SMALL)
         for seed in (0, 1)
     ]
-    outcomes = [("finished", history(99)), ("diverged", []), ("finished", history(70)), ("finished", history(72))]
-    write(store, cells, {one["hash"]: outcome for one, outcome in zip(cells, outcomes, strict=True)})
+    write(store, cells, [99, ("diverged", []), 70, 72])
     assert build(collect("sweep")).rows == ["fedsam ρ=0.1", "fedsam ρ=0.5"]
 
 
@@ -71,7 +67,7 @@ def test_the_best_accuracy_of_a_method_is_the_best_where_samples_are_held_out(st
     rows = [history(70, 62), history(50, 65, 71)]
     for accuracy, row in zip((40, 60), rows[0], strict=True):
         row["validation_accuracy"] = accuracy
-    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    write(store, cells, rows)
     table = build(collect("sweep"), "rounds_to:fedavg")
     assert [table.entries[row, table.columns[0]].mean for row in table.rows] == [1, 3]
 
@@ -81,7 +77,7 @@ def test_rounds_that_are_tested_rarely_are_said(store: Tracker) -> None:
     rows = history(10, 10, 10, 10, 10)
     rows[1]["generic_accuracy"], rows[4]["generic_accuracy"] = 50, 85
     one = cell(FEDAVG, 0.5, 0)
-    write(store, [one], {one["hash"]: ("finished", rows)})
+    write(store, [one], [rows])
     notes = build(collect("sweep"), "rounds_to:80").notes
     assert "evaluated every 3 rounds, so the target may have been met earlier" in notes
 
@@ -91,7 +87,7 @@ def test_titles_say_which_rounds_are_averaged(store: Tracker) -> None:
     rows = [row | {"personal_accuracy": 50.0, "generic_accuracy": 50.0} for row in history(*range(20))]
     one = cell(FEDAVG, 0.5, 0)
     one["config"] |= {"training": {"rounds": 20}, "evaluation": {"every": 10, "last": 10, "personal": {"every": 10}}}
-    write(store, [one], {one["hash"]: ("finished", rows)})
+    write(store, [one], [rows])
     titles = {name: build(collect("sweep"), f"last10_{name}").title for name in rows[0] if name != "round"}
     assert titles["test_accuracy"] == "sweep: test accuracy in %, mean of rounds 17 to 20"
     assert titles["personal_accuracy"] == "sweep: personal accuracy in %, round 20"
@@ -104,7 +100,7 @@ def test_the_title_of_runs_of_different_lengths_is_true_for_all(store: Tracker) 
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
     for one, rounds in zip(cells, (50, 100), strict=True):
         one["config"] |= {"training": {"rounds": rounds}, "evaluation": {"every": 10, "last": 10}}
-    write(store, cells, {one["hash"]: ("finished", history(1)) for one in cells})
+    write(store, cells, [1] * len(cells))
     assert build(collect("sweep")).title == "sweep: test accuracy in %, mean of the last 10 rounds"
 
 
@@ -118,8 +114,7 @@ def test_a_message_of_several_lines_stays_a_comment(store: Tracker) -> None:
 
 def test_a_metric_that_some_runs_lack_is_named_with_one_of_them(store: Tracker) -> None:
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    rows = [[row | {"drift": 1.0} for row in history(1)], history(1)]
-    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    write(store, cells, [[row | {"drift": 1.0} for row in history(1)], history(1)])
     message = "--metric: found 'drift', which 1 of 2 finished runs have not logged, fedsam-0.1-0.5-0 among them"
     with pytest.raises(UserError, match=message):
         build(collect("sweep"), "drift")
@@ -132,21 +127,20 @@ def test_methods_without_fine_tuning_stand_beside_the_fine_tuned(store: Tracker)
     rows = [[row | each for row in history(1)] for each in (tuned, {"personal_accuracy": 75.0})]
     for one in cells:
         one["config"] |= {"evaluation": {"personal": {"epochs": [1, 5]}}}
-    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    write(store, cells, rows)
     for epochs, value in ((1, 70), (5, 80)):
         table = build(collect("sweep"), f"personal_accuracy_e{epochs}")
         assert [one.mean for one in table.entries.values()] == [value, 75]
     assert "of the last round, after 5 epochs of fine-tuning if the method has any" in table.title
     cells[1]["config"]["evaluation"] = {"personal": {"epochs": 5}}
-    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)}, "other")
+    write(store, cells, rows, "other")
     with pytest.raises(UserError, match="1 of 2 finished runs have not logged, local-only"):
         build(collect("other"), "personal_accuracy_e1")
 
 
 def test_bars_of_runs_with_other_layers(store: Tracker) -> None:
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    rows = [[row | {name: 1.0} for row in history(1)] for name in ("lambda_fc1", "lambda_fc2")]
-    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    write(store, cells, [[row | {name: 1.0} for row in history(1)] for name in ("lambda_fc1", "lambda_fc2")])
     (figure,) = bars(collect("sweep"), "lambda").values()
     heights = [[bar.get_height() for bar in each.patches] for each in figure.axes[0].containers if each.patches]
     assert [[height == 1 for height in each] for each in heights] == [[True, False], [False, True]]
@@ -156,7 +150,6 @@ def test_figures_name_the_runs_that_never_reached_the_target(
     store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    rows = [history(70, 90), history(70, 75)]
-    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    write(store, cells, [history(70, 90), history(70, 75)])
     main("sweep", "methods", metric="rounds_to:80", out=tmp_path)
     assert "not drawn, never at the target, or without one: fedsam-0.1-0.5-0" in capsys.readouterr().out

@@ -15,7 +15,7 @@ from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_storag
 from fedray.tracking.store import search
 from fedray.tracking.tracker import Tracker
 from tests.analysis.conftest import store
-from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
+from tests.analysis.runs import FEDAVG, SMALL, cell, write
 
 __all__ = ["store"]
 
@@ -32,8 +32,7 @@ def test_status_counts_and_says_why(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     cells = [cell(FEDAVG, 0.1, 0), cell(FEDAVG, 0.1, 1), cell(SMALL, 0.1, 0)]
-    outcomes = {cells[0]["hash"]: ("finished", history(50)), cells[1]["hash"]: ("failed", history())}
-    write(store, cells, outcomes)
+    write(store, cells, [50, ("failed", [])])
     traceback = get_storage() / "cells" / cells[1]["hash"] / "traceback.txt"
     traceback.parent.mkdir(parents=True)
     traceback.write_text("Traceback")
@@ -59,8 +58,8 @@ def test_rm_leaves_what_another_sweep_shares(
     """Two sweeps share the first cell: deleting one deletes its own run and its second cell's."""
     monkeypatch.chdir(tmp_path)
     one, two, three = (cell(FEDAVG, 0.1, seed) for seed in (0, 1, 2))
-    write(store, [one, two], {k["hash"]: ("finished", history(50)) for k in (one, two)})
-    write(store, [one, three], {three["hash"]: ("finished", history(50))}, name="other")
+    write(store, [one, two], [50, 50])
+    write(store, [one, three], [None, 50], name="other")
     code, out = call(monkeypatch, capsys, "rm", "sweep", "--yes")
     assert (code, out) == (0, "sweep: 2 runs deleted (1 that another sweep shares stay)\n")
     left = {run.data.tags.get("fedray.cell", run.info.run_name) for run in search(store.client, store.experiment, "")}
@@ -78,7 +77,7 @@ def test_rm_takes_the_superseded_runs_of_a_cell_too(
     one = cell(FEDAVG, 0.1, 0)
     for _ in range(2):
         store.supersede([one["hash"]])
-        write(store, [one], {one["hash"]: ("finished", history(50))})
+        write(store, [one], [50])
     code, out = call(monkeypatch, capsys, "rm", "sweep", "--yes")
     assert (code, out) == (0, "sweep: 3 runs deleted\n")
     assert not list(search(store.client, store.experiment, ""))
@@ -120,8 +119,7 @@ def test_clean_lists_and_with_yes_removes_what_is_done(
     """Finished and diverged cells go, and what a killed driver left; others resume from theirs, or are not known."""
     monkeypatch.chdir(tmp_path)
     cells = [hashed(seed) for seed in range(3)]
-    statuses = ("finished", "diverged", "failed")
-    write(store, cells, {one["hash"]: (is_, history(50)) for one, is_ in zip(cells, statuses, strict=True)})
+    write(store, cells, [50, ("diverged", 50), ("failed", 50)])
     finished, diverged, failed, unknown = stored(*(one["hash"] for one in cells), "feedbeef00000000")
     left = get_storage() / "tune" / "left"
     left.mkdir(parents=True)
@@ -160,7 +158,7 @@ def test_clean_leaves_links_and_what_no_cell_is_called(
     """A link to a finished cell's folder, a file, and folders whose names are no hashes; the finished cell goes."""
     monkeypatch.chdir(tmp_path)
     cells = [hashed(0), hashed(1)]
-    write(store, cells, {one["hash"]: ("finished", history(50)) for one in cells})
+    write(store, cells, [50] * len(cells))
     (finished,) = stored(cells[0]["hash"])
     elsewhere, root = tmp_path / "elsewhere", get_storage()
     elsewhere.mkdir()
@@ -184,8 +182,8 @@ def test_clean_of_a_sweep_leaves_other_sweeps_alone(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     one, two = (hashed(seed) for seed in (0, 1))
-    write(store, [one], {one["hash"]: ("finished", history(50))})
-    write(store, [two], {two["hash"]: ("finished", history(50))}, name="other")
+    write(store, [one], [50])
+    write(store, [two], [50], name="other")
     mine, others = stored(one["hash"], two["hash"])
     code, _ = call(monkeypatch, capsys, "clean", "sweep", "--yes")
     assert (code, mine.exists(), others.exists()) == (0, False, True)
@@ -197,8 +195,8 @@ def test_clean_never_touches_what_runs(
     """A finished cell of a sweep that another process runs, and one that another process runs again."""
     monkeypatch.chdir(tmp_path)
     one, two = (hashed(seed) for seed in (0, 1))
-    write(store, [one], {one["hash"]: ("finished", history(50))})
-    write(store, [two], {two["hash"]: ("finished", history(50))}, name="other")
+    write(store, [one], [50])
+    write(store, [two], [50], name="other")
     mine, others = stored(one["hash"], two["hash"])
     with lock_sweep("sweep"), CellLocks(get_cell_locks_file()):
         pass  # makes the files

@@ -11,7 +11,7 @@ from fedray.common.errors import UserError
 from fedray.tracking.archive import export_sweep, import_sweep, stored_sweep
 from fedray.tracking.store import open_store
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import history, write
+from tests.analysis.runs import Outcome, history, write
 from tests.tracking.archived import FEDAVG, SMALL, cell
 
 CELLS = [cell(algorithm, 0.1, seed) for algorithm in (FEDAVG, SMALL) for seed in (0, 1)]
@@ -33,9 +33,8 @@ def use(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> C
 
 def run_sweep(missing: int = 1) -> None:
     """Three of four cells have run: two are finished, one has diverged."""
-    outcomes = {one["hash"]: ("finished", history(60 + k, 70 + k)) for k, one in enumerate(CELLS[:2])}
-    outcomes |= {CELLS[2]["hash"]: ("diverged", history(9))}
-    write(Tracker(), CELLS, dict(list(outcomes.items())[: 4 - missing]))
+    outcomes: list[Outcome] = [history(60, 70), history(61, 71), ("diverged", 9)]
+    write(Tracker(), CELLS, outcomes[: 4 - missing])
 
 
 def content(name: str = "sweep") -> dict[str, object]:
@@ -91,15 +90,7 @@ def test_what_is_further_here_stays_and_what_is_not_is_replaced(use: Callable[[s
     export_sweep("sweep", tmp_path / "sweep.zip")
     use("second")
     other = cell(SMALL, 0.5, 0)
-    write(
-        Tracker(),
-        [CELLS[0], CELLS[2], other],
-        {
-            CELLS[0]["hash"]: ("failed", []),
-            CELLS[2]["hash"]: ("finished", history(80)),
-            other["hash"]: ("finished", history(1)),
-        },
-    )
+    write(Tracker(), [CELLS[0], CELLS[2], other], [("failed", []), 80, 1])
     assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 2, 1)
     sweep = stored_sweep("sweep")
     assert {one["hash"] for one in sweep.cells} == {one["hash"] for one in [*CELLS, other]}

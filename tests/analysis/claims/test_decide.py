@@ -82,8 +82,7 @@ def test_what_speaks_most_against_a_claim() -> None:
 def results(store: Tracker, last: float | None = 49.9) -> None:
     """fedavg: 80, 60, 70; ρ=0.1: 1, 2, 3 above; ρ=0.5: 5, 5.1, 5.2 above. At α = 0.1 only fedavg and ρ=0.5 have run."""
     cells = [cell(a, alpha, seed) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1, 2)]
-    values = (80, 60, 70, 81, 62, 73, 85, 65.1, 75.2, 50, 52, 51, None, None, None, 49, 51.1, last)
-    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, values, strict=True) if v})
+    write(store, cells, (80, 60, 70, 81, 62, 73, 85, 65.1, 75.2, 50, 52, 51, None, None, None, 49, 51.1, last))
 
 
 def test_decisions_of_a_sweep(store: Tracker) -> None:
@@ -117,8 +116,7 @@ def test_a_column_is_refuted_at_the_level_of_the_whole_claim(store: Tracker) -> 
     not.
     """
     cells = [cell(a, alpha, seed) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL) for seed in (0, 1, 2)]
-    values = (70, 70, 70, 70 - 4 / 3, 69, 70 - 2 / 3, 50, 50, 50, 60, 60.1, 60.2)
-    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, values, strict=True)})
+    write(store, cells, (70, 70, 70, 70 - 4 / 3, 69, 70 - 2 / 3, 50, 50, 50, 60, 60.1, 60.2))
     found = decide(claim(), collect("sweep"))
     assert {name: of.status for name, of in found.columns.items()} == {
         "dirichlet α=0.5": OPEN,
@@ -147,7 +145,7 @@ def of_seeds(store: Tracker, status: str, fedavg: list[object], small: list[obje
     """A run of each method and seed; a value that is not a history has ended with `status`."""
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(len(small))]
     outcomes = [("finished", one) if isinstance(one, list) else (status, history(1)) for one in (*fedavg, *small)]
-    write(store, cells, {one["hash"]: outcome for one, outcome in zip(cells, outcomes, strict=True)})
+    write(store, cells, outcomes)
 
 
 def runs(*accuracies: float | None) -> list[object]:
@@ -174,8 +172,7 @@ def targets(store: Tracker, fedavg: list[list[float]], fedsam: list[list[float]]
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(len(fedavg))]
     for one in cells:
         one["config"]["training"] = {"rounds": 10}
-    outcomes = [("finished", history(*accuracies)) for accuracies in (*fedavg, *fedsam)]
-    write(store, cells, {one["hash"]: outcome for one, outcome in zip(cells, outcomes, strict=True)})
+    write(store, cells, [history(*accuracies) for accuracies in (*fedavg, *fedsam)])
 
 
 NOWHERE, SECOND, THIRD = [70.0] * 10, [70.0] + [95.0] * 9, [70.0] * 2 + [95.0] * 8
@@ -210,7 +207,7 @@ def test_averages_have_no_rounds_of_a_target_that_is_never_reached(store: Tracke
 def in_two_columns(store: Tracker, *values: float) -> None:
     """FedAvg's and ρ=0.1's accuracies of three seeds at α = 0.5, then the same at α = 0.1."""
     cells = [cell(a, alpha, seed) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL) for seed in (0, 1, 2)]
-    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, values, strict=True)})
+    write(store, cells, values)
 
 
 DOWN = ["α=0.5", "α=0.1"]
@@ -242,8 +239,7 @@ def test_steadier_rows_have_a_smaller_range(store: Tracker) -> None:
     """FedSAM's two rows are 4, 5, 6 apart, MoFedSAM's 1, 1, 1: the latter's range is 3, 4, 5 smaller."""
     rows = [{"name": name, "rho": rho} for name in ("fedsam", "mofedsam") for rho in (0.1, 0.5)]
     cells = [cell(a, 0.5, seed) for a in rows for seed in (0, 1, 2)]
-    values = (70, 71, 72, 74, 76, 78, 80, 81, 82, 81, 80, 83)
-    write(store, cells, {one["hash"]: ("finished", history(v)) for one, v in zip(cells, values, strict=True)})
+    write(store, cells, (70, 71, 72, 74, 76, 78, 80, 81, 82, 81, 80, 83))
     found = decide(claim(method="mofedsam", relation="steadier", against=["fedsam"]), collect("sweep")).whole
     assert (found.status, found.pairs[0].gaps) == (HOLDS, (3, 4, 5))
     other = decide(claim(method="fedsam", relation="steadier", against=["mofedsam"]), collect("sweep")).whole
@@ -281,8 +277,7 @@ def test_most_columns_on_the_boundary_are_rarely_decided() -> None:
 def test_a_target_whose_own_run_diverged(store: Tracker) -> None:
     """With seed 1 fedavg diverged, so no method has a number of rounds to its best accuracy there."""
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1, 2)]
-    outcomes = [("diverged", []) if k == 1 else ("finished", history(70, 80, 90)) for k in range(9)]
-    write(store, cells, {one["hash"]: outcome for one, outcome in zip(cells, outcomes, strict=True)})
+    write(store, cells, [("diverged", []) if k == 1 else history(70, 80, 90) for k in range(9)])
     about = claim(method="fedsam ρ=0.5", against=["fedsam ρ=0.1"], metric="rounds_to:fedavg")
     found = decide(about, collect("sweep")).whole
     assert (found.status, found.seeds, found.pairs[0].lost) == (LOST, (2, 2), 1)
@@ -297,10 +292,9 @@ def test_a_percentage_of_nothing(store: Tracker) -> None:
 def test_bytes_are_counted(store: Tracker) -> None:
     """4 MB against 6 with both seeds: no seed can change that. One seed alone shows nothing."""
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
-    rows = [[row | {"megabytes_up": 6.0 if k < 2 else 4.0} for row in history(1)] for k in range(4)]
-    write(store, cells, {one["hash"]: ("finished", each) for one, each in zip(cells, rows, strict=True)})
+    write(store, cells, [[row | {"megabytes_up": 6.0 if k < 2 else 4.0} for row in history(1)] for k in range(4)])
     assert decide(claim(metric="megabytes_up"), collect("sweep")).whole.status == HOLDS
-    write(store, [cells[0], cells[2]], {}, "one seed")
+    write(store, [cells[0], cells[2]], [], "one seed")
     assert decide(claim(metric="megabytes_up"), collect("one seed")).whole.status == OPEN
 
 

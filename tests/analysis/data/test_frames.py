@@ -17,8 +17,8 @@ from tests.sweep.running import fedray as command
 def test_results_of_a_sweep(store: Tracker) -> None:
     """Two of three cells have run, with two rounds each; the third is missing."""
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0)]
-    ran = [("finished", history(50, 60)), ("finished", history(40, 70))]
-    write(store, cells, {one["hash"]: outcome for one, outcome in zip(cells, ran, strict=False)})
+    ran = [history(50, 60), history(40, 70)]
+    write(store, cells, ran)
     found = fedray.results("sweep")
     assert repr(found).startswith("<Results of sweep: 3 cells (2 finished, 1 missing), ")
     assert list(found.cells["status"]) == ["finished", "finished", "missing"]
@@ -32,7 +32,7 @@ def test_results_of_a_sweep(store: Tracker) -> None:
 
 
 def test_results_of_a_sweep_that_nobody_ran(store: Tracker) -> None:
-    write(store, [cell(FEDAVG, 0.5, 0)], {})
+    write(store, [cell(FEDAVG, 0.5, 0)], [])
     with pytest.raises(fedray.UserError, match="'swep'; did you mean 'sweep'"):
         fedray.results("swep")
 

@@ -22,7 +22,7 @@ def test_the_longest_wait_for_an_accuracy_begins_at_the_start(monkeypatch: pytes
 def test_a_metric_by_its_plain_name_is_that_of_the_last_round(store: Tracker) -> None:
     """75 after 90, and its loss; for any deviation the smallest is the best."""
     one = cell(FEDAVG, 0.5, 0)
-    write(store, [one], {one["hash"]: ("finished", history(70, 90, 75))})
+    write(store, [one], [history(70, 90, 75)])
     sweep = collect("sweep")
     found = {
         name: metrics.read_values(sweep, name).item() for name in ("test_accuracy", "best_test_accuracy", "test_loss")

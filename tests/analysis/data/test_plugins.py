@@ -20,7 +20,7 @@ from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
 from fedray.sweep.plan.plugin_labels import describe_plugins
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, write
 
 HERE = __name__
 ABSENT = "absent_from_here"
@@ -77,14 +77,13 @@ def test_a_run_without_plug_ins_writes_nothing() -> None:
 @pytest.fixture
 def stored(store: Tracker) -> Tracker:
     """FedAvg with effort 3, FedSAM with effort 1, of a module that this process cannot import."""
-    cells, outcomes = [], {}
+    cells, outcomes = [], list[Outcome]()
     for algorithm, effort in (({"name": "fedavg"}, 3.0), ({"name": "fedsam", "rho": 0.1}, 1.0)):
         for seed in (0, 1):
             one = cell(algorithm, 0.1, seed)
             one["config"]["partition"] = {"name": f"{ABSENT}:Skewed", "strength": 2.0}
             cells.append(one | {"plugins": own(ABSENT)})
-            rows = [row | {"effort": effort, "lossless_a": 50.0} for row in history(10.0, 20.0)]
-            outcomes[one["hash"]] = ("finished", rows)
+            outcomes.append([row | {"effort": effort, "lossless_a": 50.0} for row in history(10.0, 20.0)])
     write(store, cells, outcomes)
     return store
 
@@ -118,7 +117,7 @@ NAMES = {
 def test_a_sweep_gives_methods_settings_and_axes_names(store: Tracker) -> None:
     """FedAvg is given the name of a row of FedSAM, so both keep their labels, too; the dotted key names the axis."""
     cells = [cell(method, alpha, 0) | {"names": NAMES} for method in (FEDAVG, SMALL, LARGE) for alpha in (0.1, 0.5)]
-    write(store, cells, {one["hash"]: ("finished", history(10.0 * k)) for k, one in enumerate(cells)})
+    write(store, cells, [10.0 * k for k in range(len(cells))])
     sweep = collect("sweep")
     table = build(sweep, reference="fedsam ρ=0.5", best_except="fedavg")
     shown = ["FedSAM ρ=0.1 (fedavg)", "FedSAM ρ=0.1 (fedsam ρ=0.1)", "FedSAM ρ=0.5"]
@@ -134,7 +133,7 @@ def test_a_sweep_gives_methods_settings_and_axes_names(store: Tracker) -> None:
 def test_without_the_words_the_names_are_shown(store: Tracker) -> None:
     one = cell({"name": "fedavg"}, 0.1, 0)
     one["config"]["partition"] = {"name": f"{ABSENT}:Skewed", "strength": 2.0}
-    write(store, [one], {one["hash"]: ("finished", [row | {"effort": 1.0} for row in history(10.0)])})
+    write(store, [one], [[row | {"effort": 1.0} for row in history(10.0)]])
     sweep = collect("sweep")
     assert build(sweep, "effort").title == "sweep: effort"
     assert find_symbol("partition.strength", sweep.cells) == "strength"
