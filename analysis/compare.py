@@ -1,7 +1,7 @@
 """`python -m analysis.compare` is `fedray compare`."""
 
 from fedray.analysis.commands.compare import main
-from fedray.common.entry import entry
+from fedray.common.entry import run_command
 
 if __name__ == "__main__":
-    entry(main)
+    run_command(main)

@@ -1,7 +1,7 @@
 """`python -m analysis.figures` is `fedray figures`."""
 
 from fedray.analysis.commands.figures import main
-from fedray.common.entry import entry
+from fedray.common.entry import run_command
 
 if __name__ == "__main__":
-    entry(main)
+    run_command(main)

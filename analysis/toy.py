@@ -18,7 +18,7 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 
-from fedray.analysis.plots.style import axes, save, styled, styles
+from fedray.analysis.plots.style import iter_styles, make_axes, save, styled
 
 DELTA, LR, STEPS = 0.1, 0.01, 4000
 SERVER, MINIMUM = np.zeros(2), np.ones(2)
@@ -67,11 +67,11 @@ def paths(mu: float, rho: float) -> dict[str, np.ndarray]:
 @styled
 def draw(found: dict[str, np.ndarray]) -> Figure:
     """Draw the paths over contours of the local loss."""
-    figure, panel = axes("$w_1$", "$w_2$", "", 0.85)
+    figure, panel = make_axes("$w_1$", "$w_2$", "", 0.85)
     grid = np.linspace(-0.15, 1.15, 200)
     first, second = np.meshgrid(grid, grid)
     panel.contour(first, second, 0.5 * ((first - 1) ** 2 + DELTA * (second - 1) ** 2), 12, colors="0.8", linewidths=0.5)
-    for style, (name, points) in zip(styles(), found.items(), strict=False):
+    for style, (name, points) in zip(iter_styles(), found.items(), strict=False):
         panel.plot(*points.T, label=name, markevery=[*range(0, 400, 60), *range(400, STEPS, 600), STEPS], **style)
     panel.plot(*SERVER, marker="s", color="black", markersize=5, linestyle="", label="server's model")
     panel.plot(*MINIMUM, marker="+", color="black", markersize=7, linestyle="", label="local minimum")
@@ -114,6 +114,6 @@ def main(
 
 
 if __name__ == "__main__":
-    from fedray.common.entry import entry
+    from fedray.common.entry import run_command
 
-    entry(main)
+    run_command(main)

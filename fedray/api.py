@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fedray.common.blame import blame
-from fedray.common.calls import checked_arguments
-from fedray.common.cpus import usable_cpus
-from fedray.common.errors import UserError, truncated_repr
-from fedray.common.progress import Moved, bar
-from fedray.common.signals import sigterm_as_interrupt
-from fedray.common.yaml_files import load_yaml, located
+from fedray.common.calls import check_arguments
+from fedray.common.cpus import count_usable_cpus
+from fedray.common.errors import UserError, truncate_repr
+from fedray.common.progress import Moved, show_bar
+from fedray.common.signals import treat_sigterm_as_interrupt
+from fedray.common.yaml_files import load_yaml, locate
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
@@ -36,7 +36,7 @@ NAME = 250
 """Maximum number of characters of a run's name."""
 
 
-@checked_arguments
+@check_arguments
 @isolate_run()
 def simulate(
     config: Mapping[str, Any] | RunConfig | str | Path,
@@ -77,14 +77,14 @@ def simulate(
         Diverged: numbers went wrong in a round.
     """
     if isinstance(config, str | Path):
-        config = load_yaml(located("simulate: config", str(config)))
+        config = load_yaml(locate("simulate: config", str(config)))
     if track is not None and not (track.strip() and track.isprintable() and len(track) <= NAME):
-        found = truncated_repr(track)
+        found = truncate_repr(track)
         raise UserError(f"simulate: track: found {found}; up to {NAME} printable characters are required")
     parsed = RunConfig.parse(config)
     data = data or load_data(parsed.data)
     cell = "" if track is None and checkpoints is None else parsed.cell(data.digest)
-    directory = None if checkpoints is None else located("simulate: checkpoints", str(checkpoints))
+    directory = None if checkpoints is None else locate("simulate: checkpoints", str(checkpoints))
     return run_problem(Problem.build(parsed, data), cell, track, directory, evaluated, profile, progress)
 
 
@@ -107,9 +107,9 @@ def run_problem(
     if store is not None:
         store.refuse_other_cell()
     config = problem.config
-    with sigterm_as_interrupt(), blame(*config.components), _ready(problem) as (problem, backend):
+    with treat_sigterm_as_interrupt(), blame(*config.components), _ready(problem) as (problem, backend):
         simulation = Simulation(problem, backend, profile)  # tries the model: before there is a run in MLflow
-        with bar(config.algorithm.name, config.training.rounds, progress) as moved:
+        with show_bar(config.algorithm.name, config.training.rounds, progress) as moved:
             if track is None:
                 _run(simulation, store, evaluated, moved)
                 return make_result(simulation)
@@ -139,7 +139,7 @@ def _is_enough(runtime: Runtime) -> bool:
     """Return True if this process can be the one actor: no GPU is needed, it has the CPUs, and no cluster was named."""
     ray = sys.modules.get("ray")
     named = "RAY_ADDRESS" in os.environ or (ray is not None and ray.is_initialized())
-    fits = runtime.cpus_per_actor <= usable_cpus()
+    fits = runtime.cpus_per_actor <= count_usable_cpus()
     return runtime.actors == 1 and runtime.gpus == 0 and fits and not named
 
 

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from fedray.algorithms.base import Client, Forward, Loss, Part, SecondModel, Share
 from fedray.common.descent import Descent, Optimiser
 from fedray.common.errors import UserError
-from fedray.common.rng import generator, torch_draws
+from fedray.common.rng import generator, seed_torch
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Samples
 from fedray.models.network import Layout, Network, Output
@@ -356,7 +356,7 @@ class LocalSecondModel(SecondModel):
         c.network.buffers.copy_(self._buffers)
         purpose, self._calls = f"second torch {self._calls}", self._calls + 1
         try:
-            with torch_draws(c.population.seed, purpose, c.round, c.id, c.theta.device):
+            with seed_torch(c.population.seed, purpose, c.round, c.id, c.theta.device):
                 yield
         finally:
             self._buffers = c.network.buffers.clone()

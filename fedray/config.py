@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_serializer, field
 from fedray.algorithms import ALGORITHMS, Algorithm, algorithm
 from fedray.common.component import Component, describe
 from fedray.common.errors import UserError
-from fedray.common.identity import hash_of, parts, revision_of, source_digest
+from fedray.common.identity import digest_source, hash_of, iter_parts, sum_revisions
 from fedray.common.plugins import find_class, refuse_unreachable
 from fedray.datasets import DATASETS, data_source
 from fedray.datasets.base import DataSource
@@ -198,12 +198,12 @@ class RunConfig(Section):
         found["data"]["digest"] = data_digest
         if self.channels_last:  # the default depends on model and device
             found["training"] = {**found.get("training", {}), "channels_last": True}
-        for part in parts(self):
+        for part in iter_parts(self):
             name = part.name if isinstance(part, Component) else type(part).__name__
-            if revision := revision_of(type(part)):
+            if revision := sum_revisions(type(part)):
                 found.setdefault("revisions", {})[name] = revision
             if ":" in name:
-                found.setdefault("sources", {})[name] = source_digest(part.section, name)
+                found.setdefault("sources", {})[name] = digest_source(part.section, name)
         return found
 
     def cell(self, data_digest: str) -> str:

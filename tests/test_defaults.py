@@ -14,7 +14,7 @@ from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.fedexp import FedExP
 from fedray.common.component import Checked
-from fedray.common.identity import default_entries, revision_of
+from fedray.common.identity import list_default_entries, sum_revisions
 from fedray.datasets.base import Test, Validation
 from fedray.evaluation.registry import PROBES
 from fedray.models import MODELS
@@ -41,7 +41,9 @@ SECTIONS: dict[str, type[Checked]] = {
 
 def present() -> dict[str, Any]:
     """Return the defaults of the code, as the file holds them."""
-    sections = {name: {"revision": revision_of(kind), **default_entries(kind)} for name, kind in SECTIONS.items()}
+    sections = {
+        name: {"revision": sum_revisions(kind), **list_default_entries(kind)} for name, kind in SECTIONS.items()
+    }
     return {"numerics": config.NUMERICS, **sections}
 
 

@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 
 from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.base import Algorithm
-from fedray.common.component import as_written
-from fedray.common.options import allowed
+from fedray.common.component import format_value
+from fedray.common.options import describe_allowed
 from fedray.engine.cost import Cost, measure_cost
 
 INTRODUCTION = """\
@@ -84,14 +84,14 @@ def entry(kind: type[Algorithm], found: Cost) -> str:
 
 
 def _option(name: str, field: FieldInfo) -> str:
-    default = str(field.default).lower() if isinstance(field.default, bool) else as_written(field.default)
+    default = str(field.default).lower() if isinstance(field.default, bool) else format_value(field.default)
     extra = field.json_schema_extra
     paper: Any = extra.get("paper", {}) if isinstance(extra, Mapping) else {}
     values = "; ".join(
-        f"{who}: {as_written(value) if not isinstance(value, list) else ', '.join(map(str, value))}"
+        f"{who}: {format_value(value) if not isinstance(value, list) else ', '.join(map(str, value))}"
         for who, value in paper.items()
     )
-    return f"| `{name}` | {default} | {allowed(field)} | {_cell(field.description or '')} | {_cell(values)} |"
+    return f"| `{name}` | {default} | {describe_allowed(field)} | {_cell(field.description or '')} | {_cell(values)} |"
 
 
 def _multiples(found: Cost) -> list[str]:

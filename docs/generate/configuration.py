@@ -4,8 +4,8 @@ from collections.abc import Container, Mapping
 
 from pydantic import BaseModel
 
-from fedray.common.component import Component, as_written
-from fedray.common.options import allowed
+from fedray.common.component import Component, format_value
+from fedray.common.options import describe_allowed
 from fedray.config import RunConfig
 from fedray.datasets import DATASETS
 from fedray.datasets.base import DataSource, Test, Validation
@@ -32,8 +32,8 @@ def _table(kind: type[BaseModel], leave_out: Container[str] = ()) -> list[str]:
         if key in leave_out:
             continue
         name = field.alias or key
-        default = "required" if field.is_required() else f"`{as_written(field.default)}`"
-        lines.append(f"| `{name}` | {default} | {allowed(field)} | {field.description or ''} |")
+        default = "required" if field.is_required() else f"`{format_value(field.default)}`"
+        lines.append(f"| `{name}` | {default} | {describe_allowed(field)} | {field.description or ''} |")
     return [*lines, ""]
 
 

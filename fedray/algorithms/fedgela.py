@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Client, Forward, ParameterGroup
 from fedray.algorithms.linear_head import Gamma, LinearHead, Q, Unbiased, counts, normalised, phi
-from fedray.common.errors import UserError, one_line
+from fedray.common.errors import UserError, join_lines
 from fedray.common.identity import FILE
-from fedray.common.yaml_files import located_file
+from fedray.common.yaml_files import locate_file
 from fedray.models.network import Layout, Output
 
 PAPER = "Fan et al., Federated learning with bilateral curation for partially class-disjoint data, NeurIPS 2023"
@@ -36,12 +36,12 @@ def read_simplex(path: str) -> Tensor:
         UserError: the file cannot be read, or does not hold a matrix of numbers.
     """
     try:
-        rows = np.load(located_file("algorithm.simplex", path), allow_pickle=False)
+        rows = np.load(locate_file("algorithm.simplex", path), allow_pickle=False)
         if rows.ndim != 2 or not np.isfinite(rows).all():
             raise ValueError(f"it holds {rows.dtype} {rows.shape}")
     except (OSError, ValueError, TypeError) as error:
         raise UserError(
-            f"algorithm.simplex: {path} is not a .npy file of finite numbers (classes, features): {one_line(error)}"
+            f"algorithm.simplex: {path} is not a .npy file of finite numbers (classes, features): {join_lines(error)}"
         ) from None
     return torch.from_numpy(rows.astype(np.float64))
 

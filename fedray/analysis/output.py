@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from fedray.common.errors import UserError, printable
+from fedray.common.errors import UserError, escape
 
 
 def make_environment() -> Environment:
@@ -42,7 +42,7 @@ def write_or_print(text: str, out: Path | None) -> None:
         UserError: the file cannot be written.
     """
     if out is None:
-        sys.stdout.write("".join(printable(line) if line != "\n" else line for line in re.split("(\n)", text)))
+        sys.stdout.write("".join(escape(line) if line != "\n" else line for line in re.split("(\n)", text)))
         return
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

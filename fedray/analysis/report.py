@@ -24,10 +24,10 @@ from fedray.analysis.data.defaults import find_default
 from fedray.analysis.data.metrics import NEVER, read_values
 from fedray.analysis.output import make_environment
 from fedray.analysis.plots import search
-from fedray.analysis.plots.clients import confusion, fairness
-from fedray.analysis.plots.comparison import forests, rank_diagram
-from fedray.analysis.plots.curves import curves
-from fedray.analysis.plots.sensitivity import sensitivity, varied
+from fedray.analysis.plots.clients import draw_confusion, draw_fairness
+from fedray.analysis.plots.comparison import draw_forests, draw_ranks
+from fedray.analysis.plots.curves import draw_curves
+from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import styled
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies
@@ -123,9 +123,9 @@ def _draw_sections(sweep: Collected, metric: str) -> Iterator[Section]:
     yield Section("curves", "Learning curves", _draw_curves(sweep) if finished else [], "No finished run to draw.")
     if finished and not sweep.search.keys and (drawn := _draw_sensitivity(sweep, metric)):
         yield Section("sensitivity", "Sensitivity", drawn)
-    if finished and (drawn := _draw_if_any(fairness, sweep)):
+    if finished and (drawn := _draw_if_any(draw_fairness, sweep)):
         yield Section("clients", "Clients", drawn)
-    if finished and (drawn := _draw_if_any(confusion, sweep)):
+    if finished and (drawn := _draw_if_any(draw_confusion, sweep)):
         yield Section("confusion", "Confusion matrices", drawn, folded=True)
     empty = "No run yet that holds a picture of its partition."
     yield Section("partitions", "Partitions", _find_partition_pictures(sweep), empty)
@@ -204,24 +204,24 @@ def _comparisons(sweep: Collected, rows: list[str], metric: str, to: str) -> lis
 
 def _draw_comparison(found: Comparison) -> Pictures:
     pictures = [
-        (f"Difference from {found.to}: {setting}", _encode(figure)) for setting, figure in forests(found).items()
+        (f"Difference from {found.to}: {setting}", _encode(figure)) for setting, figure in draw_forests(found).items()
     ]
     if found.ranks is not None:
-        pictures.append(("Mean ranks over all settings", _encode(rank_diagram(found.ranks))))
+        pictures.append(("Mean ranks over all settings", _encode(draw_ranks(found.ranks))))
     return pictures
 
 
 def _search(sweep: Collected) -> Pictures:
-    drawn = search.drawn(sweep)
+    drawn = search.draw_all(sweep)
     return [(f"{kind}: {what}", _encode(figure)) for kind, figures in drawn.items() for what, figure in figures.items()]
 
 
 def _draw_curves(sweep: Collected) -> Pictures:
-    return [(setting, _encode(figure)) for setting, figure in curves(sweep).items()]
+    return [(setting, _encode(figure)) for setting, figure in draw_curves(sweep).items()]
 
 
 def _draw_sensitivity(sweep: Collected, metric: str) -> Pictures:
-    drawn = {key: sensitivity(sweep, key, metric) for key in varied(sweep)}
+    drawn = {key: draw_sensitivity(sweep, key, metric) for key in list_varied(sweep)}
     return [
         (f"{key}{f', {of}' if of else ''}", _encode(figure))
         for key, found in drawn.items()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedray.common.errors import printable
+from fedray.common.errors import escape
 
 Name = Annotated[str, typer.Argument(help="the `name` of a sweep that has been run")]
 File = Annotated[Path, typer.Argument(help="the archive, e.g. quickstart.zip")]
@@ -45,5 +45,5 @@ def verify(
     good = True
     for verdict in verdicts(name, cells, trust or ()):
         good &= verdict.word in GOOD
-        print(printable(str(verdict)), flush=True)
+        print(escape(str(verdict)), flush=True)
     raise typer.Exit(0 if good else 1)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedray.common.errors import UserError, truncated_repr, unknown
+from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.common.yaml_files import parse_yaml
 
 if TYPE_CHECKING:  # imported where they are used: PyTorch takes two seconds, and `--help` does not need it
@@ -26,14 +26,14 @@ Settings = Annotated[
 def fetch(name: Name) -> None:
     """Download the files of a data set into FEDRAY_DATA (default ~/.cache/fedray), or explain where to put them."""
     from fedray.datasets import DATASETS
-    from fedray.datasets.base import data_dir
+    from fedray.datasets.base import get_data_dir
 
     if name not in DATASETS:
         raise unknown("data.name", name, DATASETS)
     if name in ("npz", "folder"):
         raise UserError(f"data.name: {name} is your own; give it as data.path")
     _make_source(name, {}).fetch()
-    print(f"{name}: in {data_dir()}; `fedray data check {name}` verifies it")
+    print(f"{name}: in {get_data_dir()}; `fedray data check {name}` verifies it")
 
 
 @data_app.command()
@@ -215,7 +215,7 @@ def _parse_settings(assignments: list[str] | None) -> dict[str, dict[str, Any]]:
         section, _, option = key.partition(".")
         if not equals or section not in found or not option:
             raise UserError(
-                f"--set: found {truncated_repr(assignment)}; data.KEY=VALUE or partition.KEY=VALUE is required"
+                f"--set: found {truncate_repr(assignment)}; data.KEY=VALUE or partition.KEY=VALUE is required"
             )
         found[section][option] = parse_yaml(value, f"--set {key}")
     return found

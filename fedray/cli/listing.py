@@ -85,8 +85,8 @@ def _cut(row: str, width: int) -> str:
 
 def format_page(what: str, name: str) -> str:
     """Format an entry: idea, source, definition, options; for a method also its cost."""
-    from fedray.common.component import as_written
-    from fedray.common.options import allowed
+    from fedray.common.component import format_value
+    from fedray.common.options import describe_allowed
     from fedray.config import find_component
 
     kind = find_component(SECTIONS[what], name)
@@ -97,8 +97,8 @@ def format_page(what: str, name: str) -> str:
     if kind.model_fields:
         text += ["", "options:"]
     for option, field in kind.model_fields.items():
-        given = "required" if field.is_required() else as_written(field.default)
-        text.append(f"  {option} = {given}    ({allowed(field).replace('`', '')})")
+        given = "required" if field.is_required() else format_value(field.default)
+        text.append(f"  {option} = {given}    ({describe_allowed(field).replace('`', '')})")
         text += [f"      {field.description}"] if field.description else []
     if what == "algorithms" and not kind.required():
         from fedray.algorithms import algorithm

@@ -17,8 +17,8 @@ from fedray.cli.data import data_app
 from fedray.cli.listing import list_
 from fedray.cli.run import Set, parse_assignments, run
 from fedray.cli.runs import clean, print_status, remove_runs
-from fedray.common.entry import entry
-from fedray.common.errors import UserError, redacted
+from fedray.common.entry import run_command
+from fedray.common.errors import UserError, redact
 
 app = typer.Typer(
     add_completion=False,
@@ -128,7 +128,7 @@ def open_ui(
 
     uri = store_uri()
     if uri.startswith(("http://", "https://")):
-        raise UserError(f"MLFLOW_TRACKING_URI: {redacted(uri)} is a server, which shows its own UI in a browser")
+        raise UserError(f"MLFLOW_TRACKING_URI: {redact(uri)} is a server, which shows its own UI in a browser")
     page = address(server=f"http://{host}:{port}")
     try:
         with socket.create_server((host, port)):
@@ -162,4 +162,4 @@ add_analysis(app)
 
 def main() -> None:
     """`fedray`."""
-    entry(app)
+    run_command(app)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedray.common.errors import UserError, truncated_repr
+from fedray.common.errors import UserError, truncate_repr
 
 if TYPE_CHECKING:
     from fedray.engine.result import Result
@@ -113,7 +113,7 @@ def parse_assignments(given: list[str] | None) -> dict[str, Any]:
     for assignment in given or []:
         key, equals, value = assignment.partition("=")
         if not equals or not key:
-            raise UserError(f"--set: found {truncated_repr(assignment)}; KEY=VALUE is required")
+            raise UserError(f"--set: found {truncate_repr(assignment)}; KEY=VALUE is required")
         found[key] = parse_yaml(value, f"--set {key}")
     return found
 

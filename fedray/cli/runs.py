@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fedray.common.errors import printable
+from fedray.common.errors import escape
 from fedray.runs.status import Status
 
 LISTED_ORDER = (
@@ -38,7 +38,7 @@ def print_status(
         for cell in shown.to_dict("records"):
             reason = cell.get("message")
             why = f": {reason}" if isinstance(reason, str) and reason else ""
-            print(printable(f"{outcome:<11} {cell['label']}{why}"))
+            print(escape(f"{outcome:<11} {cell['label']}{why}"))
             traceback = get_storage() / "cells" / str(cell["cell"]) / "traceback.txt"
             if outcome is Status.FAILED and traceback.exists():
                 print(f"            {traceback}")
@@ -75,7 +75,7 @@ def clean(
         return
     with find_removable(name) as (goes, stays):
         for folder in goes:
-            print(printable(f"{_format_bytes(folder.nbytes):>9} {folder.path} ({folder.why})"))
+            print(escape(f"{_format_bytes(folder.nbytes):>9} {folder.path} ({folder.why})"))
         for why in sorted({folder.why for folder in stays}):
             kept = [folder.nbytes for folder in stays if folder.why == why]
             print(f"{_format_bytes(sum(kept)):>9} stay: {len(kept)} cells ({why})")

@@ -10,10 +10,10 @@ from typing import Any
 import ray
 
 from fedray.cluster.ray_private import Job, count_machine_cpus, find_running_address, kill_monitor, reread_environment
-from fedray.common.cpus import usable_cpus
-from fedray.common.errors import UserError, one_line
-from fedray.common.plugins import FOLDER, environment, folder
-from fedray.common.signals import sigterm_as_interrupt
+from fedray.common.cpus import count_usable_cpus
+from fedray.common.errors import UserError, join_lines
+from fedray.common.plugins import FOLDER, get_environment, get_folder
+from fedray.common.signals import treat_sigterm_as_interrupt
 
 PATIENCE = 5.0
 """Seconds to wait for a cluster's port to answer."""
@@ -43,7 +43,7 @@ def use_cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iter
         else:
             _join(address)
         stack.callback(_end)
-        stack.enter_context(sigterm_as_interrupt())  # Ray has just set its own handler, which aborts
+        stack.enter_context(treat_sigterm_as_interrupt())  # Ray has just set its own handler, which aborts
         yield
 
 
@@ -58,7 +58,7 @@ def _start_local(preload: Sequence[str]) -> Iterator[None]:
     """Start a Ray that only holders of this user's token can join, because Ray listens on every interface."""
     with (
         _set_environment("RAY_AUTH_MODE", "token"),
-        _set_environment(FOLDER, folder()),
+        _set_environment(FOLDER, get_folder()),
         _set_environment(PRELOAD, ",".join(preload)),
     ):
         reread_environment()
@@ -73,7 +73,7 @@ def _start_local(preload: Sequence[str]) -> Iterator[None]:
             )
         except Exception as error:  # Ray raises plain Exceptions, too
             ray.shutdown()
-            raise UserError(f"Ray does not start on this machine: {one_line(error)}") from None
+            raise UserError(f"Ray does not start on this machine: {join_lines(error)}") from None
         yield
 
 
@@ -97,14 +97,16 @@ def _join(address: str) -> None:
     remote = address.startswith("ray://")  # there the driver runs in the cluster, and its output is shown here
     # A client of ray:// sends its arguments as JSON, which a JobConfig is not; then the cluster's job applies.
     job: dict[str, Any] = (
-        {} if remote else {"job_config": Job(runtime_env={"env_vars": environment()} if environment() else None)}
+        {}
+        if remote
+        else {"job_config": Job(runtime_env={"env_vars": get_environment()} if get_environment() else None)}
     )
     try:
         ray.init(address, log_to_driver=remote, logging_level=logging.ERROR, **job)
     except Exception as error:
         ray.shutdown()
         hint = "" if "RAY_AUTH_MODE" in os.environ else "; if the cluster asks for a token, set RAY_AUTH_MODE=token"
-        raise UserError(f"--address: cannot join {address}: {one_line(error)}{hint}") from None
+        raise UserError(f"--address: cannot join {address}: {join_lines(error)}{hint}") from None
 
 
 def _find_current() -> str:
@@ -112,12 +114,12 @@ def _find_current() -> str:
     try:
         return find_running_address()
     except ConnectionError as error:
-        raise UserError(f"--address: cannot join auto: {one_line(error)}") from None
+        raise UserError(f"--address: cannot join auto: {join_lines(error)}") from None
 
 
 def count_cpus() -> int:
     """Return the number of CPUs for a local Ray: no more than a container's quota and `taskset` allow."""
-    return min(count_machine_cpus(), usable_cpus())
+    return min(count_machine_cpus(), count_usable_cpus())
 
 
 def _refuse_unreachable(address: str) -> None:

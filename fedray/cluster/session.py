@@ -6,10 +6,10 @@ import contextlib
 import ray
 
 from fedray.cluster.connection import use_cluster
-from fedray.common.calls import checked_arguments
+from fedray.common.calls import check_arguments
 
 
-@checked_arguments
+@check_arguments
 def connect(address: str | None = None) -> None:
     """Start Ray, or join a cluster, until this process ends.
 

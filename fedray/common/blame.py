@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedray.common.component import Component
-from fedray.common.errors import Diverged, PluginError, UserError, one_line
+from fedray.common.errors import Diverged, PluginError, UserError, join_lines
 
 
 @contextlib.contextmanager
@@ -26,7 +26,7 @@ def blame(*components: Component) -> Iterator[None]:
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             if (component := files.get(frame.filename)) is not None:
                 place = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
-                said = f"{component.section}: {component.name} raises {one_line(error)} ({place})"
+                said = f"{component.section}: {component.name} raises {join_lines(error)} ({place})"
                 raise PluginError(said, "".join(traceback.format_exception(error))) from error
         raise
 

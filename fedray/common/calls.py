@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedray.common.errors import UserError, truncated_repr
+from fedray.common.errors import UserError, truncate_repr
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def checked_arguments(function: Callable[P, R]) -> Callable[P, R]:
+def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function so that an argument of a wrong type is a UserError that names it.
 
     Names of arguments and their number are Python's own business (TypeError). Values are handed on as they are.
@@ -25,7 +25,7 @@ def checked_arguments(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in inspect.signature(function).bind(*args, **kwargs).arguments.items():
             if not _fits(value, hints.get(name, Any)):
                 wanted = re.sub(r"\b[\w.]+\.(?=\w)", "", inspect.formatannotation(hints[name]))
-                raise UserError(f"{function.__name__}: {name}: found {truncated_repr(value)}; {wanted} is required")
+                raise UserError(f"{function.__name__}: {name}: found {truncate_repr(value)}; {wanted} is required")
         return function(*args, **kwargs)
 
     return call

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
-from fedray.common.errors import UserError, truncated_repr, unknown
-from fedray.common.identity import EXCLUDED, default_entries, entry, file_digest, files_in
+from fedray.common.errors import UserError, truncate_repr, unknown
+from fedray.common.identity import EXCLUDED, digest_file, list_default_entries, list_files, make_entry
 
 LARGEST = 3.4e38
 """Numbers above this are infinite in float32."""
@@ -33,37 +33,37 @@ class Checked(BaseModel):
 
     def identity_entries(self) -> dict[str, Any]:
         """Return the options that enter the identity of a cell (all that are not the default), in JSON types."""
-        defaults, found = default_entries(type(self)), dict(self.model_extra or {})
+        defaults, found = list_default_entries(type(self)), dict(self.model_extra or {})
         for name, field in type(self).model_fields.items():
             if EXCLUDED not in field.metadata:
-                value = entry(getattr(self, name))
+                value = make_entry(getattr(self, name))
                 found |= {} if name in defaults and value == defaults[name] else {name: value}
         return found
 
     @field_validator("*", mode="before")
     @classmethod
     def _is_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        kinds = _kinds(cls.model_fields[info.field_name or ""].annotation)
+        kinds = _iter_types(cls.model_fields[info.field_name or ""].annotation)
         if kinds & {int, float}:
-            if bool not in kinds and _any(value, lambda one: isinstance(one, bool)):
+            if bool not in kinds and _holds_any(value, lambda one: isinstance(one, bool)):
                 raise ValueError("expected a number, got a boolean")
-            if _any(value, _too_large):
+            if _holds_any(value, _is_too_large):
                 raise ValueError("the number is too large")
         return value
 
 
-def _kinds(annotation: Any) -> set[Any]:
+def _iter_types(annotation: Any) -> set[Any]:
     """Yield a type and all types inside it."""
-    return {annotation}.union(*map(_kinds, get_args(annotation)))
+    return {annotation}.union(*map(_iter_types, get_args(annotation)))
 
 
-def _any(value: Any, holds: Callable[[Any], bool]) -> bool:
+def _holds_any(value: Any, holds: Callable[[Any], bool]) -> bool:
     if isinstance(value, Mapping):
         value = list(value.values())
-    return any(_any(one, holds) for one in value) if isinstance(value, list | tuple) else holds(value)
+    return any(_holds_any(one, holds) for one in value) if isinstance(value, list | tuple) else holds(value)
 
 
-def _too_large(value: Any) -> bool:
+def _is_too_large(value: Any) -> bool:
     """Return True if a number fits neither float32 nor a 64-bit integer, in which everything is computed."""
     if isinstance(value, float):
         return math.isfinite(value) and abs(value) > LARGEST
@@ -97,8 +97,8 @@ class Component(Checked):
 
     def identity_entries(self) -> dict[str, Any]:
         found = {"name": self.name, **super().identity_entries()}
-        paths = {name: found[name] for name in files_in(type(self)) if found.get(name) is not None}
-        return found | {name: file_digest(f"{self.section}.{name}", path) for name, path in paths.items()}
+        paths = {name: found[name] for name in list_files(type(self)) if found.get(name) is not None}
+        return found | {name: digest_file(f"{self.section}.{name}", path) for name, path in paths.items()}
 
     @classmethod
     def symbol(cls, option: str) -> str:
@@ -112,7 +112,7 @@ class Component(Checked):
 
     def label(self) -> str:
         """Return the name with the options that have no default: `dirichlet(0.1)`, `pathological(3)`, `iid`."""
-        required = [as_written(getattr(self, name)) for name in self.required()]
+        required = [format_value(getattr(self, name)) for name in self.required()]
         return (self.own_name or self.name) + (f"({', '.join(required)})" if required else "")
 
     @classmethod
@@ -124,7 +124,7 @@ class Component(Checked):
     def row(cls) -> tuple[str, str, str]:
         """Return options with defaults, first line of the docstring, and paper, as lists print them."""
         options = [
-            name + ("" if field.is_required() else f"={as_written(field.default)}")
+            name + ("" if field.is_required() else f"={format_value(field.default)}")
             for name, field in cls.model_fields.items()
         ]
         return ", ".join(options), (cls.__doc__ or "").strip().splitlines()[0], cls.paper
@@ -138,19 +138,19 @@ class Component(Checked):
             raise describe(error, section, cls) from None
 
 
-def as_written(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as a person writes it in a configuration."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def describe(error: ValidationError, section: str = "", model: type[BaseModel] | None = None) -> UserError:
     """Return the first complaint of a pydantic error as one line: key, what was found, what is allowed."""
-    first = _joined(error)
+    first = _join_complaints(error)
     if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
         return cause
     path = ".".join(str(part) for part in (section, *first["loc"]) if part != "")
     if first["type"] == "extra_forbidden":
-        valid = [] if model is None else _fields_at(model, first["loc"][:-1])
+        valid = [] if model is None else _get_fields(model, first["loc"][:-1])
         above = ".".join(str(part) for part in (section, *first["loc"][:-1]) if part != "")
         if not valid and model is not None and issubclass(model, Component):
             return UserError(f"{path}: {model.name} has no options")
@@ -158,12 +158,12 @@ def describe(error: ValidationError, section: str = "", model: type[BaseModel] |
     if first["type"] == "missing":
         return UserError(f"{path} is required")
     if first["type"] in WANTED:
-        return UserError(f"{path}: expected a {WANTED[first['type']]}, got {truncated_repr(first['input'])}")
+        return UserError(f"{path}: expected a {WANTED[first['type']]}, got {truncate_repr(first['input'])}")
     message = first["msg"].removeprefix("Value error, ")
-    text = f"{path}: found {truncated_repr(first['input'])}; {message[0].lower()}{message[1:]}"
+    text = f"{path}: found {truncate_repr(first['input'])}; {message[0].lower()}{message[1:]}"
     is_of_run = model is not None and (issubclass(model, Component) or "algorithm" in model.model_fields)
     if is_of_run and isinstance(first["input"], list) and first["type"] in ONE_VALUE:
-        text += f"; several values go into a sweep's `grid`: `{path}: {truncated_repr(first['input'])}`"
+        text += f"; several values go into a sweep's `grid`: `{path}: {truncate_repr(first['input'])}`"
     return UserError(text)
 
 
@@ -171,7 +171,7 @@ ALTERNATIVE = re.compile(r"(constrained-)?(int|float|str|bool)$|(literal|list|tu
 """Labels that pydantic adds to a location besides keys and numbers: the union member it tried."""
 
 
-def _joined(error: ValidationError) -> dict[str, Any]:
+def _join_complaints(error: ValidationError) -> dict[str, Any]:
     """Return the first complaint. The complaints of a union, one for each type, become one.
 
     If a list has wrong values, the first of them is reported.
@@ -188,7 +188,7 @@ def _joined(error: ValidationError) -> dict[str, Any]:
     return {**first, "loc": place, "msg": " or ".join([first["msg"], *rest])}
 
 
-def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+def _get_fields(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     for part in path:
         if str(part) not in model.model_fields:
             return []

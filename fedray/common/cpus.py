@@ -3,7 +3,7 @@
 import os
 
 
-def usable_cpus() -> int:
+def count_usable_cpus() -> int:
     """Return the number of CPUs this process may run on; `taskset` or a batch system may allow fewer than exist."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))

@@ -43,9 +43,9 @@ class Descent:
         q = q if mask is None else q * mask
         if clip_norm is not None:
             q = (
-                clipped(q - decoupled_weight * moving, clip_norm) + decoupled_weight * moving
+                clip(q - decoupled_weight * moving, clip_norm) + decoupled_weight * moving
                 if decoupled_weight
-                else clipped(q, clip_norm)
+                else clip(q, clip_norm)
             )
         if self.optimiser.weight_decay:
             decayed = self.optimiser.decayed
@@ -56,7 +56,7 @@ class Descent:
         return torch.sub(theta, q, alpha=lr)  # one pass over memory where θ - η q takes two
 
 
-def clipped(q: Tensor, norm: float) -> Tensor:
+def clip(q: Tensor, norm: float) -> Tensor:
     """Return q, scaled down to `norm` if it is longer."""
     result: Tensor = q * (norm / torch.linalg.vector_norm(q)).clamp(max=1.0)
     return result

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from fedray.common.errors import Diverged, UserError, printable, redacted
+from fedray.common.errors import Diverged, UserError, escape, redact
 
 UsageError: Any = typer.BadParameter.__base__
 """click's exception, which versions of typer keep in different places."""
@@ -26,7 +26,7 @@ UNUSABLE = {
 """Errors of a file system about a path that the user can correct."""
 
 
-def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
+def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
     """Run a command line. A user's mistake gives one line and exit code 2, a diverged run exit code 3.
 
     A path that cannot be used is also a user's mistake. Secrets in addresses are neither printed nor logged, even in
@@ -68,7 +68,7 @@ def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
             _refuse(f"{error.filename or 'standard output or a file'}: {error.strerror}")
             code = 2
         else:
-            print(redacted(traceback.format_exc()), end="", file=sys.stderr)
+            print(redact(traceback.format_exc()), end="", file=sys.stderr)
             code = 1
     sys.exit(code or 0)
 
@@ -76,19 +76,19 @@ def entry(command: Callable[..., None] | typer.Typer) -> NoReturn:
 def _refuse(message: str) -> None:
     """Print one line without secrets, and without control characters, with which a hostile file could steer the
     terminal."""
-    line = redacted(" ".join(message.split()))
-    print(f"fedray: {printable(line)}", file=sys.stderr)
+    line = redact(" ".join(message.split()))
+    print(f"fedray: {escape(line)}", file=sys.stderr)
 
 
 def redact_logs() -> None:
     """Remove the secrets of addresses from all log records of this process, of any package."""
-    logging.setLogRecordFactory(_discreet)
+    logging.setLogRecordFactory(_make_discreet_record)
 
 
-def _discreet(*arguments: Any, **more: Any) -> logging.LogRecord:
+def _make_discreet_record(*arguments: Any, **more: Any) -> logging.LogRecord:
     """Return a log record without the secrets of addresses."""
     record = logging.LogRecord(*arguments, **more)
-    record.msg, record.args = redacted(record.getMessage()), ()
+    record.msg, record.args = redact(record.getMessage()), ()
     if record.exc_info:
-        record.exc_text = redacted("".join(traceback.format_exception(*record.exc_info)).rstrip())
+        record.exc_text = redact("".join(traceback.format_exception(*record.exc_info)).rstrip())
     return record

@@ -47,10 +47,10 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
     names = sorted(set(valid))
     near = get_close_matches(name[:LONGEST], names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return UserError(f"{kind}: unknown name {truncated_repr(name)}; {hint}valid: {', '.join(names)}")
+    return UserError(f"{kind}: unknown name {truncate_repr(name)}; {hint}valid: {', '.join(names)}")
 
 
-def truncated_repr(value: object) -> str:
+def truncate_repr(value: object) -> str:
     """Return the `repr` of a user's value, short enough for one line."""
     try:
         text = re.sub(r"\s*\n\s*", " ", repr(value))
@@ -59,18 +59,18 @@ def truncated_repr(value: object) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def printable(text: str) -> str:
+def escape(text: str) -> str:
     """Return the text with control characters written out, such as `\\x1b`, which begins a terminal's escape codes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def one_line(error: BaseException) -> str:
+def join_lines(error: BaseException) -> str:
     """Return type and message of another library's exception in one line."""
     text = re.sub(r"\x1b\[[\d;]*m", "", str(error))
     return " ".join(f"{type(error).__name__}: {text}".split()).removesuffix(":")[:300]
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """Return the text without user names, passwords and query values in addresses, and without tracking secrets."""
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     user = uri.partition("://")[2].rpartition("@")[0]

@@ -31,7 +31,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from fedray.common.errors import UserError
-from fedray.common.yaml_files import located_file
+from fedray.common.yaml_files import locate_file
 
 
 class Mark:
@@ -42,32 +42,32 @@ EXCLUDED, FILE = Mark(), Mark()
 
 
 @cache
-def default_entries(section: type[BaseModel]) -> dict[str, Any]:
+def list_default_entries(section: type[BaseModel]) -> dict[str, Any]:
     """Return the defaults of the fields that may enter an identity, in JSON types."""
     return {
-        name: entry(field.get_default(call_default_factory=True))
+        name: make_entry(field.get_default(call_default_factory=True))
         for name, field in section.model_fields.items()
         if EXCLUDED not in field.metadata and not field.is_required()
     }
 
 
-def entry(value: Any) -> Any:
+def make_entry(value: Any) -> Any:
     """Return a field's value as it enters an identity, in JSON types."""
     if hasattr(value, "identity_entries"):
         return value.identity_entries()
     if isinstance(value, tuple | list):
-        return [entry(one) for one in value]
+        return [make_entry(one) for one in value]
     if isinstance(value, dict):
-        return {key: entry(one) for key, one in value.items()}
+        return {key: make_entry(one) for key, one in value.items()}
     return to_jsonable_python(value)
 
 
-def files_in(section: type[BaseModel]) -> list[str]:
+def list_files(section: type[BaseModel]) -> list[str]:
     """Return the names of the fields that hold paths of files."""
     return [name for name, field in section.model_fields.items() if FILE in field.metadata]
 
 
-def parts(value: Any) -> Iterator[Any]:
+def iter_parts(value: Any) -> Iterator[Any]:
     """Yield a section or component, and all those inside it."""
     if hasattr(value, "identity_entries"):
         yield value
@@ -75,29 +75,29 @@ def parts(value: Any) -> Iterator[Any]:
     elif isinstance(value, dict):
         value = list(value.values())
     for one in value if isinstance(value, tuple | list) else ():
-        yield from parts(one)
+        yield from iter_parts(one)
 
 
-def revision_of(section: type) -> int:
+def sum_revisions(section: type) -> int:
     """Return the sum of the revisions of a class and of the classes it builds on."""
     return sum(vars(kind).get("revision", 0) for kind in section.__mro__)
 
 
-def file_digest(key: str, path: str) -> str:
+def digest_file(key: str, path: str) -> str:
     """Return the SHA-256 of a file that a configuration names at `key`.
 
     Raises:
         UserError: The file is missing or cannot be read.
     """
     try:
-        return hashlib.sha256(located_file(key, path).read_bytes()).hexdigest()
+        return hashlib.sha256(locate_file(key, path).read_bytes()).hexdigest()
     except FileNotFoundError:
         raise UserError(f"{key}: {path} does not exist") from None
     except OSError as error:
         raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from None
 
 
-def source_digest(section: str, path: str) -> str:
+def digest_source(section: str, path: str) -> str:
     """Return the SHA-256 of the source of the module that defines `package.module:Class`.
 
     Raises:

@@ -20,18 +20,18 @@ class Allowed:
     words: str
 
 
-def allowed(field: FieldInfo) -> str:
+def describe_allowed(field: FieldInfo) -> str:
     """Return the values a field accepts: an interval, the names of a choice, or its type; `or` between alternatives."""
     if words := next((mark.words for mark in field.metadata if isinstance(mark, Allowed)), ""):
         return words
     kind = field.annotation
     parts = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else [kind]
-    return " or ".join(dict.fromkeys(_kind(part, field) for part in parts))
+    return " or ".join(dict.fromkeys(_describe_type(part, field) for part in parts))
 
 
-def _kind(annotation: Any, field: FieldInfo) -> str:
+def _describe_type(annotation: Any, field: FieldInfo) -> str:
     if get_origin(annotation) is Annotated:
-        return _kind(*get_args(annotation))
+        return _describe_type(*get_args(annotation))
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(annotation))
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):

@@ -19,7 +19,7 @@ from importlib.machinery import PathFinder
 from typing import Any, TypeVar
 
 from fedray.common.component import Component
-from fedray.common.errors import UserError, truncated_repr, unknown
+from fedray.common.errors import UserError, truncate_repr, unknown
 
 FOLDER = "FEDRAY_PLUGINS"
 """Environment variable: folder that is searched last for a user's own classes. Ray's workers inherit it."""
@@ -30,14 +30,14 @@ _guard: ContextVar[Callable[[str], None] | None] = ContextVar("guard", default=N
 C = TypeVar("C", bound=Component)
 
 
-def folder() -> str:
+def get_folder() -> str:
     """Return the folder that is searched last: in Ray's workers the driver's working directory."""
     return os.environ.get(FOLDER) or os.getcwd()
 
 
-def environment() -> dict[str, str]:
+def get_environment() -> dict[str, str]:
     """Return the environment that workers need to find the same classes; empty if none was searched for."""
-    return {FOLDER: folder()} if folder() in _searched else {}
+    return {FOLDER: get_folder()} if get_folder() in _searched else {}
 
 
 def resolve(
@@ -69,7 +69,7 @@ def resolve(
         value = {"name": value}
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str | type):
         raise UserError(
-            f"{section}: expected a name or a mapping with `name`, got {truncated_repr(value)}; "
+            f"{section}: expected a name or a mapping with `name`, got {truncate_repr(value)}; "
             f"valid names: {', '.join(sorted(registry))}"
         )
     options = {k: v for k, v in value.items() if k != "name"}
@@ -87,19 +87,19 @@ def find_class(
     if isinstance(name, str) and name in registry:
         return registry[name]
     if base is None or (isinstance(name, str) and ":" not in name):
-        raise UserError(f"{unknown(_key(section), str(name), registry)}{getattr(base, 'hint', '')}")
+        raise UserError(f"{unknown(_get_key(section), str(name), registry)}{getattr(base, 'hint', '')}")
     path = name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}"
     found = load_class(section, path) if isinstance(name, str) else name
-    return _named(section, path, found, base, adapt)
+    return _with_name(section, path, found, base, adapt)
 
 
-def _key(section: str) -> str:
+def _get_key(section: str) -> str:
     """Return the key of the name; a list of names (probes) has none."""
     return section if section == "evaluation.probes" else f"{section}.name"
 
 
 @cache
-def _named(
+def _with_name(
     section: str, path: str, found: type, base: type[C], adapt: Callable[[type, str], type[C]] | None
 ) -> type[C]:
     """Return the class under the name by which a configuration finds it again, in a process that unpickles it, too."""
@@ -111,7 +111,7 @@ def _named(
     elif adapt is not None:
         kind = adapt(found, path)
     else:
-        raise UserError(f"{_key(section)}: {path} is not a subclass of {base.__module__}.{base.__name__}")
+        raise UserError(f"{_get_key(section)}: {path} is not a subclass of {base.__module__}.{base.__name__}")
 
     def reduce(self: Component, protocol: Any) -> tuple[Any, ...]:
         return _rebuild, (section, path, base, adapt, self.__getstate__())
@@ -124,7 +124,7 @@ def _rebuild(
     section: str, path: str, base: type[C], adapt: Callable[[type, str], type[C]] | None, state: dict[Any, Any]
 ) -> C:
     """Return a pickled component of a user's own class. Raises UserError if the class cannot be imported here."""
-    kind = _named(section, path, load_class(section, path), base, adapt)
+    kind = _with_name(section, path, load_class(section, path), base, adapt)
     made: C = object.__new__(kind)
     made.__setstate__(state)
     return made
@@ -137,14 +137,14 @@ def _refuse_slips(section: str, path: str, found: type[Component], base: type[Co
     for kind in found.__mro__[: found.__mro__.index(ours)]:
         if "__init__" in vars(kind):
             raise UserError(
-                f"{_key(section)}: {path} defines __init__; declare its options as fields instead, "
+                f"{_get_key(section)}: {path} defines __init__; declare its options as fields instead, "
                 "for example `strength: float = 1.0`"
             )
         for name, member in vars(kind).items():
             near = get_close_matches(name, hooks, n=1, cutoff=0.8)
             if inspect.isfunction(member) and not name.startswith("_") and not hasattr(ours, name) and near:
                 raise UserError(
-                    f"{_key(section)}: {path} defines {name}, which nothing calls; did you mean {near[0]!r}? "
+                    f"{_get_key(section)}: {path} defines {name}, which nothing calls; did you mean {near[0]!r}? "
                     f"Rename it; if it is a helper of yours, call it _{name}"
                 )
 
@@ -154,7 +154,7 @@ class NotTrusted(UserError):
 
 
 @contextlib.contextmanager
-def guarded(refuse: Callable[[str], None]) -> Iterator[None]:
+def guard_imports(refuse: Callable[[str], None]) -> Iterator[None]:
     """Ask before a module is imported, for the duration of a block.
 
     Args:
@@ -175,7 +175,7 @@ def find_source_digest(module: str) -> str | None:
     """
     if "." in module or module in sys.builtin_module_names:
         return None
-    spec = PathFinder.find_spec(module, [*sys.path, folder()])
+    spec = PathFinder.find_spec(module, [*sys.path, get_folder()])
     if spec is None or spec.origin is None:
         return None
     linecache.checkcache(spec.origin)
@@ -195,17 +195,17 @@ def load_class(section: str, path: str) -> type:
     """
     if refuse := _guard.get():
         refuse(path)
-    _searched.add(folder())
-    if folder() not in sys.path:
-        sys.path.append(folder())
+    _searched.add(get_folder())
+    if get_folder() not in sys.path:
+        sys.path.append(get_folder())
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # a user's module can raise anything
         reason = f"{type(error).__name__}: " * (not isinstance(error, ImportError | AttributeError)) + str(error)
-        raise UserError(f"{_key(section)}: {path!r} cannot be imported: {reason}") from None
+        raise UserError(f"{_get_key(section)}: {path!r} cannot be imported: {reason}") from None
     if not inspect.isclass(found):
-        raise UserError(f"{_key(section)}: {path!r} is not a class")
+        raise UserError(f"{_get_key(section)}: {path!r} is not a class")
     return found
 
 
@@ -214,6 +214,6 @@ def refuse_unreachable(component: Component) -> None:
     module, colon, name = component.name.partition(":")
     if colon and (module == "__main__" or "<locals>" in name):
         raise UserError(
-            f"{_key(component.section)}: Ray's workers cannot import {component.name}; "
+            f"{_get_key(component.section)}: Ray's workers cannot import {component.name}; "
             "put the class in a .py file, or set runtime.backend: inline"
         )

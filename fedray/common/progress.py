@@ -11,7 +11,7 @@ Moved = Callable[[int, Sequence[Mapping[str, float]]], None]
 
 
 @contextlib.contextmanager
-def bar(name: str, rounds: int, shown: bool | None = None) -> Iterator[Moved]:
+def show_bar(name: str, rounds: int, shown: bool | None = None) -> Iterator[Moved]:
     """Show a bar that disappears at the end of a block.
 
     Args:

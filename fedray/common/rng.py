@@ -14,7 +14,7 @@ import torch
 CPU = torch.device("cpu")
 
 
-def key(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
+def make_key(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
     """Return a 63-bit integer that identifies one use of randomness (first bytes of a SHA-256)."""
     text = f"{seed}/{purpose}/{round}/{client}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
@@ -22,11 +22,11 @@ def key(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
 
 def generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
     """Return the NumPy generator for one use of randomness."""
-    return np.random.Generator(np.random.PCG64(key(seed, purpose, round, client)))
+    return np.random.Generator(np.random.PCG64(make_key(seed, purpose, round, client)))
 
 
 @contextlib.contextmanager
-def torch_draws(seed: int, purpose: str, round: int = 0, client: int = 0, device: torch.device = CPU) -> Iterator[None]:
+def seed_torch(seed: int, purpose: str, round: int = 0, client: int = 0, device: torch.device = CPU) -> Iterator[None]:
     """Let torch draw from one keyed stream within a block (the CPU's generator, and that of a CUDA `device`).
 
     Afterwards the global generators are as before. torch.random.fork_rng and torch.manual_seed would do the same, but
@@ -40,7 +40,7 @@ def torch_draws(seed: int, purpose: str, round: int = 0, client: int = 0, device
         )
     kept = [used.get_state() for used in generators]
     for used in generators:
-        used.manual_seed(key(seed, purpose, round, client))
+        used.manual_seed(make_key(seed, purpose, round, client))
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
+def treat_sigterm_as_interrupt() -> Iterator[None]:
     """Let SIGTERM (a batch system's warning) end a run or sweep like Ctrl-C, so that everything gets its final status.
 
     This works in the main thread only; in another thread nothing changes.

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from fedray.common.errors import UserError, truncated_repr
+from fedray.common.errors import UserError, truncate_repr
 
 MERGE = "tag:yaml.org,2002:merge"
 ALIASED = 100_000
@@ -30,24 +30,24 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
+def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
     """Return a mapping; keys merged by `<<:` come first, and the mapping's own keys override them."""
     found: dict[str, Any] = {}
     merged: dict[str, Any] = {}
     for key_node, value in node.value:
         if key_node.tag == MERGE:
-            merged = _merged(loader, value) | merged
+            merged = _merge(loader, value) | merged
             continue
         key, line = loader.construct_object(key_node, deep=True), key_node.start_mark.line + 1
         if not isinstance(key, str):
-            raise UserError(f"line {line}: keys must be strings; quote {truncated_repr(key)}")
+            raise UserError(f"line {line}: keys must be strings; quote {truncate_repr(key)}")
         if key in found:
             raise UserError(f"line {line}: the key {key!r} is repeated")
         found[key] = loader.construct_object(value, deep=True)
     return merged | found
 
 
-def _merged(loader: _Loader, node: yaml.Node) -> dict[str, Any]:
+def _merge(loader: _Loader, node: yaml.Node) -> dict[str, Any]:
     """Return the keys that `<<: *one` or `<<: [*one, *other]` merges; in a list the first mapping wins."""
     sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
     result: dict[str, Any] = {}
@@ -58,7 +58,7 @@ def _merged(loader: _Loader, node: yaml.Node) -> dict[str, Any]:
     return result
 
 
-def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
+def _construct_integer(loader: _Loader, node: yaml.ScalarNode) -> int:
     """Return an integer. YAML 1.1 reads 010 as 8 and 1:30 as 90; both are refused as ambiguous."""
     text, line = node.value, node.start_mark.line + 1
     value: int = loader.construct_yaml_int(node)
@@ -71,8 +71,8 @@ def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
     return value
 
 
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_integer)
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -113,19 +113,19 @@ def parse_yaml(text: str, name: str) -> Any:
         raise UserError(f"{name}: is not YAML: {type(error).__name__}: {error}") from None
 
 
-def located(key: str, path: str) -> Path:
+def locate(key: str, path: str) -> Path:
     """Return the path that a user wrote, `~` expanded. Raises UserError with the key if no file can have this path."""
     try:
         if "\0" in path:
-            raise UserError(f"{key}: found {truncated_repr(path)}; a path has no zero characters")
+            raise UserError(f"{key}: found {truncate_repr(path)}; a path has no zero characters")
         return Path(path).expanduser()
     except RuntimeError as error:  # ~nobody
-        raise UserError(f"{key}: found {truncated_repr(path)}: {error}") from None
+        raise UserError(f"{key}: found {truncate_repr(path)}: {error}") from None
 
 
-def located_file(key: str, path: str) -> Path:
+def locate_file(key: str, path: str) -> Path:
     """Return the path of a regular file; reading a pipe or a device may never end. Raises UserError with the key."""
-    found = located(key, path)
+    found = locate(key, path)
     if found.exists() and not found.is_file():
         raise UserError(f"{key}: {found} is not a regular file")
     return found

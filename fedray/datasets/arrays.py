@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from fedray.common.errors import UserError, one_line
+from fedray.common.errors import UserError, join_lines
 from fedray.common.options import Allowed
-from fedray.common.yaml_files import located_file
+from fedray.common.yaml_files import locate_file
 from fedray.datasets.base import Images, Published, Recipe
 from fedray.datasets.dataset import Dataset
 
@@ -31,7 +31,7 @@ class Digits(Images):
         """Do nothing: the images come with scikit-learn."""
 
     def read(self) -> Dataset:
-        pixels, labels = _digits()
+        pixels, labels = _load_digits()
         # Pixels are 0..16; x 255/16 makes them ordinary 8-bit images.
         images = np.round(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
         order = np.random.RandomState(0).permutation(len(images))  # RandomState: its streams are frozen by NumPy
@@ -39,7 +39,7 @@ class Digits(Images):
         return Dataset("digits", images[train], labels[train], images[test], labels[test], 10)
 
 
-def _digits() -> tuple[np.ndarray, np.ndarray]:
+def _load_digits() -> tuple[np.ndarray, np.ndarray]:
     """Return pixels 0..16, float64 `(n, 64)`, and labels, int64 `(n,)`, from scikit-learn's file.
 
     Importing scikit-learn takes a second, the file five milliseconds.
@@ -70,8 +70,8 @@ class Npz(Images):
     path: str = Field(description="the .npz file")
 
     def read(self) -> Dataset:
-        path = located_file("data.path", self.path)
-        return checked("npz", f"data.path: {path}", read_npz("data.path", path))
+        path = locate_file("data.path", self.path)
+        return check_arrays("npz", f"data.path: {path}", read_npz("data.path", path))
 
 
 def read_npz(key: str, path: Path) -> dict[str, np.ndarray]:
@@ -84,7 +84,7 @@ def read_npz(key: str, path: Path) -> dict[str, np.ndarray]:
     except FileNotFoundError:
         raise UserError(f"{key}: {path} does not exist") from None
     except Exception as error:  # zipfile, zlib and NumPy raise their own types for damaged files
-        raise UserError(f"{key}: {path} is not a readable .npz file: {one_line(error)}") from None
+        raise UserError(f"{key}: {path} is not a readable .npz file: {join_lines(error)}") from None
 
 
 Array = Annotated[Any, Allowed("array")]
@@ -117,7 +117,7 @@ class Arrays(Images):
         arrays = {key: _as_array(key, getattr(self, key)) for key in KEYS if getattr(self, key) is not None}
         if not arrays:
             raise UserError("data.name: arrays exist in memory only; pass them to fedray.simulate, or save an npz file")
-        return checked("arrays", "data", arrays)
+        return check_arrays("arrays", "data", arrays)
 
 
 def _as_array(key: str, value: Any) -> np.ndarray:
@@ -129,10 +129,10 @@ def _as_array(key: str, value: Any) -> np.ndarray:
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, sparse tensors, tensors on a GPU
-        raise UserError(f"data: {key} cannot be made an array: {one_line(error)}") from None
+        raise UserError(f"data: {key} cannot be made an array: {join_lines(error)}") from None
 
 
-def checked(name: str, where: str, arrays: dict[str, np.ndarray]) -> Dataset:
+def check_arrays(name: str, where: str, arrays: dict[str, np.ndarray]) -> Dataset:
     """Return a data set of a user's own arrays.
 
     Args:
@@ -145,16 +145,16 @@ def checked(name: str, where: str, arrays: dict[str, np.ndarray]) -> Dataset:
     """
     if missing := [key for key in KEYS[:4] if key not in arrays]:
         raise UserError(f"{where} lacks {', '.join(missing)}; found: {', '.join(sorted(arrays))}")
-    x_train, x_test = (_images(where, key, arrays[key]) for key in ("x_train", "x_test"))
-    y_train, y_test = (_integers(where, key, arrays[key]) for key in ("y_train", "y_test"))
+    x_train, x_test = (_check_images(where, key, arrays[key]) for key in ("x_train", "x_test"))
+    y_train, y_test = (_check_integers(where, key, arrays[key]) for key in ("y_train", "y_test"))
     client_train, client_test = (
-        _integers(where, key, arrays[key]) if key in arrays else None for key in ("client_train", "client_test")
+        _check_integers(where, key, arrays[key]) if key in arrays else None for key in ("client_train", "client_test")
     )
     classes = int(max(y_train.max(), y_test.max())) + 1
     return Dataset(name, x_train, y_train, x_test, y_test, classes, client_train=client_train, client_test=client_test)
 
 
-def _images(where: str, key: str, x: np.ndarray) -> np.ndarray:
+def _check_images(where: str, key: str, x: np.ndarray) -> np.ndarray:
     if x.size == 0:
         raise UserError(f"{where}: {key} has shape {x.shape}; at least one sample and one feature are required")
     if x.dtype == np.float32 and x.ndim >= 2:
@@ -166,7 +166,7 @@ def _images(where: str, key: str, x: np.ndarray) -> np.ndarray:
     raise UserError(f"{where}: {key} is {x.dtype} {x.shape}; uint8 (n, h, w[, c]) or float32 (n, ...) is required")
 
 
-def _integers(where: str, key: str, y: np.ndarray) -> np.ndarray:
+def _check_integers(where: str, key: str, y: np.ndarray) -> np.ndarray:
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or len(y) == 0:
         raise UserError(f"{where}: {key} is {y.dtype} {y.shape}; integers (n,) with n > 0 are required")
     if key.startswith("y") and not 0 <= y.min() <= y.max() < CLASSES:

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from torch import Tensor
 
 from fedray.common.component import Checked, describe
-from fedray.common.errors import UserError, truncated_repr, unknown
+from fedray.common.errors import UserError, truncate_repr, unknown
 
 Fill = Literal["black", "mean", "reflect"]
 
@@ -64,8 +64,8 @@ class Crop(Transform):
             for n, s in ((h, shift[0]), (w, shift[1]))
         )
         if self.fill == "reflect":
-            rows, columns = (_reflected(i, n) for i, n in ((rows, h), (columns, w)))
-        return _looked_up(source, rows[:, :, None], columns[:, None, :], self.fill)
+            rows, columns = (_reflect(i, n) for i, n in ((rows, h), (columns, w)))
+        return _look_up(source, rows[:, :, None], columns[:, None, :], self.fill)
 
 
 class Rotate(Transform):
@@ -80,7 +80,7 @@ class Rotate(Transform):
         x = torch.arange(w, device=source.device)[None, :] - (w - 1) / 2
         rows = angle.cos() * y + angle.sin() * x + (h - 1) / 2
         columns = angle.cos() * x - angle.sin() * y + (w - 1) / 2
-        return _looked_up(source, rows.round().long(), columns.round().long(), "black")
+        return _look_up(source, rows.round().long(), columns.round().long(), "black")
 
 
 class Cutout(Transform):
@@ -102,7 +102,7 @@ class Cutout(Transform):
 TRANSFORMS: dict[str, type[Transform]] = {"flip": Flip, "crop": Crop, "rotate": Rotate, "cutout": Cutout}
 
 
-def transforms(key: str, value: Any) -> tuple[Transform, ...]:
+def parse_transforms(key: str, value: Any) -> tuple[Transform, ...]:
     """Parse `[flip, {crop: 4, fill: mean}, {cutout: 16}]`, in the order they are applied.
 
     Args:
@@ -114,7 +114,7 @@ def transforms(key: str, value: Any) -> tuple[Transform, ...]:
     """
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         raise UserError(
-            f"{key}: found {truncated_repr(value)}; a list of transforms is required, "
+            f"{key}: found {truncate_repr(value)}; a list of transforms is required, "
             f"of: {', '.join(sorted(TRANSFORMS))}"
         )
     return tuple(_transform(key, entry) for entry in value)
@@ -133,7 +133,7 @@ def _transform(key: str, entry: Any) -> Transform:
         raise describe(error, key, TRANSFORMS[name]) from None
 
 
-def augmented(x: Tensor, chain: Sequence[Transform], black: Tensor, rng: np.random.Generator) -> Tensor:
+def augment_batch(x: Tensor, chain: Sequence[Transform], black: Tensor, rng: np.random.Generator) -> Tensor:
     """Augment each image of a batch independently.
 
     Args:
@@ -154,13 +154,13 @@ def augmented(x: Tensor, chain: Sequence[Transform], black: Tensor, rng: np.rand
     return pixels.gather(2, source.reshape(b, 1, h * w).expand(b, c, h * w)).view(b, c, h, w)
 
 
-def _reflected(place: Tensor, n: int) -> Tensor:
+def _reflect(place: Tensor, n: int) -> Tensor:
     """Return positions with those outside 0..n-1 mirrored at the first and last pixel, which are not repeated."""
     place = place.abs()
     return torch.where(place >= n, 2 * (n - 1) - place, place)
 
 
-def _looked_up(source: Tensor, rows: Tensor, columns: Tensor, fill: Fill) -> Tensor:
+def _look_up(source: Tensor, rows: Tensor, columns: Tensor, fill: Fill) -> Tensor:
     b, h, w = source.shape
     inside = (rows >= 0) & (rows < h) & (columns >= 0) & (columns < w)
     flat = rows.clamp(0, h - 1) * w + columns.clamp(0, w - 1)

@@ -12,15 +12,15 @@ from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_v
 from fedray.common.blame import blame
 from fedray.common.component import Checked, Component
 from fedray.common.errors import UserError, unknown
-from fedray.common.identity import entry
-from fedray.common.yaml_files import located
-from fedray.datasets.augment import Transform, transforms
+from fedray.common.identity import make_entry
+from fedray.common.yaml_files import locate
+from fedray.datasets.augment import Transform, parse_transforms
 from fedray.datasets.dataset import Dataset
 
 
-def data_dir() -> Path:
+def get_data_dir() -> Path:
     """Return the folder of data files: `$FEDRAY_DATA`, else ~/.cache/fedray."""
-    return located("FEDRAY_DATA", os.environ.get("FEDRAY_DATA") or "~/.cache/fedray")
+    return locate("FEDRAY_DATA", os.environ.get("FEDRAY_DATA") or "~/.cache/fedray")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class DataSource(Component):
 
     def identity_entries(self) -> dict[str, Any]:
         asked = {"validation": self.validation, "test": self.test}
-        held_out = {key: entry(value) for key, value in asked.items() if value is not None}
+        held_out = {key: make_entry(value) for key, value in asked.items() if value is not None}
         return {"name": self.name, **held_out}  # the arrays enter by digest, so the options that make them do not
 
     files: ClassVar[str] = ""
@@ -119,7 +119,7 @@ class DataSource(Component):
     def fetch(self) -> None:
         """Download the files into `data_dir()`. Raises UserError if that is not possible."""
         raise UserError(
-            f"data.name: {self.name} cannot be downloaded by fedray; put {self.files or 'its files'} in {data_dir()}"
+            f"data.name: {self.name} cannot be downloaded by fedray; put {self.files or 'its files'} in {get_data_dir()}"
         )
 
     def expected(self) -> Published | None:
@@ -129,7 +129,7 @@ class DataSource(Component):
     def missing(self, what: str) -> UserError:
         """Return the error for missing files."""
         return UserError(
-            f"data.name: {self.name} is not in {data_dir()}: {what} is missing; `fedray data fetch "
+            f"data.name: {self.name} is not in {get_data_dir()}: {what} is missing; `fedray data fetch "
             f"{self.name}` tells how to get it, FEDRAY_DATA names another folder"
         )
 
@@ -175,7 +175,7 @@ class Images(DataSource):
     @field_validator("augment", mode="before")
     @classmethod
     def _transforms(cls, value: Any) -> Any:
-        return value if value is None else transforms("data.augment", value)
+        return value if value is None else parse_transforms("data.augment", value)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -191,19 +191,24 @@ class Images(DataSource):
         data, recipe = _refuse_other(self, "read", self.read()), self.recipes[self.preset]
         channels = self.channels or recipe.channels
         if channels is not None and channels != data.input_shape[0]:
-            data = replace(data, x_train=_repeated(data, "train", channels), x_test=_repeated(data, "test", channels))
+            data = replace(
+                data, x_train=_repeat_channels(data, "train", channels), x_test=_repeat_channels(data, "test", channels)
+            )
         width = data.input_shape[0] if data.x_train.dtype == np.uint8 else 0
-        mean, std = _per_channel(self.mean or recipe.mean, width), _per_channel(self.std or recipe.std, width)
+        mean, std = (
+            _spread_over_channels(self.mean or recipe.mean, width),
+            _spread_over_channels(self.std or recipe.std, width),
+        )
         if len(mean) != len(std) or (mean and len(mean) != width):
             raise UserError(f"data.mean: found {len(mean)} means and {len(std)} stds; the images have {width} channels")
         return replace(data, mean=mean, std=std, augment=recipe.augment if self.augment is None else self.augment)
 
 
-def _per_channel(values: Sequence[float], channels: int) -> tuple[float, ...]:
+def _spread_over_channels(values: Sequence[float], channels: int) -> tuple[float, ...]:
     return tuple(values) * channels if len(values) == 1 else tuple(values)
 
 
-def _repeated(data: Dataset, part: str, channels: int) -> np.ndarray:
+def _repeat_channels(data: Dataset, part: str, channels: int) -> np.ndarray:
     """Return grey images repeated in every channel, `(n, channels, h, w)`, without a copy."""
     x: np.ndarray = getattr(data, f"x_{part}")
     if x.ndim != 4 or x.shape[1] != 1:

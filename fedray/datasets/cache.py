@@ -13,8 +13,8 @@ from stat import S_ISREG
 
 import numpy as np
 
-from fedray.common.errors import UserError, one_line
-from fedray.datasets.base import data_dir
+from fedray.common.errors import UserError, join_lines
+from fedray.datasets.base import get_data_dir
 
 log = logging.getLogger("fedray")
 OLD = 24 * 3600.0
@@ -22,7 +22,7 @@ OLD = 24 * 3600.0
 
 
 @contextlib.contextmanager
-def partial_name(path: Path) -> Iterator[Path]:
+def write_aside(path: Path) -> Iterator[Path]:
     """Yield a path next to `path` to write to; it is renamed to `path` at the end of the block, or removed on
     failure.
     """
@@ -38,7 +38,7 @@ def partial_name(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def cached(
+def cache_arrays(
     name: str,
     version: str,
     sources: Iterable[Path],
@@ -59,8 +59,8 @@ def cached(
     Raises:
         UserError: the cache cannot be written or read, or it is damaged.
     """
-    root = data_dir() / ".fedray-cache"
-    folder = root / f"{name}-{_key(version, sources)}"
+    root = get_data_dir() / ".fedray-cache"
+    folder = root / f"{name}-{_make_key(version, sources)}"
     if not os.path.isdir(folder):
         partial = root / f".{name}-{uuid.uuid4().hex}"
         try:
@@ -89,7 +89,7 @@ def cached(
             f"data.name: {name}: the cache {folder} cannot be read: {error.strerror}; let its owner open it to you"
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"data.name: {name}: the cache {folder} is damaged; remove it: {one_line(error)}") from None
+        raise UserError(f"data.name: {name}: the cache {folder} is damaged; remove it: {join_lines(error)}") from None
 
 
 def _remove_old(root: Path) -> None:
@@ -100,7 +100,7 @@ def _remove_old(root: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _key(version: str, sources: Iterable[Path]) -> str:
+def _make_key(version: str, sources: Iterable[Path]) -> str:
     digest = hashlib.sha256(version.encode())
     for path in sorted(sources):
         try:
@@ -109,6 +109,6 @@ def _key(version: str, sources: Iterable[Path]) -> str:
             raise UserError(f"data.name: {path} cannot be read: {error.strerror}") from None
         if not S_ISREG(stat.st_mode):
             raise UserError(f"data.name: {path} is not a regular file")
-        name = path.relative_to(data_dir()) if path.is_relative_to(data_dir()) else path.resolve()
+        name = path.relative_to(get_data_dir()) if path.is_relative_to(get_data_dir()) else path.resolve()
         digest.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:16]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedray.common.errors import UserError
-from fedray.datasets.augment import Transform, augmented
+from fedray.datasets.augment import Transform, augment_batch
 
 TYPES = ("int64", "uint8", "float32")
 """Types of inputs; labels and clients' ids have the first."""
@@ -179,5 +179,5 @@ class Samples:
             x = x.float().mul_(self._scale).add_(self._shift)
         if augment is not None and self.augment:
             black = x.new_zeros(1, x.shape[1], 1, 1) if self._shift is None else self._shift
-            x = augmented(x, self.augment, black.expand(1, x.shape[1], 1, 1), augment)
+            x = augment_batch(x, self.augment, black.expand(1, x.shape[1], 1, 1), augment)
         return x, y

@@ -9,17 +9,17 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedray.common.errors import UserError, one_line, truncated_repr
+from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.datasets.augment import Crop, Flip
-from fedray.datasets.base import Images, Published, Recipe, data_dir
-from fedray.datasets.cache import cached
+from fedray.datasets.base import Images, Published, Recipe, get_data_dir
+from fedray.datasets.cache import cache_arrays
 from fedray.datasets.dataset import Dataset
 
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CINIC_COLOURS = ((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835))
 
 
-def decoded(name: str, paths: Sequence[Path], size: int, crop: bool = False) -> np.ndarray:
+def decode_pictures(name: str, paths: Sequence[Path], size: int, crop: bool = False) -> np.ndarray:
     """Read pictures as RGB images of one size.
 
     Args:
@@ -42,7 +42,7 @@ def decoded(name: str, paths: Sequence[Path], size: int, crop: bool = False) -> 
             with Image.open(path) as file:
                 pixels = np.asarray(file.convert("RGB"))
         except Exception as error:  # PIL's readers raise a dozen types, one of them for images that unpack to gigabytes
-            raise UserError(f"data.name: {name}: {path} cannot be read: {one_line(error)}") from None
+            raise UserError(f"data.name: {name}: {path} cannot be read: {join_lines(error)}") from None
         height, width = pixels.shape[:2]
         if (min(height, width) < size) if crop else (height, width) != (size, size):
             raise UserError(
@@ -75,7 +75,7 @@ def read_picture(path: Path, size: int, channels: int) -> np.ndarray:
             upright = ImageOps.exif_transpose(file).convert("RGB" if channels == 3 else "L")
             pixels = np.asarray(ImageOps.fit(upright, (size, size), Image.Resampling.BILINEAR))
     except Exception as error:  # as above
-        raise UserError(f"data.path: {path} cannot be read: {one_line(error)}") from None
+        raise UserError(f"data.path: {path} cannot be read: {join_lines(error)}") from None
     return pixels.reshape(size, size, channels).transpose(2, 0, 1)
 
 
@@ -106,13 +106,13 @@ class CINIC10(Images):
                 key: array
                 for part, found in files.items()
                 for key, array in (
-                    (f"x_{part}", decoded(self.name, [path for path, _ in found], 32)),
+                    (f"x_{part}", decode_pictures(self.name, [path for path, _ in found], 32)),
                     (f"y_{part}", np.array([label for _, label in found])),
                 )
             }
 
         paths = [path for found in files.values() for path, _ in found]
-        arrays = cached(self.name, f"1 {self.validation_images}", paths, decode)
+        arrays = cache_arrays(self.name, f"1 {self.validation_images}", paths, decode)
         return Dataset(self.name, arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"], 10)
 
     def expected(self) -> Published:
@@ -122,11 +122,11 @@ class CINIC10(Images):
         found: list[tuple[Path, int]] = []
         for folder in folders:
             for label, kind in enumerate(CIFAR_CLASSES):
-                paths = sorted((data_dir() / "cinic-10" / folder / kind).glob("*.png"))
+                paths = sorted((get_data_dir() / "cinic-10" / folder / kind).glob("*.png"))
                 if not paths:
                     raise self.missing(f"cinic-10/{folder}/{kind}/*.png")
                 found += [(path, label) for path in paths]
-            strange = {path.name for path in (data_dir() / "cinic-10" / folder).iterdir() if path.is_dir()}
+            strange = {path.name for path in (get_data_dir() / "cinic-10" / folder).iterdir() if path.is_dir()}
             if strange := strange - set(CIFAR_CLASSES):
                 raise UserError(
                     f"data.name: {self.name}: cinic-10/{folder} has a folder {min(strange)!r}; allowed are "
@@ -152,7 +152,7 @@ class FedISIC2019(Images):
     size: int = Field(200, gt=0, description="side of the central square, pixels; FLamby's 200")
 
     def read(self) -> Dataset:
-        root = data_dir() / "fed_isic2019"
+        root = get_data_dir() / "fed_isic2019"
         table = root / "train_test_split"
         if not table.exists():
             raise self.missing("fed_isic2019/train_test_split")
@@ -161,7 +161,7 @@ class FedISIC2019(Images):
             with table.open(newline="", encoding="utf-8") as file:
                 lines = list(csv.DictReader(file))
         except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise UserError(f"data.name: {self.name}: {table} cannot be read: {one_line(error)}") from None
+            raise UserError(f"data.name: {self.name}: {table} cannot be read: {join_lines(error)}") from None
         for line, row in enumerate(lines, 2):
             try:
                 if not re.fullmatch(r"\w[\w.-]*", row["image"]):
@@ -174,20 +174,20 @@ class FedISIC2019(Images):
             except (KeyError, ValueError, TypeError) as error:
                 raise UserError(
                     f"data.name: {self.name}: {table}: line {line} has no image, target (0 to 7), center "
-                    f"and fold (train or test): {truncated_repr(error)}"
+                    f"and fold (train or test): {truncate_repr(error)}"
                 ) from None
         if empty := [part for part, found in parts.items() if not found]:
             raise UserError(f"data.name: {self.name}: {table} lists no image of fold {empty[0]}")
         rows = parts["train"] + parts["test"]
         for path, _, _ in rows:
             if not path.exists():
-                raise self.missing(str(path.relative_to(data_dir())))
-        arrays = cached(
+                raise self.missing(str(path.relative_to(get_data_dir())))
+        arrays = cache_arrays(
             self.name,
             f"1 {self.size}",
             [table, *(path for path, _, _ in rows)],
             lambda: {
-                f"x_{part}": decoded(self.name, [path for path, _, _ in found], self.size, crop=True)
+                f"x_{part}": decode_pictures(self.name, [path for path, _, _ in found], self.size, crop=True)
                 for part, found in parts.items()
             },
         )

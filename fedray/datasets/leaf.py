@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedray.common.errors import UserError, one_line, truncated_repr
+from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.datasets import words
-from fedray.datasets.base import DataSource, Images, Published, Recipe, data_dir
-from fedray.datasets.cache import cached
+from fedray.datasets.base import DataSource, Images, Published, Recipe, get_data_dir
+from fedray.datasets.cache import cache_arrays
 from fedray.datasets.dataset import Dataset
 
 LETTERS = "\n !\"&'(),-." + string.digits + ":;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
@@ -29,7 +29,7 @@ Decode = Callable[[list[Any], list[Any], str], tuple[np.ndarray, np.ndarray]]
 """Function from one user's x and y to arrays; the text names their origin, for messages."""
 
 
-def leaf_arrays(source: DataSource, version: str, decoder: Callable[[list[Path]], Decode]) -> Dataset:
+def load_leaf(source: DataSource, version: str, decoder: Callable[[list[Path]], Decode]) -> Dataset:
     """Read the two splits of a LEAF data set.
 
     Args:
@@ -37,14 +37,14 @@ def leaf_arrays(source: DataSource, version: str, decoder: Callable[[list[Path]]
         version: of the decoder, for the cache.
         decoder: makes the function that decodes a user from the training files.
     """
-    folder = _folder(source)
+    folder = _get_folder(source)
     files = {part: sorted((folder / part).glob("*.json")) for part in ("train", "test")}
     for part, found in files.items():
         if not found:
-            raise source.missing(str((folder / part / "*.json").relative_to(data_dir())))
+            raise source.missing(str((folder / part / "*.json").relative_to(get_data_dir())))
     facts = source.expected()
     assert facts is not None  # noqa: S101
-    arrays = cached(
+    arrays = cache_arrays(
         source.name,
         version,
         [*files["train"], *files["test"]],
@@ -62,14 +62,16 @@ def leaf_arrays(source: DataSource, version: str, decoder: Callable[[list[Path]]
     )
 
 
-def _folder(source: DataSource) -> Path:
-    folder = data_dir() / source.name
+def _get_folder(source: DataSource) -> Path:
+    folder = get_data_dir() / source.name
     return folder / "data" if (folder / "data" / "train").is_dir() else folder
 
 
 def _decode(name: str, files: dict[str, list[Path]], decode: Decode, classes: int) -> dict[str, np.ndarray]:
     parts: dict[str, list[tuple[str, np.ndarray, np.ndarray]]] = {
-        part: [(user, *decode(x, y, f"{path}: user {user}")) for path in found for user, x, y in _users(name, path)]
+        part: [
+            (user, *decode(x, y, f"{path}: user {user}")) for path in found for user, x, y in _read_users(name, path)
+        ]
         for part, found in files.items()
     }
     users = sorted({user for rows in parts.values() for user, _, _ in rows})
@@ -86,7 +88,7 @@ def _decode(name: str, files: dict[str, list[Path]], decode: Decode, classes: in
     return arrays
 
 
-def _users(name: str, path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
+def _read_users(name: str, path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
     try:
         content = json.loads(path.read_bytes())
         rows = [
@@ -94,14 +96,14 @@ def _users(name: str, path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
             for user, count in zip(content["users"], content["num_samples"], strict=True)
         ]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"data.name: {name}: {path} is not a LEAF json: {one_line(error)}") from None
+        raise UserError(f"data.name: {name}: {path} is not a LEAF json: {join_lines(error)}") from None
     for user, x, y, count in rows:
         if not (isinstance(user, str) and isinstance(x, list) and isinstance(y, list)):
-            raise UserError(f"data.name: {name}: {path}: user {truncated_repr(user)} has no lists x and y")
+            raise UserError(f"data.name: {name}: {path}: user {truncate_repr(user)} has no lists x and y")
         if len(x) != count or len(y) != count:
             raise UserError(
                 f"data.name: {name}: {path}: user {user} has {len(x)} x and {len(y)} y, "
-                f"num_samples says {truncated_repr(count)}"
+                f"num_samples says {truncate_repr(count)}"
             )
         if count:
             yield user, x, y
@@ -118,7 +120,7 @@ class FEMNIST(Images):
     recipes: ClassVar[dict[str, Recipe]] = {"plain": Recipe()}
 
     def read(self) -> Dataset:
-        return leaf_arrays(self, "1", lambda _: self.decode)
+        return load_leaf(self, "1", lambda _: self.decode)
 
     @staticmethod
     def decode(x: list[Any], y: list[Any], where: str) -> tuple[np.ndarray, np.ndarray]:
@@ -157,8 +159,8 @@ class Shakespeare(DataSource):
 
     def load(self) -> Dataset:
         if self.predict == "character":
-            return leaf_arrays(self, "1", lambda _: self.decode)
-        return leaf_arrays(self, "1 words", self._word_decoder)
+            return load_leaf(self, "1", lambda _: self.decode)
+        return load_leaf(self, "1 words", self._word_decoder)
 
     @classmethod
     def decode(cls, x: list[Any], y: list[Any], where: str) -> tuple[np.ndarray, np.ndarray]:
@@ -174,18 +176,18 @@ class Shakespeare(DataSource):
 
         def checked() -> Iterator[tuple[list[str], list[str]]]:
             for path in train:
-                for user, x, y in _users(cls.name, path):
+                for user, x, y in _read_users(cls.name, path):
                     cls._check(x, y, f"{path}: user {user}")
                     yield x, y
 
-        return partial(cls._decode_words, words.numbered(checked()))
+        return partial(cls._decode_words, words.number_words(checked()))
 
     @classmethod
     def _decode_words(
         cls, numbers: dict[str, int], x: list[Any], y: list[Any], where: str
     ) -> tuple[np.ndarray, np.ndarray]:
         cls._check(x, y, where)
-        return words.samples(x, y, numbers)
+        return words.make_samples(x, y, numbers)
 
     @staticmethod
     def _check(x: list[Any], y: list[Any], where: str) -> None:
@@ -199,6 +201,6 @@ class Shakespeare(DataSource):
             if letter not in allowed or not allowed.issuperset(text):
                 wrong = next(found for found in (letter, *text) if found not in allowed)
                 raise UserError(
-                    f"data.name: shakespeare: {where}: {truncated_repr(wrong)} is not one of LEAF's "
+                    f"data.name: shakespeare: {where}: {truncate_repr(wrong)} is not one of LEAF's "
                     f"{len(LETTERS)} characters"
                 )

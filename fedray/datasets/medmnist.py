@@ -11,10 +11,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedray.common.errors import UserError, one_line
+from fedray.common.errors import UserError, join_lines
 from fedray.datasets.augment import Flip
-from fedray.datasets.base import Images, Published, Recipe, data_dir
-from fedray.datasets.cache import partial_name
+from fedray.datasets.base import Images, Published, Recipe, get_data_dir
+from fedray.datasets.cache import write_aside
 from fedray.datasets.dataset import Dataset
 
 RECORD = "https://zenodo.org/records/10519652/files"
@@ -34,7 +34,7 @@ class MedMNIST(Images):
     validation_images: Literal["unused", "train"] = Field("train", description="use of the val images")
 
     def read(self) -> Dataset:
-        path = data_dir() / f"{self.name}.npz"
+        path = get_data_dir() / f"{self.name}.npz"
         if not path.exists():
             raise self.missing(path.name)
         try:
@@ -47,7 +47,7 @@ class MedMNIST(Images):
                     for what in ("images", "labels")
                 }
         except Exception as error:  # zipfile, zlib and NumPy raise their own types for damaged files
-            raise UserError(f"data.name: {self.name}: {path} cannot be read: {one_line(error)}") from None
+            raise UserError(f"data.name: {self.name}: {path} cannot be read: {join_lines(error)}") from None
         parts = {
             part: (
                 self._images(arrays[f"{part}_images"], f"{path}: {part}_images"),
@@ -80,11 +80,11 @@ class MedMNIST(Images):
         return y.reshape(-1).astype(np.int64)
 
     def fetch(self) -> None:
-        path, url = data_dir() / f"{self.name}.npz", f"{RECORD}/{self.name}.npz?download=1"
+        path, url = get_data_dir() / f"{self.name}.npz", f"{RECORD}/{self.name}.npz?download=1"
         if path.exists():
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial_name(path) as partial:
+        with write_aside(path) as partial:
             try:
                 urllib.request.urlretrieve(url, partial)  # noqa: S310, an https address of ours
             except OSError as error:

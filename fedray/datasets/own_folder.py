@@ -10,9 +10,9 @@ from pydantic import Field
 
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
-from fedray.common.yaml_files import located
+from fedray.common.yaml_files import locate
 from fedray.datasets.base import Images
-from fedray.datasets.cache import cached
+from fedray.datasets.cache import cache_arrays
 from fedray.datasets.dataset import Dataset
 from fedray.datasets.image_folders import read_picture
 
@@ -50,7 +50,7 @@ class Folder(Images):
     channels: Literal[1, 3] = Field(3, description="3: RGB; 1: grey")
 
     def read(self) -> Dataset:
-        root = located("data.path", self.path)
+        root = locate("data.path", self.path)
         if not root.is_dir():
             raise UserError(f"data.path: {root} is not a folder")
         has_parts = (root / "train").is_dir() and (root / "test").is_dir()
@@ -66,7 +66,7 @@ class Folder(Images):
         for one in test:
             if one.kind not in kinds or one.client not in clients:
                 raise UserError(f"data.path: {one.path}: no training picture is of that class and client")
-        arrays = cached(
+        arrays = cache_arrays(
             self.name,
             f"1 {self.size} {self.channels} {len(train)}",
             [one.path for one in (*train, *test)],

@@ -63,8 +63,8 @@ class Synthetic(Images):
             *self._part("train", self.train_samples, patterns),
             *self._part("test", self.test_samples, patterns),
             self.classes,
-            client_train=owners(self.clients, self.train_samples, "train"),
-            client_test=owners(self.clients, self.test_samples, "test"),
+            client_train=assign_owners(self.clients, self.train_samples, "train"),
+            client_test=assign_owners(self.clients, self.test_samples, "test"),
         )
 
     def _part(self, part: str, count: int, patterns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -110,8 +110,8 @@ class SyntheticText(DataSource):
             *self._part("train", self.train_samples),
             *self._part("test", self.test_samples),
             self.classes,
-            client_train=owners(self.clients, self.train_samples, "train"),
-            client_test=owners(self.clients, self.test_samples, "test"),
+            client_train=assign_owners(self.clients, self.train_samples, "train"),
+            client_test=assign_owners(self.clients, self.test_samples, "test"),
         )
 
     def _part(self, part: str, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -129,7 +129,7 @@ def refuse_typos(values: int) -> None:
         )
 
 
-def owners(clients: int, count: int, part: str) -> np.ndarray | None:
+def assign_owners(clients: int, count: int, part: str) -> np.ndarray | None:
     """A natural client for each sample. Every client has one sample; the rest favours the first clients.
 
     Args:

@@ -16,11 +16,11 @@ import numpy as np
 from numpy._core import multiarray, numeric
 from pydantic import Field
 
-from fedray.common.errors import UserError, one_line
+from fedray.common.errors import UserError, join_lines
 from fedray.common.rng import generator
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
-from fedray.datasets.base import Images, Published, Recipe, data_dir
-from fedray.datasets.cache import partial_name
+from fedray.datasets.base import Images, Published, Recipe, get_data_dir
+from fedray.datasets.cache import write_aside
 from fedray.datasets.dataset import Dataset
 
 CROP_FLIP = (Crop(crop=4), Flip())
@@ -47,26 +47,26 @@ class Torchvision(Images):
     def _open(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
         """Images uint8 `(n, c, h, w)` and int64 labels `(n,)` of one split."""
         for file, md5 in self.wanted():
-            self._ensure(data_dir() / file, md5)
+            self._ensure(get_data_dir() / file, md5)
         try:
             images, labels = self._arrays(**arguments)
         except Exception as error:  # the readers assert, unpickle, reshape: anything can come out of a damaged file
             raise UserError(
-                f"data.name: {self.name}: the files in {data_dir()} cannot be read: {one_line(error)}"
+                f"data.name: {self.name}: the files in {get_data_dir()} cannot be read: {join_lines(error)}"
             ) from None
         if images.ndim == 3:
             images = images[:, None]
         shape = self.published.shape
         if images.shape[1:] != shape or images.dtype != np.uint8:
             raise UserError(
-                f"data.name: {self.name}: the files in {data_dir()} hold {images.dtype} images of shape "
+                f"data.name: {self.name}: the files in {get_data_dir()} hold {images.dtype} images of shape "
                 f"{images.shape[1:]}, uint8 {shape} is required"
             )
         return np.ascontiguousarray(images), labels
 
     def _arrays(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
         """Images as the class has them, without a channel axis if grey, and int64 labels."""
-        found = self._class()(str(data_dir()), download=False, **arguments)
+        found = self._class()(str(get_data_dir()), download=False, **arguments)
         labels = getattr(found, "targets", None)
         return np.asarray(found.data), np.asarray(found.labels if labels is None else labels, dtype=np.int64)
 
@@ -75,10 +75,10 @@ class Torchvision(Images):
         if not path.exists() and packed.exists():
             _unpack(packed, path)
         if not path.exists():
-            raise self.missing(str(path.relative_to(data_dir())))
+            raise self.missing(str(path.relative_to(get_data_dir())))
         if not path.is_file():
             raise UserError(f"data.name: {self.name}: {path} is not a file")
-        if md5 is not None and _md5(path) != md5:
+        if md5 is not None and _compute_md5(path) != md5:
             raise UserError(f"data.name: {self.name}: {path} is damaged, its md5 is not the published {md5}")
 
     def read(self) -> Dataset:
@@ -87,18 +87,18 @@ class Torchvision(Images):
     def fetch(self) -> None:
         try:
             for arguments in self._splits():
-                self._class()(str(data_dir()), download=True, **arguments)
+                self._class()(str(get_data_dir()), download=True, **arguments)
         except Exception as error:  # sockets, HTTP, checksums, file systems
             raise UserError(
                 f"data.name: {self.name} could not be downloaded ({type(error).__name__}: {error}); put "
-                f"{self.files} in {data_dir()}".replace("\n", " ")
+                f"{self.files} in {get_data_dir()}".replace("\n", " ")
             ) from None
 
     def _splits(self) -> list[dict[str, Any]]:
         return [{"train": True}]
 
 
-def _md5(path: Path) -> str:
+def _compute_md5(path: Path) -> str:
     try:
         file = path.open("rb")
     except OSError as error:
@@ -108,7 +108,7 @@ def _md5(path: Path) -> str:
 
 
 def _unpack(packed: Path, path: Path) -> None:
-    with partial_name(path) as partial:
+    with write_aside(path) as partial:
         try:
             with gzip.open(packed, "rb") as source, partial.open("wb") as target:
                 left = LARGEST
@@ -120,7 +120,7 @@ def _unpack(packed: Path, path: Path) -> None:
                         )
                     target.write(chunk)
         except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"data.name: {packed} cannot be unpacked: {one_line(error)}") from None
+            raise UserError(f"data.name: {packed} cannot be unpacked: {join_lines(error)}") from None
 
 
 class MNIST(Torchvision):
@@ -225,7 +225,7 @@ class CIFAR10(Torchvision):
         """Read without torchvision, which would unpickle any content of the files."""
         kind = self._class()
         files = kind.train_list if arguments["train"] else kind.test_list
-        images, labels = zip(*(batch(data_dir() / kind.base_folder / name) for name, _ in files), strict=True)
+        images, labels = zip(*(read_batch(get_data_dir() / kind.base_folder / name) for name, _ in files), strict=True)
         return np.concatenate(images), np.concatenate([np.asarray(part, dtype=np.int64) for part in labels])
 
 
@@ -270,7 +270,7 @@ class SVHN(Torchvision):
         return [{"split": "train"}, {"split": "test"}]
 
 
-def _latin1(text: str, encoding: str) -> bytes:
+def _encode_latin1(text: str, encoding: str) -> bytes:
     """How Python 3 writes bytes for Python 2; pickle would take any codec there is."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"the codec {encoding!r} is not allowed")
@@ -283,7 +283,7 @@ class OnlyArrays(pickle.Unpickler):
     allowed: ClassVar[dict[tuple[str, str], Any]] = {
         ("numpy", "ndarray"): np.ndarray,
         ("numpy", "dtype"): np.dtype,
-        ("_codecs", "encode"): _latin1,
+        ("_codecs", "encode"): _encode_latin1,
         ("numpy.core.multiarray", "_reconstruct"): multiarray._reconstruct,
         ("numpy._core.multiarray", "_reconstruct"): multiarray._reconstruct,
         ("numpy.core.numeric", "_frombuffer"): numeric._frombuffer,  # type: ignore[attr-defined]
@@ -296,7 +296,7 @@ class OnlyArrays(pickle.Unpickler):
         return self.allowed[module, name]
 
 
-def batch(path: Path) -> tuple[np.ndarray, list[int]]:
+def read_batch(path: Path) -> tuple[np.ndarray, list[int]]:
     """Images uint8 `(n, 3, 32, 32)` and their (fine) labels. Other files raise errors of pickle and NumPy."""
     with path.open("rb") as file:
         content = OnlyArrays(file, encoding="latin1").load()

@@ -14,7 +14,7 @@ LENGTH = 10
 WORD = re.compile(r"[a-z0-9']+")
 
 
-def passages(x: list[str], y: list[str]) -> list[str]:
+def rebuild_passages(x: list[str], y: list[str]) -> list[str]:
     """Rebuild the texts of a role: LEAF's samples follow each other character by character.
 
     Args:
@@ -34,25 +34,25 @@ def passages(x: list[str], y: list[str]) -> list[str]:
     return ["".join(parts) for parts in found]
 
 
-def words(passage: str) -> list[str]:
+def split_words(passage: str) -> list[str]:
     """Return the words of a text in lower case, without the first and the last, which may be cut off."""
     return WORD.findall(passage.lower())[1:-1]
 
 
-def numbered(roles: Iterable[tuple[list[str], list[str]]]) -> dict[str, int]:
+def number_words(roles: Iterable[tuple[list[str], list[str]]]) -> dict[str, int]:
     """Number the most frequent words of all roles' samples (x, y) from 1 on; ties in alphabetical order."""
-    counts = Counter(word for x, y in roles for passage in passages(x, y) for word in words(passage))
+    counts = Counter(word for x, y in roles for passage in rebuild_passages(x, y) for word in split_words(passage))
     frequent = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - 1]
     return {word: number for number, word in enumerate(frequent, 1)}
 
 
-def samples(x: list[str], y: list[str], numbers: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+def make_samples(x: list[str], y: list[str], numbers: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
     """Return word numbers uint8 `(n, LENGTH)` and the next word's number int64 `(n,)`, at every word of a role's
     texts.
     """
     windows = [np.empty((0, LENGTH + 1), dtype=np.uint8)]
-    for passage in passages(x, y):
-        found = np.array([numbers.get(word, 0) for word in words(passage)], dtype=np.uint8)
+    for passage in rebuild_passages(x, y):
+        found = np.array([numbers.get(word, 0) for word in split_words(passage)], dtype=np.uint8)
         if len(found) > LENGTH:
             windows.append(np.lib.stride_tricks.sliding_window_view(found, LENGTH + 1))
     joined = np.concatenate(windows)

@@ -11,7 +11,7 @@ from fedray.algorithms.base import Algorithm, Client, ParameterGroup, PerClient,
 from fedray.client import LocalClient, Population
 from fedray.common.descent import Descent, Optimiser
 from fedray.common.errors import UserError
-from fedray.common.rng import generator, torch_draws
+from fedray.common.rng import generator, seed_torch
 from fedray.common.vectors import Vectors
 from fedray.engine.guard import forbid_changes, refuse_changed
 from fedray.engine.messages import Broadcast, ClientTask
@@ -283,7 +283,7 @@ class LocalTrainer:
         given = {"c.theta_0": c.theta_0, "the initial parameters": c.network.initial}
         given |= {f"c.message.{name}": v for name, v in c.message.items()}
         given |= {f"c.state.{name}": v for name, v in c.state.items()}
-        drawn = torch_draws(c.population.seed, purpose, c.round, c.id, c.theta.device)
+        drawn = seed_torch(c.population.seed, purpose, c.round, c.id, c.theta.device)
         with drawn, forbid_changes(self.algorithm, given):
             yield
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from fedray.common.blame import blame
-from fedray.common.errors import UserError, one_line
-from fedray.common.rng import torch_draws
+from fedray.common.errors import UserError, join_lines
+from fedray.common.rng import seed_torch
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
@@ -139,11 +139,11 @@ class Problem:
 
     def build_module(self) -> nn.Module:
         """Return the freshly initialised model of this seed."""
-        with torch_draws(self.config.seed, "init"):
+        with seed_torch(self.config.seed, "init"):
             try:
                 module = self.config.model.build(self.data.input_shape, self.data.num_classes)
             except (RuntimeError, MemoryError) as error:  # raised by torch: too large, or not a valid tensor size
-                raise UserError(f"model: {self.config.model.name} cannot be built: {one_line(error)}") from None
+                raise UserError(f"model: {self.config.model.name} cannot be built: {join_lines(error)}") from None
         self.config.model.load_init(module)
         return module
 
@@ -186,7 +186,7 @@ class Problem:
                 f"the data have {self.data.num_classes} classes"
             )
         network.module.train()
-        with torch_draws(self.config.seed, "initial"):
+        with seed_torch(self.config.seed, "initial"):
             network.start_at(algorithm.initial(network.initial.cpu(), network.layout))
         return network
 

@@ -13,10 +13,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm
-from fedray.common.calls import checked_arguments
+from fedray.common.calls import check_arguments
 from fedray.common.errors import UserError, unknown
 from fedray.common.vectors import Vectors
-from fedray.common.yaml_files import located, located_file
+from fedray.common.yaml_files import locate, locate_file
 from fedray.engine.backend import InlineBackend
 from fedray.engine.device import isolate_run
 from fedray.engine.disk.client_files import write
@@ -183,7 +183,7 @@ class Result:
         Raises:
             UserError: as `personal_model`, or a file cannot be written.
         """
-        target = located("save_personal", str(folder))
+        target = locate("save_personal", str(folder))
         files = []
         for client, module in self._build_personal(self._list_owners()):
             target.mkdir(parents=True, exist_ok=True)
@@ -232,7 +232,7 @@ class Result:
         layers = {"preprocess": Preprocess(data.mean, data.std, data.input_shape[1:]), "model": module}
         return nn.Sequential(OrderedDict(layers)).eval()
 
-    @checked_arguments
+    @check_arguments
     def save(self, path: str | Path) -> Path:
         """Write the trained model's state_dict as a safetensors file; `safetensors.torch.load_file` reads it.
 
@@ -242,7 +242,7 @@ class Result:
         Raises:
             UserError: the file cannot be written, or the method has no global model.
         """
-        file = located_file("save", str(path)).resolve()
+        file = locate_file("save", str(path)).resolve()
         refuse_without_model(self.problem.config.algorithm)
         with isolate_run():
             self._write(self._fill_module(self.theta, self.state.buffers), file)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fedray.algorithms.base import Cohort
-from fedray.common.errors import Diverged, UserError, truncated_repr
+from fedray.common.errors import Diverged, UserError, truncate_repr
 from fedray.common.rng import generator
 from fedray.config import RunConfig
 from fedray.sections import Clients, Training
@@ -67,7 +67,7 @@ def weigh_cohort(
     if weights is None:
         weights = _weigh_by_size(config.training, sizes[cohort])
     elif np.shape(weights) != np.shape(cohort) or not (np.min(weights) >= 0 and abs(np.sum(weights) - 1) < 1e-6):
-        found = truncated_repr(np.asarray(weights).tolist())
+        found = truncate_repr(np.asarray(weights).tolist())
         raise UserError(
             f"algorithm: {config.weighing.name}.weights gives {found}; {len(cohort)} numbers of at least 0 that sum to "
             "1 are required"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import Received, Server
 from fedray.common.errors import Diverged, UserError
-from fedray.common.rng import torch_draws
+from fedray.common.rng import seed_torch
 from fedray.common.vectors import Vectors
 from fedray.engine.backend import Backend
 from fedray.engine.evaluate import PREVIOUS_THETA, Tester, get_tested_theta
@@ -61,7 +61,7 @@ class Simulation:
         self._exchanged_buffers = network.find_other_buffers(config.algorithm.keeps)
         backend.open(problem)
         theta = network.theta.clone()
-        with torch_draws(config.seed, "server state"):
+        with seed_torch(config.seed, "server state"):
             server = config.algorithm.server_state(theta)
         self.replies = Vectors()
         """The server's individual answers to the clients of the last round, `(M, ...)` by ascending id."""
@@ -129,7 +129,7 @@ class Simulation:
         received = Received(Vectors(got, update=self._spread_update(sums.get("update"))))
         if "update" in sums:
             received.sums["shared_update"] = sums["update"]
-        with torch_draws(config.seed, "server", t), forbid_changes(config.algorithm, self._list_given()):
+        with seed_torch(config.seed, "server", t), forbid_changes(config.algorithm, self._list_given()):
             server.server_lr *= config.stepping.server_step(server, received)
             config.algorithm.aggregate(server, received)
             replies = Vectors(config.algorithm.reply(server, received))
@@ -258,7 +258,7 @@ class Simulation:
 
     def _make_broadcast(self, server: Server, measured: bool = False) -> Broadcast:
         algorithm = self.problem.config.algorithm
-        with torch_draws(self.problem.config.seed, "steps", server.round):
+        with seed_torch(self.problem.config.seed, "steps", server.round):
             steps = algorithm.drawn_steps(server)
         return Broadcast(
             round=server.round,

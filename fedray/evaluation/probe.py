@@ -12,7 +12,7 @@ from torch import Tensor
 from fedray.algorithms.base import Algorithm
 from fedray.client import LocalClient
 from fedray.common.component import Component
-from fedray.common.errors import UserError, truncated_repr
+from fedray.common.errors import UserError, truncate_repr
 from fedray.models.network import Layout, Output
 
 
@@ -73,7 +73,7 @@ def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[
     for name, value in found.items():
         if not isinstance(name, str) or not re.fullmatch(r"[\w.:/ -]+", name):
             raise UserError(
-                f"evaluation.probes: {probe.name} names a metric {truncated_repr(name)}; letters, digits, spaces and "
+                f"evaluation.probes: {probe.name} names a metric {truncate_repr(name)}; letters, digits, spaces and "
                 "_ - . : / are allowed"
             )
         if name in taken:
@@ -82,7 +82,7 @@ def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[
             numbers[name] = float(value)
         except (TypeError, ValueError, RuntimeError):
             raise UserError(
-                f"evaluation.probes: {probe.name} measures {name} = {truncated_repr(value)}; a number is required"
+                f"evaluation.probes: {probe.name} measures {name} = {truncate_repr(value)}; a number is required"
             ) from None
     return numbers
 

@@ -8,9 +8,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.common.component import Component
-from fedray.common.errors import UserError, one_line
+from fedray.common.errors import UserError, join_lines
 from fedray.common.identity import FILE
-from fedray.common.yaml_files import located_file
+from fedray.common.yaml_files import locate_file
 
 
 class ModelSpec(Component):
@@ -72,7 +72,7 @@ class ModelSpec(Component):
         """Load the `init` file, if any. Raises UserError if it does not fit."""
         if self.init is None:
             return
-        path = located_file("model.init", self.init)
+        path = locate_file("model.init", self.init)
         try:
             if path.suffix == ".safetensors":
                 from safetensors.torch import load_file
@@ -89,7 +89,7 @@ class ModelSpec(Component):
                 "the name of a safetensors file ends in .safetensors"
             ) from None
         except Exception as error:  # torch and safetensors raise a dozen types for foreign files
-            raise UserError(f"model.init: {path} does not fit {self.name}: {one_line(error)}") from None
+            raise UserError(f"model.init: {path} does not fit {self.name}: {join_lines(error)}") from None
 
     def _exchange_head(self, state: dict[str, Tensor], fresh: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return `state`, with the fresh head if its own was trained for another number of classes."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedray.common.errors import UserError, one_line
+from fedray.common.errors import UserError, join_lines
 
 MAX_RECORDINGS = 8
 """Maximum number of recordings of a run. Each keeps buffers for inputs and outputs; further functions run eagerly."""
@@ -54,7 +54,7 @@ class Recorder:
                 raise
             except RuntimeError as error:
                 raise UserError(
-                    f"runtime.cuda_graph: the model cannot be recorded: {one_line(error)}; set it to false"
+                    f"runtime.cuda_graph: the model cannot be recorded: {join_lines(error)}; set it to false"
                 ) from None
         static, replay, outputs = self._recorded[key]
         for kept, x in zip(static, inputs, strict=True):

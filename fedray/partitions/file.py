@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from fedray.common.errors import UserError, one_line, truncated_repr
+from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.identity import FILE
-from fedray.common.yaml_files import located_file
+from fedray.common.yaml_files import locate_file
 from fedray.datasets.arrays import read_npz
 from fedray.datasets.dataset import Dataset
 from fedray.partitions.base import Partition
@@ -80,11 +80,11 @@ class FromFile(Partition):
 
     def _read(self) -> tuple[dict[str, Shards], list[int] | None]:
         """Return the parts of the file, and the sizes that it gives. Raises UserError."""
-        path = located_file("partition.path", self.path)
+        path = locate_file("partition.path", self.path)
         arrays = _read_json(path) if path.suffix == ".json" else read_npz("partition.path", path)
         known = {f"{part}_{what}" for part in PARTS for what in ("indices", "offsets")} | {"samples"}
         if strange := sorted(set(arrays) - known):
-            raise self._wrong(f"holds {truncated_repr(strange[0])}; allowed are {', '.join(sorted(known))}")
+            raise self._wrong(f"holds {truncate_repr(strange[0])}; allowed are {', '.join(sorted(known))}")
         for name, array in arrays.items():
             if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
                 raise self._wrong(f"holds {name} as {array.dtype} {array.shape}; integers (n,) are required")
@@ -108,7 +108,7 @@ def _read_json(path: Path) -> dict[str, np.ndarray]:
     except FileNotFoundError:
         raise UserError(f"partition.path: {path} does not exist") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"partition.path: {path} is not a readable JSON: {one_line(error)}") from None
+        raise UserError(f"partition.path: {path} is not a readable JSON: {join_lines(error)}") from None
     content = {"train": content} if isinstance(content, list) else content
     arrays: dict[str, np.ndarray] = {}
     for part, lists in content.items() if isinstance(content, dict) else [("", None)]:
@@ -116,7 +116,7 @@ def _read_json(path: Path) -> dict[str, np.ndarray]:
             raise UserError(f"partition.path: {path}: a list of lists for each of {', '.join(PARTS)} is required")
         if strange := [index for one in lists for index in one if type(index) is not int or abs(index) >= 2**63]:
             raise UserError(
-                f"partition.path: {path}: found {truncated_repr(strange[0])} in {part}; integers are required"
+                f"partition.path: {path}: found {truncate_repr(strange[0])} in {part}; integers are required"
             )
         shards = Shards.from_lists([np.array(one, dtype=np.int64) for one in lists])
         arrays |= {f"{part}_indices": shards.indices, f"{part}_offsets": shards.offsets}

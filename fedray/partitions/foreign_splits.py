@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from fedray.common.errors import UserError, one_line
-from fedray.datasets.arrays import checked
+from fedray.common.errors import UserError, join_lines
+from fedray.datasets.arrays import check_arrays
 from fedray.datasets.torchvision_sets import OnlyArrays
 from fedray.partitions.shards import Shards
 
@@ -46,9 +46,9 @@ def _read_pfllib(folder: Path) -> dict[str, np.ndarray]:
             try:
                 arrays[f"{key}_{part}"] = np.concatenate(values)
             except (ValueError, TypeError) as error:
-                raise UserError(f"FOLDER: {folder / part}: {key} of clients do not fit: {one_line(error)}") from None
+                raise UserError(f"FOLDER: {folder / part}: {key} of clients do not fit: {join_lines(error)}") from None
             arrays[f"client_{part}"] = np.repeat(np.arange(len(values)), [len(value) for value in values])
-    checked("npz", f"FOLDER: {folder}", arrays)
+    check_arrays("npz", f"FOLDER: {folder}", arrays)
     return arrays
 
 
@@ -60,7 +60,7 @@ def _read_client(path: Path) -> Any:
             (np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0)(file)
             return OnlyArrays(file, encoding="latin1").load().item()
     except Exception as error:  # zipfile, zlib, pickle and NumPy raise their own types for damaged files
-        raise UserError(f"FOLDER: {path} is not a client of PFLlib's: {one_line(error)}") from None
+        raise UserError(f"FOLDER: {path} is not a client of PFLlib's: {join_lines(error)}") from None
 
 
 def _as_array(path: Path, content: Any, key: str) -> np.ndarray:
@@ -82,7 +82,7 @@ def _read_fl_bench(folder: Path) -> dict[str, np.ndarray]:
             if any(len(client[part]) for client in clients)
         }
     except Exception as error:  # pickle raises anything
-        raise UserError(f"FOLDER: {path} is not a partition of FL-bench's: {one_line(error)}") from None
+        raise UserError(f"FOLDER: {path} is not a partition of FL-bench's: {join_lines(error)}") from None
     if not (folder / "data.npy").is_file():
         return {
             f"{part}_{what}": getattr(shards, what) for part, shards in parts.items() for what in ("indices", "offsets")
@@ -96,7 +96,7 @@ def _read_fl_bench(folder: Path) -> dict[str, np.ndarray]:
             raise UserError(f"FOLDER: {path} does not fit the {len(x)} samples and {len(y)} labels of data.npy")
         arrays |= {f"x_{part}": x[shards.indices], f"y_{part}": y[shards.indices]}
         arrays[f"client_{part}"] = np.repeat(np.arange(len(shards)), shards.sizes)
-    checked("npz", f"FOLDER: {folder}", arrays)
+    check_arrays("npz", f"FOLDER: {folder}", arrays)
     return arrays
 
 
@@ -104,4 +104,4 @@ def _read_array(path: Path, key: str) -> np.ndarray:
     try:
         return _as_array(path, {key: np.load(path, allow_pickle=False)}, key)
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"FOLDER: {path} is not a readable array: {one_line(error)}") from None
+        raise UserError(f"FOLDER: {path} is not a readable array: {join_lines(error)}") from None

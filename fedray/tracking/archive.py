@@ -18,7 +18,7 @@ from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
-from fedray.common.errors import UserError, one_line, printable, redacted, unknown
+from fedray.common.errors import UserError, escape, join_lines, redact, unknown
 from fedray.runs.status import Status
 from fedray.tracking.archive_check import FORMAT, CheckedArchive, open_checked
 from fedray.tracking.archive_models import ArchivedRun, is_exported_tag
@@ -144,11 +144,11 @@ def import_sweep(file: Path, agree: Agree = lambda config, identity: None) -> tu
             try:
                 agree(cell.config, cell.identity)
             except UserError as error:
-                raise UserError(f"{file}: cell {cell.hash}: {printable(str(error))}") from None
+                raise UserError(f"{file}: cell {cell.hash}: {escape(str(error))}") from None
         try:
             return archive.sweep.name, *_merge(archive)
         except MlflowException as error:
-            raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redacted(one_line(error))}") from None
+            raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
 
 
 def _merge(archive: CheckedArchive) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedray.common.component import describe
-from fedray.common.errors import UserError, one_line, printable, truncated_repr
+from fedray.common.errors import UserError, escape, join_lines, truncate_repr
 from fedray.tracking.archive_models import HASH, ArchivedRun, ArchivedSweep
 
 FORMAT = 1
@@ -89,7 +89,7 @@ class CheckedArchive:
         except KeyError:
             raise UserError(f"there is no {member} in it") from None
         except ValidationError as error:
-            raise UserError(f"{member}: {printable(str(describe(error)))[:300]}") from None
+            raise UserError(f"{member}: {escape(str(describe(error)))[:300]}") from None
 
 
 @contextlib.contextmanager
@@ -112,7 +112,7 @@ def open_checked(file: Path, failure: str) -> Iterator[CheckedArchive]:
         except OSError as error:
             raise UserError(f"{failure}: {error.strerror or error}") from None
         except UNREADABLE as error:
-            raise UserError(f"{failure}: {printable(one_line(error))}") from None
+            raise UserError(f"{failure}: {escape(join_lines(error))}") from None
         yield archive
 
 
@@ -142,7 +142,7 @@ def _check_members(archive: zipfile.ZipFile) -> dict[str, dict[str, str]]:
     artifacts: dict[str, dict[str, str]] = {}
     names: set[str] = set()
     for member in archive.infolist():
-        name, shown = member.orig_filename, truncated_repr(member.orig_filename)
+        name, shown = member.orig_filename, truncate_repr(member.orig_filename)
         matched = MEMBER.fullmatch(name)
         if matched is None or name != member.filename:
             raise UserError(f"{shown} is not the name of a file that an archive holds")
@@ -158,7 +158,7 @@ def _check_members(archive: zipfile.ZipFile) -> dict[str, dict[str, str]]:
             own |= {} if path is None else {name: path.removeprefix("/")}
     _check_size("the unpacked archive", sum(member.file_size for member in archive.infolist()), UNPACKED)
     if clash := names & {str(folder) for name in names for folder in PurePosixPath(name).parents}:
-        raise UserError(f"{truncated_repr(min(clash))} is a file and a folder")
+        raise UserError(f"{truncate_repr(min(clash))} is a file and a folder")
     return artifacts
 
 

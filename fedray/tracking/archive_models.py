@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedray.common.errors import truncated_repr
+from fedray.common.errors import truncate_repr
 from fedray.common.identity import hash_of
 from fedray.common.names import METRIC, SWEEP
 from fedray.runs.status import Status
@@ -93,7 +93,7 @@ def _check_values(value: JsonValue) -> JsonValue:
         try:
             (INTEGER if isinstance(one, int) else OTHER).validate_python(one)
         except ValidationError:
-            raise ValueError(f"{truncated_repr(one)} is not allowed") from None
+            raise ValueError(f"{truncate_repr(one)} is not allowed") from None
     return value
 
 

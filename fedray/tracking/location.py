@@ -10,7 +10,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from fedray.common.errors import UserError, redacted, truncated_repr
+from fedray.common.errors import UserError, redact, truncate_repr
 
 PATIENCE = 5.0
 """Timeout in seconds for a server's port to answer."""
@@ -28,20 +28,20 @@ def local_file(uri: str) -> Path | None:
 def refuse_unusable(uri: str) -> None:
     """Raise UserError if the address is invalid, its file is not a SQLite database, or no server answers there."""
     if not urllib.parse.unquote(uri).isprintable():
-        raise UserError(f"MLFLOW_TRACKING_URI: found {truncated_repr(redacted(uri))}; {FORMS}")
+        raise UserError(f"MLFLOW_TRACKING_URI: found {truncate_repr(redact(uri))}; {FORMS}")
     path = local_file(uri)
     if path is not None:
         return _refuse_file(path)
     if ("://" not in uri and not uri.startswith("databricks")) or uri.startswith(("file:", "sqlite:")):
-        raise UserError(f"MLFLOW_TRACKING_URI: found {truncated_repr(redacted(uri))}; {FORMS}")
+        raise UserError(f"MLFLOW_TRACKING_URI: found {truncate_repr(redact(uri))}; {FORMS}")
     try:
         parts = urllib.parse.urlsplit(uri)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise UserError(f"MLFLOW_TRACKING_URI: found {truncated_repr(redacted(uri))}, {error}; {FORMS}") from None
+        raise UserError(f"MLFLOW_TRACKING_URI: found {truncate_repr(redact(uri))}, {error}; {FORMS}") from None
     scheme = parts.scheme.partition("+")[0]
     if scheme in ("http", "https") and not host:
-        raise UserError(f"MLFLOW_TRACKING_URI: found {truncated_repr(redacted(uri))}; {FORMS}")
+        raise UserError(f"MLFLOW_TRACKING_URI: found {truncate_repr(redact(uri))}; {FORMS}")
     if (
         not host
         or scheme not in PORTS
@@ -51,7 +51,7 @@ def refuse_unusable(uri: str) -> None:
     try:
         socket.create_connection((host, port or PORTS[scheme]), PATIENCE).close()
     except OSError as error:
-        raise UserError(f"MLFLOW_TRACKING_URI: cannot connect to {redacted(uri)}: {error}") from None
+        raise UserError(f"MLFLOW_TRACKING_URI: cannot connect to {redact(uri)}: {error}") from None
     return None
 
 
@@ -101,7 +101,7 @@ def patience() -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < math.inf:
-        raise UserError(f"FEDRAY_STORE_PATIENCE: found {truncated_repr(text)}; expected a number of seconds, 0 or more")
+        raise UserError(f"FEDRAY_STORE_PATIENCE: found {truncate_repr(text)}; expected a number of seconds, 0 or more")
     return seconds
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from fedray.common.errors import UserError, one_line
+from fedray.common.errors import UserError, join_lines
 from fedray.tracking.store import open_store, refusals
 
 NAME = "model"
@@ -60,7 +60,7 @@ def log_model(run: str, model: nn.Module, example: np.ndarray) -> str:
     except UserError:
         raise
     except Exception as error:  # torch.export raises errors of many classes
-        raise UserError(f"log_model: {type(model).__name__} cannot be exported: {one_line(error)}") from None
+        raise UserError(f"log_model: {type(model).__name__} cannot be exported: {join_lines(error)}") from None
     finally:
         client.finalize_logged_model(logged.model_id, status)
     return f"models:/{logged.model_id}"

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from fedray.common.errors import UserError, redacted
+from fedray.common.errors import UserError, redact
 
 log = logging.getLogger("fedray")
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Outbox:
                 if not self._away(error):
                     self._waiting.popleft()
                     raise
-                self._last = redacted(str(error).splitlines()[0])[:200] if str(error) else type(error).__name__
+                self._last = redact(str(error).splitlines()[0])[:200] if str(error) else type(error).__name__
                 if not self._pause:
                     log.warning("MLflow is unreachable (%s); buffering writes and retrying", self._last)
                 self._pause = min(2 * self._pause or FIRST, LONGEST)

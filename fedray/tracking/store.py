@@ -15,7 +15,7 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 
-from fedray.common.errors import UserError, one_line, redacted
+from fedray.common.errors import UserError, join_lines, redact
 from fedray.runs.status import Status
 from fedray.tracking.location import is_there, local_file, refuse_unusable, store_uri
 from fedray.tracking.records import Outcome
@@ -73,7 +73,7 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
     except UserError:
         raise
     except Exception as error:  # MLflow's, SQLAlchemy's, or that of a database's driver which is not installed
-        raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redacted(one_line(error))}") from None
+        raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
 
 
 def _make(store: Path, experiment: str) -> None:
@@ -102,7 +102,7 @@ def address(run: str = "", server: str = "") -> str:
         server: address of the UI; empty: MLFLOW_TRACKING_URI if that is a server, else the address of `fedray ui`.
     """
     uri = store_uri()
-    server = server or (redacted(uri).rstrip("/") if uri.startswith(("http://", "https://")) else UI)
+    server = server or (redact(uri).rstrip("/") if uri.startswith(("http://", "https://")) else UI)
     _, experiment = open_store()
     return f"{server}/#/experiments/{experiment}/runs{f'/{run}' if run else ''}{TRAINING}"
 
@@ -202,7 +202,7 @@ def outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
     try:
         return outcomes_in(client, experiment, cells)
     except MlflowException as error:
-        raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redacted(one_line(error))}") from None
+        raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
 
 
 def is_transient(error: Exception) -> bool:
@@ -230,4 +230,4 @@ def refusals() -> Iterator[None]:
     except MlflowException as error:
         if is_transient(error):
             raise
-        raise UserError(f"MLFLOW_TRACKING_URI: the store refuses a request: {redacted(one_line(error))}") from None
+        raise UserError(f"MLFLOW_TRACKING_URI: the store refuses a request: {redact(join_lines(error))}") from None

@@ -24,7 +24,7 @@ import yaml
 from mlflow.entities import Dataset, DatasetInput, Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 
-from fedray.common.errors import redacted
+from fedray.common.errors import redact
 from fedray.runs.record import RunRecord
 from fedray.runs.status import Status
 from fedray.tracking.location import patience
@@ -231,7 +231,7 @@ class Tracker:
             written: called once the store has everything.
         """
         ending, metrics = record.ending, record.metrics()
-        tags = {"fedray.status": str(ending.status), "fedray.message": redacted(ending.message)[:5000]}
+        tags = {"fedray.status": str(ending.status), "fedray.message": redact(ending.message)[:5000]}
         tags |= {f"fedray.{name}": value for name, value in record.hashes.items()}
         tags |= {"fedray.stopper": ending.stopper} if ending.stopper else {}
         # A cell that was stopped early and goes on later is closed twice: the later round is the one that is shown.
@@ -250,7 +250,7 @@ class Tracker:
             for name, table in record.tables.items():
                 self.client.log_text(run.id, _csv(table), f"{name}.csv")
             if ending.traceback:
-                self.client.log_text(run.id, redacted(ending.traceback), "traceback.txt")
+                self.client.log_text(run.id, redact(ending.traceback), "traceback.txt")
             # The store may have been made, or reached, long after the cell was started: MLflow shows how long it took.
             end = run.start + milliseconds if run.new else None
             self.client.set_terminated(run.id, "FINISHED" if ending.status.is_success else "FAILED", end)

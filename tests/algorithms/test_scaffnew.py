@@ -8,7 +8,7 @@ import torch
 from fedray.algorithms.base import Server, Vectors
 from fedray.algorithms.scaffnew import Scaffnew
 from fedray.common.errors import UserError
-from fedray.common.rng import torch_draws
+from fedray.common.rng import seed_torch
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.messages import ClientTask
@@ -26,7 +26,7 @@ def drawn(p: float, rounds: int) -> list[int]:
     """The first numbers of steps of a run with seed 0."""
     found = []
     for t in range(rounds):
-        with torch_draws(0, "steps", t):
+        with seed_torch(0, "steps", t):
             steps = Scaffnew(p=p).drawn_steps(SERVER)
         assert steps is not None
         found.append(steps)

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 
 from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import collect
-from fedray.analysis.plots.bars import bars, methods
-from fedray.analysis.plots.classes import classes, partitions
-from fedray.analysis.plots.curves import curves, zoom_from
-from fedray.analysis.plots.sensitivity import sensitivity, varied
-from fedray.analysis.plots.style import MARKS, WIDE, WIDTH, is_logarithmic, sparse, styles
+from fedray.analysis.plots.bars import draw_bars, draw_methods
+from fedray.analysis.plots.classes import draw_classes, draw_partitions
+from fedray.analysis.plots.curves import draw_curves, find_zoom
+from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
+from fedray.analysis.plots.style import MARKS, WIDE, WIDTH, is_logarithmic, iter_styles, thin_markers
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.axes import note, ticks
@@ -30,7 +30,7 @@ def test_curves_are_means_over_finished_seeds_with_a_band(
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(SMALL, 0.1, 0)]
     curve = history(10, 20), history(30, 40), history(50, 60)
     write(store, cells, [*curve, ("diverged", 99), history(7, 8)])
-    (figure,) = curves(collect("sweep")).values()
+    (figure,) = draw_curves(collect("sweep")).values()
     axes, other = figure.axes
     assert [panel.get_title() for panel in figure.axes] == ["dirichlet α=0.5", "dirichlet α=0.1"]
     drawn = {str(line.get_label()): np.asarray(line.get_xydata()).tolist() for line in axes.lines}
@@ -52,7 +52,7 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     """ρ = 0.1: 60 and 62, mean 61 ± 1.41; ρ = 0.5: 70. fedavg has no ρ: a level line at 50."""
     cells = [cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(LARGE, 0.5, 0), cell(FEDAVG, 0.5, 0)]
     write(store, cells, (60, 62, 70, 50))
-    (figure,) = sensitivity(collect("sweep"), "algorithm.rho").values()
+    (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
     (axes,) = figure.axes
     assert note(figure) == "bars: ± standard deviation over 1 to 2 seeds"
     assert ticks(axes) == {0.1: "0.1", 0.5: "0.5"}
@@ -67,7 +67,7 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
 def test_sensitivity_over_heterogeneity(store: Tracker) -> None:
     cells = [cell(FEDAVG, alpha, 0) for alpha in (0.5, 0.1, 10)]
     write(store, cells, (60, 40, 90))
-    (figure,) = sensitivity(collect("sweep"), "partition.alpha").values()
+    (figure,) = draw_sensitivity(collect("sweep"), "partition.alpha").values()
     assert figure.axes[0].get_title() == "dirichlet"
     assert ticks(figure.axes[0]) == {0.1: "0.1", 0.5: "0.5", 10: "10"}
     assert note(figure) == "one seed"
@@ -82,9 +82,9 @@ def test_one_key_at_a_time(store: Tracker) -> None:
     cells = [cell(a, 0.5, 0) for a in (base, base | {"rho": 0.5}, base | {"beta": 2})]
     write(store, cells, (60, 70, 80))
     sweep = collect("sweep")
-    assert varied(sweep) == ["algorithm.rho", "algorithm.beta"]
+    assert list_varied(sweep) == ["algorithm.rho", "algorithm.beta"]
     for key, points in (("algorithm.rho", [[0.1, 60], [0.5, 70]]), ("algorithm.beta", [[1, 60], [2, 80]])):
-        (figure,) = sensitivity(sweep, key).values()
+        (figure,) = draw_sensitivity(sweep, key).values()
         (container,) = figure.axes[0].containers
         assert np.asarray(container.lines[0].get_xydata()).tolist() == points
 
@@ -107,10 +107,10 @@ def test_two_metrics_with_the_deviation_over_clients(
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0)]
     logged = [rows(local=(10, 10), local_std=(3, 3)), rows(local=(20, 20), local_std=(5, 5)), history(7, 7)]
     write(store, cells, logged)
-    (figure,) = curves(collect("sweep"), "local", band="clients").values()
+    (figure,) = draw_curves(collect("sweep"), "local", band="clients").values()
     (band,) = figure.axes[0].collections
     assert band.get_paths()[0].get_extents().extents == pytest.approx([1, 11, 2, 19])
-    (both,) = curves(collect("sweep"), "test_accuracy+local", band="clients").values()
+    (both,) = draw_curves(collect("sweep"), "test_accuracy+local", band="clients").values()
     assert [line.get_label() for line in both.axes[0].lines] == [
         "fedavg: test_accuracy",
         "fedavg: local",
@@ -120,7 +120,7 @@ def test_two_metrics_with_the_deviation_over_clients(
     assert note(both) == (
         "band: ± standard deviation over clients for local; others: ± standard deviation over 1 to 2 seeds"
     )
-    (apart,) = curves(collect("sweep"), "test_accuracy,local").values()
+    (apart,) = draw_curves(collect("sweep"), "test_accuracy,local").values()
     assert [[line.get_label() for line in area.lines] for area in apart.axes] == [["fedavg", "fedsam"], ["fedavg"]]
     assert [area.get_ylabel() for area in apart.axes] == ["test accuracy in %", "local"]
     left, right = apart.axes
@@ -128,7 +128,7 @@ def test_two_metrics_with_the_deviation_over_clients(
     with pytest.raises(
         UserError, match=r"^--band: found clients; no run logs test_loss_std; metrics that have one: local$"
     ):
-        curves(collect("sweep"), "test_loss", band="clients")
+        draw_curves(collect("sweep"), "test_loss", band="clients")
     main("sweep", "curves", metric="local", out=tmp_path)
     assert "not drawn, without local: fedsam-0.1-0.5-0" in capsys.readouterr().out
 
@@ -138,21 +138,21 @@ def test_accuracy_by_what_was_sent(store: Tracker, tmp_path: Path) -> None:
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1)]
     logged = [rows(test_accuracy=(10, 20), megabytes_sent=(1, 2)), rows(test_accuracy=(30, 40), megabytes_sent=(3, 6))]
     write(store, cells, logged)
-    (figure,) = curves(collect("sweep"), x="megabytes_sent").values()
+    (figure,) = draw_curves(collect("sweep"), x="megabytes_sent").values()
     (axes,) = figure.axes
     assert axes.get_xlabel() == "megabytes sent to and by clients"
     assert np.asarray(axes.lines[0].get_xydata()).tolist() == [[2, 20], [4, 30]]
     main("sweep", "curves", x="megabytes_sent", out=tmp_path)
     assert [path.suffix for path in sorted(tmp_path.glob("sweep-by-megabytes_sent*"))] == [".pdf", ".png"]
     with pytest.raises(UserError, match="--x"):
-        curves(collect("sweep"), x="kilometres")
+        draw_curves(collect("sweep"), x="kilometres")
 
 
 def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
     """Means over seeds, 20 and 50; a run that has not finished has none."""
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0), cell(LARGE, 0.1, 0)]
     write(store, cells, [10, 30, 50])
-    (figure,) = methods(collect("sweep"), "test_accuracy").values()
+    (figure,) = draw_methods(collect("sweep"), "test_accuracy").values()
     (area,) = figure.axes
     assert [bar.get_height() for bar in area.patches] == [20, 50]
     assert [text.get_text() for text in area.get_xticklabels()] == ["fedavg", "fedsam"]
@@ -164,23 +164,23 @@ def test_markers_are_sparse_and_each_line_has_others(store: Tracker) -> None:
     """40 rounds, three methods: about six markers each, none of them where another line has one."""
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)]
     write(store, cells, [history(*range(40, 80))] * len(cells))
-    (figure,) = curves(collect("sweep")).values()
+    (figure,) = draw_curves(collect("sweep")).values()
     marked = [set(range(40)[slice(start, None, step)]) for start, step in markevery(figure.axes[0])]
     assert all(4 <= len(places) <= MARKS for places in marked)
     assert len(set().union(*marked)) == sum(map(len, marked))
     assert not marked[0] & marked[1]
     assert not marked[0] & marked[2]
     assert not marked[1] & marked[2]
-    assert sparse(3, 2, 5) == (0, 1), "few points: all have one"
+    assert thin_markers(3, 2, 5) == (0, 1), "few points: all have one"
 
 
 def test_two_metrics_of_several_settings_have_a_block_of_panels_each(store: Tracker) -> None:
     """Accuracy above, loss below; all share the rounds, only the panels of one metric share the axis upwards."""
     cells = [cell(FEDAVG, alpha, 0) for alpha in (0.1, 0.5)]
     write(store, cells, [history(60, 70)] * len(cells))
-    (same,) = curves(collect("sweep"), "test_accuracy+test_loss").values()
+    (same,) = draw_curves(collect("sweep"), "test_accuracy+test_loss").values()
     assert same.axes[0].get_ylabel() == "test_accuracy and test_loss"
-    (figure,) = curves(collect("sweep"), "test_accuracy,test_loss").values()
+    (figure,) = draw_curves(collect("sweep"), "test_accuracy,test_loss").values()
     assert [(area.get_title(), area.get_ylabel()) for area in figure.axes] == [
         ("dirichlet α=0.1", "test accuracy in %"),
         ("dirichlet α=0.5", ""),
@@ -206,7 +206,7 @@ def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
     cells = [cell(FEDAVG, alpha, seed) for alpha in (0.5, 0.1) for seed in (0, 1)]
     climbing = [min(t, 50) * 1.5 + t / 10 for t in range(60)]
     write(store, cells, [history(*(a + k for a in climbing)) for k in range(len(cells))])
-    (figure,) = curves(collect("sweep")).values()
+    (figure,) = draw_curves(collect("sweep")).values()
     main_, zoom, other, other_zoom = figure.axes
     assert [axes.get_title() for axes in (main_, other)] == ["dirichlet α=0.5", "dirichlet α=0.1"]
     (line,) = zoom.lines
@@ -231,13 +231,13 @@ def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
 @pytest.mark.parametrize(("rounds", "start"), [(8, None), (9, 7), (15, 13), (30, 25), (40, 33), (100, 81)])
 def test_where_a_zoom_begins(rounds: int, start: int | None) -> None:
     """None for fewer than nine evaluated rounds; else the last fifth of the rounds, three at least."""
-    assert zoom_from(list(range(1, rounds + 1))) == start
+    assert find_zoom(list(range(1, rounds + 1))) == start
 
 
 def test_a_zoom_shows_all_rounds_that_tables_average() -> None:
     """By default 10, 20, ..., 90 and 91 to 100 are evaluated: the last fifth begins with 81."""
-    assert zoom_from([*range(10, 90, 10), *range(90, 101)]) == 90
-    assert zoom_from(list(range(10, 101, 10))) == 80, "three at least"
+    assert find_zoom([*range(10, 90, 10), *range(90, 101)]) == 90
+    assert find_zoom(list(range(10, 101, 10))) == 80, "three at least"
 
 
 def test_other_data_are_another_figure(store: Tracker) -> None:
@@ -247,7 +247,7 @@ def test_other_data_are_another_figure(store: Tracker) -> None:
         one["hash"] = one["label"] = name
         one["config"]["data"] = {"name": name}
     write(store, cells, [70] * len(cells))
-    figures = curves(collect("sweep"))
+    figures = draw_curves(collect("sweep"))
     assert list(figures) == ["digits", "mnist"]
     assert [figure.get_figwidth() for figure in figures.values()] == [WIDTH, WIDTH]
 
@@ -261,7 +261,7 @@ def test_error_bars_stand_aside_of_each_other_at_the_same_values(store: Tracker)
         for seed in (0, 1)
     ]
     write(store, cells, [60 + k for k in range(len(cells))])
-    (figure,) = sensitivity(collect("sweep"), "algorithm.rho").values()
+    (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
     assert ticks(axes) == {0.05: "0.05", 0.1: "0.1", 0.2: "0.2"}
@@ -284,7 +284,7 @@ def test_many_values_have_a_tick_each_and_labels_where_there_is_room(store: Trac
     values = (0.001, 0.01, 0.011, 0.012, 0.1, 1.0)
     cells = [cell({"name": "fedsam", "rho": rho}, 0.5, 0) for rho in values]
     write(store, cells, [70] * len(cells))
-    (figure,) = sensitivity(collect("sweep"), "algorithm.rho").values()
+    (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
     found = ticks(figure.axes[0])
     assert tuple(found) == values
     assert [label for label in found.values() if label] == ["0.001", "0.012", "0.1", "1"]
@@ -310,7 +310,7 @@ def test_which_numbers_want_a_logarithmic_axis(values: tuple[float, ...], logari
 def test_the_legend_covers_no_line(store: Tracker) -> None:
     cells = [cell({"name": "fedsam", "rho": rho / 100}, 0.5, 0) for rho in range(1, 13)]
     write(store, cells, [history(60, 70)] * len(cells))
-    (figure,) = curves(collect("sweep")).values()
+    (figure,) = draw_curves(collect("sweep")).values()
     figure.draw_without_rendering()
     (legend,) = figure.legends
     assert len(legend.get_texts()) == 12
@@ -330,7 +330,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(store: Tracker, tmp_path: P
 def test_smoothing(store: Tracker) -> None:
     """Means of up to two evaluations: 10, (10+20)/2, (20+60)/2."""
     write(store, [cell(FEDAVG, 0.5, 0)], [history(10, 20, 60)])
-    (figure,) = curves(collect("sweep"), smooth=2).values()
+    (figure,) = draw_curves(collect("sweep"), smooth=2).values()
     assert np.asarray(figure.axes[0].lines[0].get_ydata()).tolist() == [10, 15, 40]
 
 
@@ -340,13 +340,13 @@ def test_bars_of_layers_at_a_round(store: Tracker) -> None:
     layers = [rows(lambda_fc10=(1, 2), lambda_fc2=(3, 4)), rows(lambda_fc10=(3, 6), lambda_fc2=(5, 6)), history(1, 2)]
     write(store, cells, layers)
     for at, heights in ((None, [5, 4]), (1, [4, 2])):
-        (figure,) = bars(collect("sweep"), "lambda", at).values()
+        (figure,) = draw_bars(collect("sweep"), "lambda", at).values()
         (axes,) = figure.axes
         assert [text.get_text() for text in axes.get_xticklabels()] == ["fc2", "fc10"]
         (drawn,) = [one for one in axes.containers if one.get_label() == "fedsam"]
         assert [patch.get_height() for patch in drawn.patches] == heights
     with pytest.raises(UserError, match="--round: found 3; lambda_fc2 was logged at 1, 2"):
-        bars(collect("sweep"), "lambda", 3)
+        draw_bars(collect("sweep"), "lambda", 3)
 
 
 def test_classes_by_round(store: Tracker) -> None:
@@ -357,7 +357,7 @@ def test_classes_by_round(store: Tracker) -> None:
         rows(accuracy_class_10=(3, 4), accuracy_class_2=(5, 6)),
     ]
     write(store, cells, seeds)
-    ((name, figure),) = classes(collect("sweep")).items()
+    ((name, figure),) = draw_classes(collect("sweep")).items()
     assert name == "fedavg dirichlet α=0.5"
     assert figure.axes[0].collections[0].get_array().tolist() == [[4, 5], [2, 3]]
 
@@ -368,7 +368,7 @@ def test_partitions_need_no_runs(store: Tracker) -> None:
     for one in cells:
         one["config"] |= {"data": {"name": "digits"}, "clients": {"total": 5}}
     write(store, cells, [])
-    figures = partitions(collect("sweep"))
+    figures = draw_partitions(collect("sweep"))
     assert list(figures) == ["digits dirichlet α=0.5", "digits dirichlet α=100"]
     counts = [figure.axes[0].images[0].get_array() for figure in figures.values()]
     assert [(one.shape, int(one.sum())) for one in counts] == [((10, 5), 1437)] * 2
@@ -376,7 +376,7 @@ def test_partitions_need_no_runs(store: Tracker) -> None:
 
 
 def test_lines_differ_in_grey() -> None:
-    assert len({(str(style["linestyle"]), style["marker"]) for style in islice(styles(), 40)}) == 40
+    assert len({(str(style["linestyle"]), style["marker"]) for style in islice(iter_styles(), 40)}) == 40
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import collect
-from fedray.analysis.plots.bars import bars
+from fedray.analysis.plots.bars import draw_bars
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
 from fedray.common.errors import UserError
@@ -141,7 +141,7 @@ def test_methods_without_fine_tuning_stand_beside_the_fine_tuned(store: Tracker)
 def test_bars_of_runs_with_other_layers(store: Tracker) -> None:
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
     write(store, cells, [[row | {name: 1.0} for row in history(1)] for name in ("lambda_fc1", "lambda_fc2")])
-    (figure,) = bars(collect("sweep"), "lambda").values()
+    (figure,) = draw_bars(collect("sweep"), "lambda").values()
     heights = [[bar.get_height() for bar in each.patches] for each in figure.axes[0].containers if each.patches]
     assert [[height == 1 for height in each] for each in heights] == [[True, False], [False, True]]
 

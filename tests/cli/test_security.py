@@ -28,7 +28,7 @@ from fedray.analysis.data.cell_config import CellConfig
 from fedray.analysis.tables.matching import match_published
 from fedray.cli import main as cli
 from fedray.common import plugins
-from fedray.common.errors import UserError, redacted
+from fedray.common.errors import UserError, redact
 from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig
 from fedray.datasets import data_source
@@ -100,14 +100,14 @@ def test_a_batch_names_no_function(here: Path, name: str, protocol: int) -> None
         else bytes([0x80, protocol]) + f"c{module}\n{function}\n.".encode()
     )
     with pytest.raises(pickle.UnpicklingError, match="is not allowed"):
-        pickles.batch(here / "batch")
+        pickles.read_batch(here / "batch")
 
 
 def test_a_batch_as_python_2_wrote_it_is_read(here: Path) -> None:
     """Protocol 2, bytes by way of a codec, labels as integers: what the published files hold."""
     pixels = files.pixels(3, 3072)
     (here / "batch").write_bytes(pickle.dumps({"data": pixels, "fine_labels": [3, 1, 2], "batch_label": b"x"}, 2))
-    images, labels = pickles.batch(here / "batch")
+    images, labels = pickles.read_batch(here / "batch")
     np.testing.assert_array_equal(images, pixels.reshape(3, 3, 32, 32))
     assert labels == [3, 1, 2]
 
@@ -232,15 +232,15 @@ def test_a_checkpoint_names_no_class(here: Path, monkeypatch: pytest.MonkeyPatch
 )
 def test_redacted(text: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
-    assert redacted(text) == shown
+    assert redact(text) == shown
 
 
 def test_a_password_with_any_character_is_hidden_by_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
     for password in ("p/a@b:c", "p%2Fa%40b", "päß wörd"):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql://me:{password}@host/db")
-        assert redacted(f"cannot use postgresql://me:{password}@host/db") == "cannot use postgresql://***@host/db"
+        assert redact(f"cannot use postgresql://me:{password}@host/db") == "cannot use postgresql://***@host/db"
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "bearer-of-good")
-    assert redacted("Authorization: bearer-of-good") == "Authorization: ***"
+    assert redact("Authorization: bearer-of-good") == "Authorization: ***"
 
 
 def secret_in(text: str) -> bool:

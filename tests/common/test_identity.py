@@ -10,7 +10,7 @@ from pydantic import Field
 from fedray.algorithms.fedavg import FedAvg
 from fedray.common.component import Checked, Component
 from fedray.common.errors import UserError
-from fedray.common.identity import EXCLUDED, source_digest
+from fedray.common.identity import EXCLUDED, digest_source
 from fedray.models.cnn import MLP
 from fedray.partitions.schemes import IID
 from fedray.sections import Clients, Evaluation, Personal, Training
@@ -55,7 +55,7 @@ def test_a_class_whose_source_cannot_be_read_is_refused(path: str, monkeypatch: 
     with pytest.raises(
         UserError, match=rf"^algorithm\.name: the source of {path} cannot be read, .*put the class in a"
     ):
-        source_digest("algorithm", path)
+        digest_source("algorithm", path)
 
 
 @pytest.mark.parametrize("kind", [FedAvg, MLP, IID])

@@ -2,14 +2,14 @@
 
 import pytest
 
-from fedray.common.progress import bar
+from fedray.common.progress import show_bar
 
 ROWS = [{"round": 2.0, "test_accuracy": 91.25}]
 
 
 def shown(capsys: pytest.CaptureFixture[str], asked: bool | None) -> tuple[str, str]:
     """Output and errors of a bar over three rounds; the second one is evaluated."""
-    with bar("fedsam", 3, asked) as moved:
+    with show_bar("fedsam", 3, asked) as moved:
         moved(1, [])
         moved(2, ROWS)
     return capsys.readouterr()

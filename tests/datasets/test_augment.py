@@ -11,7 +11,7 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
-from fedray.datasets.augment import Crop, Cutout, Flip, Rotate, augmented, transforms
+from fedray.datasets.augment import Crop, Cutout, Flip, Rotate, augment_batch, parse_transforms
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
@@ -41,7 +41,7 @@ def test_crop_is_a_window_of_the_padded_image(fill: str, mode: str) -> None:
     else:
         colour = BLACK if fill == "black" else torch.zeros_like(BLACK)
         padded = pad(x - colour, (2, 2, 2, 2)) + colour
-    found = augmented(x, [Crop(crop=2, fill=fill)], BLACK, rng())
+    found = augment_batch(x, [Crop(crop=2, fill=fill)], BLACK, rng())
     windows = {
         (i, j): (found == padded[:, :, i : i + 6, j : j + 6]).flatten(1).all(1)
         for i, j in itertools.product(range(5), range(5))
@@ -53,14 +53,14 @@ def test_crop_is_a_window_of_the_padded_image(fill: str, mode: str) -> None:
 def test_crop_by_chance() -> None:
     """With chance 1/2 an image stays with probability 1/2 + 1/2 · 1/25 = 0.52: 1040 of 2000, deviation 22."""
     x = images(2000)
-    found = augmented(x, [Crop(crop=2, chance=0.5)], BLACK, rng())
+    found = augment_batch(x, [Crop(crop=2, chance=0.5)], BLACK, rng())
     assert abs(int((found == x).flatten(1).all(1).sum()) - 1040) < 4 * 22
 
 
 def test_flip_mirrors_half_of_the_images_left_to_right() -> None:
     """Each image is itself or its mirror image; 200 of 400 with deviation 10."""
     x = images()
-    found = augmented(x, [Flip()], BLACK, rng())
+    found = augment_batch(x, [Flip()], BLACK, rng())
     same, mirrored = ((found == y).flatten(1).all(1) for y in (x, x.flip(-1)))
     assert (same ^ mirrored).all()
     assert abs(int(mirrored.sum()) - 200) < 40
@@ -81,7 +81,7 @@ class Angle:
 def test_rotate_by_quarter_turns_is_rot90(degrees: float, turns: int) -> None:
     """A positive angle turns counter-clockwise, as torchvision's does; quarter turns lose no pixel."""
     x = images(3)
-    found = augmented(x, [Rotate(rotate=180)], BLACK, Angle(degrees))  # type: ignore[arg-type]
+    found = augment_batch(x, [Rotate(rotate=180)], BLACK, Angle(degrees))  # type: ignore[arg-type]
     torch.testing.assert_close(found, torch.rot90(x, turns, (2, 3)), rtol=0, atol=0)
 
 
@@ -90,13 +90,13 @@ def test_rotate_agrees_with_torchvision() -> None:
     from torchvision.transforms.v2.functional import rotate
 
     x = images(2, 32)
-    found = augmented(x, [Rotate(rotate=15)], torch.zeros(1, 2, 1, 1), Angle(15.0))  # type: ignore[arg-type]
+    found = augment_batch(x, [Rotate(rotate=15)], torch.zeros(1, 2, 1, 1), Angle(15.0))  # type: ignore[arg-type]
     assert (found != rotate(x, 15.0)).float().mean() < 0.02
 
 
 def test_the_corners_of_a_rotation_are_black() -> None:
     """By 45 degrees, a corner of a 6 x 6 image, 2.5 √2 = 3.5 from the centre, shows nothing: it was outside."""
-    found = augmented(images(2), [Rotate(rotate=45)], BLACK, Angle(45.0))  # type: ignore[arg-type]
+    found = augment_batch(images(2), [Rotate(rotate=45)], BLACK, Angle(45.0))  # type: ignore[arg-type]
     for row, column in itertools.product((0, -1), (0, -1)):
         assert torch.equal(found[:, :, row, column], BLACK[:, :, 0, 0].expand(2, 2))
     assert not (found == 0).any()
@@ -108,22 +108,22 @@ def test_cutout_covers_one_square_with_the_mean_colour() -> None:
     About the row 0 two rows remain (0, 1), about 1 three, about 2, 3, 4 four, about 5 three.
     """
     x = images(2000)
-    covered = augmented(x, [Cutout(cutout=4)], BLACK, rng()) == 0
+    covered = augment_batch(x, [Cutout(cutout=4)], BLACK, rng()) == 0
     assert (covered[:, 0] == covered[:, 1]).all()
     rows, columns = covered[:, 0].any(2).sum(1), covered[:, 0].any(1).sum(1)
     assert (covered[:, 0].sum((1, 2)) == rows * columns).all()
     for counts in (rows, columns):
         shares = torch.bincount(counts, minlength=7) / 2000
         torch.testing.assert_close(shares, torch.tensor([0, 0, 1, 2, 3, 0, 0]) / 6, rtol=0, atol=0.05)
-    kept = augmented(x, [Cutout(cutout=4)], BLACK, rng())[~covered]
+    kept = augment_batch(x, [Cutout(cutout=4)], BLACK, rng())[~covered]
     assert (kept == x[~covered]).all()
 
 
 def test_transforms_are_applied_in_order() -> None:
     """A cutout made first can be moved out of the image by the crop; made last, it never shows padding."""
     x = images(300)
-    last = augmented(x, [Crop(crop=2), Cutout(cutout=12)], BLACK, rng())
-    first = augmented(x, [Cutout(cutout=12), Crop(crop=2)], BLACK, rng())
+    last = augment_batch(x, [Crop(crop=2), Cutout(cutout=12)], BLACK, rng())
+    first = augment_batch(x, [Cutout(cutout=12), Crop(crop=2)], BLACK, rng())
     assert (last == 0).flatten(1).all(1).any()
     assert (first == BLACK).any()
     assert (first == 0).all(1).flatten(1).all(1).sum() < (last == 0).all(1).flatten(1).all(1).sum()
@@ -174,9 +174,9 @@ def test_augmentation_enters_the_digest_of_the_data() -> None:
 
 
 def test_transforms_are_parsed_in_order_and_back() -> None:
-    chain = transforms("data.augment", ["flip", {"crop": 4, "fill": "mean", "chance": 0.5}, {"cutout": 16}])
+    chain = parse_transforms("data.augment", ["flip", {"crop": 4, "fill": "mean", "chance": 0.5}, {"cutout": 16}])
     assert chain == (Flip(), Crop(crop=4, fill="mean", chance=0.5), Cutout(cutout=16))
-    assert transforms("data.augment", [t.model_dump() for t in chain]) == chain
+    assert parse_transforms("data.augment", [t.model_dump() for t in chain]) == chain
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_transforms_are_parsed_in_order_and_back() -> None:
 )
 def test_wrong_transforms_are_refused(value: object, words: list[str]) -> None:
     with pytest.raises(UserError) as error:
-        transforms("data.augment", value)
+        parse_transforms("data.augment", value)
     assert all(word in str(error.value) for word in words)
 
 

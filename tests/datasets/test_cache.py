@@ -13,7 +13,7 @@ import pytest
 
 from fedray.common.errors import UserError
 from fedray.datasets import cache
-from fedray.datasets.cache import cached, partial_name
+from fedray.datasets.cache import cache_arrays, write_aside
 
 Arrays = dict[str, np.ndarray]
 
@@ -38,14 +38,14 @@ def counting(arrays: Arrays) -> tuple[Callable[[], Arrays], list[int]]:
 def test_decoded_once_read_only_and_mapped(source: Path) -> None:
     decode, calls = counting({"a": np.arange(6, dtype=np.uint8).reshape(2, 3)})
     for _ in range(2):
-        found = cached("d", "1", [source], decode)["a"]
+        found = cache_arrays("d", "1", [source], decode)["a"]
         assert found.tolist() == [[0, 1, 2], [3, 4, 5]]
         assert isinstance(found, np.memmap)
         assert not found.flags.writeable
     assert len(calls) == 1
-    cached("d", "2", [source], decode)
+    cache_arrays("d", "2", [source], decode)
     source.write_text("longer")
-    cached("d", "2", [source], decode)
+    cache_arrays("d", "2", [source], decode)
     assert len(calls) == 3
 
 
@@ -60,7 +60,7 @@ def test_an_interrupted_decoding_leaves_nothing(source: Path, monkeypatch: pytes
 
     monkeypatch.setattr(cache.np, "save", full_disk)
     with pytest.raises(UserError, match="cannot be written: No space left"):
-        cached("d", "1", [source], lambda: {"a": np.zeros(3), "b": np.zeros(3)})
+        cache_arrays("d", "1", [source], lambda: {"a": np.zeros(3), "b": np.zeros(3)})
     assert list((source.parent / ".fedray-cache").iterdir()) == []
 
 
@@ -69,10 +69,10 @@ def test_two_processes_at_once(source: Path) -> None:
     inner, _ = counting({"a": np.ones(2)})
 
     def decode() -> Arrays:
-        cached("d", "1", [source], inner)
+        cache_arrays("d", "1", [source], inner)
         return {"a": np.zeros(2)}
 
-    assert cached("d", "1", [source], decode)["a"].tolist() == [1, 1]
+    assert cache_arrays("d", "1", [source], decode)["a"].tolist() == [1, 1]
     assert len(list((source.parent / ".fedray-cache").iterdir())) == 1
 
 
@@ -81,8 +81,8 @@ def test_whoever_the_umask_allows_can_read_what_is_made(mask: int, folder: int, 
     """In a shared FEDRAY_DATA folders and files have the same modes as if another program had made them."""
     before = os.umask(mask)
     try:
-        cached("d", "1", [source], counting({"a": np.zeros(2)})[0])
-        with partial_name(source.with_name("file")) as partial:
+        cache_arrays("d", "1", [source], counting({"a": np.zeros(2)})[0])
+        with write_aside(source.with_name("file")) as partial:
             partial.write_text("done")
     finally:
         os.umask(before)
@@ -93,7 +93,7 @@ def test_whoever_the_umask_allows_can_read_what_is_made(mask: int, folder: int, 
 
 def test_a_cache_that_cannot_be_read_or_is_empty_is_one_line(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root can read files that are closed to others, so the refusal is simulated here."""
-    cached("d", "1", [source], counting({"a": np.zeros(2)})[0])
+    cache_arrays("d", "1", [source], counting({"a": np.zeros(2)})[0])
     (made,) = (source.parent / ".fedray-cache").iterdir()
 
     def closed(path: Path) -> None:
@@ -104,10 +104,10 @@ def test_a_cache_that_cannot_be_read_or_is_empty_is_one_line(source: Path, monke
         with pytest.raises(
             UserError, match=rf"^data\.name: d: the cache {made} cannot be read: Permission denied; let"
         ):
-            cached("d", "1", [source], dict)
+            cache_arrays("d", "1", [source], dict)
     (made / "a.npy").unlink()
     with pytest.raises(UserError, match=rf"the cache {made} is damaged; remove it: ValueError: it holds no arrays"):
-        cached("d", "1", [source], dict)
+        cache_arrays("d", "1", [source], dict)
 
 
 def test_what_a_killed_process_left_half_decoded_goes_when_it_is_old(source: Path) -> None:
@@ -116,17 +116,17 @@ def test_what_a_killed_process_left_half_decoded_goes_when_it_is_old(source: Pat
         (root / name).mkdir(parents=True)
         (root / name / "a.npy").touch()
         os.utime(root / name, (time.time() - age,) * 2)
-    cached("d", "1", [source], counting({"a": np.zeros(2)})[0])
+    cache_arrays("d", "1", [source], counting({"a": np.zeros(2)})[0])
     assert sorted(path.name.partition("-")[0] for path in root.iterdir()) == [".d", "d"]
 
 
 def test_a_partial_name_becomes_the_file_or_goes(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    with partial_name(path) as partial:
+    with write_aside(path) as partial:
         partial.write_text("done")
         assert not path.exists()
     assert path.read_text() == "done"
-    with contextlib.suppress(ValueError), partial_name(path) as partial:
+    with contextlib.suppress(ValueError), write_aside(path) as partial:
         partial.write_text("half")
         raise ValueError
     assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -168,7 +168,7 @@ def test_shakespeare_words_beyond_the_vocabulary_share_a_number(root: Path) -> N
 
 
 def test_passages_begin_anew_where_samples_do_not_continue() -> None:
-    assert words.passages(["abc", "bcd", "xyz"], ["d", "e", "!"]) == ["abcde", "xyz!"]
+    assert words.rebuild_passages(["abc", "bcd", "xyz"], ["d", "e", "!"]) == ["abcde", "xyz!"]
 
 
 def test_leaf_folders_may_be_leafs_own(root: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from docs.generate.algorithms import page
 from fedray.algorithms import ALGORITHMS
-from fedray.common.options import allowed
+from fedray.common.options import describe_allowed
 from fedray.datasets import DATASETS
 from fedray.models import MODELS
 from fedray.partitions import PARTITIONS
@@ -33,19 +33,21 @@ def test_every_method_is_described(name: str) -> None:
 
 def test_ranges() -> None:
     fields = {name: kind.model_fields for name, kind in ALGORITHMS.items()}
-    assert allowed(fields["fedprox"]["mu"]) == "[0, ∞)"
-    assert allowed(fields["fedcm"]["alpha"]) == "(0, 1]"
-    assert allowed(fields["fedavgm"]["beta"]) == "[0, 1)"
-    assert allowed(fields["fedtoga"]["perturbation"]) == "`fusion`, `global`, `neighbour`"
-    assert allowed(fields["fedtoga"]["sam"]) == "`true`, `false`"
+    assert describe_allowed(fields["fedprox"]["mu"]) == "[0, ∞)"
+    assert describe_allowed(fields["fedcm"]["alpha"]) == "(0, 1]"
+    assert describe_allowed(fields["fedavgm"]["beta"]) == "[0, 1)"
+    assert describe_allowed(fields["fedtoga"]["perturbation"]) == "`fusion`, `global`, `neighbour`"
+    assert describe_allowed(fields["fedtoga"]["sam"]) == "`true`, `false`"
 
 
 def test_a_field_says_itself_what_its_type_does_not() -> None:
-    assert allowed(Training.model_fields["batch_size"]) == "integer in (0, ∞) or `full`"
-    assert allowed(Clients.model_fields["per_round"]) == "integer in (0, total] or a fraction in (0.0, 1.0]"
+    assert describe_allowed(Training.model_fields["batch_size"]) == "integer in (0, ∞) or `full`"
+    assert describe_allowed(Clients.model_fields["per_round"]) == "integer in (0, total] or a fraction in (0.0, 1.0]"
     fields = [
         field
         for kind in (*DATASETS.values(), *MODELS.values(), *PARTITIONS.values())
         for field in kind.model_fields.values()
     ]
-    assert not [field for field in fields if "typing." in allowed(field) or "<class" in allowed(field)]
+    assert not [
+        field for field in fields if "typing." in describe_allowed(field) or "<class" in describe_allowed(field)
+    ]

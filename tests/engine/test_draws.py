@@ -32,7 +32,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Key]:
     """The keys that have been used, in order."""
     used: list[Key] = []
 
-    def key(seed: int, purpose: str, round: int = 0, client: int = 0, compute: Any = rng.key) -> int:
+    def key(seed: int, purpose: str, round: int = 0, client: int = 0, compute: Any = rng.make_key) -> int:
         used.append((seed, purpose, round, client))
         return int(compute(seed, purpose, round, client))
 
@@ -42,7 +42,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Key]:
 
 def test_a_key_is_the_beginning_of_a_hash() -> None:
     digest = hashlib.sha256(b"7/shuffle/3/5").digest()
-    assert rng.key(7, "shuffle", 3, 5) == int.from_bytes(digest[:8], "little") // 2
+    assert rng.make_key(7, "shuffle", 3, 5) == int.from_bytes(digest[:8], "little") // 2
 
 
 def test_the_keys_of_a_run(drawn: list[Key]) -> None:

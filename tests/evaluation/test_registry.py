@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.common.errors import UserError
-from fedray.common.identity import source_digest
+from fedray.common.identity import digest_source
 from fedray.config import RunConfig
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
@@ -80,7 +80,7 @@ def test_options_and_source_of_a_probe_enter_the_identity() -> None:
 
     plain = entered("drift", COUNTED)
     assert plain["evaluation"]["probes"] == [{"name": "drift"}, {"name": COUNTED}]
-    assert plain["sources"][COUNTED] == source_digest("evaluation.probes", COUNTED)
+    assert plain["sources"][COUNTED] == digest_source("evaluation.probes", COUNTED)
     assert entered({"name": "drift"}, {"name": COUNTED, "times": 1}) == plain
     assert entered({"name": COUNTED, "times": 4})["evaluation"]["probes"] == [{"name": COUNTED, "times": 4}]
 

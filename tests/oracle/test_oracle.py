@@ -24,7 +24,7 @@ from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.base import Server
 from fedray.algorithms.fedgela import simplex_etf
 from fedray.common.errors import UserError
-from fedray.common.rng import torch_draws
+from fedray.common.rng import seed_torch
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
@@ -142,7 +142,7 @@ def answer(w: World, case: Case, **changed: Any) -> Tensors:
 
 def drawn_steps(given: Problem, t: int) -> int | None:
     """The round's number of local steps if the method draws it: fedray's draw, whose key belongs to a run."""
-    with torch_draws(given.config.seed, "steps", t):
+    with seed_torch(given.config.seed, "steps", t):
         return given.config.algorithm.drawn_steps(
             Server(torch.zeros(0), Vectors(), Layout((), ()), len(SIZES), round=t)
         )

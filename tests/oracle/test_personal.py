@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.common.rng import generator, key
+from fedray.common.rng import generator, make_key
 from fedray.common.vectors import Vectors
 from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
@@ -152,7 +152,7 @@ TENSORS = [(5, 3 + CLASSES), (5,), (5,), (5,), (HIDDEN, 5), (HIDDEN,)]
 
 
 def drawn(purpose: str, t: int, i: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(key(SEED, purpose, t, i))
+    return torch.Generator().manual_seed(make_key(SEED, purpose, t, i))
 
 
 def array(tensor: torch.Tensor) -> np.ndarray:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from fedray.analysis.claims.pairs import CONFIDENCE, Pair, compared
+from fedray.analysis.claims.pairs import CONFIDENCE, Pair, make_pairs
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import holds_samples_out, make_title
 from fedray.analysis.tables.published import list_tables
@@ -80,22 +80,22 @@ def decide(claim: Claim, sweep: SweepTable) -> Decided:
         UserError: the sweep lacks a method, rival or column, or its runs cannot be paired.
     """
     published = claim.published or (sweep.name if sweep.name in list_tables() else "")
-    pairs, cells = compared(claim, sweep, published)
+    pairs, cells = make_pairs(claim, sweep, published)
     leads = claim.relation not in ("within", "insensitive")
     columns = {
-        column: Verdict(verdict(claim, of_column, len(pairs)), of_column, leads)
+        column: Verdict(decide_pairs(claim, of_column, len(pairs)), of_column, leads)
         for column in dict.fromkeys(pair.column for pair in pairs)
         if (of_column := [pair for pair in pairs if pair.column == column])
     }
-    status = verdict_of_most(claim, columns) if claim.holds_in == "most" else verdict(claim, pairs, len(pairs))
+    status = decide_most(claim, columns) if claim.holds_in == "most" else decide_pairs(claim, pairs, len(pairs))
     return Decided(claim, sweep, Verdict(status, pairs, leads), columns, cells, published)
 
 
-def verdict(claim: Claim, pairs: Sequence[Pair], comparisons: int) -> str:
+def decide_pairs(claim: Claim, pairs: Sequence[Pair], comparisons: int) -> str:
     """Return the status of pairs; `comparisons` is the claim's total number of pairs."""
     if not any(pair.gaps or pair.lost for pair in pairs):
         return NOT_RUN
-    low, high = _region(claim)
+    low, high = _get_region(claim)
     strict = 1 - (1 - CONFIDENCE) / comparisons
     for pair in pairs:
         found = pair.bounds(strict)
@@ -105,15 +105,15 @@ def verdict(claim: Claim, pairs: Sequence[Pair], comparisons: int) -> str:
         return NOT_RUN
     if any(pair.lost for pair in pairs):
         return LOST
-    return HOLDS if _all_inside(claim, pairs, CONFIDENCE) else OPEN
+    return HOLDS if _are_inside(claim, pairs, CONFIDENCE) else OPEN
 
 
-def verdict_of_most(claim: Claim, columns: Mapping[str, Verdict]) -> str:
+def decide_most(claim: Claim, columns: Mapping[str, Verdict]) -> str:
     """Return the status of a claim on most columns, from its columns' verdicts."""
     if not columns:
         return NOT_RUN
     strict, statuses = 1 - (1 - CONFIDENCE) / len(columns), [found.status for found in columns.values()]
-    held = [found.status == HOLDS and _all_inside(claim, found.pairs, strict) for found in columns.values()]
+    held = [found.status == HOLDS and _are_inside(claim, found.pairs, strict) for found in columns.values()]
     if sum(held) > len(columns) / 2:
         return HOLDS
     if statuses.count(REFUTED) >= len(columns) / 2:
@@ -121,12 +121,12 @@ def verdict_of_most(claim: Claim, columns: Mapping[str, Verdict]) -> str:
     return next((status for status in (NOT_RUN, LOST) if status in statuses), OPEN)
 
 
-def _region(claim: Claim) -> tuple[float, float]:
+def _get_region(claim: Claim) -> tuple[float, float]:
     """Return the gaps that support a claim."""
     return (-claim.by, claim.by) if claim.relation in ("within", "insensitive") else (claim.by, math.inf)
 
 
-def _all_inside(claim: Claim, pairs: Sequence[Pair], confidence: float) -> bool:
-    low, high = _region(claim)
+def _are_inside(claim: Claim, pairs: Sequence[Pair], confidence: float) -> bool:
+    low, high = _get_region(claim)
     bounds = [pair.bounds(confidence) for pair in pairs]
     return all(found is not None and found.low > low and found.high < high for found in bounds)

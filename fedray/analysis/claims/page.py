@@ -15,7 +15,7 @@ from fedray.analysis.tables.result_table import ResultTable
 from fedray.sweep.file.shipped import get_sweeps_folder
 
 
-def page(claims: Claims, decided: list[Decided], costs: list[str]) -> str:
+def make_page(claims: Claims, decided: list[Decided], costs: list[str]) -> str:
     """Return the HTML. costs: cost of each claim, in words."""
     return (
         make_environment()
@@ -24,17 +24,19 @@ def page(claims: Claims, decided: list[Decided], costs: list[str]) -> str:
             name=claims.name,
             sources=claims.sources,
             made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            claims=[_claim(one, cost) for one, cost in zip(decided, costs, strict=True)],
-            tables=_tables(decided),
-            filled=_filled,
+            claims=[_describe_claim(one, cost) for one, cost in zip(decided, costs, strict=True)],
+            tables=_collect_tables(decided),
+            filled=_fill_entry,
             choices=[
-                (name, text) for name in dict.fromkeys(one.sweep.name for one in decided) if (text := choices(name))
+                (name, text)
+                for name in dict.fromkeys(one.sweep.name for one in decided)
+                if (text := read_choices(name))
             ],
         )
     )
 
 
-def choices(sweep: str) -> str:
+def read_choices(sweep: str) -> str:
     """Return the comment at the head of a sweep's file: settings that the paper leaves unstated, and our choices."""
     path = get_sweeps_folder() / f"{sweep}.yaml"
     if not path.exists():
@@ -47,18 +49,18 @@ def choices(sweep: str) -> str:
     return " ".join(head)
 
 
-def _claim(one: Decided, cost: str) -> dict[str, Any]:
+def _describe_claim(one: Decided, cost: str) -> dict[str, Any]:
     return {
         "claim": one.claim,
         "sweep": one.sweep.name,
         "metric": one.metric,
         "status": one.whole.status,
         "cost": cost,
-        "columns": [{"name": name, **_column(found)} for name, found in one.columns.items()],
+        "columns": [{"name": name, **_describe_column(found)} for name, found in one.columns.items()],
     }
 
 
-def _column(found: Verdict) -> dict[str, str]:
+def _describe_column(found: Verdict) -> dict[str, str]:
     pair = found.closest or (found.pairs[0] if found.pairs else None)
     low, high = found.seeds
     return {
@@ -71,7 +73,7 @@ def _column(found: Verdict) -> dict[str, str]:
     }
 
 
-def _tables(decided: list[Decided]) -> list[ResultTable]:
+def _collect_tables(decided: list[Decided]) -> list[ResultTable]:
     """Return the table of each sweep and metric once, with the paper's numbers if it prints them."""
     found: dict[tuple[str, str, str], ResultTable] = {}
     for one in decided:
@@ -82,5 +84,5 @@ def _tables(decided: list[Decided]) -> list[ResultTable]:
     return list(found.values())
 
 
-def _filled(table: ResultTable, row: str, column: str) -> Markup:
+def _fill_entry(table: ResultTable, row: str, column: str) -> Markup:
     return Markup(to_html(table, (row, column)))  # noqa: S704 (to_html escapes all foreign text)

@@ -100,7 +100,7 @@ class Numbers:
     lost: Mapping[Entry, frozenset[str]]
 
 
-def compared(claim: Claim, sweep: SweepTable, published: str) -> tuple[list[Pair], pd.DataFrame]:
+def make_pairs(claim: Claim, sweep: SweepTable, published: str) -> tuple[list[Pair], pd.DataFrame]:
     """Return the pairs of a claim, and the cells that they are based on.
 
     Args:
@@ -111,16 +111,16 @@ def compared(claim: Claim, sweep: SweepTable, published: str) -> tuple[list[Pair
     Raises:
         UserError: the sweep lacks a method, rival or column, or its runs cannot be paired.
     """
-    cells = _cells(claim, sweep)
-    duels, lower = _duels(claim, cells), is_smaller_better(claim.metric, cells)
-    numbers, printed = _numbers(claim, cells), _printed(claim, cells, duels, published, lower)
+    cells = _select_cells(claim, sweep)
+    duels, lower = _list_duels(claim, cells), is_smaller_better(claim.metric, cells)
+    numbers, printed = _collect_numbers(claim, cells), _find_printed(claim, cells, duels, published, lower)
     used = {entry for duel in duels for entry in duel.entries}
     keys = pd.Series(list(zip(cells["_row"], cells["_column"], strict=True)), cells.index)
-    pairs = [_pair(claim, duel, numbers, printed.get(duel), lower) for duel in duels]
+    pairs = [_make_pair(claim, duel, numbers, printed.get(duel), lower) for duel in duels]
     return pairs, cells[keys.isin(used)]
 
 
-def _cells(claim: Claim, sweep: SweepTable) -> pd.DataFrame:
+def _select_cells(claim: Claim, sweep: SweepTable) -> pd.DataFrame:
     """Return the cells with `_row`, `_setting`, `_column` and `_value`, only for the columns of the claim."""
     keys = find_columns(sweep.cells, label_cells(sweep.cells, "algorithm"))
     cells = tabulate_by_seed(sweep, claim.metric, "algorithm", keys)
@@ -129,11 +129,11 @@ def _cells(claim: Claim, sweep: SweepTable) -> pd.DataFrame:
         cells = cells.assign(_column=drop_keys(cells, keys, claim.average_over))
     if claim.columns == "every":
         return cells
-    wanted = {name for words in claim.columns for name in _matching(words, cells["_column"], claim, "columns")}
+    wanted = {name for words in claim.columns for name in _match_names(words, cells["_column"], claim, "columns")}
     return cells[cells["_column"].isin(wanted)]
 
 
-def _matching(words: str, names: pd.Series, claim: Claim, option: str) -> list[str]:
+def _match_names(words: str, names: pd.Series, claim: Claim, option: str) -> list[str]:
     """Return the names equal to `words`, else all that contain each of the words. Raises UserError for none."""
     known = list(dict.fromkeys(map(str, names)))
     if words in known:
@@ -144,37 +144,39 @@ def _matching(words: str, names: pd.Series, claim: Claim, option: str) -> list[s
     return found
 
 
-def _one(words: str, names: pd.Series, claim: Claim, option: str) -> str:
+def _match_one(words: str, names: pd.Series, claim: Claim, option: str) -> str:
     """Return the only name that matches. Raises UserError for several."""
-    found = _matching(words, names, claim, option)
+    found = _match_names(words, names, claim, option)
     if len(found) > 1:
         raise UserError(f"claims.{claim.name}.{option}: {words!r} may be {' or '.join(found)}; name one")
     return found[0]
 
 
-def _rivals(claim: Claim, rows: pd.Series) -> list[str]:
+def _list_rivals(claim: Claim, rows: pd.Series) -> list[str]:
     """Return the rows of `against`, in the table's order."""
     if claim.against == "all":
         return list(dict.fromkeys(map(str, rows)))
-    return list(dict.fromkeys(name for words in claim.against for name in _matching(words, rows, claim, "against")))
+    return list(dict.fromkeys(name for words in claim.against for name in _match_names(words, rows, claim, "against")))
 
 
-def _duels(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
+def _list_duels(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
     """Return every comparison of the claim whose entries the sweep has."""
     present = set(zip(cells["_row"], cells["_column"], strict=True))
-    found = {"falls": _falls, "smaller_drop": _drops, "steadier": _spreads}.get(claim.relation, _values)(claim, cells)
+    found = {"falls": _oppose_falls, "smaller_drop": _oppose_drops, "steadier": _oppose_spreads}.get(
+        claim.relation, _oppose_values
+    )(claim, cells)
     return [duel for duel in found if set(duel.entries) <= present]
 
 
-def _values(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
+def _oppose_values(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
     """Compare a method with its rivals, or for `insensitive` the method's rows with each other, in every column."""
     rows, columns = cells["_row"], list(dict.fromkeys(map(str, cells["_column"])))
     if claim.relation == "insensitive":
-        names = _several(claim.method, rows, claim, "method")
+        names = _match_several(claim.method, rows, claim, "method")
         couples = list(itertools.combinations(names, 2))
     else:
-        method = _one(claim.method, rows, claim, "method")
-        couples = [(method, rival) for rival in _rivals(claim, rows) if rival != method]
+        method = _match_one(claim.method, rows, claim, "method")
+        couples = [(method, rival) for rival in _list_rivals(claim, rows) if rival != method]
     return [
         Duel(column, row, rival, Side(((row, column),)), Side(((rival, column),)))
         for column in columns
@@ -182,19 +184,19 @@ def _values(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
     ]
 
 
-def _several(words: str, rows: pd.Series, claim: Claim, option: str) -> list[str]:
+def _match_several(words: str, rows: pd.Series, claim: Claim, option: str) -> list[str]:
     """Return the rows that match, at least two. Raises UserError for one."""
-    found = _matching(words, rows, claim, option)
+    found = _match_names(words, rows, claim, option)
     if len(found) < 2:
         raise UserError(f"claims.{claim.name}.{option}: {words!r} is one row; {claim.relation} compares several")
     return found
 
 
-def _spreads(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
+def _oppose_spreads(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
     """Compare the range of the method's rows with that of the rivals' rows, in every column."""
     sides = {
         " ".join(words): list(
-            dict.fromkeys(row for one in words for row in _several(one, cells["_row"], claim, option))
+            dict.fromkeys(row for one in words for row in _match_several(one, cells["_row"], claim, option))
         )
         for words, option in (([claim.method], "method"), (claim.against, "against"))
     }
@@ -211,28 +213,30 @@ def _spreads(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
     ]
 
 
-def _drops(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
+def _oppose_drops(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
     """Compare the method's drop from the first column to the second with that of each rival."""
-    first, second = (_one(words, cells["_column"], claim, "columns") for words in claim.columns)
-    method = _one(claim.method, cells["_row"], claim, "method")
+    first, second = (_match_one(words, cells["_column"], claim, "columns") for words in claim.columns)
+    method = _match_one(claim.method, cells["_row"], claim, "method")
 
     def side(row: str) -> Side:
         return Side(((row, first), (row, second)), "drop")
 
     return [
         Duel(f"{first} to {second}", method, rival, side(method), side(rival))
-        for rival in _rivals(claim, cells["_row"])
+        for rival in _list_rivals(claim, cells["_row"])
         if rival != method
     ]
 
 
-def _falls(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
+def _oppose_falls(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
     """Compare each of the method's rows in every column except the last with the same row in the last."""
     rows = cells["_row"]
     names = (
-        list(dict.fromkeys(map(str, rows))) if claim.method == "all" else _matching(claim.method, rows, claim, "method")
+        list(dict.fromkeys(map(str, rows)))
+        if claim.method == "all"
+        else _match_names(claim.method, rows, claim, "method")
     )
-    *firsts, last = (_one(words, cells["_column"], claim, "columns") for words in claim.columns)
+    *firsts, last = (_match_one(words, cells["_column"], claim, "columns") for words in claim.columns)
     return [
         Duel(f"{first} to {last}", row, row, Side(((row, first),)), Side(((row, last),)))
         for first in firsts
@@ -240,7 +244,7 @@ def _falls(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
     ]
 
 
-def _numbers(claim: Claim, cells: pd.DataFrame) -> Numbers:
+def _collect_numbers(claim: Claim, cells: pd.DataFrame) -> Numbers:
     """Return the runs' numbers by entry.
 
     A run that never reached the target counts with its number of rounds, as if the last one had reached it, which
@@ -260,12 +264,12 @@ def _numbers(claim: Claim, cells: pd.DataFrame) -> Numbers:
     return Numbers(values, never, lost)
 
 
-def _pair(claim: Claim, duel: Duel, numbers: Numbers, printed: float | None, lower: bool) -> Pair:
+def _make_pair(claim: Claim, duel: Duel, numbers: Numbers, printed: float | None, lower: bool) -> Pair:
     """Return the pair of a duel: a gap for each seed except lost ones."""
     ours, theirs = ([numbers.never[entry] for entry in side.entries] for side in (duel.ours, duel.theirs))
     plain = duel.ours.form == "value"
     nowhere = frozenset.intersection(*ours, *theirs) if plain else frozenset.union(*ours, *theirs)
-    gaps = _gaps(claim, duel, numbers.values, lower)
+    gaps = _compute_gaps(claim, duel, numbers.values, lower)
     lost = nowhere.union(*(numbers.lost[entry] for entry in duel.entries))
     lost |= {seed for seed, gap in gaps.items() if gap is None}
     if claim.average_over:
@@ -276,7 +280,7 @@ def _pair(claim: Claim, duel: Duel, numbers: Numbers, printed: float | None, low
     return Pair(duel.column, duel.row, duel.rival, left, printed, exact, len(lost))
 
 
-def _gaps(claim: Claim, duel: Duel, found: Mapping[Entry, pd.Series], lower: bool) -> dict[str, float | None]:
+def _compute_gaps(claim: Claim, duel: Duel, found: Mapping[Entry, pd.Series], lower: bool) -> dict[str, float | None]:
     """Return seed -> how much better ours is, in the claim's unit; None for a percentage of 0."""
     sides = [duel.ours.by_seed(found).rename("ours"), duel.theirs.by_seed(found).rename("theirs")]
     both = pd.concat(sides, axis=1).dropna()
@@ -288,7 +292,7 @@ def _gaps(claim: Claim, duel: Duel, found: Mapping[Entry, pd.Series], lower: boo
     return gaps
 
 
-def _printed(
+def _find_printed(
     claim: Claim, cells: pd.DataFrame, duels: Sequence[Duel], published: str, lower: bool
 ) -> dict[Duel, float]:
     """Return the paper's gaps: to the rival, or for `against: all` to the best other row that it prints."""
@@ -308,6 +312,6 @@ def _printed(
             known[duel.theirs.entries[0]] = pd.Series({"paper": others[duel.ours.entries[0]]})
         elif against_best:
             known.pop(duel.theirs.entries[0], None)
-        if (gap := _gaps(claim, duel, known, lower).get("paper")) is not None:
+        if (gap := _compute_gaps(claim, duel, known, lower).get("paper")) is not None:
             found[duel] = gap
     return found

@@ -22,7 +22,7 @@ from fedray.sweep.plan.gradients import count_gradients
 from fedray.tracking.store import StoreNotFound
 
 
-def runs_of(name: str, file: Path) -> SweepTable:
+def find_runs(name: str, file: Path) -> SweepTable:
     """Return the sweep as the store has it, or else the cells of its file, all missing.
 
     Args:
@@ -39,43 +39,45 @@ def runs_of(name: str, file: Path) -> SweepTable:
     except (StoreNotFound, UnknownSweep):
         pass
     if "base" in load_yaml(file) and (own := Sweep.load(file)).name == name:
-        return expected(own)
-    return expected(Sweep.load(locate_sweep(Path(name))))
+        return list_expected(own)
+    return list_expected(Sweep.load(locate_sweep(Path(name))))
 
 
-def expected(sweep: Sweep) -> SweepTable:
+def list_expected(sweep: Sweep) -> SweepTable:
     """Return the cells of a file, none of them run; `cell` is a number, since a hash needs the data.
 
     For a file with two stages these are the cells of the final one, at the first draw. The first cell of each method
     and setting comes `after` the cells of the tune stage that choose it.
     """
     if sweep.tune is None or sweep.final is None:
-        return _missing(sweep, {}, {})
+        return _list_missing(sweep, {}, {})
     after: dict[str, list[CellConfig]] = {}
     drawn_keys: dict[str, list[str]] = {}
     seeds = len(sweep.final.seeds)
     for number, (config, space) in enumerate(sweep.combinations()):
         draws = [apply_draw(config, values) for values in make_draws(sweep, config, space)]
-        after[str(number * seeds)] = [_parsed({**draw, "seed": seed}) for draw in draws for seed in sweep.tune.seeds]
+        after[str(number * seeds)] = [_parse({**draw, "seed": seed}) for draw in draws for seed in sweep.tune.seeds]
         drawn_keys |= {str(number * seeds + k): list(space) for k in range(seeds)}
-    return _missing(preview_final_stage(sweep), after, drawn_keys)
+    return _list_missing(preview_final_stage(sweep), after, drawn_keys)
 
 
-def _missing(sweep: Sweep, after: Mapping[str, list[CellConfig]], drawn_keys: Mapping[str, list[str]]) -> SweepTable:
+def _list_missing(
+    sweep: Sweep, after: Mapping[str, list[CellConfig]], drawn_keys: Mapping[str, list[str]]
+) -> SweepTable:
     rows = [
-        make_cell_row(str(k), str(k), _parsed(point), drawn_keys.get(str(k), ()))
+        make_cell_row(str(k), str(k), _parse(point), drawn_keys.get(str(k), ()))
         for k, point in enumerate(iter_points(sweep))
     ]
     return SweepTable(sweep.name, pd.DataFrame(rows), Search(), {}, after=after)
 
 
-def _parsed(point: Mapping[str, Any]) -> CellConfig:
+def _parse(point: Mapping[str, Any]) -> CellConfig:
     """Parse a configuration from a user's file; its classes are imported, as for a run."""
     run = RunConfig.parse(point)
     return CellConfig(run.resolved(), run=run)
 
 
-def hours_spent(cells: pd.DataFrame) -> float:
+def sum_hours(cells: pd.DataFrame) -> float:
     """Return the hours of training of the finished cells, without evaluation."""
     done = cells[cells["status"] == "finished"]
     if not len(done) or "metrics.seconds_per_round" not in done:

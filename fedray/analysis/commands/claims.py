@@ -14,9 +14,9 @@ from typing import Annotated
 import typer
 
 from fedray.analysis.claims.decide import NOT_RUN, Decided, Verdict, decide
-from fedray.analysis.claims.page import page
+from fedray.analysis.claims.page import make_page
 from fedray.analysis.claims.read import Claims, find, read
-from fedray.analysis.claims.runs import Price, hours_spent, runs_of
+from fedray.analysis.claims.runs import Price, find_runs, sum_hours
 from fedray.analysis.comparison import ENDED
 from fedray.analysis.data.cell_config import iter_configs
 from fedray.analysis.data.collect import SweepTable
@@ -29,7 +29,7 @@ def decide_all(claims: Claims, file: Path) -> Iterator[Decided]:
     for claim in claims.claims:
         name = claim.sweep or claims.name
         if name not in sweeps:
-            sweeps[name] = runs_of(name, file)
+            sweeps[name] = find_runs(name, file)
         yield decide(claim, sweeps[name])
 
 
@@ -78,7 +78,7 @@ def format_count(n: int, noun: str) -> str:
 
 def format_cost(one: Decided, price: Price) -> str:
     """Format the hours of training spent, and the cost of the missing cells."""
-    spent = hours_spent(one.cells)
+    spent = sum_hours(one.cells)
     parts = [f"cost {spent:.3g} h"] if spent else []
     open_cells = one.cells[~one.cells["status"].isin(["finished", *ENDED])]
     missing = [*iter_configs(open_cells)]
@@ -113,4 +113,4 @@ def main(
     if any(one.whole.status == NOT_RUN for one in found):
         sys.stdout.write("not run yet: fedray sweep sweeps/SWEEP.yaml runs the missing cells\n")
     if out is not None:
-        write_or_print(page(claims, found, [format_cost(one, price) for one in found]), out)
+        write_or_print(make_page(claims, found, [format_cost(one, price) for one in found]), out)

@@ -28,12 +28,12 @@ from matplotlib.figure import Figure
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.data.metrics import NEVER, read_values
 from fedray.analysis.plots import search
-from fedray.analysis.plots.bars import bars, methods
-from fedray.analysis.plots.classes import classes, partitions
-from fedray.analysis.plots.clients import confusion, fairness
-from fedray.analysis.plots.curves import curves
-from fedray.analysis.plots.heatmap import heatmap
-from fedray.analysis.plots.sensitivity import sensitivity, varied
+from fedray.analysis.plots.bars import draw_bars, draw_methods
+from fedray.analysis.plots.classes import draw_classes, draw_partitions
+from fedray.analysis.plots.clients import draw_confusion, draw_fairness
+from fedray.analysis.plots.curves import draw_curves
+from fedray.analysis.plots.heatmap import draw_heatmap
+from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import save
 from fedray.common.errors import UserError, unknown
 from fedray.runs.metric import DEFAULT, Metric
@@ -84,26 +84,30 @@ def main(
     sweep, drawn = collect(name), dict[str, dict[str, Figure]]()
     if kind in ("", "curves"):
         by = x if kind and x else "round"
-        drawn["curves" if by == "round" else f"by-{by}"] = curves(sweep, metric or "test_accuracy", band, smooth, by)
+        drawn["curves" if by == "round" else f"by-{by}"] = draw_curves(
+            sweep, metric or "test_accuracy", band, smooth, by
+        )
     if kind in ("", "sensitivity"):
-        keys = [x] if x else varied(sweep)
-        drawn |= {f"sensitivity-{key}": sensitivity(sweep, key, (metric if kind else "") or DEFAULT) for key in keys}
+        keys = [x] if x else list_varied(sweep)
+        drawn |= {
+            f"sensitivity-{key}": draw_sensitivity(sweep, key, (metric if kind else "") or DEFAULT) for key in keys
+        }
     if kind == "bars":
-        drawn["bars"] = bars(sweep, metric or "lambda", round)
+        drawn["bars"] = draw_bars(sweep, metric or "lambda", round)
     if kind == "methods":
-        drawn["methods"] = methods(sweep, metric or DEFAULT)
+        drawn["methods"] = draw_methods(sweep, metric or DEFAULT)
     if kind == "heatmap":
-        drawn[f"heatmap-{x}-{y}"] = heatmap(sweep, x, y, metric or DEFAULT)
+        drawn[f"heatmap-{x}-{y}"] = draw_heatmap(sweep, x, y, metric or DEFAULT)
     if kind == "class-accuracy":
-        drawn[kind] = classes(sweep)
+        drawn[kind] = draw_classes(sweep)
     if kind == "search" or (not kind and sweep.search.keys):
-        drawn |= {f"search-{what}": figures for what, figures in search.drawn(sweep).items()}
+        drawn |= {f"search-{what}": figures for what, figures in search.draw_all(sweep).items()}
     if kind == "fairness":
-        drawn["fairness"] = fairness(sweep)
+        drawn["fairness"] = draw_fairness(sweep)
     if kind == "confusion":
-        drawn["confusion"] = confusion(sweep)
+        drawn["confusion"] = draw_confusion(sweep)
     if kind == "partition":
-        drawn["partition"] = partitions(sweep)
+        drawn["partition"] = draw_partitions(sweep)
     if not drawn:
         raise UserError("--x: no finished runs of this sweep differ by a number of the configuration alone")
     for what, figures in drawn.items():

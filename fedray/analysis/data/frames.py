@@ -12,8 +12,8 @@ from mlflow.exceptions import MlflowException
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.data.metrics import list_by_round
 from fedray.analysis.data.runs import load_newest_state, read_configuration
-from fedray.common.calls import checked_arguments
-from fedray.common.errors import UserError, truncated_repr
+from fedray.common.calls import check_arguments
+from fedray.common.errors import UserError, truncate_repr
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.problem import Problem
@@ -47,7 +47,7 @@ class Results:
         return f"<Results of {self.name}: {len(self.cells)} cells ({counts}), {len(self.curves)} points of curves>"
 
 
-@checked_arguments
+@check_arguments
 def run_sweep(
     sweep: str | Path | Mapping[str, Any],
     *,
@@ -87,7 +87,7 @@ def run_sweep(
     return results(loaded.name)
 
 
-@checked_arguments
+@check_arguments
 def results(name: str) -> Results:
     """Return a sweep's cells and curves from MLflow.
 
@@ -109,7 +109,7 @@ def _collect_curves(sweep: Collected) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["cell", "label", "round", "metric", "value"])
 
 
-@checked_arguments
+@check_arguments
 def load(run: str) -> Result:
     """Load an earlier run, from its newest checkpoint.
 
@@ -125,7 +125,7 @@ def load(run: str) -> Result:
     try:
         found = client.get_run(run)
     except MlflowException:
-        raise UserError(f"load: {truncated_repr(run)} is not the id of a run in this store") from None
+        raise UserError(f"load: {truncate_repr(run)} is not the id of a run in this store") from None
     cell = found.data.tags.get("fedray.cell")
     if cell is None:
         raise UserError(f"load: {run} is a sweep; one of its cells is required")
@@ -135,7 +135,7 @@ def load(run: str) -> Result:
     return Result(state.history, layout, state, problem, run)
 
 
-@checked_arguments
+@check_arguments
 def log_model(run: str) -> str:
     """Log the trained model of an earlier run to MLflow, with the run.
 

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, list_parts, make_title, read_values
-from fedray.analysis.plots.panels import methods_of
-from fedray.analysis.plots.style import COLOURS, HATCHES, axes, over_seeds, styled, with_legend
+from fedray.analysis.plots.panels import iter_methods
+from fedray.analysis.plots.style import COLOURS, HATCHES, describe_seeds, make_axes, styled, with_legend
 from fedray.common.errors import UserError
 from fedray.runs.metric import DEFAULT
 
@@ -19,7 +19,7 @@ UPRIGHT_LETTERS = 40
 
 
 @styled
-def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figure]:
+def draw_bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figure]:
     """Draw every metric `METRIC_PART` as bars, side by side for the methods that log them.
 
     Args:
@@ -43,12 +43,12 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
     for setting, panel in cells.groupby("_column", sort=False):
         groups = [
             (method, [run_id for run_id in group["run_id"] if run_id in logged])
-            for method, group in methods_of(cells, panel)
+            for method, group in iter_methods(cells, panel)
         ]
         drawn = [(k, method, ids) for k, (method, ids) in enumerate(groups) if ids]
         when = "the last evaluated round" if at is None else f"round {at}"
         what = make_title(f"{metric}_", cells).removesuffix(" of the last round").rstrip("_ ")
-        figure, area = axes(when, what, str(setting))
+        figure, area = make_axes(when, what, str(setting))
         for place, (k, method, ids) in enumerate(drawn):
             heights = pd.DataFrame([[value.get((run_id, part), np.nan) for part in parts] for run_id in ids])
             area.bar(
@@ -66,7 +66,7 @@ def bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figu
             )
         area.set_xticks(range(len(parts)), parts, rotation=_turn(parts), ha="center")
         area.grid(axis="x", visible=False)
-        note = over_seeds((len(ids) for _, _, ids in drawn), "bars")
+        note = describe_seeds((len(ids) for _, _, ids in drawn), "bars")
         figures[str(setting)] = with_legend(figure, area, note=note)
     return figures
 
@@ -77,7 +77,7 @@ def _turn(parts: Sequence[str]) -> int:
 
 
 @styled
-def methods(sweep: Collected, metric: str = DEFAULT) -> dict[str, Figure]:
+def draw_methods(sweep: Collected, metric: str = DEFAULT) -> dict[str, Figure]:
     """Draw a table's metric as one bar for each method, mean over seeds.
 
     Returns:
@@ -87,7 +87,7 @@ def methods(sweep: Collected, metric: str = DEFAULT) -> dict[str, Figure]:
     figures = {}
     for setting, panel in cells[cells["_value"] != NEVER].groupby("_column", sort=False):
         found = panel.groupby("_row", sort=False)["_value"]
-        figure, area = axes("", make_title(metric, cells), str(setting))
+        figure, area = make_axes("", make_title(metric, cells), str(setting))
         heights = found.mean().dropna()
         spread = found.std().reindex(heights.index).fillna(0)
         area.bar(

@@ -9,8 +9,8 @@ from fedray.analysis.data.axes import label_cells, label_finished
 from fedray.analysis.data.cell_config import iter_configs, refuse_plugins
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import list_parts
-from fedray.analysis.plots.panels import by_run
-from fedray.analysis.plots.style import WIDTH, axes, styled
+from fedray.analysis.plots.panels import join_runs
+from fedray.analysis.plots.style import WIDTH, make_axes, styled
 from fedray.common.errors import UserError
 from fedray.datasets import data_source
 from fedray.datasets.base import load_data
@@ -20,7 +20,7 @@ from fedray.partitions.heterogeneity import draw_heatmap
 
 
 @styled
-def classes(sweep: Collected) -> dict[str, Figure]:
+def draw_classes(sweep: Collected) -> dict[str, Figure]:
     """Draw the accuracy of each class (down) by round (across), mean over seeds.
 
     Returns:
@@ -36,15 +36,15 @@ def classes(sweep: Collected) -> dict[str, Figure]:
     figures = {}
     for (setting, method), group in cells.groupby(["_column", "_row"], sort=False):
         rows = [
-            by_run({run_id: sweep.history(run_id, f"accuracy_class_{part}") for run_id in group["run_id"]}, group).mean(
-                axis=1
-            )
+            join_runs(
+                {run_id: sweep.history(run_id, f"accuracy_class_{part}") for run_id in group["run_id"]}, group
+            ).mean(axis=1)
             for part in parts
         ]
         grid = pd.DataFrame(dict(zip(parts, rows, strict=True))).dropna(how="all")
         if not len(grid):
             continue
-        figure, area = axes("round", "class", f"{method}, {setting}", 0.4 + 0.04 * min(len(parts), 20))
+        figure, area = make_axes("round", "class", f"{method}, {setting}", 0.4 + 0.04 * min(len(parts), 20))
         edges = np.concatenate([[grid.index[0] - 0.5], (grid.index[1:] + grid.index[:-1]) / 2, [grid.index[-1] + 0.5]])
         image = area.pcolormesh(
             edges, np.arange(len(parts) + 1) - 0.5, grid.to_numpy().T, cmap="Greys_r", vmin=0, vmax=100, rasterized=True
@@ -58,7 +58,7 @@ def classes(sweep: Collected) -> dict[str, Figure]:
 
 
 @styled
-def partitions(sweep: Collected) -> dict[str, Figure]:
+def draw_partitions(sweep: Collected) -> dict[str, Figure]:
     """Draw the samples per client and class, for the first seed. No run is needed.
 
     Returns:

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import Collected
-from fedray.analysis.plots.panels import figures_of, methods_of
-from fedray.analysis.plots.style import axes, panels, styled, with_legend
+from fedray.analysis.plots.panels import iter_methods, split_figures
+from fedray.analysis.plots.style import make_axes, make_panels, styled, with_legend
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies, read_confusions
 
 ANNOTATED = 12
@@ -22,7 +22,7 @@ GOLDEN = 0.618
 
 
 @styled
-def fairness(sweep: Collected) -> dict[str, Figure]:
+def draw_fairness(sweep: Collected) -> dict[str, Figure]:
     """Draw each client's accuracy, their mean and deviation, and the means of the worst and the best tenth.
 
     Returns:
@@ -35,25 +35,25 @@ def fairness(sweep: Collected) -> dict[str, Figure]:
     clients = read_accuracies(sweep, cells)
     found = {(one["setting"], one["method"]): one for one in measure_fairness(clients).to_dict("records")}
     figures = {}
-    for name, settings in figures_of(cells):
+    for name, settings in split_figures(cells):
         names = [setting for setting, _ in settings]
-        methods = [method for method, _ in methods_of(cells, cells) if any((one, method) in found for one in names)]
-        drawn = panels(names, "personal accuracy in %", "", height=0.5 + 0.22 * len(methods))
+        methods = [method for method, _ in iter_methods(cells, cells) if any((one, method) in found for one in names)]
+        drawn = make_panels(names, "personal accuracy in %", "", height=0.5 + 0.22 * len(methods))
         for setting, area in drawn.main.items():
             for place, method in enumerate(methods):
                 if (setting, method) in found:
                     of_both = (clients["setting"] == setting) & (clients["method"] == method)
-                    _row(area, place, clients.loc[of_both, "accuracy"].to_numpy(), found[setting, method])
+                    _draw_row(area, place, clients.loc[of_both, "accuracy"].to_numpy(), found[setting, method])
             area.set_yticks(range(len(methods)), methods)
             area.grid(axis="y", visible=False)
         first = next(iter(drawn.main.values()))
         first.set_ylim(len(methods) - 0.5, -0.5)
         first.set_xlim(max(first.get_xlim()[0], -2), 102)  # a deviation may reach beyond 100 %
-        figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=_seeds(found.values()))
+        figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=_count_seeds(found.values()))
     return figures
 
 
-def _row(area: Axes, place: int, dots: np.ndarray, one: Mapping[Hashable, Any]) -> None:
+def _draw_row(area: Axes, place: int, dots: np.ndarray, one: Mapping[Hashable, Any]) -> None:
     """Draw a method's clients, and their mean, deviation and tenths."""
     aside = place + SPREAD * (2 * (np.arange(len(dots)) * GOLDEN % 1) - 1)
     area.plot(dots, aside, ".", color="0.7", markersize=1.5, rasterized=len(dots) > 500, label="a client")
@@ -64,7 +64,7 @@ def _row(area: Axes, place: int, dots: np.ndarray, one: Mapping[Hashable, Any]) 
     area.plot(one["best tenth"], place, ">", color="#0072b2", label="mean of the best tenth")
 
 
-def _seeds(found: Iterable[Mapping[Hashable, Any]]) -> str:
+def _count_seeds(found: Iterable[Mapping[Hashable, Any]]) -> str:
     counts = sorted({one["seeds"] for one in found})
     if counts == [1]:
         return "one seed"
@@ -72,7 +72,7 @@ def _seeds(found: Iterable[Mapping[Hashable, Any]]) -> str:
 
 
 @styled
-def confusion(sweep: Collected) -> dict[str, Figure]:
+def draw_confusion(sweep: Collected) -> dict[str, Figure]:
     """Draw the predicted classes of the final global model, in percent of the class's test samples, mean over seeds.
 
     Returns:
@@ -84,7 +84,7 @@ def confusion(sweep: Collected) -> dict[str, Figure]:
     figures = {}
     for (setting, method), percent in read_confusions(sweep, label_finished(sweep)).items():
         height = min(0.75 + 0.01 * max(len(percent) - 10, 0), 1.2)
-        figure, area = axes("predicted class", "class", f"{method}, {setting}", height)
+        figure, area = make_axes("predicted class", "class", f"{method}, {setting}", height)
         image = area.imshow(percent, cmap="Blues", vmin=0, vmax=100, aspect="auto")
         if len(percent) <= ANNOTATED:
             area.set_xticks(range(percent.shape[1]))

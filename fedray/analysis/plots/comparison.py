@@ -3,19 +3,19 @@
 from matplotlib.figure import Figure
 
 from fedray.analysis.comparison import Comparison
-from fedray.analysis.plots.style import WIDTH, axes, styled
+from fedray.analysis.plots.style import WIDTH, make_axes, styled
 from fedray.analysis.statistics.ranks import Ranks
 
 
 @styled
-def forests(found: Comparison) -> dict[str, Figure]:
+def draw_forests(found: Comparison) -> dict[str, Figure]:
     """Return setting -> figure of each method's mean difference and t interval; filled if Holm's p tells it apart."""
     figures = {}
     for setting in dict.fromkeys(one.column for one in found.differences):
         drawn = [one for one in found.differences if one.column == setting and one.mean is not None]
         if not drawn:
             continue
-        figure, area = axes(f"difference to {found.to}", "", setting, 0.25 + 0.06 * len(drawn))
+        figure, area = make_axes(f"difference to {found.to}", "", setting, 0.25 + 0.06 * len(drawn))
         for place, one in enumerate(drawn):
             told = one.verdict(found.lower) in ("better", "worse")
             mean = float(one.mean or 0)
@@ -31,7 +31,7 @@ def forests(found: Comparison) -> dict[str, Figure]:
 
 
 @styled
-def rank_diagram(ranks: Ranks) -> Figure:
+def draw_ranks(ranks: Ranks) -> Figure:
     """Draw mean ranks on a line, 1 on the left; a bar joins methods that are not told apart (Demšar 2006, figure 1)."""
     names, count = list(ranks.mean), len(ranks.mean)
     half = (count + 1) // 2

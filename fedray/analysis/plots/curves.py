@@ -11,8 +11,16 @@ from matplotlib.figure import Figure
 from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import list_by_round, make_title
-from fedray.analysis.plots.panels import by_run, figures_of, methods_of
-from fedray.analysis.plots.style import blocks, over_seeds, round_ticks, sparse, styled, styles, with_legend
+from fedray.analysis.plots.panels import iter_methods, join_runs, split_figures
+from fedray.analysis.plots.style import (
+    describe_seeds,
+    iter_styles,
+    make_blocks,
+    set_round_ticks,
+    styled,
+    thin_markers,
+    with_legend,
+)
 from fedray.common.errors import UserError, unknown
 
 ZOOMED = 3
@@ -26,7 +34,7 @@ Logged = dict[str, dict[str, dict[int, float]]]
 
 
 @styled
-def curves(
+def draw_curves(
     sweep: Collected, metric: str = "test_accuracy", band: str = "seeds", smooth: int = 1, x: str = "round"
 ) -> dict[str, Figure]:
     """Draw metrics by round, or by another metric that grows from round to round.
@@ -52,28 +60,28 @@ def curves(
     logged = _read(sweep, cells, wanted, across)
     of_clients = _read_deviations(sweep, cells, wanted) if band == "clients" else {}
     many = f" (mean of {smooth} evaluations)" if smooth > 1 else ""
-    said = [_say_all(names, cells) + many for names in quantities]
+    said = [_describe_all(names, cells) + many for names in quantities]
     labels = [
         _label(*line, names) for names in quantities for line in product(dict.fromkeys(map(str, cells["_row"])), names)
     ]
-    looks = dict(zip(dict.fromkeys(labels), styles(), strict=False))
+    looks = dict(zip(dict.fromkeys(labels), iter_styles(), strict=False))
     figures = {}
-    for figure_name, settings in figures_of(cells):
+    for figure_name, settings in split_figures(cells):
         rounds = sorted({t for _, panel in settings for run in panel["run_id"] for t in logged[quantities[0][0]][run]})
-        start = None if across or len(quantities) > 1 else zoom_from(rounds)
-        every = blocks(
-            [setting for setting, _ in settings], _say(x, cells) if across else x, said, zoom=start is not None
+        start = None if across or len(quantities) > 1 else find_zoom(rounds)
+        every = make_blocks(
+            [setting for setting, _ in settings], _describe(x, cells) if across else x, said, zoom=start is not None
         )
         seeds = []
         for (names, drawn), (setting, panel) in product(zip(quantities, every, strict=True), settings):
-            pairs = list(product(methods_of(cells, panel), names))
+            pairs = list(product(iter_methods(cells, panel), names))
             for place, ((method, group), name) in enumerate(pairs):
                 mean, spread, count = _average(logged, of_clients, group, name, across, smooth)
                 if not count:
                     continue
                 seeds += [] if name in of_clients else [count]
                 label = _label(method, name, names)
-                style = {"label": label, "markevery": sparse(len(mean), place, len(pairs)), **looks[label]}
+                style = {"label": label, "markevery": thin_markers(len(mean), place, len(pairs)), **looks[label]}
                 drawn.main[setting].plot(mean.index, mean, **style)
                 if spread.notna().any():
                     low, high = mean - spread, mean + spread
@@ -82,10 +90,10 @@ def curves(
                     )
                 if start is not None:
                     late = mean.loc[start:]
-                    style["markevery"] = sparse(len(late), place, len(pairs))
+                    style["markevery"] = thin_markers(len(late), place, len(pairs))
                     drawn.zoom[setting].plot(late.index, late, **style)
         if not across:
-            _axes(list(every[0].main.values()), list(every[0].zoom.values()), rounds, start)
+            _set_ticks(list(every[0].main.values()), list(every[0].zoom.values()), rounds, start)
         areas = [area for drawn in every for area in drawn.main.values()]
         figures[figure_name] = with_legend(every[0].figure, *areas, note=_note(of_clients, seeds))
     return figures
@@ -115,24 +123,24 @@ def _average(
     logged: Logged, of_clients: Logged, group: pd.DataFrame, name: str, across: Sequence[str], smooth: int
 ) -> tuple[pd.Series, pd.Series, int]:
     """Return the mean over a method's runs by round or by the metric across, the band's half width, their number."""
-    runs = by_run(logged[name], group, smooth)
+    runs = join_runs(logged[name], group, smooth)
     mean, spread = runs.mean(axis=1), runs.std(axis=1)
     if name in of_clients:
-        spread = by_run(of_clients[name], group, smooth).mean(axis=1).reindex(mean.index)
+        spread = join_runs(of_clients[name], group, smooth).mean(axis=1).reindex(mean.index)
     for metric in across:
-        mean.index = spread.index = by_run(logged[metric], group).mean(axis=1).reindex(runs.index)
+        mean.index = spread.index = join_runs(logged[metric], group).mean(axis=1).reindex(runs.index)
     return mean, spread, runs.shape[1] if len(runs) else 0
 
 
-def _say(metric: str, cells: pd.DataFrame) -> str:
+def _describe(metric: str, cells: pd.DataFrame) -> str:
     return make_title(metric, cells).removesuffix(" of the last round")
 
 
-def _say_all(names: Sequence[str], cells: pd.DataFrame) -> str:
+def _describe_all(names: Sequence[str], cells: pd.DataFrame) -> str:
     """Return the title of one metric; for several their common unit, or their names if units differ."""
     if len(names) == 1:
-        return _say(names[0], cells)
-    units = {found[1] if (found := UNIT.search(_say(name, cells))) else "" for name in names}
+        return _describe(names[0], cells)
+    units = {found[1] if (found := UNIT.search(_describe(name, cells))) else "" for name in names}
     return " and ".join(names) if len(units) > 1 or "" in units else units.pop()
 
 
@@ -144,12 +152,12 @@ def _label(method: str, name: str, names: Sequence[str]) -> str:
 def _note(of_clients: Logged, seeds: Sequence[int]) -> str:
     """Return the explanation of the bands. seeds: numbers of seeds of the lines whose band is over seeds."""
     if not of_clients:
-        return over_seeds(seeds, "band")
+        return describe_seeds(seeds, "band")
     note = "band: ± standard deviation over clients"
-    return f"{note} for {', '.join(of_clients)}; {over_seeds(seeds, 'others')}" if seeds else note
+    return f"{note} for {', '.join(of_clients)}; {describe_seeds(seeds, 'others')}" if seeds else note
 
 
-def zoom_from(rounds: list[int]) -> int | None:
+def find_zoom(rounds: list[int]) -> int | None:
     """Return the first round of the zoom, which shows the last fifth of the rounds; None for a short curve.
 
     It includes all rounds that tables average (`last_rounds`).
@@ -160,11 +168,11 @@ def zoom_from(rounds: list[int]) -> int | None:
     return rounds[-max(ZOOMED, late)]
 
 
-def _axes(main: list[Axes], zooms: list[Axes], rounds: list[int], start: int | None) -> None:
+def _set_ticks(main: list[Axes], zooms: list[Axes], rounds: list[int], start: int | None) -> None:
     """Set ticks, including the last round. Zooms have lines only, so that these are visible."""
-    round_ticks(main[0], rounds[0], rounds[-1])
+    set_round_ticks(main[0], rounds[0], rounds[-1])
     for area, zoom in zip(main, zooms, strict=False):
         area.axvspan(start or 0, rounds[-1], color="0.93", zorder=0)
-        round_ticks(zoom, start or 0, rounds[-1], most=4)
+        set_round_ticks(zoom, start or 0, rounds[-1], most=4)
     if zooms:
         zooms[0].set_ylabel("last rounds")

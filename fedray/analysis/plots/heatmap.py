@@ -13,8 +13,8 @@ from matplotlib.patches import Rectangle
 from fedray.analysis.data.axes import label_finished, title_axes
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
-from fedray.analysis.plots.panels import figures_of
-from fedray.analysis.plots.style import panels, styled
+from fedray.analysis.plots.panels import split_figures
+from fedray.analysis.plots.style import make_panels, styled
 from fedray.common.errors import UserError, unknown
 from fedray.runs.metric import DEFAULT
 
@@ -23,7 +23,7 @@ FIELD, LOWEST = 0.32, 1.0
 
 
 @styled
-def heatmap(sweep: Collected, x: str, y: str, metric: str = DEFAULT) -> dict[str, Figure]:
+def draw_heatmap(sweep: Collected, x: str, y: str, metric: str = DEFAULT) -> dict[str, Figure]:
     """Draw the mean over seeds of a metric by two keys.
 
     Args:
@@ -47,7 +47,7 @@ def heatmap(sweep: Collected, x: str, y: str, metric: str = DEFAULT) -> dict[str
             )
         if sweep.cells[key].nunique() < 2:
             raise UserError(f"{option}: {key} has one value in this sweep; a key that varies is required")
-    cells = label_finished(sweep, without=(x, y, *_following(sweep.cells, x), *_following(sweep.cells, y)))
+    cells = label_finished(sweep, without=(x, y, *_find_followers(sweep.cells, x), *_find_followers(sweep.cells, y)))
     cells = cells.assign(_x=sweep.cells[x], _y=sweep.cells[y], _value=read_values(sweep, metric)).dropna(
         subset=["_x", "_y"]
     )
@@ -57,10 +57,10 @@ def heatmap(sweep: Collected, x: str, y: str, metric: str = DEFAULT) -> dict[str
     if not both.any():
         raise UserError(f"--y: no method's finished runs vary in both {x} and {y}")
     cells, lower = cells[both], is_smaller_better(metric, sweep.cells)
-    return {name: _figure(sweep, settings, (x, y), metric, lower) for name, settings in figures_of(cells)}
+    return {name: _draw_figure(sweep, settings, (x, y), metric, lower) for name, settings in split_figures(cells)}
 
 
-def _following(cells: pd.DataFrame, key: str) -> list[str]:
+def _find_followers(cells: pd.DataFrame, key: str) -> list[str]:
     """Return the section's other options that have one value for each of the key's, such as its `min_size`."""
     section = key.partition(".")[0]
     others = [
@@ -69,7 +69,7 @@ def _following(cells: pd.DataFrame, key: str) -> list[str]:
     return [one for one in others if cells.groupby(key, dropna=False)[one].nunique(dropna=False).max() == 1]
 
 
-def _figure(
+def _draw_figure(
     sweep: Collected, settings: list[tuple[str, pd.DataFrame]], keys: tuple[str, str], metric: str, lower: bool
 ) -> Figure:
     tables = {
@@ -78,7 +78,7 @@ def _figure(
         for method, group in panel.groupby("_row", sort=False)
     }
     every = pd.concat([panel for _, panel in settings])
-    rows, columns = _sorted(every["_y"]), _sorted(every["_x"])
+    rows, columns = _sort(every["_y"]), _sort(every["_x"])
     grids = {
         _title(name, list(tables)): table.reindex(index=rows, columns=columns).to_numpy()
         for name, table in tables.items()
@@ -86,11 +86,11 @@ def _figure(
     found = np.concatenate([grid.ravel() for grid in grids.values()])
     scale, digits = Normalize(np.nanmin(found), np.nanmax(found)), 2 if np.nanmax(np.abs(found)) >= 1 else 4
     x, y = title_axes(keys, sweep.cells)
-    drawn = panels(list(grids), x, y, height=max(LOWEST, FIELD * len(rows)))
-    images = [_panel(drawn.main[name], grid, scale, lower, digits) for name, grid in grids.items()]
+    drawn = make_panels(list(grids), x, y, height=max(LOWEST, FIELD * len(rows)))
+    images = [_draw_panel(drawn.main[name], grid, scale, lower, digits) for name, grid in grids.items()]
     first = next(iter(drawn.main.values()))
-    first.set_xticks(range(len(columns)), [_short(value) for value in columns])
-    first.set_yticks(range(len(rows)), [_short(value) for value in rows])
+    first.set_xticks(range(len(columns)), [_format(value) for value in columns])
+    first.set_yticks(range(len(rows)), [_format(value) for value in rows])
     label = make_title(metric, sweep.cells).partition(",")[0]
     drawn.figure.colorbar(images[0], ax=list(drawn.main.values()), label=label)
     seeds = every.groupby(["_column", "_row", "_x", "_y"])["seed"].nunique()
@@ -106,7 +106,7 @@ def _title(name: tuple[str, str], every: list[tuple[str, str]]) -> str:
     return "\n".join(parts or name[:1])
 
 
-def _short(value: str) -> str:
+def _format(value: str) -> str:
     """Format a number without redundant digits: `0.5`, `1e+06`."""
     try:
         return f"{float(value):g}"
@@ -114,7 +114,7 @@ def _short(value: str) -> str:
         return value
 
 
-def _panel(area: Axes, grid: np.ndarray, scale: Normalize, lower: bool, digits: int) -> AxesImage:
+def _draw_panel(area: Axes, grid: np.ndarray, scale: Normalize, lower: bool, digits: int) -> AxesImage:
     """Draw the fields with their numbers; the best one of the panel has a frame and a bold number."""
     best = np.unravel_index((np.nanargmin if lower else np.nanargmax)(grid), grid.shape)
     for (row, column), value in np.ndenumerate(grid):
@@ -137,7 +137,7 @@ def _panel(area: Axes, grid: np.ndarray, scale: Normalize, lower: bool, digits: 
     return area.imshow(grid, origin="lower", aspect="auto", cmap="Greys_r", norm=scale)
 
 
-def _sorted(found: pd.Series) -> list[str]:
+def _sort(found: pd.Series) -> list[str]:
     """Return the different values, by size if all are numbers."""
     words = pd.Series(found.astype(str).unique())
     numbers = pd.to_numeric(words, errors="coerce")

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from mpl_toolkits.mplot3d import Axes3D
 
-from fedray.analysis.plots.style import ACROSS, WIDE, WIDTH, panels, styled
+from fedray.analysis.plots.style import ACROSS, WIDE, WIDTH, make_panels, styled
 
 WORDS = {"random": "random direction", "eigen": "eigenvector"}
 HEIGHT = 2.0
@@ -24,7 +24,7 @@ def contours(titles: Sequence[str], kind: str, steps: np.ndarray, losses: Sequen
         steps: float `(n,)`, the grid along each direction.
         losses: of each model, float `(n, n)`; the first index is along the first direction.
     """
-    drawn = panels(titles, f"along {WORDS[kind]} 1", f"along {WORDS[kind]} 2", height=HEIGHT)
+    drawn = make_panels(titles, f"along {WORDS[kind]} 1", f"along {WORDS[kind]} 2", height=HEIGHT)
     levels = _find_levels(losses)
     for area, loss in zip(drawn.main.values(), losses, strict=True):
         filled = area.contourf(steps, steps, loss.T, levels, cmap="Greys")

@@ -19,7 +19,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from fedray.analysis.data.axes import find_columns, find_symbol, label_cells, list_names, title_axes
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import find_selection_metric, is_smaller_better, make_title
-from fedray.analysis.plots.style import PLAIN, axes, is_logarithmic, styled, styles, with_legend
+from fedray.analysis.plots.style import PLAIN, is_logarithmic, iter_styles, make_axes, styled, with_legend
 from fedray.common.errors import UserError
 from fedray.runs.metric import Metric
 
@@ -32,7 +32,7 @@ STEPS = 12
 """Maximum number of values of a key for which a heatmap has rows or columns."""
 
 
-def trials(sweep: SweepTable) -> pd.DataFrame:
+def list_trials(sweep: SweepTable) -> pd.DataFrame:
     """Return the tried cells with `_method`, `_setting`, `_value`, `_rounds` (trained), in the order they ran.
 
     Raises:
@@ -43,18 +43,18 @@ def trials(sweep: SweepTable) -> pd.DataFrame:
     if not len(cells) or column not in cells:
         raise UserError(f"sweep: {sweep.name!r} has no trial with a value yet")
     cells = cells[cells[column].notna()]
-    plain = cells.drop(columns=keys(sweep))
+    plain = cells.drop(columns=list_keys(sweep))
     settings = label_cells(plain, find_columns(plain, plain["algorithm.name"]))
     return cells.assign(
         _method=cells["algorithm.name"].replace(list_names(cells)),
         _setting=settings,
         _value=cells[column],
-        _rounds=[_rounds(sweep, run_id) for run_id in cells["run_id"]],
+        _rounds=[_count_rounds(sweep, run_id) for run_id in cells["run_id"]],
         _order=[sweep.started(run_id) for run_id in cells["run_id"]],
     ).sort_values("_order", kind="stable")
 
 
-def keys(sweep: SweepTable) -> list[str]:
+def list_keys(sweep: SweepTable) -> list[str]:
     """Return the searched keys; for a grid the hyper-parameters that vary within a method."""
     if sweep.search.keys:
         return [key for key in sweep.search.keys if key in sweep.cells]
@@ -64,12 +64,12 @@ def keys(sweep: SweepTable) -> list[str]:
 
 
 @styled
-def best_so_far(sweep: SweepTable) -> dict[str, Figure]:
+def draw_best_so_far(sweep: SweepTable) -> dict[str, Figure]:
     """Return setting -> figure of each method's best finished trial by rounds trained, including pruned trials."""
-    found, figures = trials(sweep), dict[str, Figure]()
+    found, figures = list_trials(sweep), dict[str, Figure]()
     for setting, panel in found.groupby("_setting", sort=False):
-        figure, area = axes("rounds trained", _best(sweep), str(setting))
-        for style, (method, group) in zip(styles(), panel.groupby("_method", sort=False), strict=False):
+        figure, area = make_axes("rounds trained", _title_best(sweep), str(setting))
+        for style, (method, group) in zip(iter_styles(), panel.groupby("_method", sort=False), strict=False):
             done = group["_value"].where(group["status"] == "finished")
             best = (
                 done.cummin() if is_smaller_better(find_selection_metric(sweep), sweep.cells) else done.cummax()
@@ -80,14 +80,14 @@ def best_so_far(sweep: SweepTable) -> dict[str, Figure]:
 
 
 @styled
-def scatters(sweep: SweepTable) -> dict[str, Figure]:
+def draw_scatters(sweep: SweepTable) -> dict[str, Figure]:
     """Return key and setting -> figure of every trial's value by the key, on the key's own scale; hollow if pruned."""
-    found, figures = trials(sweep), dict[str, Figure]()
-    for key in keys(sweep):
+    found, figures = list_trials(sweep), dict[str, Figure]()
+    for key in list_keys(sweep):
         for setting, panel in found[found[key].notna()].groupby("_setting", sort=False):
-            figure, area = axes(find_symbol(key, sweep.cells), _value(sweep), str(setting))
-            at = _scaled(area, panel[key], "x")
-            for style, (method, group) in zip(styles(), panel.groupby("_method", sort=False), strict=False):
+            figure, area = make_axes(find_symbol(key, sweep.cells), _title_value(sweep), str(setting))
+            at = _scale(area, panel[key], "x")
+            for style, (method, group) in zip(iter_styles(), panel.groupby("_method", sort=False), strict=False):
                 whole = group["status"] == "finished"
                 look = {**style, "linestyle": ""}
                 area.plot(at[group.index[whole]], group["_value"][whole], label=str(method), **look)
@@ -97,27 +97,27 @@ def scatters(sweep: SweepTable) -> dict[str, Figure]:
 
 
 @styled
-def heatmaps(sweep: SweepTable) -> dict[str, Figure]:
+def draw_heatmaps(sweep: SweepTable) -> dict[str, Figure]:
     """Return two keys, method and setting -> figure of the mean value by both, or a point per trial for many values."""
-    found, figures = trials(sweep), dict[str, Figure]()
-    for first, second in itertools.combinations(keys(sweep), 2):
+    found, figures = list_trials(sweep), dict[str, Figure]()
+    for first, second in itertools.combinations(list_keys(sweep), 2):
         both = found[found[first].notna() & found[second].notna() & (found["status"] == "finished")]
         for (setting, method), group in both.groupby(["_setting", "_method"], sort=False):
             if min(group[first].nunique(), group[second].nunique()) > 1:
                 x, y = title_axes((first, second), sweep.cells)
-                figure, area = axes(x, y, f"{method}, {setting}")
-                image = _grid(area, group, first, second) or _points(area, group, first, second)
-                figure.colorbar(image, label=_value(sweep))
+                figure, area = make_axes(x, y, f"{method}, {setting}")
+                image = _draw_grid(area, group, first, second) or _draw_points(area, group, first, second)
+                figure.colorbar(image, label=_title_value(sweep))
                 area.grid(visible=False)
                 figures[f"{first} {second} {method} {setting}"] = figure
     return figures
 
 
-def _grid(area: Axes, group: pd.DataFrame, first: str, second: str) -> ScalarMappable | None:
+def _draw_grid(area: Axes, group: pd.DataFrame, first: str, second: str) -> ScalarMappable | None:
     if max(group[first].nunique(), group[second].nunique()) > STEPS:
         return None
     table = group.pivot_table(values="_value", index=second, columns=first, aggfunc="mean")
-    table = table.loc[_sorted(table.index), _sorted(table.columns)]
+    table = table.loc[_sort(table.index), _sort(table.columns)]
     area.set_xticks(range(len(table.columns)), list(table.columns))
     area.set_yticks(range(len(table.index)), list(table.index))
     for (row, column), value in np.ndenumerate(table.to_numpy()):
@@ -127,18 +127,18 @@ def _grid(area: Axes, group: pd.DataFrame, first: str, second: str) -> ScalarMap
     return area.imshow(table.to_numpy(), origin="lower", aspect="auto", cmap="Greys_r")
 
 
-def _points(area: Axes, group: pd.DataFrame, first: str, second: str) -> ScalarMappable:
-    x, y = _scaled(area, group[first], "x"), _scaled(area, group[second], "y")
+def _draw_points(area: Axes, group: pd.DataFrame, first: str, second: str) -> ScalarMappable:
+    x, y = _scale(area, group[first], "x"), _scale(area, group[second], "y")
     return area.scatter(x, y, c=group["_value"], cmap="viridis", edgecolors="0", linewidths=0.4)
 
 
-def _sorted(values: pd.Index) -> list[str]:
+def _sort(values: pd.Index) -> list[str]:
     words = pd.Series(list(values), dtype=str)
     numbers = pd.to_numeric(words, errors="coerce")
     return sorted(words) if numbers.isna().any() else list(words[numbers.argsort()])
 
 
-def _scaled(area: Axes, values: pd.Series, axis: str) -> pd.Series:
+def _scale(area: Axes, values: pd.Series, axis: str) -> pd.Series:
     """Return the values as numbers, and set the axis' scale: logarithmic if suitable, by name for words."""
     numbers = pd.to_numeric(values, errors="coerce")
     if numbers.isna().any():
@@ -155,13 +155,13 @@ def _scaled(area: Axes, values: pd.Series, axis: str) -> pd.Series:
 
 
 @styled
-def importances(sweep: SweepTable) -> dict[str, Figure]:
+def draw_importances(sweep: SweepTable) -> dict[str, Figure]:
     """Return method and setting -> bars of the part of the values' variance due to each key (Optuna's fANOVA)."""
     figures = {}
-    for (setting, method), group in trials(sweep).groupby(["_setting", "_method"], sort=False):
-        share = importance(group[group["status"] == "finished"], keys(sweep))
+    for (setting, method), group in list_trials(sweep).groupby(["_setting", "_method"], sort=False):
+        share = measure_importance(group[group["status"] == "finished"], list_keys(sweep))
         if share:
-            figure, area = axes("importance", "", f"{method}, {setting}", 0.25 + 0.06 * len(share))
+            figure, area = make_axes("importance", "", f"{method}, {setting}", 0.25 + 0.06 * len(share))
             area.barh(title_axes(list(share), sweep.cells), list(share.values()), facecolor="0.5", edgecolor="0")
             area.set(xlim=(0, 1))
             area.invert_yaxis()
@@ -170,7 +170,7 @@ def importances(sweep: SweepTable) -> dict[str, Figure]:
     return figures
 
 
-def importance(done: pd.DataFrame, searched: Sequence[str]) -> dict[str, float]:
+def measure_importance(done: pd.DataFrame, searched: Sequence[str]) -> dict[str, float]:
     """Return the importance of each searched key: the share of the variance of `_value` that it explains by itself.
 
     Args:
@@ -187,7 +187,7 @@ def importance(done: pd.DataFrame, searched: Sequence[str]) -> dict[str, float]:
         return {}
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize")
-    columns = {key: _distribution(done[key]) for key in varying}
+    columns = {key: _make_distribution(done[key]) for key in varying}
     for index, value in enumerate(done["_value"]):
         study.add_trial(
             optuna.trial.create_trial(
@@ -200,7 +200,7 @@ def importance(done: pd.DataFrame, searched: Sequence[str]) -> dict[str, float]:
     return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
 
 
-def _distribution(values: pd.Series) -> tuple[optuna.distributions.BaseDistribution, pd.Series]:
+def _make_distribution(values: pd.Series) -> tuple[optuna.distributions.BaseDistribution, pd.Series]:
     numbers = pd.to_numeric(values, errors="coerce")
     if numbers.isna().any():
         return optuna.distributions.CategoricalDistribution(sorted(set(values))), values
@@ -208,24 +208,24 @@ def _distribution(values: pd.Series) -> tuple[optuna.distributions.BaseDistribut
     return optuna.distributions.FloatDistribution(low, high, log=is_logarithmic(numbers)), numbers.astype(float)
 
 
-def drawn(sweep: SweepTable) -> dict[str, dict[str, Figure]]:
+def draw_all(sweep: SweepTable) -> dict[str, dict[str, Figure]]:
     """Return every figure of a search: kind -> subject -> figure."""
     return {
-        "best-so-far": best_so_far(sweep),
-        "trials": scatters(sweep),
-        "heatmap": heatmaps(sweep),
-        "importance": importances(sweep),
+        "best-so-far": draw_best_so_far(sweep),
+        "trials": draw_scatters(sweep),
+        "heatmap": draw_heatmaps(sweep),
+        "importance": draw_importances(sweep),
     }
 
 
-def _rounds(sweep: SweepTable, run_id: str) -> int:
+def _count_rounds(sweep: SweepTable, run_id: str) -> int:
     return max(sweep.history(run_id, "test_accuracy"), default=0)
 
 
-def _value(sweep: SweepTable) -> str:
+def _title_value(sweep: SweepTable) -> str:
     return make_title(find_selection_metric(sweep), sweep.cells).partition(",")[0]
 
 
-def _best(sweep: SweepTable) -> str:
+def _title_best(sweep: SweepTable) -> str:
     on_test_set = Metric.parse(find_selection_metric(sweep)).is_on_test_set
-    return f"best {_value(sweep)}" + ("\n(selected on the test set)" if on_test_set else "")
+    return f"best {_title_value(sweep)}" + ("\n(selected on the test set)" if on_test_set else "")

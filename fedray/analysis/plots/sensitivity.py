@@ -7,8 +7,8 @@ from matplotlib.transforms import ScaledTranslation
 from fedray.analysis.data.axes import find_symbol, label_finished
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, make_title, read_values
-from fedray.analysis.plots.panels import figures_of, methods_of
-from fedray.analysis.plots.style import over_seeds, panels, styled, styles, value_ticks, with_legend
+from fedray.analysis.plots.panels import iter_methods, split_figures
+from fedray.analysis.plots.style import describe_seeds, iter_styles, make_panels, set_value_ticks, styled, with_legend
 from fedray.common.errors import UserError, unknown
 from fedray.runs.metric import DEFAULT
 
@@ -17,7 +17,7 @@ DODGE, WIDEST = 2.5, 12.0
 
 
 @styled
-def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Figure]:
+def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Figure]:
     """Draw the metric against a key whose numbers are the x axis, with a tick at each of them.
 
     A method without such an option (fedavg has no ρ) is a horizontal line. A method with only one value of it, since
@@ -50,14 +50,14 @@ def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Fi
     cells = cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])]
     dodged = list(dict.fromkeys(cells.loc[cells["_x"].notna(), "_row"]))
     figures = {}
-    for name, settings in figures_of(cells):
-        drawn = panels(
+    for name, settings in split_figures(cells):
+        drawn = make_panels(
             [setting for setting, _ in settings], find_symbol(x, sweep.cells), make_title(metric, sweep.cells)
         )
         reach: list[float] = []
         for setting, panel in settings:
             area = drawn.main[setting]
-            for style, (method, group) in zip(styles(), methods_of(cells, panel), strict=False):
+            for style, (method, group) in zip(iter_styles(), iter_methods(cells, panel), strict=False):
                 at = group.dropna(subset="_x").groupby("_x")["_value"]
                 if at.ngroups:
                     spread = at.std().fillna(0)
@@ -78,15 +78,15 @@ def sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Fi
                     reach.append(group["_value"].mean())
                     area.axhline(reach[-1], label=method, **{**style, "marker": ""})
         first = next(iter(drawn.main.values()))
-        value_ticks(first, numbers[cells.index].dropna())
+        set_value_ticks(first, numbers[cells.index].dropna())
         margin = 0.06 * (max(reach) - min(reach)) or 1.0
         first.set_ylim(min(reach) - margin, max(reach) + margin)  # matplotlib's own would count the dodging as data
         seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
-        figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=over_seeds(seeds, "bars"))
+        figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=describe_seeds(seeds, "bars"))
     return figures
 
 
-def varied(sweep: Collected) -> list[str]:
+def list_varied(sweep: Collected) -> list[str]:
     """Return the dotted keys that `sensitivity` can draw: numbers by which alone finished runs differ."""
     cells = label_finished(sweep)
     keys = [

@@ -65,13 +65,13 @@ styled = mpl.rc_context(STYLE)
 """Decorator of all functions that draw or write a figure."""
 
 
-def styles() -> Iterator[dict[str, Any]]:
+def iter_styles() -> Iterator[dict[str, Any]]:
     """Yield styles of lines, endlessly; the first 40 differ in dashes or marker, so also in grey."""
     for colour, dashes, marker in zip(cycle(COLOURS), cycle(DASHES), cycle(MARKERS), strict=False):
         yield {"color": colour, "linestyle": dashes, "marker": marker}
 
 
-def axes(x: str, y: str, name: str, height: float = 0.75) -> tuple[Figure, Axes]:
+def make_axes(x: str, y: str, name: str, height: float = 0.75) -> tuple[Figure, Axes]:
     """Return one panel. height: in column widths. The part of a label after a comma is left to the caption."""
     figure = Figure(figsize=(WIDTH, height * WIDTH), layout="constrained")
     panel = figure.subplots()
@@ -88,7 +88,7 @@ class Panels:
     zoom: dict[str, Axes]
 
 
-def panels(names: Sequence[str], x: str, y: str, zoom: bool = False, height: float = MAIN) -> Panels:
+def make_panels(names: Sequence[str], x: str, y: str, zoom: bool = False, height: float = MAIN) -> Panels:
     """Return a panel per name, as wide as a column or, for two or more, as the page; all share both axes.
 
     Args:
@@ -98,10 +98,10 @@ def panels(names: Sequence[str], x: str, y: str, zoom: bool = False, height: flo
         zoom: True for a lower panel each. They share only the axis across: a zoom on 90 % shows nothing of 40 %.
         height: height of a panel, inches.
     """
-    return blocks(names, x, [y], zoom, height)[0]
+    return make_blocks(names, x, [y], zoom, height)[0]
 
 
-def blocks(
+def make_blocks(
     names: Sequence[str], x: str, labels: Sequence[str], zoom: bool = False, height: float = MAIN
 ) -> list[Panels]:
     """Return a block of `panels` for each quantity, in one figure; only the panels of a block share the axis upwards.
@@ -169,7 +169,7 @@ def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
     return figure
 
 
-def sparse(points: int, place: int, lines: int) -> tuple[int, int]:
+def thin_markers(points: int, place: int, lines: int) -> tuple[int, int]:
     """Return the points of a line that have a marker (`markevery`): about MARKS, different ones on each line.
 
     Args:
@@ -181,7 +181,7 @@ def sparse(points: int, place: int, lines: int) -> tuple[int, int]:
     return place * step // max(lines, 1) % step, step
 
 
-def round_ticks(area: Axes, first: float, last: float, most: int = 5) -> None:
+def set_round_ticks(area: Axes, first: float, last: float, most: int = 5) -> None:
     """Set ticks at the first and the last round along the axis across, and at round numbers between."""
     nice = MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]).tick_values(first, last)
     room = LABEL * (last - first)
@@ -190,7 +190,7 @@ def round_ticks(area: Axes, first: float, last: float, most: int = 5) -> None:
     area.xaxis.set_major_formatter(PLAIN)
 
 
-def value_ticks(area: Axes, values: Iterable[float]) -> None:
+def set_value_ticks(area: Axes, values: Iterable[float]) -> None:
     """Set a tick at each of the values, on a logarithmic axis if suitable, with labels that fit."""
     found = sorted(set(values))
     place = math.log if is_logarithmic(pd.Series(found)) else float
@@ -206,12 +206,12 @@ def value_ticks(area: Axes, values: Iterable[float]) -> None:
     area.set_xlim(back(place(found[0]) - margin), back(place(found[-1]) + margin))
     area.xaxis.set_major_locator(FixedLocator(found))
     area.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:g}" if _nearest(value, found) in kept else "")
+        FuncFormatter(lambda value, _: f"{value:g}" if _find_nearest(value, found) in kept else "")
     )
     area.xaxis.set_minor_locator(NullLocator())
 
 
-def _nearest(value: float, values: Sequence[float]) -> float:
+def _find_nearest(value: float, values: Sequence[float]) -> float:
     return min(values, key=lambda one: abs(one - value))
 
 
@@ -220,16 +220,18 @@ def is_logarithmic(numbers: pd.Series) -> bool:
     values = np.unique(numbers.to_numpy(dtype=float))
     if values[0] <= 0 or len(values) < 2:
         return False
-    return bool(values[-1] >= 10 * values[0]) or (len(values) > 2 and _uneven(np.log(values)) < _uneven(values))
+    return bool(values[-1] >= 10 * values[0]) or (
+        len(values) > 2 and _measure_unevenness(np.log(values)) < _measure_unevenness(values)
+    )
 
 
-def _uneven(values: np.ndarray) -> float:
+def _measure_unevenness(values: np.ndarray) -> float:
     """Return how unequal the distances of neighbours are, 0 for equal ones."""
     gaps = np.diff(values)
     return float(gaps.std() / gaps.mean())
 
 
-def over_seeds(counts: Iterable[int], what: str) -> str:
+def describe_seeds(counts: Iterable[int], what: str) -> str:
     """Return the note of a figure: `mean over 3 seeds; band: ± standard deviation`."""
     found = sorted(set(counts))
     if not found or found == [1]:
@@ -250,7 +252,7 @@ def save(figures: Mapping[str, Figure], out: Path, stem: str) -> list[Path]:
         out.mkdir(parents=True, exist_ok=True)
         for setting, figure in figures.items():
             for suffix in (".png", ".pdf"):
-                name = _file_name(stem if len(figures) == 1 else f"{stem}-{setting}")
+                name = _make_file_name(stem if len(figures) == 1 else f"{stem}-{setting}")
                 paths.append(out / f"{name}{suffix}")
                 figure.savefig(paths[-1], dpi=300)
     except OSError as error:
@@ -258,7 +260,7 @@ def save(figures: Mapping[str, Figure], out: Path, stem: str) -> list[Path]:
     return paths
 
 
-def _file_name(text: str) -> str:
+def _make_file_name(text: str) -> str:
     for word, symbol in Component.symbols.items():
         text = text.replace(symbol, word)
     return re.sub(r"[^\w.=-]+", "-", text)

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedray.analysis.tables.result_table import Entry, ResultTable
-from fedray.common.errors import UserError, printable, truncated_repr
+from fedray.common.errors import UserError, escape, truncate_repr
 
 Key = tuple[str, str]
 
@@ -34,7 +34,7 @@ def to_markdown(table: ResultTable) -> str:
 
 def _in_markdown(name: str) -> str:
     """Return a name of one line without the sign that ends a cell."""
-    return printable(name).replace("|", r"\|")
+    return escape(name).replace("|", r"\|")
 
 
 def to_latex(table: ResultTable) -> str:
@@ -44,7 +44,7 @@ def to_latex(table: ResultTable) -> str:
         UserError: LaTeX does not accept the label.
     """
     if not re.fullmatch(r"[\w:./+*-]*", table.label, re.ASCII):
-        raise UserError(f"--label: found {truncated_repr(table.label)}; letters, digits and : . / + * - _ are allowed")
+        raise UserError(f"--label: found {truncate_repr(table.label)}; letters, digits and : . / + * - _ are allowed")
 
     def cell(key: Key) -> str:
         return _fill(table, key, _escape, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
@@ -195,4 +195,4 @@ TEX = str.maketrans(
 
 
 def _escape(text: str) -> str:
-    return "--" if text == "-" else printable(text).translate(TEX)
+    return "--" if text == "-" else escape(text).translate(TEX)

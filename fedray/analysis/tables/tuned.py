@@ -7,7 +7,7 @@ import pandas as pd
 
 from fedray.analysis.data.axes import find_symbol
 from fedray.analysis.data.collect import SweepTable
-from fedray.common.component import as_written
+from fedray.common.component import format_value
 from fedray.runs.metric import Metric
 
 
@@ -31,7 +31,7 @@ def list_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
         for (row, column), one in chosen.items()
     ]
     said += [
-        f"WARNING: {find_symbol(key, cells)}={as_written(one['values'][key])} of {row} ({column}) is on the edge of "
+        f"WARNING: {find_symbol(key, cells)}={format_value(one['values'][key])} of {row} ({column}) is on the edge of "
         f"{one['ranges'][key]}: nothing was tried beyond it"
         for (row, column), one in chosen.items()
         for key in one["edges"]
@@ -60,7 +60,8 @@ def _describe_choice(one: Mapping[str, Any]) -> str:
 
 def _format_values(one: Mapping[str, Any], cells: pd.DataFrame) -> str:
     values = (
-        f"{find_symbol(key, cells)}={as_written(value)} of {one['ranges'][key]}" for key, value in one["values"].items()
+        f"{find_symbol(key, cells)}={format_value(value)} of {one['ranges'][key]}"
+        for key, value in one["values"].items()
     )
     return ", ".join(values) or "nothing to draw"
 

@@ -15,8 +15,8 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from fedray.cluster.connection import use_cluster
 from fedray.common.entry import redact_logs
-from fedray.common.errors import UserError, redacted
-from fedray.datasets.base import data_dir
+from fedray.common.errors import UserError, redact
+from fedray.datasets.base import get_data_dir
 from fedray.sweep.driver.stages import run_file
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.storage import get_storage
@@ -58,7 +58,7 @@ def run_in_cluster(
     environment = {name: os.environ[name] for name in PASSED if name in os.environ}
     environment |= {"MLFLOW_TRACKING_URI": store_uri(), "FEDRAY_STORAGE": str(get_storage())}
     if "FEDRAY_DATA" in environment:
-        environment["FEDRAY_DATA"] = str(data_dir().resolve())
+        environment["FEDRAY_DATA"] = str(get_data_dir().resolve())
     with use_cluster(address):
         task = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(_drive)  # its process ends, with its secrets
         reference = task.remote(sweep, force, max_concurrent, list(only), environment, os.getcwd())
@@ -91,4 +91,4 @@ def _drive(
     try:
         return run_file(sweep, sweep.name, force, only, max_concurrent, "auto"), ""
     except UserError as error:
-        return 2, redacted(str(error))
+        return 2, redact(str(error))

@@ -12,8 +12,8 @@ from pathlib import Path
 from fedray.cluster.connection import count_cpus, use_cluster
 from fedray.cluster.prepare import Placement
 from fedray.cluster.resources import refuse_unseen
-from fedray.common.errors import UserError, printable
-from fedray.common.signals import sigterm_as_interrupt
+from fedray.common.errors import UserError, escape
+from fedray.common.signals import treat_sigterm_as_interrupt
 from fedray.runs.status import Status
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
@@ -41,7 +41,7 @@ def plan_and_print(sweep: Sweep, file: str, force: bool = False, only: Sequence[
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
     for line in describe_partial(sweep):
-        print(printable(line))
+        print(escape(line))
     print(made.summary(), flush=True)
     return made
 
@@ -82,7 +82,7 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
             written to the store.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(sigterm_as_interrupt())
+        stack.enter_context(treat_sigterm_as_interrupt())
         stack.enter_context(lock_sweep(plan.sweep.name))
         placement = Placement()
         if plan.to_run:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedray.common.component import as_written
+from fedray.common.component import format_value
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.datasets.base import Validation
@@ -267,7 +267,7 @@ def _refuse_undecided(plan: Plan, file: str) -> None:
 def describe_choice(choice: Choice, select: str) -> str:
     """Return one line: the method and setting, the chosen values and their score."""
     run = RunConfig.parse(apply_draw(choice.config, choice.values))
-    values = ", ".join(f"{key}={as_written(value)}" for key, value in choice.values.items()) or "nothing to draw"
+    values = ", ".join(f"{key}={format_value(value)}" for key, value in choice.values.items()) or "nothing to draw"
     return f"{run.algorithm.name} {run.partition.label()}: {values} ({select} {choice.score:.2f})"
 
 

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from fedray.api import simulate
-from fedray.common.errors import Diverged, UserError, truncated_repr
+from fedray.common.errors import Diverged, UserError, truncate_repr
 from fedray.common.identity import hash_of
-from fedray.common.plugins import NotTrusted, find_source_digest, guarded
+from fedray.common.plugins import NotTrusted, find_source_digest, guard_imports
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.runs.metric import LAST, PREFIXES
@@ -70,7 +70,7 @@ def verify(name: str, count: int, trust: Collection[str] = ()) -> Iterator[Verdi
         cell = finished[k * len(finished) // count]
         sources = cell.get("identity", {}).get("sources", {})
         try:
-            with guarded(partial(_refuse_untrusted, trust=trust, sources=sources)):
+            with guard_imports(partial(_refuse_untrusted, trust=trust, sources=sources)):
                 verdict = _judge(sweep, cell, finished)
         except NotTrusted as error:
             verdict = Verdict(str(cell["label"]), "not trusted", str(error))
@@ -85,8 +85,8 @@ def _refuse_untrusted(path: str, trust: Collection[str], sources: Mapping[str, s
         return
     found = "is not found here" if here is None else f"has the digest {here[:16]} here"
     raise NotTrusted(
-        f"the source of {truncated_repr(path)} {found}, the cell's is {str(there)[:16]}; "
-        f"if you know the module, give --trust {truncated_repr(module)}"
+        f"the source of {truncate_repr(path)} {found}, the cell's is {str(there)[:16]}; "
+        f"if you know the module, give --trust {truncate_repr(module)}"
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedray.common.errors import UserError, truncated_repr
+from fedray.common.errors import UserError, truncate_repr
 
 COMPONENTS = ("data", "partition", "model", "algorithm")
 """Sections that a grid replaces whole, since their other keys belong to the name; other sections are merged."""
@@ -25,7 +25,7 @@ def with_key(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
         if isinstance(held, str) and head in COMPONENTS:
             held = {"name": held}
         if held is not None and not isinstance(held, Mapping):
-            raise UserError(f"{key}: {head} holds {truncated_repr(held)}, which has no keys")
+            raise UserError(f"{key}: {head} holds {truncate_repr(held)}, which has no keys")
         return {**config, head: with_key(held or {}, rest, value)}
     if isinstance(value, Mapping) and isinstance(held, Mapping) and head not in COMPONENTS:
         return {**config, head: apply_draw(held, value)}

@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fedray.common.errors import UserError, truncated_repr
+from fedray.common.errors import UserError, truncate_repr
 from fedray.sweep.file.dotted import COMPONENTS, list_leaves
 
 
@@ -47,12 +47,12 @@ def expand_case(where: str, case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     grid = case.get("grid", {})
     if not isinstance(grid, Mapping):
-        raise UserError(f"{where}.grid: expected a mapping, got {truncated_repr(grid)}")
+        raise UserError(f"{where}.grid: expected a mapping, got {truncate_repr(grid)}")
     own = {key: value for key, value in case.items() if key != "grid"}
     given = {leaf for key, value in own.items() for leaf in list_leaves(key, value)}
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
-            raise UserError(f"{where}.grid.{key}: expected a list of values, got {truncated_repr(values)}")
+            raise UserError(f"{where}.grid.{key}: expected a list of values, got {truncate_repr(values)}")
         if key == "search":
             raise UserError(f"{where}.grid.search: `search` belongs next to the case's keys, not in its grid")
         if both := next((leaf for value in values for leaf in list_leaves(key, value) if leaf in given), None):

@@ -3,7 +3,7 @@
 from difflib import get_close_matches
 from pathlib import Path
 
-from fedray.common.errors import UserError, truncated_repr
+from fedray.common.errors import UserError, truncate_repr
 
 CLAIMS = "claims.yaml"
 """File of a paper's claims, next to its sweeps."""
@@ -43,4 +43,4 @@ def locate_sweep(file: Path) -> Path:
         return file
     near = get_close_matches(file.as_posix(), known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "`fedray list sweeps` names them all"
-    raise UserError(f"{truncated_repr(str(file))}: there is no such file and no shipped sweep of that name; {hint}")
+    raise UserError(f"{truncate_repr(str(file))}: there is no such file and no shipped sweep of that name; {hint}")

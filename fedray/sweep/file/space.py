@@ -6,8 +6,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from fedray.common.component import Checked, as_written, describe
-from fedray.common.errors import UserError, truncated_repr, unknown
+from fedray.common.component import Checked, describe, format_value
+from fedray.common.errors import UserError, truncate_repr, unknown
 
 Space = dict[str, dict[str, list[Any]]]
 """Dotted key -> {distribution: arguments}, as in a sweep file."""
@@ -76,7 +76,7 @@ def check_space(where: str, found: Any) -> Space:
             raise unknown(f"{where}.{key}", kind, DISTRIBUTIONS)
         if not _takes(kind, arguments):
             raise UserError(
-                f"{where}.{key}: {kind} does not take {truncated_repr(arguments)}; {ARGUMENTS[kind]} is required"
+                f"{where}.{key}: {kind} does not take {truncate_repr(arguments)}; {ARGUMENTS[kind]} is required"
             )
     return space
 
@@ -101,10 +101,10 @@ def format_range(distribution: Mapping[str, list[Any]]) -> str:
     """Format the range of a key for a reader: `[0.01, 0.5], log`, `{all, body, head}`."""
     ((kind, arguments),) = distribution.items()
     if kind == "choice":
-        return "{" + ", ".join(as_written(value) for value in arguments) + "}"
+        return "{" + ", ".join(format_value(value) for value in arguments) + "}"
     close = ")" if kind == "randint" else "]"
     log = ", log" if kind == "loguniform" else ""
-    return f"[{as_written(arguments[0])}, {as_written(arguments[1])}{close}{log}"
+    return f"[{format_value(arguments[0])}, {format_value(arguments[1])}{close}{log}"
 
 
 NEAR_END = 0.05

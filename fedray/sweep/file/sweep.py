@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from fedray.common.component import Checked, as_written, describe
-from fedray.common.errors import UserError, truncated_repr, unknown
+from fedray.common.component import Checked, describe, format_value
+from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.common.names import SWEEP
 from fedray.common.yaml_files import load_yaml
 from fedray.runs.metric import Metric
@@ -145,7 +145,7 @@ class Sweep(Section):
             if key not in STOPS:
                 raise unknown("stop", key, STOPS)
             if value <= 0:
-                raise UserError(f"stop.{key}: found {as_written(value)}; every cell would stop at once")
+                raise UserError(f"stop.{key}: found {format_value(value)}; every cell would stop at once")
         return stop
 
     @model_validator(mode="after")
@@ -157,7 +157,7 @@ class Sweep(Section):
                 raise UserError(f"{name}: found []; at least one value is required")
             if len(set(written)) < len(values):
                 twice = next(value for value in values if written.count(repr(value)) > 1)
-                raise UserError(f"{name}: lists {truncated_repr(twice)} more than once")
+                raise UserError(f"{name}: lists {truncate_repr(twice)} more than once")
         if not self.spaces:
             if self.samples > 1:
                 raise UserError(f"samples: found {self.samples}; without `search` there is nothing to draw")
@@ -253,7 +253,7 @@ class Sweep(Section):
     @property
     def stopper(self) -> str:
         """Rules that may end a cell of this sweep early; empty if there are none."""
-        rules = [f"{key}>={as_written(value)}" for key, value in self.stop.items()]
+        rules = [f"{key}>={format_value(value)}" for key, value in self.stop.items()]
         if self.scheduler is None:
             return " ".join(rules)
         # Which cells a scheduler stops depends on the others, so its outcomes are valid in this sweep only.
@@ -323,7 +323,7 @@ class Sweep(Section):
                 raise UserError(f"--set {key}: an axis of the sweep sets it too; try --set 'grid.{key}=[VALUE]'")
             else:
                 document["base"] = with_key(document["base"], key, value)
-            words += [key, as_written(value)]
+            words += [key, format_value(value)]
         if "name" not in changes:
             changed_words = re.sub(r"[^\w.]+", "-", "-".join(words[1:])).strip("-")
             document["name"] = f"{self.name}-{changed_words}"[:120]

@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from fedray.algorithms import algorithm
 from fedray.common.component import Checked, Component, describe
-from fedray.common.errors import UserError, truncated_repr
-from fedray.common.identity import files_in, parts, revision_of
-from fedray.common.plugins import NotTrusted, guarded
+from fedray.common.errors import UserError, truncate_repr
+from fedray.common.identity import iter_parts, list_files, sum_revisions
+from fedray.common.plugins import NotTrusted, guard_imports
 from fedray.config import NUMERICS, RunConfig
 from fedray.datasets import data_source
 from fedray.models import make_model_spec
@@ -38,7 +38,7 @@ def refuse_disagreement(config: Mapping[str, Any], identity: Mapping[str, Any]) 
         return
     if other := (identity.keys() - RunConfig.model_fields.keys() - ADDED) | (config.keys() - RunConfig.model_fields):
         raise UserError(f"{min(other)}: a configuration has no such key")
-    with guarded(_refuse_import):
+    with guard_imports(_refuse_import):
         try:
             run = RunConfig.parse(config)
         except NotTrusted:
@@ -77,12 +77,12 @@ def _compare(name: str, section: Any, identity: Mapping[str, Any]) -> None:
         _refuse_other(name, section, identity.get(name, RunConfig.model_fields[name].default))
         return
     revisions = _entries(identity, "revisions")
-    for part in parts(section):
-        if revision_of(type(part)) != revisions.get(
+    for part in iter_parts(section):
+        if sum_revisions(type(part)) != revisions.get(
             part.name if isinstance(part, Component) else type(part).__name__, 0
         ):
             return
-    files = files_in(type(section))
+    files = list_files(type(section))
     mine = section.model_copy(update=dict.fromkeys(files)).identity_entries()
     theirs = _entries(identity, name)
     for file in files:
@@ -95,12 +95,12 @@ def _compare(name: str, section: Any, identity: Mapping[str, Any]) -> None:
 def _entries(identity: Mapping[str, Any], name: str) -> dict[str, Any]:
     found = identity.get(name, {})
     if not isinstance(found, Mapping):
-        raise UserError(f"identity.{name}: expected a mapping, got {truncated_repr(found)}")
+        raise UserError(f"identity.{name}: expected a mapping, got {truncate_repr(found)}")
     return dict(found)
 
 
 def _refuse_other(key: str, mine: Any, theirs: Any) -> None:
     if mine != theirs:
         raise UserError(
-            f"{key}: the configuration says {truncated_repr(mine)}, the identity of the cell {truncated_repr(theirs)}"
+            f"{key}: the configuration says {truncate_repr(mine)}, the identity of the cell {truncate_repr(theirs)}"
         )

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedray.common.component import as_written
-from fedray.common.errors import UserError, printable
+from fedray.common.component import format_value
+from fedray.common.errors import UserError, escape
 from fedray.common.identity import hash_of
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
@@ -199,7 +199,7 @@ def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] =
     for key, value in section.items() if isinstance(section, Mapping) else ():
         if key != "name":
             value = value["name"] if isinstance(value, Mapping) else value
-            words.append(f"{run.algorithm.symbol(key)}={as_written(value)}")
+            words.append(f"{run.algorithm.symbol(key)}={format_value(value)}")
     words.append(run.partition.label())
     named = ("algorithm", "partition", "seed", *(f"partition.{option}" for option in run.partition.required()))
     for key in varied:
@@ -210,8 +210,8 @@ def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] =
             if value is not None:
                 option = key.rpartition(".")[2]
                 option = run.partition.symbol(option) if key.startswith("partition.") else option
-                words.append(f"{option}={as_written(value)}")
-    return printable(" ".join([*words, f"s{run.seed}"]))
+                words.append(f"{option}={format_value(value)}")
+    return escape(" ".join([*words, f"s{run.seed}"]))
 
 
 def get_values(run: RunConfig, keys: Sequence[str]) -> dict[str, Any]:

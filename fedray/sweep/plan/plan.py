@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from fedray.common.errors import UserError, truncated_repr, unknown
+from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.config import COMPONENTS, RunConfig
 from fedray.runs.status import Status
 from fedray.sections import Runtime
@@ -191,7 +191,7 @@ def select_cells(cells: Mapping[str, Cell], text: str) -> list[str]:
     found = found or [hash for hash, cell in cells.items() if fnmatchcase(cell.label, text)]
     if not found:
         raise UserError(
-            f"{truncated_repr(text)} names no cell; give a number from 1 to {len(hashes)}, the beginning of a hash or "
+            f"{truncate_repr(text)} names no cell; give a number from 1 to {len(hashes)}, the beginning of a hash or "
             f"a pattern of labels such as '{next(iter(cells.values())).run.algorithm.name}*'"
         )
     return found

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from fedray.common.errors import UserError, redacted, truncated_repr
-from fedray.common.yaml_files import located
+from fedray.common.errors import UserError, redact, truncate_repr
+from fedray.common.yaml_files import locate
 
 OFFSETS = 2**62
 """Offsets below this are valid everywhere; the chance that two of 10^4 cells share one is 10^-11."""
@@ -61,14 +61,14 @@ def _get_offset(cell: str) -> int:
 
 def get_storage() -> Path:
     """Return the folder of checkpoints: $FEDRAY_STORAGE (shared by all nodes of a cluster), else .fedray here."""
-    return located("FEDRAY_STORAGE", os.environ.get("FEDRAY_STORAGE") or ".fedray").resolve()
+    return locate("FEDRAY_STORAGE", os.environ.get("FEDRAY_STORAGE") or ".fedray").resolve()
 
 
 def refuse_unwritable_storage() -> None:
     """Create the storage, and refuse one that cannot be written to. Raises UserError."""
     path = os.environ.get("FEDRAY_STORAGE", "")
     if "://" in path:
-        raise UserError(f"FEDRAY_STORAGE: found {truncated_repr(redacted(path))}; expected a directory, got an address")
+        raise UserError(f"FEDRAY_STORAGE: found {truncate_repr(redact(path))}; expected a directory, got an address")
     try:
         get_storage().mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=get_storage()):

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from fedray.common.errors import redacted
+from fedray.common.errors import redact
 from fedray.runs.status import Status
 
 STYLE = {
@@ -52,7 +52,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Print one line that is not an outcome."""
-        self.console.print(redacted(text), markup=False, soft_wrap=True)
+        self.console.print(redact(text), markup=False, soft_wrap=True)
 
     def ended(self, cell: str, status: Status, text: str) -> None:
         """Show the outcome of a cell."""
@@ -62,7 +62,7 @@ class Progress:
         mark = f"[{len(self.outcomes)}/{self.total}]".rjust(2 * len(str(self.total)) + 3)
         took = f"({time.monotonic() - since:.1f} s{self._eta()})"
         self.console.print(
-            f"{mark} {status:<9} {label}: {redacted(text)} {took}",
+            f"{mark} {status:<9} {label}: {redact(text)} {took}",
             style=STYLE.get(status),
             markup=False,
             soft_wrap=True,

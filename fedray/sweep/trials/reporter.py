@@ -15,7 +15,7 @@ from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.tune.experiment import Trial
 
 from fedray.cluster.ray_private import drop_results, get_exception
-from fedray.common.errors import UserError, redacted
+from fedray.common.errors import UserError, redact
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import resolve_with
 from fedray.engine.worker import LESS_MEMORY
@@ -166,7 +166,7 @@ class TuneReporter(tune.Callback):
         path = get_cell_dir(cell.hash) / "traceback.txt"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(redacted(traceback), encoding="utf-8")
+            path.write_text(redact(traceback), encoding="utf-8")
         except OSError as error:  # the disk is full, say; the other cells continue
             return f"in MLflow; {path} cannot be written: {error.strerror}"
         return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fedray.analysis.claims.decide import NOT_RUN, decide
 from fedray.analysis.claims.read import find, read
-from fedray.analysis.claims.runs import expected
+from fedray.analysis.claims.runs import list_expected
 from fedray.analysis.commands.claims import format_count
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.tables.published import list_tables, load
@@ -43,7 +43,7 @@ def test_every_published_table_has_a_claim_on_each_metric(paper: str) -> None:
 @cache
 def still_to_run(sweep: str) -> SweepTable:
     """The cells of a shipped sweep, none of them run."""
-    return expected(Sweep.load(get_sweeps_folder() / f"{sweep}.yaml"))
+    return list_expected(Sweep.load(get_sweeps_folder() / f"{sweep}.yaml"))
 
 
 @pytest.mark.parametrize("paper", SHIPPED)

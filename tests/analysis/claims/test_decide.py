@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from fedray.analysis.claims.decide import HOLDS, LOST, NOT_RUN, OPEN, REFUTED, Verdict, decide, verdict, verdict_of_most
+from fedray.analysis.claims.decide import (
+    HOLDS,
+    LOST,
+    NOT_RUN,
+    OPEN,
+    REFUTED,
+    Verdict,
+    decide,
+    decide_most,
+    decide_pairs,
+)
 from fedray.analysis.claims.pairs import Pair
 from fedray.analysis.data.collect import collect
 from fedray.common.errors import UserError
@@ -26,7 +36,7 @@ def pairs(*gaps: object) -> list[Pair]:
 def statuses(about: Claim, truth: list[float], seeds: int, spread: float = 1.0) -> list[str]:
     """Decisions on RUNS simulated results: seeds and rivals whose true gaps are `truth`."""
     draws = np.random.default_rng(seeds).normal(np.array(truth)[:, None], spread, (RUNS, len(truth), seeds))
-    return [verdict(about, pairs(*one), len(truth)) for one in draws]
+    return [decide_pairs(about, pairs(*one), len(truth)) for one in draws]
 
 
 @pytest.mark.parametrize("truth", [[0.0], [2.0], [0.0, 0.0, 0.0, 0.0]])
@@ -58,13 +68,13 @@ def test_what_is_true_is_found() -> None:
 
 
 def test_one_seed_decides_nothing() -> None:
-    assert verdict(claim(), pairs([5.0]), 1) == OPEN
-    assert verdict(claim(), pairs([5.0, 5.1, 5.2], []), 2) == NOT_RUN
-    assert verdict(claim(), pairs([-5.0, -5.1, -5.2], []), 2) == REFUTED  # one contradiction is enough
-    assert verdict(claim(), pairs([], []), 2) == NOT_RUN
+    assert decide_pairs(claim(), pairs([5.0]), 1) == OPEN
+    assert decide_pairs(claim(), pairs([5.0, 5.1, 5.2], []), 2) == NOT_RUN
+    assert decide_pairs(claim(), pairs([-5.0, -5.1, -5.2], []), 2) == REFUTED  # one contradiction is enough
+    assert decide_pairs(claim(), pairs([], []), 2) == NOT_RUN
     exact = [Pair("column", "a", "b", (0.5, 0.5), exact=True)]
-    assert verdict(claim(), exact, 1) == HOLDS
-    assert verdict(claim(by=0.5), exact, 1) == OPEN, "not by more than that"
+    assert decide_pairs(claim(), exact, 1) == HOLDS
+    assert decide_pairs(claim(by=0.5), exact, 1) == OPEN, "not by more than that"
 
 
 def test_what_speaks_most_against_a_claim() -> None:
@@ -159,7 +169,7 @@ def test_seeds_that_ended_without_a_number_decide_nothing(store: Tracker, status
     found = decide(claim(), collect("sweep")).whole
     assert (found.status, found.seeds, found.pairs[0].lost) == (LOST, (3, 3), 2)
     assert decide(claim(by=6), collect("sweep")).whole.status == LOST  # survivors do not refute either
-    assert verdict(claim(), [*pairs([-5.0, -5.1, -5.2]), *found.pairs], 2) == REFUTED  # another rival does
+    assert decide_pairs(claim(), [*pairs([-5.0, -5.1, -5.2]), *found.pairs], 2) == REFUTED  # another rival does
 
 
 def test_failed_seeds_are_still_to_run(store: Tracker) -> None:
@@ -249,19 +259,19 @@ def test_steadier_rows_have_a_smaller_range(store: Tracker) -> None:
 def of_columns(*gaps: tuple[float, ...]) -> dict[str, Verdict]:
     """The verdicts of columns with one comparison each."""
     each = {f"column {k}": pairs(one) for k, one in enumerate(gaps)}
-    return {name: Verdict(verdict(claim(), found, len(gaps)), found, True) for name, found in each.items()}
+    return {name: Verdict(decide_pairs(claim(), found, len(gaps)), found, True) for name, found in each.items()}
 
 
 def test_most_columns() -> None:
     """Out of four columns, two that do not hold refute "most"; two that hold do not support it yet."""
     good, bad, unclear = (5.0, 5.01, 5.02), (-5.0, -5.01, -5.02), (-1.0, 0.0, 1.0)
     most = claim(holds_in="most")
-    assert verdict_of_most(most, of_columns(good, good, bad)) == HOLDS
-    assert verdict_of_most(most, of_columns(good, good, ())) == HOLDS  # the third cannot change it
-    assert verdict_of_most(most, of_columns(good, bad, bad)) == REFUTED
-    assert verdict_of_most(most, of_columns(good, good, bad, bad)) == REFUTED
-    assert verdict_of_most(most, of_columns(good, good, bad, unclear)) == OPEN
-    assert verdict_of_most(most, of_columns(good, good, bad, ())) == NOT_RUN
+    assert decide_most(most, of_columns(good, good, bad)) == HOLDS
+    assert decide_most(most, of_columns(good, good, ())) == HOLDS  # the third cannot change it
+    assert decide_most(most, of_columns(good, bad, bad)) == REFUTED
+    assert decide_most(most, of_columns(good, good, bad, bad)) == REFUTED
+    assert decide_most(most, of_columns(good, good, bad, unclear)) == OPEN
+    assert decide_most(most, of_columns(good, good, bad, ())) == NOT_RUN
 
 
 def test_most_columns_on_the_boundary_are_rarely_decided() -> None:
@@ -270,7 +280,7 @@ def test_most_columns_on_the_boundary_are_rarely_decided() -> None:
     """
     draws = np.random.default_rng(0).normal([[50.0], [50.0], [0.0], [0.0], [0.0]], 1.0, (RUNS, 5, 3))
     most = claim(holds_in="most")
-    wrong = sum(verdict_of_most(most, of_columns(*map(tuple, one.tolist()))) == HOLDS for one in draws)
+    wrong = sum(decide_most(most, of_columns(*map(tuple, one.tolist()))) == HOLDS for one in draws)
     assert wrong / RUNS <= 0.05 + tolerance(0.05, RUNS)
 
 

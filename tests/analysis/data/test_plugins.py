@@ -11,7 +11,7 @@ from fedray.analysis.data.axes import find_symbol, label_cells, title_axes
 from fedray.analysis.data.cell_config import CellConfig
 from fedray.analysis.data.collect import collect
 from fedray.analysis.data.metrics import is_smaller_better, make_title
-from fedray.analysis.plots.curves import curves
+from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.result_table import BEST
 from fedray.config import RunConfig
@@ -101,7 +101,7 @@ def test_tables_and_figures_show_them(stored: Tracker) -> None:
     assert is_smaller_better("proximal_loss", sweep.cells)
     found = compare(sweep, "fedavg", "effort")
     assert (found.lower, found.improvements[0].wins, found.improvements[0].pairs) == (True, 2, 2)
-    (figure,) = curves(sweep, "effort").values()
+    (figure,) = draw_curves(sweep, "effort").values()
     assert figure.axes[0].get_ylabel() == "effort of a client (J)"
 
 

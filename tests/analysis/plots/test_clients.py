@@ -11,7 +11,7 @@ from fedray.analysis.commands.figures import main
 from fedray.analysis.commands.tables import main as tables
 from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import collect
-from fedray.analysis.plots.clients import confusion, fairness
+from fedray.analysis.plots.clients import draw_confusion, draw_fairness
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies, read_confusions
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
@@ -57,7 +57,7 @@ def test_fairness_in_numbers(store: Tracker) -> None:
 
 def test_fairness_drawn(store: Tracker) -> None:
     write(store)
-    (figure,) = fairness(collect("sweep")).values()
+    (figure,) = draw_fairness(collect("sweep")).values()
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["fedavg", "fedsam"]
     lines = {(str(line.get_label()), round(float(np.mean(line.get_ydata())))): line for line in axes.lines}
@@ -78,7 +78,7 @@ def test_confusion_matrices(store: Tracker) -> None:
     sweep = collect("sweep")
     found = read_confusions(sweep, label_finished(sweep))
     assert found["dirichlet α=0.5", "fedavg"].tolist() == [[87.5, 12.5], [25, 75]]
-    figures = confusion(sweep)
+    figures = draw_confusion(sweep)
     assert list(figures) == ["fedavg dirichlet α=0.5", "fedsam dirichlet α=0.5"]
     axes = figures["fedavg dirichlet α=0.5"].axes[0]
     assert axes.images[0].get_array().tolist() == [[87.5, 12.5], [25, 75]]

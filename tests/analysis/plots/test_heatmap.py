@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import collect
-from fedray.analysis.plots.heatmap import heatmap
+from fedray.analysis.plots.heatmap import draw_heatmap
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, write
@@ -27,7 +27,7 @@ def fields(figure: Figure) -> np.ndarray:
 def test_fields_are_means_over_seeds_and_the_best_is_framed(store: Tracker, tmp_path: Path) -> None:
     """α = 0.1 below: 35 and nothing; α = 0.5 above: 61 and 72, which is the best. FedAvg has no panel."""
     grid(store)
-    (figure,) = heatmap(collect("sweep"), "algorithm.rho", "partition.alpha").values()
+    (figure,) = draw_heatmap(collect("sweep"), "algorithm.rho", "partition.alpha").values()
     area = figure.axes[0]
     np.testing.assert_array_equal(fields(figure), [[35, np.nan], [61, 72]])
     assert [tick.get_text() for tick in area.get_xticklabels()] == ["0.1", "0.5"]
@@ -44,7 +44,7 @@ def test_fields_are_means_over_seeds_and_the_best_is_framed(store: Tracker, tmp_
 def test_the_smallest_loss_is_the_best(store: Tracker) -> None:
     """Losses are 1 - accuracy / 100, so the field is the same; the smallest one is framed."""
     grid(store)
-    (figure,) = heatmap(collect("sweep"), "partition.alpha", "algorithm.rho", "test_loss").values()
+    (figure,) = draw_heatmap(collect("sweep"), "partition.alpha", "algorithm.rho", "test_loss").values()
     np.testing.assert_allclose(fields(figure), [[0.65, 0.39], [np.nan, 0.28]])
     assert [text.get_text() for text in figure.axes[0].texts if text.get_weight() == "bold"] == ["0.2800"]
 
@@ -56,7 +56,7 @@ def test_methods_are_panels_with_one_scale(store: Tracker) -> None:
     ]
     cells = [cell(method, alpha, 0) for alpha in (0.5, 0.1) for method in both]
     write(store, cells, [10 * k for k in range(len(cells))])
-    (figure,) = heatmap(collect("sweep"), "algorithm.rho", "partition.alpha").values()
+    (figure,) = draw_heatmap(collect("sweep"), "algorithm.rho", "partition.alpha").values()
     first, second = figure.axes[:2]
     assert (first.get_title(), second.get_title()) == ("fedsam", "mofedsam")
     assert [tick.get_text() for tick in first.get_xticklabels()] == ["0.1", "0.5", "0.9"]
@@ -75,5 +75,5 @@ def test_methods_are_panels_with_one_scale(store: Tracker) -> None:
 def test_refusals(store: Tracker, x: str, y: str, message: str) -> None:
     grid(store)
     with pytest.raises(UserError) as error:
-        heatmap(collect("sweep"), x, y)
+        draw_heatmap(collect("sweep"), x, y)
     assert message in str(error.value)

@@ -10,7 +10,16 @@ from matplotlib.collections import PathCollection
 
 from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import Collected, collect
-from fedray.analysis.plots.search import best_so_far, drawn, heatmaps, importance, importances, keys, scatters, trials
+from fedray.analysis.plots.search import (
+    draw_all,
+    draw_best_so_far,
+    draw_heatmaps,
+    draw_importances,
+    draw_scatters,
+    list_keys,
+    list_trials,
+    measure_importance,
+)
 from fedray.analysis.report import make_page
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_markdown
@@ -72,22 +81,22 @@ def test_without_validation_it_says_so(store: Tracker) -> None:
     table = build(searched(store, validation=False))
     assert table.rows[0] == "fedsam ρ=0.3 lr=0.1"
     assert "a search: best row first, by last10_test_accuracy (selected on the test set)" in table.notes
-    figure = best_so_far(collect("search"))["dirichlet α=0.5"]
+    figure = draw_best_so_far(collect("search"))["dirichlet α=0.5"]
     assert figure.axes[0].get_ylabel() == "best test accuracy in %\n(selected on the test set)"
 
 
 def test_best_so_far(store: Tracker) -> None:
     """Rounds 3, 6, 9, 10 (the pruned one: 1), 13; validation 40, then nothing better."""
     sweep = searched(store)
-    assert list(trials(sweep)["_rounds"]) == [3, 3, 3, 1, 3]
-    (line,) = best_so_far(sweep)["dirichlet α=0.5"].axes[0].get_lines()
+    assert list(list_trials(sweep)["_rounds"]) == [3, 3, 3, 1, 3]
+    (line,) = draw_best_so_far(sweep)["dirichlet α=0.5"].axes[0].get_lines()
     assert list(line.get_xdata()) == [3, 6, 9, 10, 13]
     assert list(line.get_ydata()) == [40, 40, 40, 40, 40]
 
 
 def test_trials_on_the_keys_own_scale(store: Tracker) -> None:
     """ρ spans a factor of 30: logarithmic; lr of 9: linear. The pruned trial is a hollow point of its own."""
-    figures = scatters(searched(store))
+    figures = draw_scatters(searched(store))
     rho, lr = (figures[f"{key} dirichlet α=0.5"].axes[0] for key in ("algorithm.rho", "training.lr"))
     assert (rho.get_xscale(), lr.get_xscale()) == ("log", "linear")
     whole, pruned = rho.get_lines()
@@ -98,7 +107,7 @@ def test_trials_on_the_keys_own_scale(store: Tracker) -> None:
 
 def test_two_keys(store: Tracker) -> None:
     """Four finished trials by ρ (across) and lr (up): 40 at ρ = 0.01, lr = 0.1; untried combinations are hatched."""
-    (figure,) = heatmaps(searched(store)).values()
+    (figure,) = draw_heatmaps(searched(store)).values()
     grid = figure.axes[0].get_images()[0].get_array()
     assert grid.shape == (3, 4)
     assert figure.axes[0].patch.get_hatch(), "white is the best value"
@@ -111,9 +120,9 @@ def test_many_values_are_points(store: Tracker) -> None:
     parent = store.open_sweep("search", "", cells)
     for k, one in enumerate(cells):
         write_run(store, one, history(50 + k), parent=parent)
-    (figure,) = heatmaps(collect("search")).values()
+    (figure,) = draw_heatmaps(collect("search")).values()
     assert any(isinstance(one, PathCollection) for one in figure.axes[0].collections)
-    assert importances(collect("search"))  # both keys vary in fourteen trials
+    assert draw_importances(collect("search"))  # both keys vary in fourteen trials
 
 
 def test_importance_finds_the_key_that_matters() -> None:
@@ -121,13 +130,13 @@ def test_importance_finds_the_key_that_matters() -> None:
     rng = np.random.default_rng(0)
     rho, lr = rng.uniform(0.01, 0.5, 60), rng.uniform(0.01, 0.5, 60)
     done = pd.DataFrame({"rho": rho.astype(str), "lr": lr.astype(str), "_value": rho + rng.normal(0, 0.001, 60)})
-    share = importance(done, ["lr", "rho"])
+    share = measure_importance(done, ["lr", "rho"])
     assert list(share) == ["rho", "lr"]
     assert share["rho"] > 0.95
-    assert importance(done, ["lr", "rho"]) == share  # seeded
-    assert importance(done[:9], ["lr", "rho"]) == {}, "too few trials"
+    assert measure_importance(done, ["lr", "rho"]) == share  # seeded
+    assert measure_importance(done[:9], ["lr", "rho"]) == {}, "too few trials"
     words = done.assign(part=["all", "head"] * 30, _value=[1.0, 2.0] * 30)
-    assert next(iter(importance(words, ["rho", "part"]))) == "part"
+    assert next(iter(measure_importance(words, ["rho", "part"]))) == "part"
 
 
 def test_a_grids_options_are_keys_too(store: Tracker) -> None:
@@ -135,9 +144,9 @@ def test_a_grids_options_are_keys_too(store: Tracker) -> None:
     for one in cells:
         del one["search"]
     store.open_sweep("grid", "", cells)
-    assert keys(collect("grid")) == ["algorithm.rho"]
+    assert list_keys(collect("grid")) == ["algorithm.rho"]
     with pytest.raises(UserError, match="no trial with a value yet"):
-        trials(collect("grid"))
+        list_trials(collect("grid"))
 
 
 def test_files_and_the_page(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +155,7 @@ def test_files_and_the_page(store: Tracker, tmp_path: Path, capsys: pytest.Captu
     written = capsys.readouterr().out.split()
     assert all(Path(one).stat().st_size for one in written if one.endswith(".png"))
     assert sum("heatmap" in one for one in written) == 2
-    assert set(drawn(sweep)) == {"best-so-far", "trials", "heatmap", "importance"}
+    assert set(draw_all(sweep)) == {"best-so-far", "trials", "heatmap", "importance"}
     text = make_page(sweep, ["last10_test_accuracy"])
     assert text.count('alt="trials: ') == 2
     assert text.count('alt="best-so-far: ') == 1

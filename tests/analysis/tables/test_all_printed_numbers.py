@@ -9,7 +9,7 @@ import pytest
 from fedray.algorithms import ALGORITHMS
 from fedray.analysis.claims.decide import decide
 from fedray.analysis.claims.read import find, read
-from fedray.analysis.claims.runs import expected
+from fedray.analysis.claims.runs import list_expected
 from fedray.analysis.data.axes import find_columns, label_cells
 from fedray.analysis.data.cell_config import CellConfig, iter_configs
 from fedray.analysis.data.collect import SweepTable
@@ -55,7 +55,7 @@ PRINTED = {
 @cache
 def one_seed(name: str) -> SweepTable:
     """The cells of a shipped sweep with seed 0: the printed numbers have none."""
-    table = expected(Sweep.load(get_sweeps_folder() / f"{name}.yaml"))
+    table = list_expected(Sweep.load(get_sweeps_folder() / f"{name}.yaml"))
     return replace(table, cells=table.cells[table.cells["seed"] == "0"].astype(object))  # quicker than text of Arrow
 
 

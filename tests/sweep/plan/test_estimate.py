@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedray.common.entry import entry
+from fedray.common.entry import run_command
 from fedray.config import RunConfig
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.estimate import Key, get_facts, make_key, measure_seconds, print_estimate
@@ -137,7 +137,7 @@ def test_the_command_needs_no_data(
     from fedray.cli.main import app
 
     with pytest.raises(SystemExit) as stop:
-        entry(app)
+        run_command(app)
     out = capsys.readouterr().out
     assert stop.value.code == 0, out
     assert re.search(r"^2 +mlp, 1x28x28, 10 classes, batches of 20 ", out, re.MULTILINE), "equal cells are one"
