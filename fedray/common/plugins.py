@@ -168,7 +168,7 @@ def guard_imports(refuse: Callable[[str], None]) -> Iterator[None]:
 
 
 def find_source_digest(module: str) -> str | None:
-    """Return the SHA-256 of a module's source without importing anything, as `source_digest` computes it.
+    """Return the SHA-256 of a module's source without importing anything, as `digest_source` computes it.
 
     Returns:
         None for a module that is not found, and for one inside a package: importing it would run the package, too.
@@ -191,7 +191,7 @@ def load_class(section: str, path: str) -> type:
 
     Raises:
         UserError: it cannot be imported, or is not a class.
-        NotTrusted: it may not be imported (`guarded`).
+        NotTrusted: it may not be imported (`guard_imports`).
     """
     if refuse := _guard.get():
         refuse(path)

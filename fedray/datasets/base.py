@@ -119,7 +119,8 @@ class DataSource(Component):
     def fetch(self) -> None:
         """Download the files into `data_dir()`. Raises UserError if that is not possible."""
         raise UserError(
-            f"data.name: {self.name} cannot be downloaded by fedray; put {self.files or 'its files'} in {get_data_dir()}"
+            f"data.name: {self.name} cannot be downloaded by fedray; put {self.files or 'its files'} in "
+            f"{get_data_dir()}"
         )
 
     def expected(self) -> Published | None:

@@ -41,7 +41,7 @@ class Torchvision(Images):
         return getattr(importlib.import_module("torchvision.datasets"), self.kind)
 
     def wanted(self) -> list[tuple[Path, str | None]]:
-        """Every file, below `data_dir()`, and its published md5 (None where torchvision asks for none)."""
+        """Every file, below `get_data_dir()`, and its published md5 (None where torchvision asks for none)."""
         raise NotImplementedError
 
     def _open(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:

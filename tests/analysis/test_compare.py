@@ -42,7 +42,7 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
         ("fedsam ρ=0.1", 3, 4),
         ("fedsam ρ=0.5", 3, 3),
     ]
-    assert found.ranks is None  # of the two settings one lacks ρ=0.5
+    assert found.ranks is None  # one of the two settings lacks ρ=0.5
     text = format_report(found)
     assert re.search(r"fedsam ρ=0.5 \| dirichlet α=0.5 +\| 3 +\| \+5.10 +\| \+4.85 .. \+5.35 +\| too few seeds", text)
     assert re.search(r"0.250 +\| < 0.001 +\| \d+ +\| better +\|", text)

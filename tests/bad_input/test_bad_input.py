@@ -89,7 +89,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     before = files(here)
     monkeypatch.setattr(sys, "argv", ["fedray", *case.arguments])
     with pytest.raises(SystemExit) as exit_:
-        cli.entry(cli.app)
+        cli.run_command(cli.app)
     check(case, here, exit_.value.code, capsys.readouterr().err, before)
 
 

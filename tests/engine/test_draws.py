@@ -36,7 +36,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Key]:
         used.append((seed, purpose, round, client))
         return int(compute(seed, purpose, round, client))
 
-    monkeypatch.setattr(rng, "key", key)
+    monkeypatch.setattr(rng, "make_key", key)
     return used
 
 
