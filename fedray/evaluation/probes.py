@@ -83,11 +83,15 @@ class Angles(Probe):
 class Classes(Probe):
     """`accuracy_class_CLASS`: accuracy of the global model on each class's test samples, in percent (FedSOL, fig. 7b).
 
-    A class without test samples has no value.
+    A class without test samples has no value. `deviation_of_classes`: the standard deviation over the classes.
     """
 
     name = "classes"
-    metrics = {"accuracy_class_*": "accuracy of the class (%)"}
+    metrics = {
+        "accuracy_class_*": "accuracy of the class (%)",
+        "deviation_of_classes": "deviation of the accuracy over classes in points",
+    }
+    lower_is_better = frozenset({"deviation_of_classes"})
 
     def check(self, algorithm: Algorithm) -> None:
         if algorithm.keeps != "none":
@@ -97,7 +101,8 @@ class Classes(Probe):
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
         counted = enumerate(seen.test_counts.tolist())
-        return {f"accuracy_class_{k}": 100 * float(seen.correct[k]) / int(n) for k, n in counted if n}
+        found = {f"accuracy_class_{k}": 100 * float(seen.correct[k]) / int(n) for k, n in counted if n}
+        return found | {"deviation_of_classes": float(np.std(list(found.values())))}
 
 
 class Drift(Probe):

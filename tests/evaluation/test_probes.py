@@ -192,6 +192,7 @@ def test_accuracy_on_the_training_set_and_by_class() -> None:
     assert row["train_accuracy"] != row["test_accuracy"]
     counts = np.bincount(problem.data.y_test, minlength=10)
     right = sum(row[f"accuracy_class_{k}"] * counts[k] for k in range(10)) / counts.sum()
+    assert row["deviation_of_classes"] == pytest.approx(np.std([row[f"accuracy_class_{k}"] for k in range(10)]))
     assert right == pytest.approx(row["test_accuracy"])
 
 
