@@ -19,7 +19,8 @@ from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.messages import ClientTask, PersonalEval
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Result, Simulation
+from fedray.engine.result import Result
+from fedray.engine.simulation import Simulation
 from fedray.engine.state import State
 from fedray.engine.worker import Worker
 from tests import small
