@@ -17,7 +17,7 @@ from fedray.sections import Training
 LEAST = {"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"}
 REQUIRED = {"alpha": 0.5, "classes": 2, "shards": 2}
 """Values of the options that have no default."""
-MEASURED = {"lambda": "fedsol", "adaptation": "fedgela"}
+MEASURED = {"lambda": "fedsol", "propositions": "fedsol", "adaptation": "fedgela"}
 """Probes that not every method admits."""
 MOON = {"name": "fedsol", "proximal": "moon"}
 GOLDEN = [json.loads(line) for line in Path(__file__).with_name("golden_cells.jsonl").read_text().splitlines()]

@@ -15,13 +15,14 @@ from mlflow.exceptions import MlflowException
 
 from fedray.analysis.data.cell_config import refuse_plugins
 from fedray.analysis.data.runs import load_newest_state, read_configuration
-from fedray.analysis.hessian import Landscape, compute_surface, draw_filter_normalised, find_top_eigenvalues
+from fedray.analysis.hessian import compute_surface, draw_filter_normalised, find_top_eigenvalues
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Samples
 from fedray.engine.evaluate import get_tested_theta
 from fedray.engine.problem import Problem
+from fedray.evaluation.landscape import Landscape
 from fedray.tracking.store import open_store
 
 COUNT = 5

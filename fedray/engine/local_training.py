@@ -76,6 +76,7 @@ class LocalTrainer:
         population: what all clients have in common.
         shards: each client's training samples.
         stepping: another method whose server step is taken and which may need uploads of its own; None for none.
+        recorded: local steps, from 1, after which measured clients keep their parameters for the probes.
     """
 
     algorithm: Algorithm
@@ -84,6 +85,7 @@ class LocalTrainer:
     population: Population
     shards: Shards
     stepping: Algorithm | None = None
+    recorded: frozenset[int] = frozenset()
 
     def start(self, broadcast: Broadcast, task: ClientTask, relaxed: bool = False) -> LocalClient:
         """Return a client before its first step: at x, except for the parts it keeps. The network gets its buffers."""
@@ -147,6 +149,7 @@ class LocalTrainer:
         """
         algorithm, network = self.algorithm, self.network
         c = self.start(broadcast, task, relaxed=True)
+        c.recorded = self.recorded if broadcast.measured else frozenset()
         with self._draw_and_guard(c, "torch"):  # dropout
             self._take_steps(c, watch=watch)
             uploads = self._upload(c)
@@ -259,6 +262,8 @@ class LocalTrainer:
             if watch is not None:
                 watch(c, q if mask is None else q * mask)
             c.theta = descent.step(c.theta, q, c.rate, mask, decoupled_weight)
+            if k + 1 in c.recorded:
+                c.path[k + 1] = c.theta
 
     def _upload(self, c: LocalClient) -> dict[str, Sum | PerClient]:
         """Return what the methods upload. Raises UserError for a value that is no upload, or a name that is taken."""

@@ -87,7 +87,8 @@ class Problem:
 
         Returns:
             Split -> int64 `(n,)`, positions in the test set or in the training set. `test` lists the clients' test
-            samples client by client with `data.test`. `train` excludes held-out samples; `validation`, present if any
+            samples client by client with `data.test`. `train` and `gradient`, the same
+            set, exclude held-out samples; `validation`, present if any
             are held out, lists them client by client.
         """
         own = self.tests if self.config.data.test is not None else None
@@ -96,7 +97,8 @@ class Problem:
             sets["validation"] = self.validation.indices
         held = [shards.indices for shards in (own, self.validation) if shards is not None]
         train = np.arange(len(self.data.y_train))
-        return sets | {"train": np.setdiff1d(train, np.concatenate(held)) if held else train}
+        train = np.setdiff1d(train, np.concatenate(held)) if held else train
+        return sets | {"train": train, "gradient": train}
 
     @property
     def own_validation(self) -> Shards | None:

@@ -23,6 +23,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
 from fedray.engine.sampling import draw_cohort, weigh_cohort
 from fedray.engine.state import ClientState, State, StateRef, load_state
+from fedray.engine.worker import PROBED
 from fedray.evaluation.probe import EvaluatedRound, check_metrics
 from fedray.evaluation.probes import summarise_cohort
 
@@ -125,7 +126,8 @@ class Simulation:
         """
         config, t = self.problem.config, self._state.round
         server = self._make_server(t, len(trained.weights))
-        got = {name: v for name, v in sums.items() if name not in ("train_loss", "buffers", "update")}
+        own = ("train_loss", "buffers", "update")
+        got = {name: v for name, v in sums.items() if name not in own and not name.startswith(PROBED)}
         received = Received(Vectors(got, update=self._spread_update(sums.get("update"))))
         if "update" in sums:
             received.sums["shared_update"] = sums["update"]
@@ -188,7 +190,7 @@ class Simulation:
         tested = self.tester.test()
         row = {"round": self._state.round, **tested.row, "train_loss": float(sums["train_loss"])}
         if self.probes:
-            row |= self._probe(trained, sums.get("update"), tested.sums, row)
+            row |= self._probe(trained, sums, tested.sums, row)
         row["lr"] = trained.broadcast.lr
         if self._drops:
             row["dropped_clients"] = float(self._state.dropped)
@@ -202,14 +204,14 @@ class Simulation:
         )
 
     def _probe(
-        self, trained: Trained, update: Tensor | None, tested: Mapping[str, Tensor], row: Mapping[str, float]
+        self, trained: Trained, sums: Mapping[str, Tensor], tested: Mapping[str, Tensor], row: Mapping[str, float]
     ) -> dict[str, float]:
         """Return the probes' metrics: means over the cohort, and values of the round."""
         data, measured = self.problem.data, trained.reply.probes
         seen = EvaluatedRound(
             weights=trained.weights,
             measured=measured,
-            update=update,
+            update=sums.get("update"),
             moved=(self._state.theta - trained.broadcast.theta)[self._shared],
             theta=get_tested_theta(self._state),
             layout=self.layout,
@@ -219,6 +221,9 @@ class Simulation:
                 np.bincount(data.y_test[self.problem.evaluated["test"]], minlength=data.num_classes)
             ),
             holds=self._mark_held_classes,
+            samples={i: int(self.problem.shards.sizes[i]) for i in trained.weights},
+            client_sums={probe.name: _find_sums(sums, f"{PROBED}{probe.name}.") for probe in self.probes},
+            gradient=self._sum_gradients() if any(probe.needs_gradient for probe in self.probes) else None,
         )
         found = summarise_cohort(measured)
         for probe in self.probes:
@@ -226,6 +231,11 @@ class Simulation:
         if taken := found.keys() & {*row, "lr", "dropped_clients", "megabytes_sent"}:
             raise UserError(f"evaluation.probes: {min(taken)} is measured without a probe; rename the probe's metric")
         return found
+
+    def _sum_gradients(self) -> Tensor | None:
+        """Return the full gradient at the tested model, `(P,)`; None if it is not finite."""
+        found = add_up(self.backend.evaluate(get_tested_theta(self._state), self._state.buffers, "gradient"))
+        return None if "gradient_missing" in found else found["gradient"]
 
     def lap(self, part: str) -> None:
         """Attribute the time since the last call to this part, if the run is profiled."""
@@ -362,3 +372,8 @@ def _stack(each: dict[int, Vectors]) -> dict[str, Tensor]:
     """Stack per-client uploads to `(M, ...)`, by ascending client id."""
     names = {name for vectors in each.values() for name in vectors}
     return {name: torch.stack([each[i][name] for i in sorted(each)]) for name in sorted(names)}
+
+
+def _find_sums(sums: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the sums whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): v for name, v in sums.items() if name.startswith(prefix)}

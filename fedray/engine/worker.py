@@ -27,6 +27,8 @@ from fedray.evaluation.probes import Steps, probe_client
 from fedray.models.cuda_graph import Recorder
 from fedray.partitions.shards import Shards
 
+PROBED = "probe."
+"""Prefix of the names of probes' sums among those of the uploads."""
 MAX_TEST_LOSS = 1e5
 MAX_CONFUSED = 200
 """The confusion matrix is computed for at most this many classes."""
@@ -68,6 +70,7 @@ class Worker:
             population=self.population,
             shards=problem.shards,
             stepping=None if config.stepping is config.algorithm else config.stepping,
+            recorded=frozenset().union(*(probe.recorded_steps() for probe in self.probes)),
         )
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Reply:
@@ -102,9 +105,41 @@ class Worker:
                 reply.probes[task.client] = probe_client(
                     self.probes, c, config.algorithm, self.test_samples, self.problem.evaluated["test"], steps
                 )
+                self._sum_probes(c, sums, broadcast.cohort)
             reply.states[task.client] = _move_to_cpu(c.state)
         reply.sums = sums.sums
         return reply
+
+    def _sum_probes(self, c: LocalClient, sums: Accumulator, cohort: int) -> None:
+        """Add what the probes want of a client as means over the cohort (`Probe.sums_of_client`)."""
+        for probe in self.probes:
+            for name, vector in probe.sums_of_client(c).items():
+                with contextlib.suppress(NotSummable):
+                    sums.add(f"{PROBED}{probe.name}.{name}", vector, 1 / cohort, cohort)
+
+    def _sum_gradients(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int]) -> dict[str, Tensor]:
+        """Return the exact sum `gradient` `(P,)` over chunks of the training set of ∇ (1/N) Σ_i f_i.
+
+        Clients without samples do not count. A chunk whose gradient is not finite gives `gradient_missing`.
+        """
+        self.network.reset(buffers.to(self.device))
+        self.network.load(theta.to(self.device))
+        self.network.train(False)
+        sums, positions, shards = Accumulator(), self.problem.evaluated["train"], self.problem.shards
+        weights, owners = np.zeros(len(self.problem.data.y_train), np.float32), int((shards.sizes > 0).sum())
+        for i in map(int, np.flatnonzero(shards.sizes)):
+            np.add.at(weights, shards[i], 1 / (owners * shards.sizes[i]))
+        for chunk in chunks:
+            part = positions[chunk * CHUNK : (chunk + 1) * CHUNK]
+            x, y = self.train_samples.batch(part)
+            losses = cross_entropy(self.problem.config.algorithm.logits(self.network(x)), y, reduction="none")
+            loss = losses @ torch.from_numpy(weights[part]).to(losses)
+            g = self.network.flat(torch.autograd.grad(loss, self.network.trained, materialize_grads=True))
+            try:
+                sums.add("gradient", g, 1.0, count_chunks(len(positions)))
+            except NotSummable:
+                sums.add("gradient_missing", torch.ones(()), 1.0, 1)
+        return sums.sums
 
     def evaluate(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int], split: str = "test") -> dict[str, Tensor]:
         """Test a model on chunks of 500 consecutive samples of a set of `Problem.evaluated` (not augmented).
@@ -113,7 +148,7 @@ class Worker:
             theta: float32 `(P,)`.
             buffers: float32 `(B,)`.
             chunks: numbers of the chunks, from 0.
-            split: the set.
+            split: the set; for `gradient` the sum is that of `_sum_gradients`.
 
         Returns:
             Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of chunks
@@ -122,6 +157,8 @@ class Worker:
             its sums (`Probe.test_sums`), divided by 500. For samples held out by clients also `correct_of_clients`, the
             correct answers of each client that holds samples out.
         """
+        if split == "gradient":
+            return self._sum_gradients(theta, buffers, chunks)
         self.network.load(theta.to(self.device))
         self.network.buffers.copy_(buffers)
         self.network.train(False)

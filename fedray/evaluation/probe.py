@@ -4,7 +4,7 @@ both.
 
 import re
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -40,6 +40,9 @@ class EvaluatedRound:
     after aggregation. theta: the new global model. correct, sums: of that model on the whole test set, as those of a
     `TrainedClient`, but `sums` are divided by 500; both empty for methods without a global model. test_counts: samples
     of the test set per class. holds(i): bool `(C,)`, True for the classes in client i's training samples.
+    samples: client -> n_i. client_sums: probe -> name -> mean of `Probe.sums_of_client` over the cohort; a client
+    without the name counts as 0. gradient: (1/N) Σ_i ∇f_i `(P,)` at theta, f_i the mean loss of client i's samples in
+    evaluation mode, if a probe needs it and it is finite.
     """
 
     weights: Mapping[int, float]
@@ -52,6 +55,9 @@ class EvaluatedRound:
     sums: Mapping[str, Tensor]
     test_counts: Tensor
     holds: Callable[[int], Tensor]
+    samples: Mapping[int, int] = field(default_factory=dict)
+    client_sums: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    gradient: Tensor | None = None
 
 
 def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[str, float]:
@@ -102,6 +108,8 @@ class Probe(Component):
     """The metrics whose smallest value is the best; tables and comparisons follow this."""
     tested_models: ClassVar[frozenset[Literal["local", "global"]]] = frozenset()
     """Models that this probe needs on the test set, in one pass for all probes; `test_sums` is called on these."""
+    needs_gradient: ClassVar[bool] = False
+    """True if `of_round` needs `EvaluatedRound.gradient`, one pass over the training set with gradients."""
 
     def check(self, algorithm: Algorithm) -> None:
         """Check the method when the configuration is read. Raises UserError if the probe cannot measure it."""
@@ -121,6 +129,17 @@ class Probe(Component):
             algorithm: the method.
             q: float32 `(P,)`, the direction that it descends, 0 on what it does not move; before clipping, weight decay
                 and momentum.
+        """
+        return {}
+
+    def recorded_steps(self) -> frozenset[int]:
+        """Return the local steps, from 1, after which the client's parameters are kept in `LocalClient.path`."""
+        return frozenset()
+
+    def sums_of_client(self, c: LocalClient) -> dict[str, Tensor]:
+        """Return tensors whose means over the cohort `of_round` needs, by name (`EvaluatedRound.client_sums`).
+
+        A tensor that is not finite or too large for an exact sum is left out.
         """
         return {}
 

@@ -22,10 +22,15 @@ from fedray.models.network import Layout, Output
 
 
 class Adaptation(Probe):
-    """`adaptation`: ‖Φ_k W - W‖, the distance of a client's scaled classifier from the shared one (FedGELA)."""
+    """`adaptation`: ‖Φ_k W - W‖, the distance of a client's scaled classifier from the shared one (FedGELA);
+    `adaptation_weighted`: Σ p_k ‖Φ_k W - W‖ over the cohort, p_k = n_k / Σ n, as in the paper's bounds.
+    """
 
     name = "adaptation"
-    metrics = {"adaptation": "distance of adapted and shared classifier ‖ΦW - W‖"}
+    metrics = {
+        "adaptation": "distance of adapted and shared classifier ‖ΦW - W‖",
+        "adaptation_weighted": "distance of adapted and shared classifier Σ p ‖ΦW - W‖",
+    }
 
     def check(self, algorithm: Algorithm) -> None:
         if "phi" not in type(algorithm).model_fields:
@@ -39,6 +44,10 @@ class Adaptation(Probe):
         w = angles.get_classifier(c.theta, c.layout, c.population.classes)
         moved = (c.local.phi[: len(w)] - 1)[:, None] * w
         return {"adaptation": float(torch.linalg.vector_norm(moved))}
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        weighted = sum(n * seen.measured[i]["adaptation"] for i, n in seen.samples.items())
+        return {"adaptation_weighted": weighted / sum(seen.samples.values())}
 
 
 class Angles(Probe):

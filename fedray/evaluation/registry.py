@@ -7,9 +7,23 @@ from fedray.common.errors import UserError
 from fedray.common.plugins import resolve
 from fedray.evaluation.probe import Probe
 from fedray.evaluation.probes import Adaptation, Angles, Classes, Drift, Forgetting, Lambda, Proximal, Step
+from fedray.evaluation.theorems import GradientNorm, Propositions, StepDivergence
 
 PROBES: dict[str, type[Probe]] = {
-    kind.name: kind for kind in (Adaptation, Angles, Classes, Drift, Forgetting, Lambda, Proximal, Step)
+    kind.name: kind
+    for kind in (
+        Adaptation,
+        Angles,
+        Classes,
+        Drift,
+        Forgetting,
+        GradientNorm,
+        Lambda,
+        Propositions,
+        Proximal,
+        Step,
+        StepDivergence,
+    )
 }
 
 

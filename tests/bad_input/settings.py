@@ -162,7 +162,7 @@ CASES: dict[str, Case] = {
     ),
     "probes": run(
         "--set: evaluation.probes: unknown name 'drfit'; did you mean 'drift'? valid: adaptation, angles, "
-        "classes, drift, forgetting, lambda, proximal, step",
+        "classes, drift, forgetting, gradient_norm, lambda, propositions, proximal, step, step_divergence",
         "evaluation.probes=[drfit]",
     ),
     "evaluation never": run("--set: evaluation.every: found 0; input should be greater than 0", "evaluation.every=0"),

@@ -24,7 +24,18 @@ from fedray.evaluation.probe import Probe
 from tests import small
 from tests.algorithms.digits import data
 
-EVERY_PROBE = ["angles", "classes", "drift", "forgetting", "lambda", "proximal", "step"]
+EVERY_PROBE = [
+    "angles",
+    "classes",
+    "drift",
+    "forgetting",
+    "gradient_norm",
+    "lambda",
+    "propositions",
+    "proximal",
+    "step",
+    "step_divergence",
+]
 
 
 class Rows(nn.Module):

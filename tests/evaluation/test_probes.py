@@ -59,6 +59,9 @@ def test_adaptation_by_class_counts() -> None:
     row = last_row(problem)
     assert row["adaptation"] == pytest.approx(np.mean(expected), rel=1e-5)
     assert row["adaptation_std"] == pytest.approx(np.std(expected), rel=1e-4)
+    weighted = np.average(expected, weights=problem.shards.sizes[cohort])
+    assert row["adaptation_weighted"] == pytest.approx(weighted, rel=1e-5)
+    assert weighted != pytest.approx(np.mean(expected), rel=1e-4)
     with pytest.raises(UserError, match=r"adaptation needs a classifier that clients scale .*fedavg has none"):
         digits("fedavg", {"name": "mlp", "hidden": [16]}, ["adaptation"])
 

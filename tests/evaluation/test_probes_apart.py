@@ -35,6 +35,9 @@ def test_probes_change_nothing(method: str) -> None:
         "drift": kind.shares == "none",
         "proximal": kind.shares == "none",
         "step": kind.shares == "none",
+        "step_divergence": kind.shares == "none",
+        "gradient_norm": kind.keeps != "none",
+        "propositions": method != "fedsol",
     }
     probes = [probe for probe in EVERY_PROBE if not refused.get(probe)]
     model: Any = {"name": "mlp", "hidden": [12]} if kind.reads_taps else "tests.evaluation.probed:Careful"
@@ -137,14 +140,15 @@ def test_angles_without_a_linear_head_are_refused() -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    """docs/probes.md names each one, except its `_std`; CLASS and LAYER are placeholders."""
+    """docs/probes.md names each one, except its `_std`; CLASS, LAYER and K are placeholders."""
     page = (Path(__file__).parents[2] / "docs" / "probes.md").read_text(encoding="utf-8")
     plain, result = last_row(digits("fedsol")), last_row(digits("fedsol", probes=EVERY_PROBE, train=True))
     names = {
-        re.sub(r"^(accuracy_class_|lambda_).*", r"\1", name.removesuffix("_std"))
+        re.sub(r"^(accuracy_class_|lambda_|divergence_step_).*", r"\1", name.removesuffix("_std"))
         for name in result.keys() - plain.keys()
     }
-    assert len(names) == 26
+    assert len(names) == 36
     for name in names:
-        full = {"accuracy_class_": "accuracy_class_CLASS", "lambda_": "lambda_LAYER"}.get(name, name)
+        placeholder = {"accuracy_class_": "CLASS", "lambda_": "LAYER", "divergence_step_": "K"}.get(name, "")
+        full = name + placeholder
         assert f"`{full}`" in page, f"{full} is not in docs/probes.md"

@@ -5,6 +5,7 @@ Without --kind: curves, and the sensitivity to every number by which alone runs 
   a zoom on the last rounds. `--metric A,B`: separate panels; `A+B`: both in the same panels.
 - sensitivity: a table's metric by a hyper-parameter, the heterogeneity or the participation, a panel per setting.
 - bars: a metric with many parts, such as the layers' Λ, at one round; a file per setting.
+- local-steps: a metric after each of several local steps, at one round; a file per setting.
 - methods: a table's metric, a bar for each method; a file per setting.
 - class-accuracy: each class's accuracy by round, a file per setting and method.
 - fairness: distribution of the accuracy over the clients, a panel per setting (evaluation.personal).
@@ -42,6 +43,7 @@ KINDS = (
     "curves",
     "sensitivity",
     "bars",
+    "local-steps",
     "methods",
     "class-accuracy",
     "fairness",
@@ -69,7 +71,7 @@ def main(
     band: Annotated[str, typer.Option(help="curves: seeds | clients")] = "seeds",
     smooth: Annotated[int, typer.Option(min=1, help="curves: average over this many evaluated rounds")] = 1,
     round: Annotated[
-        int | None, typer.Option(min=1, help="bars: the round to draw; default the last evaluated")
+        int | None, typer.Option(min=1, help="bars, local-steps: the round to draw; default the last evaluated")
     ] = None,
     out: Annotated[Path, typer.Option(help="folder for the PNG and PDF files")] = Path("figures"),
     y: Annotated[str, typer.Option(help="heatmap: the other key, such as partition.alpha")] = "",
@@ -94,6 +96,8 @@ def main(
         }
     if kind == "bars":
         drawn["bars"] = draw_bars(sweep, metric or "lambda", round)
+    if kind == "local-steps":
+        drawn[kind] = draw_bars(sweep, metric or "divergence_step", round, lines=True)
     if kind == "methods":
         drawn["methods"] = draw_methods(sweep, metric or DEFAULT)
     if kind == "heatmap":

@@ -1,6 +1,7 @@
 """Metrics as bars: the parts of a metric at a round, and a table's metric for each method."""
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, list_parts, make_title, read_values
 from fedray.analysis.plots.panels import iter_methods
-from fedray.analysis.plots.style import COLOURS, HATCHES, describe_seeds, make_axes, styled, with_legend
+from fedray.analysis.plots.style import COLOURS, HATCHES, describe_seeds, iter_styles, make_axes, styled, with_legend
 from fedray.common.errors import UserError
 from fedray.runs.metric import DEFAULT
 
@@ -19,19 +20,20 @@ UPRIGHT_LETTERS = 40
 
 
 @styled
-def draw_bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figure]:
-    """Draw every metric `METRIC_PART` as bars, side by side for the methods that log them.
+def draw_bars(sweep: Collected, metric: str, at: int | None = None, lines: bool = False) -> dict[str, Figure]:
+    """Draw every metric `METRIC_PART` as bars, side by side for the methods that log them, or as lines over the parts.
 
     Args:
         sweep: the collected sweep.
         metric: the prefix of the metrics' names.
         at: the round; default the last evaluated one.
+        lines: draw a line for each method over the parts, which are numbers.
 
     Returns:
         Setting -> figure.
 
     Raises:
-        UserError: no run logs such metrics, or none at that round.
+        UserError: no run logs such metrics, or none at that round, or the parts of lines are no numbers.
     """
     cells, parts = label_finished(sweep), list_parts(sweep, metric)
     read = {(run_id, part): sweep.history(run_id, f"{metric}_{part}") for run_id in cells["run_id"] for part in parts}
@@ -39,6 +41,8 @@ def draw_bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str,
     if not value:
         rounds = sorted({round for found in read.values() for round in found})
         raise UserError(f"--round: found {at}; {metric}_{parts[0]} was logged at {', '.join(map(str, rounds))}")
+    if lines and not all(part.isdigit() for part in parts):
+        raise UserError(f"--metric: found {metric}, whose parts are {', '.join(parts)}; lines need numbers")
     figures, logged = {}, {run_id for run_id, _ in value}
     for setting, panel in cells.groupby("_column", sort=False):
         groups = [
@@ -48,14 +52,20 @@ def draw_bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str,
         drawn = [(k, method, ids) for k, (method, ids) in enumerate(groups) if ids]
         when = "the last evaluated round" if at is None else f"round {at}"
         what = make_title(f"{metric}_", cells).removesuffix(" of the last round").rstrip("_ ")
-        figure, area = make_axes(when, what, str(setting))
+        figure, area = make_axes(f"local step, {when}" if lines else when, what, str(setting))
+        looks = list(islice(iter_styles(), len(groups)))
         for place, (k, method, ids) in enumerate(drawn):
             heights = pd.DataFrame([[value.get((run_id, part), np.nan) for part in parts] for run_id in ids])
+            spread = heights.std() if len(ids) > 1 else None
+            if lines:
+                at_steps = [int(part) for part in parts]
+                area.errorbar(at_steps, heights.mean(), spread, label=method, capsize=1.5, elinewidth=0.6, **looks[k])
+                continue
             area.bar(
                 np.arange(len(parts)) + 0.8 * ((place + 0.5) / len(drawn) - 0.5),
                 heights.mean(),
                 0.8 / len(drawn),
-                yerr=heights.std() if len(ids) > 1 else None,
+                yerr=spread,
                 label=method,
                 capsize=1.5,
                 facecolor="white" if k % len(HATCHES) else "0.35",
@@ -64,8 +74,9 @@ def draw_bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str,
                 hatch=HATCHES[k % len(HATCHES)],
                 error_kw={"elinewidth": 0.6},
             )
-        area.set_xticks(range(len(parts)), parts, rotation=_turn(parts), ha="center")
-        area.grid(axis="x", visible=False)
+        if not lines:
+            area.set_xticks(range(len(parts)), parts, rotation=_turn(parts), ha="center")
+            area.grid(axis="x", visible=False)
         note = describe_seeds((len(ids) for _, _, ids in drawn), "bars")
         figures[str(setting)] = with_legend(figure, area, note=note)
     return figures

@@ -26,7 +26,7 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
     Args:
         sweep: the collected sweep.
         x: the dotted key.
-        metric: as in tables.
+        metric: as in tables; several joined by `+` are drawn in the same panels.
 
     Returns:
         Data set and model -> figure with a panel per setting; the key is empty if all runs share both.
@@ -41,7 +41,8 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
         raise UserError(f"--x: the values of {x} are not numbers: {', '.join(sorted(set(sweep.cells[x].dropna())))}")
     if numbers.nunique() < 2:
         raise UserError(f"--x: {x} has one value in this sweep; a key that varies is required")
-    cells = label_finished(sweep, without=[x]).assign(_x=numbers, _value=read_values(sweep, metric))
+    names, rows = metric.split("+"), label_finished(sweep, without=[x]).assign(_x=numbers)
+    cells = pd.concat([_give_values(rows, sweep, name, several=len(names) > 1) for name in names], ignore_index=True)
     cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)]
     count = cells.groupby(["_column", "_row"])["_x"].transform("nunique")
     if not (count > 1).any():
@@ -51,9 +52,10 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
     dodged = list(dict.fromkeys(cells.loc[cells["_x"].notna(), "_row"]))
     figures = {}
     for name, settings in split_figures(cells):
-        drawn = make_panels(
-            [setting for setting, _ in settings], find_symbol(x, sweep.cells), make_title(metric, sweep.cells)
+        what = (
+            make_title(names[0], sweep.cells).partition(" (")[0] if len(names) > 1 else make_title(metric, sweep.cells)
         )
+        drawn = make_panels([setting for setting, _ in settings], find_symbol(x, sweep.cells), what)
         reach: list[float] = []
         for setting, panel in settings:
             area = drawn.main[setting]
@@ -78,12 +80,18 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
                     reach.append(group["_value"].mean())
                     area.axhline(reach[-1], label=method, **{**style, "marker": ""})
         first = next(iter(drawn.main.values()))
-        set_value_ticks(first, numbers[cells.index].dropna())
+        set_value_ticks(first, cells["_x"].dropna())
         margin = 0.06 * (max(reach) - min(reach)) or 1.0
         first.set_ylim(min(reach) - margin, max(reach) + margin)  # matplotlib's own would count the dodging as data
         seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
         figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=describe_seeds(seeds, "bars"))
     return figures
+
+
+def _give_values(rows: pd.DataFrame, sweep: Collected, metric: str, several: bool) -> pd.DataFrame:
+    """Return the cells with a metric's values; if there are several metrics, its name is part of each method's."""
+    named = rows["_row"] + f": {metric}" if several else rows["_row"]
+    return rows.assign(_row=named, _value=read_values(sweep, metric))
 
 
 def list_varied(sweep: Collected) -> list[str]:

@@ -1,0 +1,82 @@
+"""The loss of some samples as a function of θ: its value, gradient and Hessian-vector products."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cross_entropy
+
+from fedray.client import CHUNK
+from fedray.datasets.dataset import Samples
+from fedray.models.network import Network, Output
+
+
+class Landscape:
+    """The loss over some samples as a function of θ, float32 `(P,)`. The buffers (B,) stay as given.
+
+    Args:
+        network: the model.
+        buffers: float32 `(B,)`.
+        samples: the set of samples.
+        indices: positions of the samples to use.
+        logits: returns the generic model's logits from an output (`Algorithm.logits`).
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        buffers: Tensor,
+        samples: Samples,
+        indices: np.ndarray,
+        logits: Callable[[Output], Tensor] = lambda output: output.logits,
+    ) -> None:
+        self.network, self.samples, self.indices, self.logits = network, samples, indices, logits
+        network.reset(buffers)
+        network.train(False)
+
+    def loss(self, theta: Tensor) -> float:
+        """Return the mean cross-entropy at θ."""
+        self.network.load(theta)
+        with torch.no_grad():
+            return sum(float(part) for part in self._parts())
+
+    def gradient(self, theta: Tensor) -> Tensor:
+        """Return the gradient at θ, `(P,)`."""
+        self.network.load(theta)
+        total = torch.zeros_like(theta)
+        for part in self._parts():
+            total += self.network.flat(torch.autograd.grad(part, self.network.trained, materialize_grads=True))
+        return total
+
+    def times(self, theta: Tensor, v: Tensor) -> Tensor:
+        """Return the Hessian at θ times v (P,); rows and columns of frozen parameters are zero."""
+        self.network.load(theta)
+        parameters = self.network.trained
+        moving = self.network.mask_moving("all")
+        views = self.network.layout.views(v * moving)
+        along = [views[name] for name in self.network.layout.names if name not in self.network.layout.frozen]
+        total = torch.zeros_like(theta)
+        with _use_differentiable_kernels():
+            for part in self._parts():
+                gradients = torch.autograd.grad(part, parameters, create_graph=True, materialize_grads=True)
+                slope = torch.stack([(g * u).sum() for g, u in zip(gradients, along, strict=True)]).sum()
+                if slope.requires_grad:  # a loss that is linear in θ has no second derivative
+                    products = torch.autograd.grad(slope, parameters, materialize_grads=True)
+                    total[moving > 0] += torch.cat([h.detach().reshape(-1) for h in products])
+        return total
+
+    def _parts(self) -> Iterator[Tensor]:
+        """Yield the loss, chunk by chunk of samples."""
+        for start in range(0, len(self.indices), CHUNK):
+            x, y = self.samples.batch(self.indices[start : start + CHUNK])
+            yield cross_entropy(self.logits(self.network(x)), y, reduction="sum") / len(self.indices)
+
+
+@contextmanager
+def _use_differentiable_kernels() -> Iterator[None]:
+    """Disable kernels whose backward pass has no derivative: cuDNN's recurrent ones, fused attention."""
+    with torch.backends.cudnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
+        yield
