@@ -117,6 +117,13 @@ def _find_current() -> str:
         raise UserError(f"--address: cannot join auto: {join_lines(error)}") from None
 
 
+def refuse_bad_address(address: str | None) -> None:
+    """Raise UserError if nothing answers at the address of a cluster that is to be joined; see `use_cluster`."""
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address is not None and not ray.is_initialized():
+        _refuse_unreachable(_find_current() if address == "auto" else address)
+
+
 def count_cpus() -> int:
     """Return the number of CPUs for a local Ray: no more than a container's quota and `taskset` allow."""
     return min(count_machine_cpus(), count_usable_cpus())

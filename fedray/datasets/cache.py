@@ -79,6 +79,8 @@ def cache_arrays(
             raise UserError(f"data.name: {name}: {root} cannot be written: {error}") from None
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+            with contextlib.suppress(OSError):  # not empty, as a rule
+                root.rmdir()
     try:
         files = sorted(path for path in folder.iterdir() if path.suffix == ".npy")
         if not files:

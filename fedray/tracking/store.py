@@ -83,10 +83,15 @@ def _make(store: Path, experiment: str) -> None:
     cannot be opened.
     """
     new = store.with_name(f"{store.name}.new")
-    for left in (new, new.with_name(f"{new.name}-journal")):
+    files = (new, new.with_name(f"{new.name}-journal"))
+    for left in files:
         left.unlink(missing_ok=True)
-    MlflowClient(tracking_uri=f"sqlite:///{new}").create_experiment(experiment, artifact_location=_artifacts(store))
-    new.replace(store)
+    try:
+        MlflowClient(tracking_uri=f"sqlite:///{new}").create_experiment(experiment, artifact_location=_artifacts(store))
+        new.replace(store)
+    finally:
+        for left in files:
+            left.unlink(missing_ok=True)
 
 
 def _artifacts(store: Path | None) -> str | None:

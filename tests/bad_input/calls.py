@@ -180,7 +180,7 @@ CASES: dict[str, Case] = {
         "to get it, FEDRAY_DATA names another folder",
     ),
     "fetch what": Case(["data", "fetch", "mnits"], "data.name: unknown name 'mnits'; did you mean 'mnist'?…"),
-    "fetch npz": Case(["data", "fetch", "npz"], "data.name: npz is your own file; give it as data.path"),
+    "fetch npz": Case(["data", "fetch", "npz"], "data.name: npz is your own; give it as data.path"),
     "fetch by hand": Case(
         ["data", "fetch", "cinic10"],
         "data.name: cinic10 cannot be downloaded by fedray; put "

@@ -61,12 +61,8 @@ def here(store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def files(here: Path) -> set[str]:
-    """Everything in the folder except Python's own caches, locks, and the empty folder of a cache."""
-    return {
-        str(path.relative_to(here))
-        for path in here.rglob("*")
-        if "__pycache__" not in path.parts and ".fedray" not in path.parts and path.name != ".fedray-cache"
-    }
+    """Return the paths of the files and folders in the folder, without Python\'s own caches."""
+    return {str(path.relative_to(here)) for path in here.rglob("*") if "__pycache__" not in path.parts}
 
 
 def check(case: Case, here: Path, code: object, err: str, before: set[str]) -> None:

@@ -175,8 +175,8 @@ def test_storage_that_cannot_be_written_is_found_out_before_training(
     code, _, err = call(monkeypatch, capsys, "run", "run.yaml")
     assert (code, err) == (
         2,
-        f"fedray: FEDRAY_STORAGE: cannot write {folder / '.fedray'}: File exists; set it to a directory that can be "
-        "written\n",
+        f"fedray: FEDRAY_STORAGE: cannot write {folder / '.fedray'}: Not a directory; set it to a directory that can "
+        "be written\n",
     )
 
 

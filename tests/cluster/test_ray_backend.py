@@ -74,7 +74,7 @@ def test_probes_give_the_same_inline_and_with_1_2_3_actors(backends: dict[int, R
         "global_angle_means",
         "angle_means_existing",
         "proximal_cosine",
-        "lambda_first.weight",
+        "lambda_first",
         "drift_between",
         "local_test_accuracy",
         "accuracy_class_3",

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from fedray.cli.archive import import_
 from fedray.common.errors import UserError
 from fedray.common.identity import hash_of
 from fedray.tracking import archive_check
@@ -448,3 +449,22 @@ def test_a_member_is_missing(exported: Members, store: Path) -> None:
     refuse(store, "there is no sweep.json in it")
     pack(store / "evil.zip", [one for one in exported if one[0].filename != RUN])
     refuse(store, f"there is no {RUN} in it")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (("training", "lr"), 0.2, "training.lr: the configuration says 0.2, the identity of the cell 'the default'"),
+        (("seed",), 7, "seed: the configuration says 7, the identity of the cell 0"),
+        (("partition", "alpha"), 0.5, "partition.alpha: the configuration says 0.5, the identity of the cell 0.1"),
+    ],
+    ids=str,
+)
+def test_the_only_fault_is_a_configuration_of_another_cell(
+    key: tuple[str, ...], value: object, message: str, exported: Members, store: Path
+) -> None:
+    """`fedray import`; the hash is that of the identity, and every checksum is right."""
+    pack(store / "evil.zip", rewritten("sweep.json", at("cells", 0, "config", *key, to=value))(exported))
+    with pytest.raises(UserError) as caught:
+        import_(store / "evil.zip")
+    assert str(caught.value) == f"{store / 'evil.zip'}: cell {CELL['hash']}: {message}"

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
-from fedray.cluster.connection import count_cpus, use_cluster
+from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluster
 from fedray.cluster.prepare import Placement
 from fedray.cluster.resources import refuse_unseen
 from fedray.common.errors import UserError, escape
@@ -83,6 +83,8 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(treat_sigterm_as_interrupt())
+        if plan.to_run:
+            refuse_bad_address(address)
         stack.enter_context(lock_sweep(plan.sweep.name))
         placement = Placement()
         if plan.to_run:

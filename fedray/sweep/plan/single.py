@@ -9,6 +9,7 @@ from typing import Any
 
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
+from fedray.engine.device import refuse_missing
 from fedray.engine.problem import Problem
 from fedray.sweep.file.dotted import apply_draw, with_key
 from fedray.sweep.file.sweep import Sweep
@@ -50,7 +51,11 @@ def load_cell(
         raise UserError(f"{source}: {error}") from None
     problems = Problems()
     cell = problems.make_cell(run, make_label(point, run))
-    return cell, problems.get_problem(cell)
+    problem = problems.get_problem(cell)
+    if run.runtime.backend == "inline":
+        refuse_missing(run.runtime.torch_device)
+    problem.build_network("cpu")  # before anything is written
+    return cell, problem
 
 
 def _is_valid(point: Mapping[str, Any]) -> bool:
@@ -98,7 +103,12 @@ def hold_cell(hash: str, again: bool) -> Iterator[Path]:
     Raises:
         UserError: another process runs the cell, or the storage cannot be written.
     """
+    from fedray.tracking.location import refuse_unwritable_store
+    from fedray.tracking.store import open_store  # here: MLflow takes seconds to import
+
     refuse_unwritable_storage()
+    refuse_unwritable_store()
+    open_store(create=True)  # before anything is written to the storage
     directory = get_cell_dir(hash)
     with CellLocks(get_cell_locks_file()) as locks:
         if not locks.take([hash]):

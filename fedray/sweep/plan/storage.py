@@ -65,13 +65,13 @@ def get_storage() -> Path:
 
 
 def refuse_unwritable_storage() -> None:
-    """Create the storage, and refuse one that cannot be written to. Raises UserError."""
+    """Refuse a storage that cannot be written to or created, without creating it. Raises UserError."""
     path = os.environ.get("FEDRAY_STORAGE", "")
     if "://" in path:
         raise UserError(f"FEDRAY_STORAGE: found {truncate_repr(redact(path))}; expected a directory, got an address")
     try:
-        get_storage().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=get_storage()):
+        storage = get_storage()
+        with tempfile.TemporaryFile(dir=next(path for path in (storage, *storage.parents) if path.exists())):
             pass
     except OSError as error:
         raise UserError(

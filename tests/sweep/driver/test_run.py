@@ -165,7 +165,7 @@ def test_stopped_diverged_and_failing_cells_side_by_side(rule: dict[str, Any], t
     """
     out = done(fedray(tmp_path, "sweep", str(write(tmp_path, ONE_OF_EACH | rule))), code=1)
     found = outcome(tmp_path)
-    failed = "tests.plugins:Raises dirichlet(0.5) lr=0.1 s0"
+    failed = "raises dirichlet(0.5) lr=0.1 s0"
     assert found.pop(failed) == "failed"
     assert found.pop("fedavg dirichlet(0.5) lr=1e+20 s0") == "diverged"
     assert set(found.values()) <= ({"stopped"} if "stop" in rule else {"finished", "pruned"})
