@@ -111,7 +111,7 @@ class Worker:
         return reply
 
     def _sum_probes(self, c: LocalClient, sums: Accumulator, cohort: int) -> None:
-        """Add what the probes want of a client as means over the cohort (`Probe.sums_of_client`)."""
+        """Add the tensors of a client whose means over the cohort probes need (`Probe.sums_of_client`)."""
         for probe in self.probes:
             for name, vector in probe.sums_of_client(c).items():
                 with contextlib.suppress(NotSummable):

@@ -15,7 +15,7 @@ from fedray.models.network import Network, Output
 
 
 class Landscape:
-    """The loss over some samples as a function of θ, float32 `(P,)`. The buffers (B,) stay as given.
+    """The loss over some samples as a function of θ, float32 `(P,)`. The buffers do not change.
 
     Args:
         network: the model.

@@ -47,7 +47,7 @@ class StepDivergence(Probe):
     metrics = {"divergence_step_*": "mean square distance of local models from their mean, after local step"}
     lower_is_better = frozenset(metrics)
     steps: tuple[int, ...] = Field(
-        (1, 2, 5, 10, 20, 50, 100), description="k: after how many local steps; a vector each per client"
+        (1, 2, 5, 10, 20, 50, 100), description="k: numbers of local steps; each takes a vector per client"
     )
 
     def check(self, algorithm: Algorithm) -> None:

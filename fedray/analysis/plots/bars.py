@@ -33,7 +33,7 @@ def draw_bars(sweep: Collected, metric: str, at: int | None = None, lines: bool 
         Setting -> figure.
 
     Raises:
-        UserError: no run logs such metrics, or none at that round, or the parts of lines are no numbers.
+        UserError: no run logs such metrics, or none at that round, or the parts of lines are not numbers.
     """
     cells, parts = label_finished(sweep), list_parts(sweep, metric)
     read = {(run_id, part): sweep.history(run_id, f"{metric}_{part}") for run_id in cells["run_id"] for part in parts}
