@@ -80,6 +80,8 @@ class ModelSpec(Component):
                 state = load_file(path)
             else:
                 state = torch.load(path, map_location="cpu", weights_only=True)
+            if complex_ := [key for key, value in state.items() if torch.is_tensor(value) and value.is_complex()]:
+                raise ValueError(f"{complex_[0]} holds complex numbers")
             module.load_state_dict(self._exchange_head(state, module.state_dict()))
         except FileNotFoundError:
             raise UserError(f"model.init: {path} does not exist") from None

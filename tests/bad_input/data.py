@@ -5,6 +5,7 @@ import os
 import pickle
 
 import numpy as np
+import torch
 
 from tests.bad_input.case import NPZ, Case, Opens, half, idx, leaf, npz, put, run, writer
 
@@ -346,6 +347,11 @@ CASES: dict[str, Case] = {
         ".safetensors",
         "model.init=a.pt",
         prepare=put("a.pt", pickle.dumps(Opens(), 2)),
+    ),
+    "init of complex numbers": run(
+        "model.init: m.pt does not fit mlp: ValueError: 0.weight holds complex numbers",
+        "model.init=m.pt",
+        prepare=lambda here: torch.save({"0.weight": torch.zeros(2, dtype=torch.complex64)}, here / "m.pt"),
     ),
     "init a folder": run("model.init: . is not a regular file", "model.init=."),
     "init of nobody": run(
