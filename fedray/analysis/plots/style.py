@@ -31,6 +31,8 @@ LETTER = 0.042
 """Inches: approximate width of a letter in a legend."""
 UPRIGHT = 0.05
 """Inches: approximate width of a letter along an axis."""
+OVER = 0.065
+"""Inches: about the width of a letter in a title."""
 HANDLE = 0.5
 """Inches: the piece of line before a name in a legend, and the space around it."""
 LABEL = 0.08
@@ -129,7 +131,7 @@ def make_blocks(
             row, column = divmod(block if aside else block * down * across + place, across)
             area = drawn.main[name] = figure.add_subplot(grid[row * len(parts), column], sharex=start, sharey=first)
             start, first, leftmost = start or area, first or area, aside or not column
-            area.set(title=name, ylabel=_wrap(label, height) if leftmost else "")
+            area.set(title=_wrap_title(name, size[0] / across), ylabel=_wrap(label, height) if leftmost else "")
             area.tick_params(labelleft=leftmost)
             lowest = area
             if zoom:
@@ -144,6 +146,11 @@ def make_blocks(
 def _wrap(label: str, height: float) -> str:
     """Break a label into lines that fit next to a panel, without its part after a comma."""
     return fill(label.partition(",")[0], int(height / UPRIGHT), break_long_words=False)
+
+
+def _wrap_title(name: str, width: float) -> str:
+    """A title in lines that fit above a panel of so many inches."""
+    return "\n".join(fill(line, int(width / OVER), break_long_words=False) for line in name.split("\n"))
 
 
 def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
