@@ -44,7 +44,7 @@ class StepDivergence(Probe):
     """`divergence_step_K`: (1/M) Σ_i ‖y_ik - mean_j y_jk‖² after K local steps, the subject of FedTOGA's theorem 1."""
 
     name = "step_divergence"
-    metrics = {"divergence_step_*": "mean square distance of local models from their mean, after local step"}
+    metrics = {"divergence_step_*": "divergence of local models, mean square distance from their mean after local step"}
     lower_is_better = frozenset(metrics)
     steps: tuple[int, ...] = Field(
         (1, 2, 5, 10, 20, 50, 100), description="k: numbers of local steps; each takes a vector per client"
