@@ -144,13 +144,18 @@ def make_blocks(
 
 
 def _wrap(label: str, height: float) -> str:
-    """Break a label into lines that fit next to a panel, without its part after a comma."""
-    return fill(label.partition(",")[0], int(height / UPRIGHT), break_long_words=False)
+    """A label in lines that fit beside a panel, without what it says after a comma."""
+    return _fill(label.partition(",")[0], int(height / UPRIGHT))
 
 
 def _wrap_title(name: str, width: float) -> str:
     """A title in lines that fit above a panel of so many inches."""
-    return "\n".join(fill(line, int(width / OVER), break_long_words=False) for line in name.split("\n"))
+    return _fill(name, int(width / OVER))
+
+
+def _fill(text: str, letters: int) -> str:
+    """Break its lines into shorter ones."""
+    return "\n".join(fill(line, letters, break_long_words=False) for line in text.split("\n"))
 
 
 def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
