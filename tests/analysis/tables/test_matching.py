@@ -97,7 +97,7 @@ def test_a_smoke_sweep_is_compared_only_when_told(store: Tracker, capsys: pytest
     out = capsys.readouterr().out
     assert "[" not in out
     assert "a smoke sweep" in out
-    assert "nothing is compared; --paper fedtoga/table1 does" in out
+    assert "cannot be compared with a paper's; --paper fedtoga/table1 compares them anyway" in out
     main("fedtoga/table1-smoke", paper="fedtoga/table1")
     assert "[80.28" in capsys.readouterr().out
 
