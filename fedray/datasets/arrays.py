@@ -80,7 +80,10 @@ def read_npz(key: str, path: Path) -> dict[str, np.ndarray]:
         if path.is_file() and not zipfile.is_zipfile(path):  # NumPy's message would explain how to load a pickle
             raise ValueError("it is not an archive of arrays")
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
+        if bare := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"{bare[0]} has no header of an array")
+        return arrays
     except FileNotFoundError:
         raise UserError(f"{key}: {path} does not exist") from None
     except Exception as error:  # zipfile, zlib and NumPy raise their own types for damaged files

@@ -3,6 +3,8 @@
 import json
 import os
 import pickle
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,6 +22,12 @@ def listed(line: str, train: object, *changes: str, clients: int = 2, **parts: o
 def generated(line: str, name: str, content: bytes) -> Case:
     """`fedray data import-split` of a folder with this file."""
     return Case(["data", "import-split", "folder", "out.npz"], line, put(f"folder/{name}", content))
+
+
+def bare(here: Path) -> None:
+    """`data.npz` with a member that is no array."""
+    with zipfile.ZipFile(here / "data.npz", "w") as archive:
+        archive.writestr("x_train.npy", b"no header")
 
 
 CASES: dict[str, Case] = {
@@ -138,6 +146,11 @@ CASES: dict[str, Case] = {
         "data.path: data.npz is not a readable .npz file: ValueError: it is not an archive of arrays",
         NPZ,
         prepare=half("data.npz"),
+    ),
+    "npz without headers": run(
+        "data.path: data.npz is not a readable .npz file: ValueError: x_train has no header of an array",
+        NPZ,
+        prepare=bare,
     ),
     "npz of objects": run(
         "data.path: data.npz is not a readable .npz file: ValueError: Object arrays cannot be loaded when "
