@@ -110,7 +110,7 @@ def test_ray_starts_before_tune_and_mlflow_are_imported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_that_does_not_know_greek_letters(encoding: str) -> None:
     """As in batch systems: unprintable characters become question marks; it was a UnicodeEncodeError."""
-    code = "from fedray.common.entry import entry; entry(lambda: print('rho \\u03c1'))"
+    code = "from fedray.common.entry import run_command; run_command(lambda: print('rho \\u03c1'))"
     environment = os.environ | {"PYTHONIOENCODING": encoding, "LC_ALL": "POSIX"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "rho ?\n", "")
