@@ -21,7 +21,7 @@ from fedray.common.entry import run_command
 from fedray.common.errors import UserError, redact
 
 app = typer.Typer(
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -1,5 +1,7 @@
 """`fedray status`, `rm` and `clean`: how far a sweep is, and how to delete its runs or its files."""
 
+from collections import Counter
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -22,23 +24,28 @@ LISTED = 20
 
 
 def print_status(
-    name: Annotated[str, typer.Argument(help="the sweep's name")],
-    every: Annotated[bool, typer.Option("--all", help="list every cell that has not finished")] = False,
+    name: Annotated[str | None, typer.Argument(help="the sweep's name; without one all sweeps are listed")] = None,
+    every: Annotated[bool, typer.Option("--all", help="list every cell, finished ones too")] = False,
 ) -> None:
-    """Show how far a sweep is, and for failed cells the reason and the traceback's file."""
+    """Show how far a sweep is: each cell's hash and run, and why it failed, with the traceback's file."""
     from fedray.analysis.data.collect import collect
     from fedray.sweep.plan.storage import get_storage
 
+    if name is None:
+        _print_sweeps()
+        return
     sweep = collect(name)
     counts = sweep.cells["status"].value_counts()
     print(f"{sweep.name}: {len(sweep.cells)} cells, " + ", ".join(f"{n} {status}" for status, n in counts.items()))
-    for outcome in LISTED_ORDER:
+    for outcome in (*LISTED_ORDER, *([Status.FINISHED] if every else [])):
         cells = sweep.cells[sweep.cells["status"] == outcome]
         shown = cells if every else cells[:LISTED]
         for cell in shown.to_dict("records"):
             reason = cell.get("message")
             why = f": {reason}" if isinstance(reason, str) and reason else ""
-            print(escape(f"{outcome:<11} {cell['label']}{why}"))
+            print(escape(f"{outcome:<11} {cell['cell']}  {cell['label']}{why}"))
+            if isinstance(cell["run_id"], str):  # pandas has NaN for a cell without a run
+                print(f"            run {cell['run_id']}")
             traceback = get_storage() / "cells" / str(cell["cell"]) / "traceback.txt"
             if outcome is Status.FAILED and traceback.exists():
                 print(f"            {traceback}")
@@ -46,15 +53,35 @@ def print_status(
             print(f"{outcome:<11} and {len(cells) - len(shown)} more (--all)")
 
 
+def _print_sweeps() -> None:
+    """Print a line for each sweep of the store: its cells by status, and when it was first called."""
+    from fedray.sweep.plan.storage import find_killed, is_sweep_running
+    from fedray.tracking.store import cells_of, open_store, pick_best, read_status, search, sweeps_in
+
+    client, experiment = open_store()
+    sweeps, best = sweeps_in(client, experiment), pick_best(search(client, experiment, "tags.`fedray.kind` = 'cell'"))
+    status = {cell: read_status(run) for cell, run in best.items()}
+    status |= dict.fromkeys(find_killed(cell for cell in status if status[cell] is Status.RUNNING), Status.INTERRUPTED)
+    widest = max(map(len, sweeps), default=0)
+    for name, run in sweeps.items():
+        counts = Counter(status.get(cell["hash"], Status.MISSING) for cell in cells_of(client, run))
+        said = ", ".join(f"{n} {one}" for one, n in counts.most_common()) + "; running now" * is_sweep_running(name)
+        began = datetime.fromtimestamp(run.info.start_time / 1000).strftime("%Y-%m-%d %H:%M")
+        print(escape(f"{name:<{widest}}  {began}  {said}"))
+    if not sweeps:
+        print("this store holds no sweep")
+
+
 def remove_runs(
     name: Annotated[str, typer.Argument(help="a sweep's name, or the id of one run")],
+    cell: Annotated[str | None, typer.Option(metavar="HASH", help="only the runs of this cell of the sweep")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask for confirmation")] = False,
 ) -> None:
-    """Delete a sweep's runs, or one run, from MLflow. Runs that another sweep shares stay; so do checkpoints."""
+    """Delete a sweep's runs, or one run, from MLflow, not those another sweep shares; `clean` removes the files."""
     from fedray.tracking.deletion import deletable
     from fedray.tracking.store import delete_runs
 
-    runs, kept = deletable(name)
+    runs, kept = deletable(name, cell)
     shared = f" ({kept} that another sweep shares stay)" if kept else ""
     if not yes:
         typer.confirm(f"delete {len(runs)} runs of {name} from MLflow{shared}?", abort=True)

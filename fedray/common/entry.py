@@ -42,7 +42,12 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("fedray").setLevel(logging.INFO)
     if not isinstance(command, typer.Typer):
-        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        single = typer.Typer(
+            add_completion=False,
+            context_settings={"help_option_names": ["-h", "--help"]},
+            pretty_exceptions_enable=False,
+            rich_markup_mode=None,
+        )
         single.command()(command)
         command = single
     try:

@@ -6,18 +6,19 @@ from fedray.common.errors import UserError
 from fedray.tracking.store import cells_of, open_store, runs_of, sweeps_in
 
 
-def deletable(name: str) -> tuple[list[str], int]:
+def deletable(name: str, cell: str | None = None) -> tuple[list[str], int]:
     """Return the runs that `fedray rm` deletes.
 
     Args:
         name: a sweep's name, or the id of one run.
+        cell: the beginning of a cell's hash, 4 digits at least: only that cell's runs; None: all of the sweep.
 
     Returns:
         Ids of the runs (the sweep's own and those of its cells, superseded ones included, without the cells that
         another sweep lists), and how many of the shared cells have been run.
 
     Raises:
-        UserError: there is no such sweep or run.
+        UserError: there is no such sweep, run or cell, or another sweep shares the cell.
     """
     client, experiment = open_store()
     sweeps = sweeps_in(client, experiment)
@@ -28,9 +29,20 @@ def deletable(name: str) -> tuple[list[str], int]:
             raise UserError(f"rm: {name!r} is neither a sweep nor the id of a run in this store") from None
         if found.data.tags.get("fedray.kind") != "cell" or found.info.lifecycle_stage != "active":
             raise UserError(f"rm: {name} is not the id of a run that can be deleted")
+        if cell is not None:
+            raise UserError(f"rm: --cell: {name} is a run, not a sweep")
         return [name], 0
     shared = {cell["hash"] for other in sweeps.keys() - {name} for cell in cells_of(client, sweeps[other])}
     cells = [cell["hash"] for cell in cells_of(client, sweeps[name])]
+    if cell is not None:
+        chosen = [one for one in cells if len(cell) >= 4 and one.startswith(cell)]
+        if len(chosen) != 1:
+            raise UserError(
+                f"rm: --cell: {cell!r} names {len(chosen)} cells of {name}; `fedray status {name} --all` lists them"
+            )
+        if chosen[0] in shared:
+            raise UserError(f"rm: --cell: another sweep shares {chosen[0]}")
+        return [run.info.run_id for run in runs_of(client, experiment, chosen)], 0
     runs = {cell: [run.info.run_id for run in runs_of(client, experiment, [cell])] for cell in cells}
     own = [run for cell in cells if cell not in shared for run in runs[cell]]
     return [sweeps[name].info.run_id, *own], sum(bool(runs[cell]) for cell in cells if cell in shared)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
-from mlflow.entities import Run
+from mlflow.entities import Run, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 
@@ -126,12 +126,12 @@ def _one_at_a_time(store: Path | None) -> Iterator[None]:
         os.close(directory)
 
 
-def search(client: MlflowClient, experiment: str, filter: str) -> Iterator[Run]:
-    """Yield all runs that match MLflow's filter string, newest first."""
+def search(client: MlflowClient, experiment: str, filter: str, view: int = ViewType.ACTIVE_ONLY) -> Iterator[Run]:
+    """Yield all runs that match MLflow's filter string, newest first; deleted ones if `view` says so."""
     token = None
     while True:
         page = client.search_runs(
-            [experiment], filter, max_results=1000, page_token=token, order_by=["attributes.start_time DESC"]
+            [experiment], filter, view, max_results=1000, page_token=token, order_by=["attributes.start_time DESC"]
         )
         yield from page
         token = page.token
@@ -155,16 +155,36 @@ def cells_of(client: MlflowClient, sweep: Run) -> list[dict[str, Any]]:
     return cells
 
 
+def claims_of(client: MlflowClient, sweep: Run) -> list[dict[str, Any]]:
+    """Return the claims of a sweep's file as its own run has them; empty if there are none."""
+    if not any(file.path == "claims.json" for file in client.list_artifacts(sweep.info.run_id)):
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        path = client.download_artifacts(sweep.info.run_id, "claims.json", folder)
+        claims: list[dict[str, Any]] = json.loads(Path(path).read_text(encoding="utf-8"))["claims"]
+    return claims
+
+
 def runs_of(client: MlflowClient, experiment: str, cells: Iterable[str]) -> Iterator[Run]:
     """Yield all runs of these cells, superseded ones included, with one query for each."""
     for cell in cells:
         yield from search(client, experiment, f"tags.`fedray.cell` = '{cell}'")
 
 
+def is_deleted(client: MlflowClient, experiment: str, cell: str) -> bool:
+    """Return True if the store holds a deleted run of the cell (`fedray rm`)."""
+    return next(search(client, experiment, f"tags.`fedray.cell` = '{cell}'", ViewType.DELETED_ONLY), None) is not None
+
+
 def best_runs(client: MlflowClient, experiment: str, cells: Iterable[str]) -> dict[str, Run]:
     """Map each cell hash to the run that counts, across sweeps: the best status, and of those the newest."""
+    return pick_best(runs_of(client, experiment, cells))
+
+
+def pick_best(runs: Iterable[Run]) -> dict[str, Run]:
+    """Map each cell hash to the run that counts, of runs with the newest first."""
     best: dict[str, Run] = {}
-    for run in runs_of(client, experiment, cells):
+    for run in runs:
         cell = run.data.tags["fedray.cell"]
         if run.data.tags.get("fedray.status") == "superseded":
             continue

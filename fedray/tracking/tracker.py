@@ -86,8 +86,14 @@ class Tracker:
             if run.info.status == "RUNNING":  # its driver was killed
                 self.client.set_terminated(run.info.run_id, "FAILED")
 
-    def open_sweep(self, name: str, description: str, cells: Sequence[Mapping[str, Any]]) -> str:
-        """Create or find the sweep's run with `cells` (hash, label, configuration) as artefact, and return its id."""
+    def open_sweep(
+        self,
+        name: str,
+        description: str,
+        cells: Sequence[Mapping[str, Any]],
+        claims: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        """Create or find the sweep's run, and return its id; `cells` (hash, label, config) and claims are artefacts."""
         tags = {
             "fedray.kind": "sweep",
             "fedray.sweep": name,
@@ -104,6 +110,8 @@ class Tracker:
         run_id: str = run.info.run_id
         self.client.update_run(run_id, status="RUNNING")
         self.client.log_dict(run_id, {"cells": list(cells)}, "cells.json")
+        if claims:
+            self.client.log_dict(run_id, {"claims": list(claims)}, "claims.json")
         return run_id
 
     def list_cells(self, run_id: str, cells: Sequence[Mapping[str, Any]]) -> None:

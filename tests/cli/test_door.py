@@ -38,6 +38,7 @@ def call(folder: Path, *arguments: str) -> tuple[int, float, set[str], str]:
         (["--help"], 0, "Usage: "),
         (["data"], 0, "Usage: "),
         (["run", "--help"], 0, "Usage: "),
+        (["sweep", "-h"], 0, "Usage: "),
         (["--version"], 0, f"fedray {fedray.__version__}"),
         (["nope"], 2, "fedray: No such command 'nope'."),
         (["run"], 2, "fedray: Missing argument"),

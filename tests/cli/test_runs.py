@@ -15,7 +15,7 @@ from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_storag
 from fedray.tracking.store import search
 from fedray.tracking.tracker import Tracker
 from tests.analysis.conftest import store
-from tests.analysis.runs import FEDAVG, SMALL, cell, write
+from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
 
 __all__ = ["store"]
 
@@ -42,10 +42,68 @@ def test_status_counts_and_says_why(
     assert first.startswith("sweep: 3 cells, ")
     assert set(first.removeprefix("sweep: 3 cells, ").split(", ")) == {"1 finished", "1 failed", "1 missing"}
     assert rest == [
-        f"failed      {cells[1]['label']}: why",
+        f"failed      {cells[1]['hash']}  {cells[1]['label']}: why",
+        f"            run {run_id(store, cells[1])}",
         f"            {traceback}",
-        f"missing     {cells[2]['label']}",
+        f"missing     {cells[2]['hash']}  {cells[2]['label']}",
     ]
+    _, whole = call(monkeypatch, capsys, "status", "sweep", "--all")
+    assert f"finished    {cells[0]['hash']}  {cells[0]['label']}\n            run {run_id(store, cells[0])}" in whole
+
+
+def run_id(store: Tracker, cell: dict[str, Any]) -> str:
+    (run,) = search(store.client, store.experiment, f"tags.`fedray.cell` = '{cell['hash']}'")
+    return str(run.info.run_id)
+
+
+def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three cells are `running` in the store: one process was killed, one lives, one has its folder elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, capsys, "status") == (0, "this store holds no sweep\n")
+    cells = [hashed(seed) for seed in range(4)]
+    write(store, cells, {one["hash"]: ("running", []) for one in cells[:3]} | {cells[3]["hash"]: ("finished", [])})
+    write(store, cells[:1], {}, name="other/one")
+    stored(cells[0]["hash"], cells[1]["hash"])
+    get_cell_locks_file().parent.mkdir(parents=True)
+    child = held_elsewhere(get_cell_locks_file(), int(cells[1]["hash"], 16))
+    try:
+        _, out = call(monkeypatch, capsys, "status")
+        with lock_sweep("other/one"):
+            _, locked = call(monkeypatch, capsys, "status")
+        _, one = call(monkeypatch, capsys, "status", "sweep")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    words = {line.split()[0]: line.split(maxsplit=3)[3] for line in out.splitlines()}
+    assert words == {"sweep": "2 running, 1 interrupted, 1 finished", "other/one": "1 interrupted"}
+    assert "1 interrupted; running now" in locked
+    assert f"interrupted {cells[0]['hash']}  " in one
+    assert one.count("running     ") == 2
+
+
+def test_rm_of_one_cell_and_clean_of_what_it_left(
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells = [hashed(seed) for seed in range(3)]
+    write(store, cells, {one["hash"]: ("finished", history(50)) for one in cells})
+    write(store, cells[2:], {}, name="other")
+    (folder, *_), get_locks = stored(*(one["hash"] for one in cells)), get_cell_locks_file()
+    get_locks.parent.mkdir(parents=True)
+    for wanted, message in (("ffff", "names 0 cells"), ("0000", "names 3 cells"), (cells[2]["hash"], "another sweep")):
+        monkeypatch.setattr("sys.argv", ["fedray", "rm", "sweep", "--cell", wanted, "--yes"])
+        with pytest.raises(SystemExit):
+            cli.main()
+        assert message in capsys.readouterr().err
+    code, out = call(monkeypatch, capsys, "rm", "sweep", "--cell", cells[0]["hash"], "--yes")
+    assert (code, out) == (0, "sweep: 1 runs deleted\n")
+    assert "2 finished, 1 missing" in call(monkeypatch, capsys, "status")[1]
+    _, out = call(monkeypatch, capsys, "clean")
+    assert f"{folder} (its runs were removed)" in out
+    call(monkeypatch, capsys, "clean", "--yes")
+    assert not folder.exists()
 
 
 def test_status_knows_every_outcome() -> None:

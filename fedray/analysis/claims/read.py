@@ -11,6 +11,8 @@ from fedray.sections import Section
 from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.shipped import CLAIMS, get_sweeps_folder, list_papers, list_sweeps
 from fedray.sweep.file.sweep import Sweep
+from fedray.tracking.location import is_there
+from fedray.tracking.store import claims_of, open_store, sweeps_in
 
 
 class Claims(Section):
@@ -38,6 +40,29 @@ def find(name: str) -> Path:
     raise unknown(
         "claims: give the file of a sweep of yours, or a shipped name", name, [*list_papers(), *list_sweeps()]
     )
+
+
+def find_claims(name: str) -> tuple[Claims, Path | None]:
+    """Return claims and their file: of a file, a paper, a shipped sweep, or a sweep of this store (without a file).
+
+    Raises:
+        UserError: as `find` and `read`.
+    """
+    is_file = Path(name).suffix in (".yaml", ".yml") or Path(name).is_file()
+    stored = None if is_file or name in (*list_papers(), *list_sweeps()) else read_stored(name)
+    if stored is not None:
+        return stored, None
+    return read(find(name)), find(name)
+
+
+def read_stored(name: str) -> Claims | None:
+    """Return the claims of a sweep of this store, as its file had them at its last call; None if there are none."""
+    if not is_there():
+        return None
+    client, experiment = open_store()
+    sweep = sweeps_in(client, experiment).get(name)
+    found = [] if sweep is None else claims_of(client, sweep)
+    return Claims(name=name, claims=tuple(Claim.model_validate(one) for one in found)) if found else None
 
 
 def read(path: Path) -> Claims:

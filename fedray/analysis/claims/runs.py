@@ -22,7 +22,7 @@ from fedray.sweep.plan.gradients import count_gradients
 from fedray.tracking.store import StoreNotFound
 
 
-def find_runs(name: str, file: Path) -> SweepTable:
+def find_runs(name: str, file: Path | None) -> SweepTable:
     """Return the sweep as the store has it, or else the cells of its file, all missing.
 
     Args:
@@ -38,7 +38,7 @@ def find_runs(name: str, file: Path) -> SweepTable:
             return replace(found, cells=found.cells.assign(config=found.cells["config"].map(CellConfig.without_names)))
     except (StoreNotFound, UnknownSweep):
         pass
-    if "base" in load_yaml(file) and (own := Sweep.load(file)).name == name:
+    if file is not None and "base" in load_yaml(file) and (own := Sweep.load(file)).name == name:
         return list_expected(own)
     return list_expected(Sweep.load(locate_sweep(Path(name))))
 

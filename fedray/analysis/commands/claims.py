@@ -15,7 +15,7 @@ import typer
 
 from fedray.analysis.claims.decide import NOT_RUN, Decided, Verdict, decide
 from fedray.analysis.claims.page import make_page
-from fedray.analysis.claims.read import Claims, find, read
+from fedray.analysis.claims.read import Claims, find_claims
 from fedray.analysis.claims.runs import Price, find_runs, sum_hours
 from fedray.analysis.comparison import ENDED
 from fedray.analysis.data.cell_config import iter_configs
@@ -23,7 +23,7 @@ from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.output import write_or_print
 
 
-def decide_all(claims: Claims, file: Path) -> Iterator[Decided]:
+def decide_all(claims: Claims, file: Path | None) -> Iterator[Decided]:
     """Yield every claim, decided on the runs of the store, in the file's order. Raises UserError as `decide` does."""
     sweeps: dict[str, SweepTable] = {}
     for claim in claims.claims:
@@ -96,13 +96,12 @@ def _format_price(found: tuple[float, float] | None, measured: bool) -> str:
 
 
 def main(
-    name: Annotated[str, typer.Argument(help="a paper, a sweep, or a file of claims")],
+    name: Annotated[str, typer.Argument(help="a paper, a sweep of this store or a shipped one, or a file of claims")],
     out: Annotated[Path | None, typer.Option(help="write an HTML page, which needs no network")] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="hours on this machine instead of gradients")] = False,
 ) -> None:
     """Decide claims on the runs of this store."""
-    file, price = find(name), Price(estimate)
-    claims = read(file)
+    price, (claims, file) = Price(estimate), find_claims(name)
     found = list(decide_all(claims, file))
     for one in found:
         sys.stdout.write(format_line(one, price) + "\n")

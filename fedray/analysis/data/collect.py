@@ -15,6 +15,7 @@ from mlflow.exceptions import MlflowException
 from fedray.analysis.data.cell_config import CellConfig, PluginLabels
 from fedray.common.errors import UserError, unknown
 from fedray.runs.status import Status
+from fedray.sweep.plan.storage import find_killed
 from fedray.tracking.store import best_runs, cells_of, metrics, open_store, read_status, sweeps_in
 
 
@@ -115,6 +116,8 @@ def collect(name: str) -> Collected:
     best = best_runs(client, experiment, [cell["hash"] for cell in cells])
     found = [best.get(cell["hash"]) for cell in cells]
     rows = [_make_row(cell, run) for cell, run in zip(cells, found, strict=True)]
+    killed = find_killed(row["cell"] for row in rows if row["status"] is Status.RUNNING)
+    rows = [row | {"status": Status.INTERRUPTED} if row["cell"] in killed else row for row in rows]
     return Collected(
         name,
         pd.DataFrame(rows),

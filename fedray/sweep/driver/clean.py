@@ -17,10 +17,14 @@ from fedray.sweep.plan.storage import (
     list_abandoned,
 )
 from fedray.tracking.archive import stored_sweep
-from fedray.tracking.store import best_runs, cells_of, open_store, read_status, sweeps_in
+from fedray.tracking.store import best_runs, cells_of, is_deleted, open_store, read_status, sweeps_in
 
 DONE = [status for status in Status if status.is_final]
 """Statuses of cells that no call runs again, so that their checkpoints are no longer needed."""
+
+REMOVED = "its runs were removed"
+GO = [*DONE, REMOVED]
+"""Reasons to remove a cell's folder."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,13 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[Folder], list
         theirs = {cell["hash"] for run in running.values() for cell in cells_of(client, run)}
         for path in folders:
             run = runs.get(path.name)
-            why = "is not in this store" if run is None else read_status(run)
+            removed = run is None and is_deleted(client, experiment, path.name)
+            why = REMOVED if removed else "is not in this store" if run is None else read_status(run)
             if path.name in theirs or (run is not None and run.data.tags.get("fedray.sweep") in running):
                 why = "belongs to a sweep that is running"
-            elif why in DONE and not claims.take([path.name]):
+            elif why in GO and not claims.take([path.name]):
                 why = "is being run"
-            (goes if why in DONE else stays).append(Folder(path, _measure_size(path), why))
+            (goes if why in GO else stays).append(Folder(path, _measure_size(path), why))
         if name is None:
             goes += [Folder(path, _measure_size(path), "left by a killed sweep") for path in list_abandoned()]
         yield goes, stays

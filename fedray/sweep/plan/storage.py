@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, ClassVar
 
 from fedray.common.errors import UserError, redact, truncate_repr
 from fedray.common.yaml_files import locate
@@ -25,9 +25,13 @@ OFFSETS = 2**62
 class CellLocks:
     """Cells claimed by this process. One object per process and file: closing any of them would release all claims."""
 
+    opened: ClassVar[int] = 0
+    """How many this process has open."""
+
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._file = path, path.open("a+b")
+        CellLocks.opened += 1
 
     def take(self, cells: Iterable[str]) -> set[str]:
         """Claim cells by hash, without waiting. Returns the cells that no other process holds."""
@@ -53,6 +57,7 @@ class CellLocks:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+        CellLocks.opened -= 1
 
 
 def _get_offset(cell: str) -> int:
@@ -142,6 +147,27 @@ def get_cell_locks_file() -> Path:
 def get_sweep_lock_file(name: str) -> Path:
     """Return the file that a process locks while it runs the sweep; no sweep's name contains the `%` used for `/`."""
     return get_storage() / "locks" / name.replace("/", "%")
+
+
+def is_sweep_running(name: str) -> bool:
+    """Return True if a process holds the sweep's lock. Nothing is created."""
+    file = get_sweep_lock_file(name)
+    if not file.is_file():
+        return False
+    with file.open("a") as opened:
+        return not _try_lock(opened)
+
+
+def find_killed(cells: Iterable[str]) -> set[str]:
+    """Return the cells with a folder in this storage that no process runs, of cells that the store calls running.
+
+    A process that runs cells itself finds none: looking would release its claims.
+    """
+    known = [cell for cell in cells if get_cell_dir(cell).is_dir()]
+    if not known or CellLocks.opened:
+        return set()
+    with CellLocks(get_cell_locks_file()) as locks:
+        return locks.take(known)
 
 
 @contextlib.contextmanager

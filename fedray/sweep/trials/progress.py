@@ -29,7 +29,7 @@ class Progress:
         self.outcomes: dict[str, Status] = {}
         self._running: dict[str, tuple[str, float]] = {}
         self._rows: dict[str, str] = {}
-        self._began = time.monotonic()
+        self._began: float | None = None
         self._live = Live(get_renderable=self._table, console=self.console, refresh_per_second=2, transient=True)
 
     def __enter__(self) -> "Progress":
@@ -43,7 +43,8 @@ class Progress:
 
     def started(self, cell: str, label: str) -> None:
         """Show that a trial of the cell begins."""
-        self._running[cell] = label, time.monotonic()
+        now = time.monotonic()
+        self._running[cell], self._began = (label, now), self._began or now
         self._rows[cell] = "starting"
 
     def row(self, cell: str, row: Mapping[str, float], rounds: int) -> None:
@@ -70,7 +71,7 @@ class Progress:
 
     def _eta(self) -> str:
         left = self.total - len(self.outcomes)
-        if not left or not self.outcomes:
+        if not left or not self.outcomes or self._began is None:
             return ""
         seconds = (time.monotonic() - self._began) / len(self.outcomes) * left
         return f"; {left} to go, about {int(seconds // 60)}:{int(seconds % 60):02d}"

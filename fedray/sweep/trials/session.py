@@ -87,7 +87,8 @@ class Session:
 
         self.tracker = Tracker()
         sweep = self.plan.sweep
-        self.parent = self.tracker.open_sweep(sweep.name, sweep.description, describe_cells(self.plan))
+        claims = [claim.model_dump(mode="json", exclude_unset=True) for claim in sweep.claims]
+        self.parent = self.tracker.open_sweep(sweep.name, sweep.description, describe_cells(self.plan), claims)
         self._listed = len(self.plan.cells)
 
     def close(self) -> None:

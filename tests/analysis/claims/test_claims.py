@@ -14,6 +14,7 @@ from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.tables.published import list_tables, load
 from fedray.cli.main import app
 from fedray.common.errors import UserError
+from fedray.common.yaml_files import load_yaml
 from fedray.runs.metric import Metric
 from fedray.sweep.file.shipped import get_sweeps_folder, list_papers
 from fedray.sweep.file.sweep import Sweep
@@ -107,6 +108,9 @@ def test_the_command_on_a_sweep_of_ones_own(store: Tracker, tmp_path: Path) -> N
         "sweep: 1 holds, 1 not told apart",
         "compared: test accuracy in %, mean of the tests in the last fifth of the rounds, at most 10",
     ]
+    document = load_yaml(own(tmp_path))
+    store.open_sweep("sweep", "", cells, document["claims"])
+    assert CliRunner().invoke(app, ["claims", "sweep"]).output == result.output, "by its name, as the store has them"
     text = page.read_text(encoding="utf-8")
     assert "&lt;b&gt;FedAvg" in text
     assert "<b>FedAvg" not in text
