@@ -124,7 +124,7 @@ class Component(Checked):
     def row(cls) -> tuple[str, str, str]:
         """Return options with defaults, first line of the docstring, and paper, as lists print them."""
         options = [
-            name + ("" if field.is_required() else f"={format_value(field.default)}")
+            (field.alias or name) + ("" if field.is_required() else f"={format_value(field.default)}")
             for name, field in cls.model_fields.items()
         ]
         return ", ".join(options), (cls.__doc__ or "").strip().splitlines()[0], cls.paper

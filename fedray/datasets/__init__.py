@@ -10,6 +10,7 @@ from fedray.datasets.leaf import FEMNIST, Shakespeare
 from fedray.datasets.medmnist import PathMNIST, TissueMNIST
 from fedray.datasets.own_folder import Folder
 from fedray.datasets.synthetic import Synthetic, SyntheticText
+from fedray.datasets.tables import Csv
 from fedray.datasets.torchvision_sets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
 
 DATASETS: dict[str, type[DataSource]] = {
@@ -30,6 +31,7 @@ DATASETS: dict[str, type[DataSource]] = {
         FedISIC2019,
         Npz,
         Folder,
+        Csv,
         Arrays,
         Synthetic,
         SyntheticText,

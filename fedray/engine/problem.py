@@ -60,6 +60,8 @@ class Problem:
     @classmethod
     def _build(cls, config: RunConfig, data: Dataset | None) -> "Problem":
         data = prepare_data(data or load_data(config.data), config)
+        if not len(data.y_test):
+            raise UserError(f"data {data.name}: the test set is empty; data.test: {{from: clients}} makes one")
         split = split_samples(config.data, config.partition, data, config.clients.total, config.seed)
         shards, tests = split.train, split.test
         if shards.sizes.max() == 0:

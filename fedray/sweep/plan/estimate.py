@@ -54,7 +54,7 @@ def get_facts(run: RunConfig) -> Published | None:
     known = run.data.expected()
     if known is not None and known.train is not None and known.test is not None:
         return known
-    return _count_data(json.dumps(run.data.options() | {"validation": None, "test": None}))
+    return _count_data(json.dumps(run.data.options() | {"validation": None}))
 
 
 @cache

@@ -1,0 +1,144 @@
+"""A table of your own: `data: {name: csv, path: own.csv, label: ..., client: ...}`."""
+
+import csv
+from typing import Literal, Self
+
+import numpy as np
+from pydantic import ConfigDict, Field, model_validator
+
+from fedray.common.errors import UserError, join_lines, truncate_repr, unknown
+from fedray.common.yaml_files import locate_file
+from fedray.datasets.base import DataSource
+from fedray.datasets.dataset import Dataset
+
+TEXTS = 1000
+"""Largest number of different texts in a column of features; a column with more holds names or ids."""
+Table = dict[str, np.ndarray]
+"""Column -> its fields as text, `(n,)`."""
+
+
+class Csv(DataSource):
+    """A comma-separated table with a header; each row is a sample, and each column not named below a feature.
+
+    Numbers are standardised; a column with other values gives a feature of 0 and 1 for each of its texts. Labels and
+    clients are numbered in sorted order. The test set is `test_path`, the rows with `test` in the column `split`, or
+    part of each client's rows (`data.test`).
+    """
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    name = "csv"
+    path: str = Field(description="the .csv file")
+    label_column: str = Field(alias="label", description="column of the classes: texts or integers")
+    client: str | None = Field(None, description="column of the natural clients, for `partition: natural`")
+    split: str | None = Field(None, description="column with `train` or `test` in each row")
+    test_path: str | None = Field(None, description="a second file with the same columns: the test set")
+    drop: tuple[str, ...] = Field((), description="columns that are not used")
+    standardise: bool = Field(
+        True, description="numbers get mean 0 and deviation 1 over the training rows (with `data.test`: all rows)"
+    )
+    missing_values: Literal["refuse", "mean"] = Field(
+        "refuse", alias="missing", description="empty numbers: refused, or the mean of the column's training rows"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        ways = [key for key in ("split", "test_path", "test") if getattr(self, key) is not None]
+        if len(ways) != 1:
+            found = " and ".join(ways) or "no test set"
+            raise UserError(f"data: found {found}; one of split, test_path and test: {{from: clients}} is required")
+        return self
+
+    def load(self) -> Dataset:
+        table = self._read("path", self.path)
+        count = len(table[self.label_column])
+        if self.test_path is not None:
+            second = self._read("test_path", self.test_path)
+            if strange := sorted(set(table) ^ set(second)):
+                raise UserError(f"data.test_path: only one of both files has the column {truncate_repr(strange[0])}")
+            table = {name: np.concatenate([column, second[name]]) for name, column in table.items()}
+        is_test = np.arange(len(table[self.label_column])) >= count
+        if self.split is not None:
+            is_test = table[self.split] == "test"
+            self._refuse_row(table, self.split, ~is_test & (table[self.split] != "train"), "train or test is required")
+        if is_test.all() or not (is_test.any() or self.test):
+            raise UserError(f"data.split: {self.path} has no row for {'training' if is_test.all() else 'testing'}")
+        used = {self.label_column, self.client, self.split, *self.drop}
+        features = [self._make_features(table, name, ~is_test) for name in table if name not in used]
+        if not features:
+            raise UserError(f"data.path: {self.path} has no column for features")
+        x, y = np.concatenate(features, axis=1).astype(np.float32), self._number(table, self.label_column)
+        clients = None if self.client is None else self._number(table, self.client)
+        train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
+        client_train, client_test = (None if clients is None else clients[rows] for rows in (train, test))
+        arrays = x[train], y[train], x[test], y[test]
+        return Dataset(self.name, *arrays, int(y.max()) + 1, client_train=client_train, client_test=client_test)
+
+    def _read(self, key: str, path: str) -> Table:
+        """Read a file; fields lose the blanks around them. Raises UserError."""
+        file = locate_file(f"data.{key}", path)
+        try:
+            with file.open(newline="", encoding="utf-8-sig") as opened:
+                header, *rows = [[field.strip() for field in row] for row in csv.reader(opened) if row] or [[]]
+        except FileNotFoundError:
+            raise UserError(f"data.{key}: {file} does not exist") from None
+        except (OSError, ValueError, csv.Error) as error:
+            raise UserError(f"data.{key}: {file} is not a readable table: {join_lines(error)}") from None
+        if not rows:
+            raise UserError(f"data.{key}: {file} has no rows below its header")
+        if twice := [name for name in header if header.count(name) > 1]:
+            raise UserError(f"data.{key}: {file} has two columns {truncate_repr(twice[0])}")
+        named = {"label": self.label_column, "client": self.client, "split": self.split}
+        for option, name in [*named.items(), *(("drop", name) for name in self.drop)]:
+            if name is not None and name not in header:
+                raise unknown(f"data.{option}", name, header)
+        for number, row in enumerate(rows, 1):
+            if len(row) != len(header):
+                raise UserError(f"data.{key}: {file}: row {number} has {len(row)} fields, the header {len(header)}")
+        return {name: np.array([row[i] for row in rows], dtype=object) for i, name in enumerate(header)}
+
+    def _refuse_row(self, table: Table, name: str, wrong: np.ndarray, what: str) -> None:
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            found = truncate_repr(table[name][row])
+            raise UserError(f"data.path: {self.path}: row {row + 1}, column {name}: found {found}; {what}")
+
+    def _number(self, table: Table, name: str) -> np.ndarray:
+        """Return the position of each row's value among the sorted values, int64 `(n,)`; integers sort as numbers."""
+        numbers, is_empty = _parse(table[name]), table[name] == ""
+        self._refuse_row(table, name, is_empty, "a value is required")
+        is_number = not np.isnan(numbers).any()
+        if is_number and name == self.label_column:
+            self._refuse_row(table, name, numbers % 1 != 0, "classes are texts or integers")
+        values = numbers if is_number else table[name].astype(str)
+        return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+    def _make_features(self, table: Table, name: str, is_train: np.ndarray) -> np.ndarray:
+        """Return a column's features, float64: `(n, 1)`, or `(n, texts)` of a column with texts."""
+        values, is_empty = _parse(table[name]), table[name] == ""
+        if np.isnan(values[~is_empty]).any():
+            self._refuse_row(table, name, is_empty, "a text is required")
+            texts, positions = np.unique(table[name].astype(str), return_inverse=True)
+            if len(texts) > TEXTS:
+                raise UserError(f"data.drop: column {name} holds {len(texts)} different texts; allowed are {TEXTS}")
+            return np.eye(len(texts))[positions]
+        known = values[is_train & ~is_empty]
+        if self.missing_values == "refuse" or not len(known):
+            self._refuse_row(table, name, is_empty, "a number is required; data.missing: mean fills it in")
+        self._refuse_row(table, name, ~is_empty & ~(np.abs(values) < 1e38), "a finite number is required")
+        values[is_empty] = known.mean()
+        if self.standardise:
+            mean, deviation = values[is_train].mean(), values[is_train].std()
+            values = (values - mean) / (deviation or 1.0)
+        return values[:, None]
+
+
+def _parse(fields: np.ndarray) -> np.ndarray:
+    """Return the numbers in a column, float64 `(n,)`; NaN for anything else."""
+    numbers = np.full(len(fields), np.nan)
+    for i, field in enumerate(fields):
+        try:
+            numbers[i] = float(field)
+        except ValueError:
+            continue
+    return numbers
