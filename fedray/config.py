@@ -101,6 +101,8 @@ class RunConfig(Section):
             raise UserError(
                 f"evaluation.train: tests the global model; {self.algorithm.name} has none that could be tested"
             )
+        if self.evaluation.auc and self.algorithm.keeps != "none":
+            raise UserError(f"evaluation.auc: tests the global model; {self.algorithm.name} has none")
         for probe in probes:
             probe.check(self.algorithm)
         return self

@@ -259,6 +259,9 @@ class Evaluation(Section):
         10, gt=0, description="number of final rounds that are all evaluated (every round of a shorter run)"
     )
     train: bool = Field(False, description="also log the accuracy on the whole training set")
+    auc: bool = Field(
+        False, description="also log `test_auc`, the area under the ROC curve of each class against the rest"
+    )
     personal: Personal | None = Field(
         None, description="also evaluate personal models: `{}` for the defaults, or its keys"
     )

@@ -13,8 +13,8 @@ from fedray.engine.exact_sum import add_up
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval
 from fedray.engine.problem import Problem
 from fedray.engine.state import State
-from fedray.engine.worker import MAX_TEST_LOSS
-from fedray.evaluation import personal
+from fedray.engine.worker import MAX_TEST_LOSS, SCORES, count_chunks
+from fedray.evaluation import classification, personal
 from fedray.evaluation import tables as tables_of
 
 PREVIOUS_THETA = "previous_theta"
@@ -70,8 +70,13 @@ class Tester:
         if algorithm.keeps == "none":
             sums = self._sum("test")
             tables |= {"confusion": tables_of.tabulate_confusion(sums["confusion"])} if "confusion" in sums else {}
-            count = len(self.problem.evaluated["test"])
-            row |= {"test_accuracy": 100 * float(sums["correct"].sum()) / count, "test_loss": float(sums["loss"])}
+            labels = self.problem.data.y_test[self.problem.evaluated["test"]]
+            row |= {"test_accuracy": 100 * float(sums["correct"].sum()) / len(labels), "test_loss": float(sums["loss"])}
+            counts = np.bincount(labels, minlength=self.problem.data.num_classes)
+            row |= classification.measure_classes(sums["correct"], sums["answers"], counts)
+            if asked.auc:
+                parts = [sums.pop(f"{SCORES}{chunk}").numpy() for chunk in range(count_chunks(len(labels)))]
+                row["test_auc"] = classification.measure_auc(np.concatenate(parts), labels)
             row |= self._validate()
         else:
             stored = self.test_personal(PersonalEval((0,), own=False, everyone=True))

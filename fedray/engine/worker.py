@@ -30,6 +30,8 @@ from fedray.partitions.shards import Shards
 PROBED = "probe."
 """Prefix of the names of probes' sums among those of the uploads."""
 MAX_TEST_LOSS = 1e5
+SCORES = "scores of chunk "
+"""Prefix of the sums that hold a chunk's probabilities, with `evaluation.auc`."""
 MAX_CONFUSED = 200
 """The confusion matrix is computed for at most this many classes."""
 LESS_MEMORY = "lower training.batch_size, or raise runtime.cpus_per_actor or gpus_per_actor: fewer actors on a node"
@@ -153,9 +155,10 @@ class Worker:
         Returns:
             Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of chunks
             whose mean loss is not finite or above 1e5 (such chunks are left out of `loss`). For the test set also
-            `confusion`, samples by class and answer `(C, outputs)` for up to 200 outputs, and, under each probe's name,
-            its sums (`Probe.test_sums`), divided by 500. For samples held out by clients also `correct_of_clients`, the
-            correct answers of each client that holds samples out.
+            `answers` per output, `confusion`, samples by class and answer `(C, outputs)` for up to 200 outputs, each
+            chunk's probabilities (`evaluation.auc`), and, under each probe's name, its sums (`Probe.test_sums`) divided
+            by 500. For samples held out by clients also `correct_of_clients`, the correct answers of each client that
+            holds samples out.
         """
         if split == "gradient":
             return self._sum_gradients(theta, buffers, chunks)
@@ -184,6 +187,10 @@ class Worker:
             if split == "test" and outputs <= MAX_CONFUSED:
                 counted = torch.bincount(y * outputs + answers, minlength=classes * outputs)
                 sums.add("confusion", counted.view(classes, outputs).float(), 1.0, terms)
+            if split == "test":
+                sums.add("answers", torch.bincount(answers, minlength=outputs).float(), 1.0, terms)
+            if split == "test" and self.problem.config.evaluation.auc:
+                sums.add(f"{SCORES}{chunk}", logits.softmax(1).nan_to_num(), 1.0, 1)
             sums.add("correct", torch.bincount(y[is_right], minlength=classes).float(), 1.0, terms)
             if owners is not None:
                 theirs = np.bincount(owners[part][is_right.cpu().numpy()], minlength=owners[-1] + 1)

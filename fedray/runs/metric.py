@@ -29,6 +29,9 @@ ONCE = (
 """Metrics of a whole run that are logged once, besides those with a prefix."""
 BY_ROUND = {
     "test_accuracy": "test accuracy in %",
+    "test_balanced_accuracy": "balanced test accuracy in %",
+    "test_macro_f1": "macro F1 on the test set in %",
+    "test_auc": "area under the ROC curve on the test set in %",
     "train_accuracy": "training accuracy in %",
     "personal_accuracy": "personal accuracy in %",
     "personal_weighted_accuracy": "personal accuracy in %, clients weighted by their test samples",

@@ -60,7 +60,7 @@ def summarise_rounds(history: Rows) -> dict[str, float]:
     for name in [key for key in history[-1] if key not in ("round", "lr", "megabytes_sent")]:
         result[f"{FINAL}{name}"] = history[-1][name]
         result[f"{LAST}{name}"] = mean(last_values(history, name).values())
-        if name.endswith("_accuracy"):
+        if name.endswith(("_accuracy", "_macro_f1", "_auc")):
             having = [row for row in history if name in row]
             result[f"{BEST}{name}"] = max(having, key=itemgetter(selects if validated else name))[name]
     return result | {"best_round": max(history, key=itemgetter(selects))["round"]}

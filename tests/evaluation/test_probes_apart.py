@@ -79,8 +79,8 @@ def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch
     run(problem, InlineBackend())
     assert all(probe.tested_models == frozenset() for probe in registry.make_probes(["classes", "drift", "proximal"]))
     for asked, names in (
-        (["classes"], {"loss", "correct", "unbounded", "confusion"}),
-        (["angles"], {"loss", "correct", "unbounded", "confusion", "angles"}),
+        (["classes"], {"loss", "correct", "unbounded", "answers", "confusion"}),
+        (["angles"], {"loss", "correct", "unbounded", "answers", "confusion", "angles"}),
     ):
         backend = InlineBackend()
         simulation = Simulation(digits("fedavg", probes=asked), backend)

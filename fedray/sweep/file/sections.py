@@ -66,11 +66,13 @@ class Final(Section):
     _different = field_validator("seeds")(_refuse_repeats)
 
 
+OF_CLASSES = ("balanced_accuracy", "macro_f1", "auc")
+"""Measures of the global model on the test set besides accuracy and loss."""
 SELECT = tuple(
     f"{prefix}{of}_{what}"
     for of in ("validation", "validation_client", "validation_personal", "test", "personal", "generic")
     for what, prefixes in (("accuracy", (LAST, FINAL, BEST)), ("loss", (LAST, FINAL)))
     if what == "accuracy" or of in ("validation", "test")
     for prefix in prefixes
-)
+) + tuple(f"{prefix}test_{what}" for what in OF_CLASSES for prefix in (LAST, FINAL, BEST))
 """Metrics of a whole run that can select a draw; those without `validation` are of the test set."""

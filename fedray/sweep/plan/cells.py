@@ -15,6 +15,7 @@ from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem, prepare_data
 from fedray.runs.metric import Metric
 from fedray.sweep.file.dotted import get_dotted
+from fedray.sweep.file.sections import OF_CLASSES
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
 
@@ -162,6 +163,10 @@ def refuse_unlogged(run: RunConfig, select: str) -> None:
     lacking = ""
     if ("personal" in select or "generic" in select) and run.evaluation.personal is None:
         lacking = "the cells have no `evaluation.personal`"
+    elif select.endswith(OF_CLASSES) and run.algorithm.keeps != "none":
+        lacking = f"{run.algorithm.name} has no global model"
+    elif select.endswith("test_auc") and not run.evaluation.auc:
+        lacking = "the cells have no `evaluation.auc: true`"
     elif "validation_client" in select or "validation_personal" in select:
         if run.data.validation is None or run.data.validation.source != "clients":
             lacking = "no samples of clients are held out (`from: clients`)"
