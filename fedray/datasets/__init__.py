@@ -7,7 +7,7 @@ from fedray.datasets.arrays import Arrays, Digits, Npz
 from fedray.datasets.base import DataSource
 from fedray.datasets.image_folders import CINIC10, FedISIC2019
 from fedray.datasets.leaf import FEMNIST, Shakespeare
-from fedray.datasets.medmnist import PathMNIST, TissueMNIST
+from fedray.datasets.medmnist import FURTHER, PathMNIST, TissueMNIST
 from fedray.datasets.own_folder import Folder
 from fedray.datasets.synthetic import Synthetic, SyntheticText
 from fedray.datasets.tables import Csv
@@ -26,6 +26,7 @@ DATASETS: dict[str, type[DataSource]] = {
         CINIC10,
         PathMNIST,
         TissueMNIST,
+        *FURTHER,
         FEMNIST,
         Shakespeare,
         FedISIC2019,

@@ -114,3 +114,116 @@ class TissueMNIST(MedMNIST):
     files = "tissuemnist.npz"
     published = Published(165_466, 47_280, 8, (1, 28, 28), size="125 MB")
     validated = 23_640
+
+
+class DermaMNIST(MedMNIST):
+    """Skin lesions, 7,007 + 1,003 / 2,005 colour 28x28 images, 7 classes."""
+
+    name = "dermamnist"
+    md5 = "0744692d530f8e62ec473284d019b0c7"
+    files = "dermamnist.npz"
+    used_by = ""
+    published = Published(7_007, 2_005, 7, (3, 28, 28))
+    validated = 1_003
+
+
+class OCTMNIST(MedMNIST):
+    """Retinas by optical coherence tomography, 97,477 + 10,832 / 1,000 grey 28x28 images, 4 classes."""
+
+    name = "octmnist"
+    md5 = "c68d92d5b585d8d81f7112f81e2d0842"
+    files = "octmnist.npz"
+    used_by = ""
+    published = Published(97_477, 1_000, 4, (1, 28, 28))
+    validated = 10_832
+
+
+class PneumoniaMNIST(MedMNIST):
+    """Chest X-rays of children, 4,708 + 524 / 624 grey 28x28 images, 2 classes."""
+
+    name = "pneumoniamnist"
+    md5 = "28209eda62fecd6e6a2d98b1501bb15f"
+    files = "pneumoniamnist.npz"
+    used_by = ""
+    published = Published(4_708, 624, 2, (1, 28, 28))
+    validated = 524
+
+
+class RetinaMNIST(MedMNIST):
+    """Fundus images by grade of retinopathy, 1,080 + 120 / 400 colour 28x28 images, 5 classes."""
+
+    name = "retinamnist"
+    md5 = "bd4c0672f1bba3e3a89f0e4e876791e4"
+    files = "retinamnist.npz"
+    used_by = ""
+    published = Published(1_080, 400, 5, (3, 28, 28))
+    validated = 120
+
+
+class BreastMNIST(MedMNIST):
+    """Breast ultrasound, 546 + 78 / 156 grey 28x28 images, 2 classes."""
+
+    name = "breastmnist"
+    md5 = "750601b1f35ba3300ea97c75c52ff8f6"
+    files = "breastmnist.npz"
+    used_by = ""
+    published = Published(546, 156, 2, (1, 28, 28))
+    validated = 78
+
+
+class BloodMNIST(MedMNIST):
+    """Blood cells, 11,959 + 1,712 / 3,421 colour 28x28 images, 8 classes."""
+
+    name = "bloodmnist"
+    md5 = "7053d0359d879ad8a5505303e11de1dc"
+    files = "bloodmnist.npz"
+    used_by = ""
+    published = Published(11_959, 3_421, 8, (3, 28, 28))
+    validated = 1_712
+
+
+class OrganAMNIST(MedMNIST):
+    """Organs in axial CT slices, 34,561 + 6,491 / 17,778 grey 28x28 images, 11 classes."""
+
+    name = "organamnist"
+    md5 = "68e3f8846a6bd62f0c9bf841c0d9eacc"
+    files = "organamnist.npz"
+    used_by = ""
+    published = Published(34_561, 17_778, 11, (1, 28, 28))
+    validated = 6_491
+
+
+class OrganCMNIST(MedMNIST):
+    """Organs in coronal CT slices, 12,975 + 2,392 / 8,216 grey 28x28 images, 11 classes."""
+
+    name = "organcmnist"
+    md5 = "b9ceb9546e10131b32923c5bbeaea2b1"
+    files = "organcmnist.npz"
+    used_by = ""
+    published = Published(12_975, 8_216, 11, (1, 28, 28))
+    validated = 2_392
+
+
+class OrganSMNIST(MedMNIST):
+    """Organs in sagittal CT slices, 13,932 + 2,452 / 8,827 grey 28x28 images, 11 classes."""
+
+    name = "organsmnist"
+    md5 = "9ab87b696fb54e2a387ebe992d6ed5f1"
+    files = "organsmnist.npz"
+    used_by = ""
+    published = Published(13_932, 8_827, 11, (1, 28, 28))
+    validated = 2_452
+
+
+FURTHER = (
+    DermaMNIST,
+    OCTMNIST,
+    PneumoniaMNIST,
+    RetinaMNIST,
+    BreastMNIST,
+    BloodMNIST,
+    OrganAMNIST,
+    OrganCMNIST,
+    OrganSMNIST,
+)
+"""The other 2-D sets with one label per image; ChestMNIST has fourteen."""

@@ -15,7 +15,7 @@ import torchvision.datasets
 from PIL import Image
 from scipy.io import savemat
 
-from fedray.datasets import data_source
+from fedray.datasets import DATASETS, data_source
 from fedray.datasets.dataset import Dataset
 
 RNG = np.random.default_rng(0)
@@ -96,10 +96,12 @@ def svhn(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, np.nd
 
 def medmnist(root: Path, name: str, **arrays: np.ndarray) -> dict[str, np.ndarray]:
     """The six arrays of a 28x28 set, labels `(n, 1)`."""
+    facts = DATASETS[name].published
+    assert facts is not None
     root.mkdir(parents=True, exist_ok=True)
     for part, n in (("train", 20), ("val", 6), ("test", 8)):
-        shape = (n, 28, 28, 3) if name == "pathmnist" else (n, 28, 28)
-        labels = np.arange(n, dtype=np.uint8)[:, None] % 8
+        shape = (n, 28, 28, 3) if facts.shape[0] == 3 else (n, 28, 28)
+        labels = np.arange(n, dtype=np.uint8)[:, None] % min(facts.classes, 8)
         arrays = {f"{part}_images": pixels(*shape), f"{part}_labels": labels} | arrays
     np.savez_compressed(root / f"{name}.npz", **arrays)
     return arrays

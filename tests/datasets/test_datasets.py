@@ -63,7 +63,22 @@ def test_svhn(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(data.y_train, y[:, 0] % 10)
 
 
-@pytest.mark.parametrize(("name", "channels", "classes"), [("pathmnist", 3, 9), ("tissuemnist", 1, 8)])
+@pytest.mark.parametrize(
+    ("name", "channels", "classes"),
+    [
+        ("pathmnist", 3, 9),
+        ("tissuemnist", 1, 8),
+        ("dermamnist", 3, 7),
+        ("octmnist", 1, 4),
+        ("pneumoniamnist", 1, 2),
+        ("retinamnist", 3, 5),
+        ("breastmnist", 1, 2),
+        ("bloodmnist", 3, 8),
+        ("organamnist", 1, 11),
+        ("organcmnist", 1, 11),
+        ("organsmnist", 1, 11),
+    ],
+)
 def test_medmnist(root: Path, name: str, channels: int, classes: int) -> None:
     """FedSOL trains on train and val (20 + 6), in three channels."""
     arrays = files.medmnist(root, name)
