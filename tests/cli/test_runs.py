@@ -15,7 +15,7 @@ from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_storag
 from fedray.tracking.store import search
 from fedray.tracking.tracker import Tracker
 from tests.analysis.conftest import store
-from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
+from tests.analysis.runs import FEDAVG, SMALL, cell, write
 
 __all__ = ["store"]
 
@@ -63,8 +63,8 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, capsys, "status") == (0, "this store holds no sweep\n")
     cells = [hashed(seed) for seed in range(4)]
-    write(store, cells, {one["hash"]: ("running", []) for one in cells[:3]} | {cells[3]["hash"]: ("finished", [])})
-    write(store, cells[:1], {}, name="other/one")
+    write(store, cells, [*[("running", [])] * 3, 50])
+    write(store, cells[:1], [], name="other/one")
     stored(cells[0]["hash"], cells[1]["hash"])
     get_cell_locks_file().parent.mkdir(parents=True)
     child = held_elsewhere(get_cell_locks_file(), int(cells[1]["hash"], 16))
@@ -88,8 +88,8 @@ def test_rm_of_one_cell_and_clean_of_what_it_left(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     cells = [hashed(seed) for seed in range(3)]
-    write(store, cells, {one["hash"]: ("finished", history(50)) for one in cells})
-    write(store, cells[2:], {}, name="other")
+    write(store, cells, [50] * 3)
+    write(store, cells[2:], [], name="other")
     (folder, *_), get_locks = stored(*(one["hash"] for one in cells)), get_cell_locks_file()
     get_locks.parent.mkdir(parents=True)
     for wanted, message in (("ffff", "names 0 cells"), ("0000", "names 3 cells"), (cells[2]["hash"], "another sweep")):
