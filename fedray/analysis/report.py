@@ -36,7 +36,7 @@ from fedray.analysis.tables.result_table import ResultTable
 from fedray.common.errors import UserError
 from fedray.sweep.file.dotted import COMPONENTS
 from fedray.tracking.location import store_uri
-from fedray.tracking.store import address
+from fedray.tracking.store import DESCRIPTION, address
 
 MADE_WITH = {"mlflow.source.git.commit": "commit of fedray"}
 ENVIRONMENT = "environment."
@@ -84,7 +84,7 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
         .get_template("report.html")
         .render(
             name=sweep.name,
-            description=sweep.parent.data.tags.get("mlflow.note.content", ""),
+            description=sweep.parent.data.tags.get(DESCRIPTION, ""),
             counts=f"{len(cells)} cells: " + ", ".join(f"{n} {status}" for status, n in counts.most_common()),
             made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             contents=[

@@ -117,6 +117,7 @@ for _ in range(240):
 
 @app.command("ui")
 def open_ui(
+    name: Annotated[str, typer.Argument(metavar="[SWEEP]", help="compare this sweep's cells; else all cells")] = "",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
     host: Annotated[
         str, typer.Option(help="address to bind; any other than 127.0.0.1 exposes the UI without authentication")
@@ -124,12 +125,12 @@ def open_ui(
 ) -> None:
     """Open MLflow's UI on this directory's store (or MLFLOW_TRACKING_URI), by default on 127.0.0.1."""
     from fedray.tracking.location import store_uri
-    from fedray.tracking.store import address
+    from fedray.tracking.store import save_view
 
     uri = store_uri()
     if uri.startswith(("http://", "https://")):
         raise UserError(f"MLFLOW_TRACKING_URI: {redact(uri)} is a server, which shows its own UI in a browser")
-    page = address(server=f"http://{host}:{port}")
+    page = f"http://{host}:{port}{save_view(name)}"
     try:
         with socket.create_server((host, port)):
             pass

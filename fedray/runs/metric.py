@@ -51,6 +51,7 @@ BY_ROUND = {
 }
 """Metric -> title with its unit, of what is logged by round; probes declare their own."""
 OF_RUN = {
+    "seconds": "seconds of training, evaluation not included",
     "seconds_per_round": "seconds per round, evaluation not included",
     "seconds_per_round_with_evaluation": "seconds per round, evaluation included",
     "megabytes_down": "megabytes sent to clients, in all rounds together",

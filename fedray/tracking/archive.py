@@ -22,7 +22,7 @@ from fedray.common.errors import UserError, escape, join_lines, redact, unknown
 from fedray.runs.status import Status
 from fedray.tracking.archive_check import FORMAT, CheckedArchive, open_checked
 from fedray.tracking.archive_models import ArchivedRun, is_exported_tag
-from fedray.tracking.store import best_runs, cells_of, open_store, read_status, sweeps_in
+from fedray.tracking.store import DESCRIPTION, best_runs, cells_of, open_store, read_status, sweeps_in
 from fedray.tracking.tracker import BATCH, Tracker
 
 Points = dict[tuple[str, int], list[float]]
@@ -66,7 +66,7 @@ def stored_sweep(name: str) -> StoredSweep:
     parent = parents[name]
     cells = cells_of(client, parent)
     runs = best_runs(client, experiment, [cell["hash"] for cell in cells])
-    return StoredSweep(name, parent.data.tags.get("mlflow.note.content", ""), cells, runs, client)
+    return StoredSweep(name, parent.data.tags.get(DESCRIPTION, ""), cells, runs, client)
 
 
 def export_sweep(name: str, file: Path) -> int:

@@ -9,13 +9,15 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+from urllib.request import urlopen
 
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 
-from fedray.common.errors import UserError, join_lines, redact
+from fedray.common.errors import UserError, join_lines, redact, unknown
 from fedray.runs.status import Status
 from fedray.tracking.location import is_there, local_file, refuse_unusable, store_uri
 from fedray.tracking.records import Outcome
@@ -27,6 +29,12 @@ TRAINING = "?workflowType=machine_learning"
 """Query of MLflow's view of an experiment for training; the other view is for language models."""
 SUMMARY = "summary/"
 """Prefix of metrics that a run has once, so that MLflow's pages show them in a section of their own."""
+SETTING = "fedray.setting"
+"""Tag of a cell's run: its label without the seed."""
+DESCRIPTION = "fedray.description"
+"""Tag of a sweep's run."""
+TRAINING_KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""Tag by which MLflow's list of experiments opens the training view."""
 IS_CELL = "tags.`fedray.kind` = 'cell'"
 
 
@@ -69,7 +77,7 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
                 return client, found.experiment_id
             if not create:
                 raise StoreNotFound(f"MLflow has no experiment named {name!r} in this store; run a sweep first")
-            return client, client.create_experiment(name, artifact_location=_artifacts(local))
+            return client, client.create_experiment(name, _artifacts(local), TRAINING_KIND)
     except UserError:
         raise
     except Exception as error:  # MLflow's, SQLAlchemy's, or that of a database's driver which is not installed
@@ -87,7 +95,7 @@ def _make(store: Path, experiment: str) -> None:
     for left in files:
         left.unlink(missing_ok=True)
     try:
-        MlflowClient(tracking_uri=f"sqlite:///{new}").create_experiment(experiment, artifact_location=_artifacts(store))
+        MlflowClient(tracking_uri=f"sqlite:///{new}").create_experiment(experiment, _artifacts(store), TRAINING_KIND)
         new.replace(store)
     finally:
         for left in files:
@@ -99,17 +107,70 @@ def _artifacts(store: Path | None) -> str | None:
     return None if store is None else (store.resolve().parent / "mlartifacts").as_uri()
 
 
-def address(run: str = "", server: str = "") -> str:
-    """Return the address of a run, or of all runs, in the training view of MLflow's UI.
+def address(run: str) -> str:
+    """Return the address of a run in MLflow's UI if a server answers there, else the command that starts one.
 
     Args:
-        run: its id; empty: the experiment's runs.
-        server: address of the UI; empty: MLFLOW_TRACKING_URI if that is a server, else the address of `fedray ui`.
+        run: its id.
     """
     uri = store_uri()
-    server = server or (redact(uri).rstrip("/") if uri.startswith(("http://", "https://")) else UI)
+    remote = uri.startswith(("http://", "https://"))
+    server = redact(uri).rstrip("/") if remote else UI
+    try:
+        if not remote:
+            with urlopen(f"{server}/api/2.0/mlflow/runs/get?run_id={run}", timeout=2):  # noqa: S310
+                pass
+    except OSError:
+        return "`fedray ui` shows it"
     _, experiment = open_store()
-    return f"{server}/#/experiments/{experiment}/runs{f'/{run}' if run else ''}{TRAINING}"
+    return f"{server}/#/experiments/{experiment}/runs/{run}{TRAINING}"
+
+
+def save_view(sweep: str = "") -> str:
+    """Save a view of the experiment's charts in MLflow and return its address without the server.
+
+    The view has the cells' curves, averaged over seeds, and below them the summaries, folded.
+
+    Args:
+        sweep: show only this sweep's cells.
+
+    Raises:
+        UserError: the store has no such sweep.
+    """
+    client, experiment = open_store()
+    if sweep and sweep not in (known := sweeps_in(client, experiment)):
+        raise unknown("sweep", sweep, known)
+    chosen = f" AND tags.`fedray.sweep` = '{sweep}'" if sweep else ""
+    section = {"display": True, "isReordered": False, "deleted": False, "isGenerated": True}
+    first = {
+        "type": "LINE",
+        "uuid": "accuracy",
+        "metricSectionId": "curves",
+        "metricKey": "test_accuracy",
+        "displayName": "test_accuracy",
+        "isGenerated": True,
+        "deleted": False,
+        "lineSmoothness": 0,
+        "xAxisKey": "step",
+        "useGlobalXaxisKey": True,
+    }
+    view = {
+        "searchFilter": f"{IS_CELL} AND tags.`fedray.status` != 'superseded'{chosen}",
+        "runsHiddenMode": "SHOW_ALL",
+        "groupBy": {
+            "aggregateFunction": "average",
+            "groupByKeys": [{"mode": "tag", "groupByData": SETTING}],
+        },
+        "compareRunCharts": [first],
+        "compareRunSections": [
+            {**section, "uuid": "curves", "name": "Model metrics", "isReordered": True},
+            {**section, "uuid": "summary", "name": SUMMARY.rstrip("/"), "display": False},
+        ],
+        "isAccordionReordered": True,
+    }
+    name = sweep or EXPERIMENT
+    client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{name}", json.dumps(view))
+    return f"/#/experiments/{experiment}/runs{TRAINING}&compareRunsMode=CHART&viewStateShareKey={quote(name, safe='')}"
 
 
 @contextlib.contextmanager

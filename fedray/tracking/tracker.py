@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import yaml
 from mlflow.entities import Dataset, DatasetInput, Metric, Param, Run, RunTag
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 
 from fedray.common.errors import redact
 from fedray.runs.record import RunRecord
@@ -31,7 +31,17 @@ from fedray.tracking.location import patience
 from fedray.tracking.outbox import Outbox
 from fedray.tracking.provenance import environment_tags, git_tags
 from fedray.tracking.records import CellRun, Outcome
-from fedray.tracking.store import SUMMARY, is_transient, open_store, outcomes_in, refusals, runs_of, search
+from fedray.tracking.store import (
+    DESCRIPTION,
+    SETTING,
+    SUMMARY,
+    is_transient,
+    open_store,
+    outcomes_in,
+    refusals,
+    runs_of,
+    search,
+)
 
 T = TypeVar("T")
 DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -97,7 +107,8 @@ class Tracker:
         tags = {
             "fedray.kind": "sweep",
             "fedray.sweep": name,
-            "mlflow.note.content": description,
+            DESCRIPTION: description,
+            MLFLOW_RUN_NOTE: description,
             MLFLOW_SOURCE_NAME: f"fedray sweep {name}",
             MLFLOW_SOURCE_TYPE: "LOCAL",
         }
@@ -118,16 +129,20 @@ class Tracker:
         """Replace the list of cells of a sweep."""
         self._outbox.send(lambda: self.client.log_dict(run_id, {"cells": list(cells)}, "cells.json"))
 
-    def close_sweep(self, run_id: str, counts: Mapping[Status, int]) -> None:
-        """Set the final status of the parent: FINISHED if every cell has an outcome, else FAILED."""
-        now = _now()
+    def close_sweep(self, run_id: str, counts: Mapping[Status, int], page: str = "") -> None:
+        """Set the final status of the parent: FINISHED if every cell has an outcome, else FAILED.
+
+        Args:
+            run_id: of the parent.
+            counts: of its cells.
+            page: Markdown that MLflow shows on the parent's page; empty: the description stays there.
+        """
+        cells = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()) if number)
+        tags = [RunTag("fedray.cells", cells), *([RunTag(MLFLOW_RUN_NOTE, page)] if page else [])]
         whole = not any(counts.get(status) for status in (Status.FAILED, Status.INTERRUPTED, Status.MISSING))
 
         def write() -> None:
-            # MLflow orders equal steps by the clock, which may jump, so each call of a sweep has a step of its own.
-            step = len(self.client.get_metric_history(run_id, "cells_missing"))
-            metrics = [Metric(f"cells_{status}", counts.get(status, 0), now, step) for status in Status]
-            self.client.log_batch(run_id, metrics)
+            self.client.log_batch(run_id, tags=tags)
             self.client.set_terminated(run_id, "FINISHED" if whole else "FAILED")
 
         self._send(write)
@@ -210,6 +225,7 @@ class Tracker:
         whole = {
             "fedray.kind": "cell",
             "fedray.cell": opening.cell,
+            SETTING: opening.label.removesuffix(f" s{opening.config.get('seed')}"),
             "fedray.status": str(Status.RUNNING),
             MLFLOW_SOURCE_NAME: f"fedray sweep {tags['fedray.sweep']}" if "fedray.sweep" in tags else "fedray run",
             MLFLOW_SOURCE_TYPE: "LOCAL",
@@ -242,12 +258,13 @@ class Tracker:
         tags = {"fedray.status": str(ending.status), "fedray.message": redact(ending.message)[:5000]}
         tags |= {f"fedray.{name}": value for name, value in record.hashes.items()}
         tags |= {"fedray.stopper": ending.stopper} if ending.stopper else {}
-        # A cell that was stopped early and goes on later is closed twice: the later round is the one that is shown.
+        # MLflow draws step 0 as a bar. A cell that was stopped early and goes on is closed twice: of equal steps MLflow
+        # shows the later timestamp.
         step = record.last_round
         milliseconds = round(1000 * ((run.ended or time.monotonic()) - run.began))
 
         def write() -> None:
-            final = [Metric(f"{SUMMARY}{k}", v, run.start + step, step) for k, v in metrics.items()]
+            final = [Metric(f"{SUMMARY}{k}", v, run.start + step, 0) for k, v in metrics.items()]
             *batches, last = _batches([*_new(run, record.history), final]) or [[]]
             for batch in batches:
                 self.client.log_batch(run.id, batch)
@@ -323,7 +340,3 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             text = str(value)
             result[prefix + key] = text if len(text) <= 500 else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
     return result
-
-
-def _now() -> int:
-    return int(time.time() * 1000)

@@ -54,9 +54,7 @@ def test_a_run_is_kept_shown_again_and_loaded(
     code, out, err = call(monkeypatch, capsys, "run", "run.yaml", "--save", "model.safetensors")
     assert code == 0, err
     (run,) = counting()
-    _, experiment = open_store()
-    link = f"http://127.0.0.1:5000/#/experiments/{experiment}/runs/{run.info.run_id}?workflowType=machine_learning"
-    assert f"run {run.info.run_id} in MLflow: {link}" in out
+    assert f"run {run.info.run_id} in MLflow: `fedray ui` shows it" in out  # no server answers
     (checkpoint,) = folder.glob(".fedray/cells/*/checkpoint-2.json")
     made = checkpoint.stat().st_mtime_ns
     _, again, _ = call(monkeypatch, capsys, "run", "run.yaml", "--json")

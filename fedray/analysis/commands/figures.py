@@ -11,6 +11,10 @@ Without --kind: curves, and the sensitivity to every number by which alone runs 
 - fairness: distribution of the accuracy over the clients, a panel per setting (evaluation.personal).
 - confusion: predicted classes for each true class, a file per setting and method.
 - partition: samples per client and class, from the configuration alone.
+- differences: each method's paired difference to `--reference`, with its interval; a file per setting.
+- ranks: mean ranks over all settings, with the critical difference.
+- radar: a table's metric, a corner per setting, a polygon per method.
+- seconds: curves by seconds of training.
 - heatmap: a table's metric over two keys, a panel per method, the best field framed.
 - search: best so far by rounds trained, each trial by key, pairs of keys, importance; also for a grid's options.
 A line is the mean over the finished seeds, the band (the bars) the sample standard deviation. Methods differ in
@@ -26,12 +30,14 @@ from typing import Annotated
 import typer
 from matplotlib.figure import Figure
 
+from fedray.analysis.comparison import compare, tabulate_by_seed
 from fedray.analysis.data.collect import Collected, collect
-from fedray.analysis.data.metrics import NEVER, read_values
+from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
 from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import draw_bars, draw_methods
 from fedray.analysis.plots.classes import draw_classes, draw_partitions
 from fedray.analysis.plots.clients import draw_confusion, draw_fairness
+from fedray.analysis.plots.comparison import draw_forests, draw_radar, draw_ranks
 from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.plots.heatmap import draw_heatmap
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
@@ -51,6 +57,10 @@ KINDS = (
     "partition",
     "search",
     "heatmap",
+    "differences",
+    "ranks",
+    "radar",
+    "seconds",
 )
 
 
@@ -74,6 +84,7 @@ def main(
         int | None, typer.Option(min=1, help="bars, local-steps: the round to draw; default the last evaluated")
     ] = None,
     out: Annotated[Path, typer.Option(help="folder for the PNG and PDF files")] = Path("figures"),
+    reference: Annotated[str, typer.Option(help="differences: the row to compare the others to")] = "fedavg",
     y: Annotated[str, typer.Option(help="heatmap: the other key, such as partition.alpha")] = "",
 ) -> None:
     """Draw a sweep's figures."""
@@ -102,6 +113,10 @@ def main(
         drawn["methods"] = draw_methods(sweep, metric or DEFAULT)
     if kind == "heatmap":
         drawn[f"heatmap-{x}-{y}"] = draw_heatmap(sweep, x, y, metric or DEFAULT)
+    if kind == "seconds":
+        drawn["by-seconds"] = draw_curves(sweep, metric or "test_accuracy", band, smooth, "seconds")
+    if kind in ("differences", "ranks", "radar"):
+        drawn[kind] = _draw_comparison(sweep, kind, metric or DEFAULT, reference)
     if kind == "class-accuracy":
         drawn[kind] = draw_classes(sweep)
     if kind == "search" or (not kind and sweep.search.keys):
@@ -119,6 +134,19 @@ def main(
             sys.stdout.write(f"{path}\n")
     for what, names in _list_left_out(sweep, drawn, metric):
         sys.stdout.write(f"not drawn, {what}: {'; '.join(names)}\n")
+
+
+def _draw_comparison(sweep: Collected, kind: str, metric: str, reference: str) -> dict[str, Figure]:
+    if kind == "radar":
+        cells = tabulate_by_seed(sweep, metric)
+        means = cells.groupby(["_row", "_column"], sort=False)["_value"].mean().unstack()
+        return {"": draw_radar(means, make_title(metric, sweep.cells), is_smaller_better(metric, sweep.cells))}
+    found = compare(sweep, reference, metric)
+    if kind == "differences":
+        return draw_forests(found)
+    if found.ranks is None:
+        raise UserError("--kind ranks: found 1 setting that all methods finished; allowed: 2 or more")
+    return {"": draw_ranks(found.ranks)}
 
 
 def _list_left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Iterator[tuple[str, list[str]]]:

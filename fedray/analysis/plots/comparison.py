@@ -1,10 +1,13 @@
 """Plots of differences with their intervals, and the critical-difference diagram."""
 
+import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from fedray.analysis.comparison import Comparison
-from fedray.analysis.plots.style import WIDTH, make_axes, styled
+from fedray.analysis.plots.style import WIDTH, iter_styles, make_axes, styled, with_legend
 from fedray.analysis.statistics.ranks import Ranks
+from fedray.common.errors import UserError
 
 
 @styled
@@ -23,11 +26,41 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
             area.plot(bounds, (place, place), color="0.3", linewidth=0.8)
             area.plot(mean, place, "o", color="0", markerfacecolor="0" if told else "white")
         area.axvline(0, color="0.5", linewidth=0.6, linestyle="--")
+        for fill, name in (("0", f"p < {1 - found.confidence:.2g} (Holm)"), ("white", "not told apart")):
+            area.plot([], [], "o", color="0", markerfacecolor=fill, label=name)
         area.set_yticks(range(len(drawn)), [one.row for one in drawn])
         area.set_ylim(len(drawn) - 0.5, -0.5)
         area.grid(axis="y", visible=False)
-        figures[setting] = figure
+        figures[setting] = with_legend(figure, area, note=f"line: {found.confidence:.0%} interval of the mean")
     return figures
+
+
+@styled
+def draw_radar(means: pd.DataFrame, title: str, lower: bool) -> Figure:
+    """Draw a polygon per method with a corner per setting: the rim is its best method, the centre its worst.
+
+    Args:
+        means: a row per method and a column per setting.
+        title: of the metric.
+        lower: the smallest value is the best.
+
+    Raises:
+        UserError: there are fewer than three settings that every method has finished.
+    """
+    means = means.dropna(axis="columns")
+    if means.shape[1] < 3:
+        raise UserError(f"--kind radar: found {means.shape[1]} settings that all methods finished; allowed: 3 or more")
+    worst, best = (means.max(), means.min()) if lower else (means.min(), means.max())
+    shares = (means - worst) / (best - worst).replace(0, 1)
+    angles = np.linspace(0, 2 * np.pi, means.shape[1], endpoint=False)
+    figure = Figure(figsize=(WIDTH, WIDTH), layout="constrained")
+    area = figure.subplots(subplot_kw={"projection": "polar"})
+    for (method, values), style in zip(shares.iterrows(), iter_styles(), strict=False):
+        area.plot([*angles, angles[0]], [*values, values.iloc[0]], label=str(method), **style)
+    ends = zip(means, worst, best, strict=True)
+    area.set_xticks(angles, [f"{name}\n{low:.4g} to {high:.4g}" for name, low, high in ends])
+    area.set(yticks=[0.5, 1], yticklabels=[], ylim=(-0.1, 1.05))
+    return with_legend(figure, area, note=f"{title.partition(',')[0]}; rim: the best method of a setting")
 
 
 @styled

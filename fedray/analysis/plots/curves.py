@@ -29,6 +29,8 @@ FEWEST = 9
 """Minimum number of evaluated rounds of a curve with a zoom."""
 UNIT = re.compile(r"(?:in |\()(%|degrees)\)?$")
 """End of a title."""
+SECONDS = "seconds"
+"""A run's rounds in seconds of training: their number times `seconds_per_round`."""
 Logged = dict[str, dict[str, dict[int, float]]]
 """Metric -> run -> round -> value."""
 
@@ -45,8 +47,8 @@ def draw_curves(
         band: `seeds`, the sample standard deviation over seeds; or `clients`, the metric's `_std`, which is over
             clients, averaged over seeds. A metric without `_std` next to one that has it gets the band over seeds.
         smooth: each point is the mean of this many evaluated rounds, ending with its own.
-        x: `round`, or a metric, for which each method's mean over its seeds is used. Methods end at different values of
-            it, so there is no zoom; with several axes there is none either.
+        x: `round`, `seconds` of training, or a metric; each method's mean over its seeds is used. Methods end at
+            different seconds and values, so there is no zoom; with several axes there is none either.
 
     Returns:
         Data set and model -> figure with a panel per setting; the key is empty if all runs share both.
@@ -100,7 +102,11 @@ def draw_curves(
 
 
 def _read(sweep: Collected, cells: pd.DataFrame, wanted: Sequence[str], across: Sequence[str]) -> Logged:
-    logged = {name: {str(run): sweep.history(run, name) for run in cells["run_id"]} for name in (*wanted, *across)}
+    names = [name for name in (*wanted, *across) if name != SECONDS]
+    logged = {name: {str(run): sweep.history(run, name) for run in cells["run_id"]} for name in names}
+    if SECONDS in across:
+        each = zip(cells["run_id"].astype(str), cells["metrics.seconds_per_round"], strict=True)
+        logged[SECONDS] = {run: {t: t * seconds for t in logged[wanted[0]][run]} for run, seconds in each}
     for name, runs in logged.items():
         if not any(runs.values()):
             raise unknown("--x" if name in across else "--metric", name, list_by_round(sweep))

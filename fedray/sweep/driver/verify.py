@@ -130,16 +130,14 @@ def _other_environment(tags: Mapping[str, str], on_cpu: bool) -> str:
 def _differences(history: Rows, stored: Points) -> list[str]:
     """Return a phrase for each metric of a round, and each summary, that differs from the stored value."""
     rounds = {(name, int(row["round"])): value for row in history for name, value in row.items() if name != "round"}
-    last = int(history[-1]["round"])
-    summary = {(SUMMARY + name, last): value for name, value in summarise_rounds(history).items()}
+    summary = {(SUMMARY + name, 0): value for name, value in summarise_rounds(history).items()}
     expected = rounds | summary
     summarised = {name for name, _ in summary}
     prefixes = tuple(SUMMARY + prefix for prefix in PREFIXES)
     relevant = {
         point: values
         for point, values in stored.items()
-        if not point[0].startswith(SUMMARY)
-        or (point[1] >= last and (point[0] in summarised or point[0].startswith(prefixes)))
+        if not point[0].startswith(SUMMARY) or point[0] in summarised or point[0].startswith(prefixes)
     }
     wrong = []
     for name, step in sorted(expected.keys() | relevant.keys(), key=lambda point: (point[1], point[0])):

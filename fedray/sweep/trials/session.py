@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.cluster.prepare import Placement
 from fedray.common.errors import UserError
+from fedray.runs.metric import DEFAULT
 from fedray.runs.record import RunRecord, summarise_rounds
 from fedray.runs.status import Status
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.plan import Plan, get_value, look_up_outcomes
 from fedray.sweep.plan.plugin_labels import describe_plugins
 from fedray.sweep.plan.storage import CellLocks
+from fedray.sweep.trials.page import describe_results
 from fedray.sweep.trials.writer import Writer
 from fedray.tracking.records import Outcome
 
@@ -33,6 +35,7 @@ class Session:
         parent: id of the sweep's run in MLflow; empty before `open`.
         statuses: hash -> `fedray.status` of the cells that have an outcome.
         values: hash -> the metric that selects, of the cells that have an outcome; None unless it is `finished`.
+        accuracies: hash -> `DEFAULT` metric in %, of the cells that have finished.
         tried: hashes of the cells that this process has taken, or has found to be finished by another process.
         placement: gives cells numbers for `gpus_per_actor: auto`.
         data: key -> data set, for data sets that the processes of Tune's trials have.
@@ -46,6 +49,7 @@ class Session:
     statuses: dict[str, Status] = field(default_factory=dict)
     values: dict[str, float | None] = field(default_factory=dict)
     tried: set[str] = field(default_factory=set)
+    accuracies: dict[str, float] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
     data: dict[str, "DataRef"] = field(default_factory=dict)
     _asked: bool = False
@@ -70,6 +74,8 @@ class Session:
         self.statuses[cell] = status = record.ending.status
         if self.plan.sweep.learns and status.has_outcome:
             self.values[cell] = get_value(status, summarise_rounds(record.history), self.plan.sweep.select)
+        if status is Status.FINISHED:
+            self.accuracies[cell] = summarise_rounds(record.history)[DEFAULT]
 
     def open(self) -> None:
         """Let the writer open the store and the sweep's run, creating them if needed; only the first call has an
@@ -101,7 +107,8 @@ class Session:
             return
         if len(self.plan.cells) > self._listed:
             self.tracker.list_cells(self.parent, describe_cells(self.plan))
-        self.tracker.close_sweep(self.parent, self.counts)
+        page = describe_results(self.plan, self.accuracies)
+        self.tracker.close_sweep(self.parent, self.counts, page)
         self.tracker.close()
 
     def look_up(self, cells: Iterable[str]) -> dict[str, Outcome]:
@@ -139,6 +146,8 @@ class Session:
         """Adopt outcomes from the store, unless the plan is to run everything again."""
         self.statuses |= {cell: outcome.status for cell, outcome in found.items()}
         self.plan = replace(self.plan, known={**self.plan.known, **found})
+        done = {cell: outcome.metrics for cell, outcome in found.items() if outcome.status is Status.FINISHED}
+        self.accuracies |= {cell: metrics[DEFAULT] for cell, metrics in done.items() if DEFAULT in metrics}
         if not self.plan.force:
             self.values |= self.plan.values(found) if self.plan.sweep.learns else {}
 
