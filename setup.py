@@ -1,7 +1,7 @@
 """Folders of the wheel; everything else about the package is in pyproject.toml.
 
-The sweeps and the papers' numbers stay where people look for them; in the wheel they are `fedray/sweeps` and
-`fedray/published`.
+The sweeps and the papers' numbers stay where people look for them; in the wheel they are `fedray/sweeps`,
+`fedray/published` and `fedray/examples`.
 """
 
 from setuptools import find_namespace_packages, find_packages, setup
@@ -9,12 +9,19 @@ from setuptools import find_namespace_packages, find_packages, setup
 SWEEPS = ["fedray.sweeps", *(f"fedray.sweeps.{folder}" for folder in find_namespace_packages("sweeps"))]
 
 setup(
-    packages=[*find_packages(include=["fedray*"]), "fedray.analysis.templates", "fedray.published", *SWEEPS],
-    package_dir={"fedray.published": "analysis/published", "fedray.sweeps": "sweeps"},
+    packages=[
+        *find_packages(include=["fedray*"]),
+        "fedray.analysis.templates",
+        "fedray.published",
+        "fedray.examples",
+        *SWEEPS,
+    ],
+    package_dir={"fedray.published": "analysis/published", "fedray.examples": "examples", "fedray.sweeps": "sweeps"},
     package_data={
         "fedray": ["py.typed"],
         "fedray.analysis.templates": ["*"],
         "fedray.published": ["*"],
-        **{folder: ["*.yaml", "*.md"] for folder in SWEEPS},
+        "fedray.examples": ["*.ipynb"],
+        **{folder: ["*.yaml", "*.md", "*.sh"] for folder in SWEEPS},
     },
 )

@@ -5,7 +5,7 @@ both.
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -107,9 +107,18 @@ class Probe(Component):
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
     """The metrics whose smallest value is the best; tables and comparisons follow this."""
     tested_models: ClassVar[frozenset[Literal["local", "global"]]] = frozenset()
-    """Models that this probe needs on the test set, in one pass for all probes; `test_sums` is called on these."""
+    """Models that this probe needs on the test set, in one pass for all probes; `test_sums` is called on these.
+
+    The default is the global model for a probe with `test_sums`, else none.
+    """
     needs_gradient: ClassVar[bool] = False
     """True if `of_round` needs `EvaluatedRound.gradient`, one pass over the training set with gradients."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        if "test_sums" in cls.__dict__ and "tested_models" not in cls.__dict__:
+            cls.tested_models = frozenset({"global"})
 
     def check(self, algorithm: Algorithm) -> None:
         """Check the method when the configuration is read. Raises UserError if the probe cannot measure it."""

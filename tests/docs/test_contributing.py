@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md, followed from an empty folder: a method, a partition, a data set and a probe, one file each."""
+"""docs/plug-ins.md, followed from an empty folder: a method, a partition, a data set and a probe, one file each."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 import fedray
 
 ROOT = Path(fedray.__file__).parents[1]
-PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/plug-ins.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(?:python|yaml)\n(# (\S+)\n.*?)```", PAGE, flags=re.DOTALL)
 FILES = {name: text for text, name in BLOCKS}
 COMMANDS = re.findall(r"^    ((?:fedray|python) .*)$", PAGE, flags=re.MULTILINE)
