@@ -7,15 +7,10 @@ The sweeps and the papers' numbers stay where people look for them; in the wheel
 from setuptools import find_namespace_packages, find_packages, setup
 
 SWEEPS = ["fedray.sweeps", *(f"fedray.sweeps.{folder}" for folder in find_namespace_packages("sweeps"))]
+FOLDERS = ["fedray.analysis.templates", "fedray.examples", "fedray.published"]
 
 setup(
-    packages=[
-        *find_packages(include=["fedray*"]),
-        "fedray.analysis.templates",
-        "fedray.published",
-        "fedray.examples",
-        *SWEEPS,
-    ],
+    packages=[*find_packages(include=["fedray*"]), *FOLDERS, *SWEEPS],
     package_dir={"fedray.published": "analysis/published", "fedray.examples": "examples", "fedray.sweeps": "sweeps"},
     package_data={
         "fedray": ["py.typed"],

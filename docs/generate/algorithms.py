@@ -106,7 +106,10 @@ def _number(value: float) -> str:
 def _text(text: str) -> str:
     """Turn a docstring's prose into Markdown, escaping its marks outside of `code`."""
     parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else re.sub(r"([*_~<|\\]|\](?=\())", r"\\\1", part) for part in parts)
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([*_~|\\]|\](?=\())", r"\\\1", part).replace("<", "&lt;")
+        for part in parts
+    )
 
 
 def _cell(text: str) -> str:
