@@ -386,7 +386,7 @@ def test_bars_of_layers_at_a_round(store: Tracker) -> None:
 def test_lines_over_local_steps(store: Tracker) -> None:
     """The same with numbers as parts: a line over them; parts that are no numbers are refused."""
     one = cell(SMALL, 0.5, 0)
-    write(store, [one], {one["hash"]: ("finished", rows(d_step_10=(1, 5), d_step_2=(1, 3), lambda_fc=(1, 1)))})
+    write(store, [one], [rows(d_step_10=(1, 5), d_step_2=(1, 3), lambda_fc=(1, 1))])
     (figure,) = draw_bars(collect("sweep"), "d_step", lines=True).values()
     (drawn,) = figure.axes[0].containers
     assert np.asarray(drawn.lines[0].get_xydata()).tolist() == [[2, 3], [10, 5]]
