@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -132,7 +133,9 @@ def test_python_example() -> None:
 
 
 def test_ui_answers_on_loopback_only(home: Path, quickstart: tuple[str, float]) -> None:
-    port = 5123
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     command = words(UI.replace("5000", str(port)))
     process = subprocess.Popen(
         command,
