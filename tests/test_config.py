@@ -15,7 +15,7 @@ from fedray.partitions import PARTITIONS
 from fedray.sections import Training
 
 LEAST = {"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"}
-REQUIRED = {"alpha": 0.5, "classes": 2, "shards": 2}
+REQUIRED = {"alpha": 0.5, "classes": 2, "shards": 2, "path": __file__}
 """Values of the options that have no default."""
 MEASURED = {"lambda": "fedsol", "propositions": "fedsol", "adaptation": "fedgela"}
 """Probes that not every method admits."""

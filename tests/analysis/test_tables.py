@@ -351,7 +351,7 @@ def test_names_steer_neither_spreadsheets_nor_terminals_nor_markdown(
 ) -> None:
     """A method called like a formula, with a cell's and a line's end, half a formula of mathtext and an escape code."""
     cells = [cell({"name": name}, 0.5, seed) for name in (HOSTILE, "-5") for seed in (0, 1)]
-    write(store, cells, {one["hash"]: ("finished", history(50 + 10 * k)) for k, one in enumerate(cells)})
+    write(store, cells, [50.0, 60.0, 70.0, 80.0])
     main("sweep")
     shown = capsys.readouterr().out
     assert r"| =1+1\|$x^$\n\x1b[31mred | <u>55.00 ± 7.07</u>" in shown

@@ -61,7 +61,7 @@ def test_an_interrupted_decoding_leaves_nothing(source: Path, monkeypatch: pytes
     monkeypatch.setattr(cache.np, "save", full_disk)
     with pytest.raises(UserError, match="cannot be written: No space left"):
         cache_arrays("d", "1", [source], lambda: {"a": np.zeros(3), "b": np.zeros(3)})
-    assert list((source.parent / ".fedray-cache").iterdir()) == []
+    assert not (source.parent / ".fedray-cache").exists()
 
 
 def test_two_processes_at_once(source: Path) -> None:

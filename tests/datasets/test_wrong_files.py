@@ -151,6 +151,5 @@ def test_without_files_one_line_says_what_is_missing(root: Path, name: str) -> N
         load(name)
     kind = DATASETS[name]
     assert kind.files
-    assert kind.used_by or name == "fashion_mnist"
     assert kind.published is not None
-    assert kind.published.size
+    assert kind.published.size or kind.published.train

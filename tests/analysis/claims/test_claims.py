@@ -110,7 +110,8 @@ def test_the_command_on_a_sweep_of_ones_own(store: Tracker, tmp_path: Path) -> N
     ]
     document = load_yaml(own(tmp_path))
     store.open_sweep("sweep", "", cells, document["claims"])
-    assert CliRunner().invoke(app, ["claims", "sweep"]).output == result.output, "by its name, as the store has them"
+    by_name = CliRunner().invoke(app, ["claims", "sweep"]).output
+    assert by_name + f"{page}\n" == result.output, "by its name, as the store has them"
     text = page.read_text(encoding="utf-8")
     assert "&lt;b&gt;FedAvg" in text
     assert "<b>FedAvg" not in text

@@ -117,13 +117,14 @@ def test_on_another_cpu_accuracies_agree_within_the_spread_of_the_seeds(cells: l
     assert result.exit_code == 0
     assert re.fullmatch(
         r"agrees         s0: bits may differ \(cpu was Z80, here it is .*\); "
-        r"last10_test_accuracy is ([\d.]+), was \1, 3 seeds spread over [\d.]+\n",
+        r"last10_test_accuracy is ([\d.]+), was \1, 3 seeds spread over ([\d.]+); "
+        r"last10_test_balanced_accuracy is ([\d.]+), was \3, 3 seeds spread over [\d.]+\n",
         result.stdout,
     )
     client, experiment = open_store()
     honest = [store.metrics(one)["last10_test_accuracy"] for one in runs_of(client, experiment, cells)]
     spread = max(honest) - min(honest)
-    assert result.stdout.endswith(f"spread over {spread:.2f}\n")
+    assert f"spread over {spread:.2f}; last10_test_balanced" in result.stdout
     for changed in (cells[:1], cells[1:]):  # one seed, then all of them by the same
         for run in runs_of(client, experiment, changed):
             value = store.metrics(run)["last10_test_accuracy"]

@@ -60,7 +60,7 @@ def test_a_cell_is_claimed_once_until_it_is_released_or_its_holder_dies(tmp_path
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("file", r"cannot write .*/file: File exists; set it to a directory that can be written"),
+        ("file", r"cannot write .*/file: Not a directory; set it to a directory that can be written"),
         ("file/below", r"cannot write .*/file/below: Not a directory"),
         ("/proc/sys/fedray", r"cannot write /proc/sys/fedray: "),
         ("s3://bucket/fedray", r"found 's3://bucket/fedray'; expected a directory, got an address"),
