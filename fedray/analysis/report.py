@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from fedray.analysis.comparison import Comparison, compare, describe_all, format_lines, list_columns, list_notes
@@ -32,7 +31,6 @@ from fedray.analysis.plots.style import styled
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies
 from fedray.analysis.tables.formats import to_html
-from fedray.analysis.tables.result_table import ResultTable
 from fedray.common.errors import UserError
 from fedray.sweep.file.dotted import COMPONENTS
 from fedray.tracking.location import store_uri
@@ -103,7 +101,7 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
             early=early,
             early_why=", ".join(f"{counts[status]} {why}" for status, why in EARLY.items() if counts[status]),
             tables=tables,
-            filled=_fill_entry,
+            to_html=to_html,
             comparisons=comparisons,
             sections=sections,
             fairness_header=FAIRNESS,
@@ -129,10 +127,6 @@ def _draw_sections(sweep: Collected, metric: str) -> Iterator[Section]:
         yield Section("confusion", "Confusion matrices", drawn, folded=True)
     empty = "No run yet that holds a picture of its partition."
     yield Section("partitions", "Partitions", _find_partition_pictures(sweep), empty)
-
-
-def _fill_entry(table: ResultTable, row: str, column: str) -> Markup:
-    return Markup(to_html(table, (row, column)))  # noqa: S704 (to_html escapes all foreign text)
 
 
 def _tabulate_cells(sweep: Collected, metric: str) -> list[dict[str, Any]]:

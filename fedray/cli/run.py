@@ -45,10 +45,8 @@ def run(
     if logged and not track:
         raise UserError("--log-model: --no-track writes nothing to MLflow; leave one out")
     file = locate_sweep(file)
-    document, changes = (
-        load_yaml(file),
-        parse_assignments(set_),
-    )  # mistakes here are reported before PyTorch is imported
+    # Mistakes here are reported before PyTorch is imported.
+    document, changes = load_yaml(file), parse_assignments(set_)
 
     from fedray.api import run_problem
     from fedray.engine.profile import Profile

@@ -30,11 +30,14 @@ class MedMNIST(Images):
     """Number of samples of the val split."""
     recipes: ClassVar[dict[str, Recipe]] = {"plain": Recipe(*HALVES), "fedsol": Recipe(*HALVES, (Flip(),), 3)}
     paper = "Yang et al., MedMNIST v2, Scientific Data 2023"
-    used_by = "FedSOL"
     validation_images: Literal["unused", "train"] = Field("train", description="use of the val images")
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.files = f"{cls.name}.npz"
+
     def read(self) -> Dataset:
-        path = get_data_dir() / f"{self.name}.npz"
+        path = get_data_dir() / self.files
         if not path.exists():
             raise self.missing(path.name)
         try:
@@ -80,7 +83,7 @@ class MedMNIST(Images):
         return y.reshape(-1).astype(np.int64)
 
     def fetch(self) -> None:
-        path, url = get_data_dir() / f"{self.name}.npz", f"{RECORD}/{self.name}.npz?download=1"
+        path, url = get_data_dir() / self.files, f"{RECORD}/{self.files}?download=1"
         if path.exists():
             return
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +104,7 @@ class PathMNIST(MedMNIST):
 
     name = "pathmnist"
     md5 = "a8b06965200029087d5bd730944a56c1"
-    files = "pathmnist.npz"
+    used_by = "FedSOL"
     published = Published(89_996, 7_180, 9, (3, 28, 28), size="206 MB")
     validated = 10_004
 
@@ -111,7 +114,7 @@ class TissueMNIST(MedMNIST):
 
     name = "tissuemnist"
     md5 = "ebe78ee8b05294063de985d821c1c34b"
-    files = "tissuemnist.npz"
+    used_by = "FedSOL"
     published = Published(165_466, 47_280, 8, (1, 28, 28), size="125 MB")
     validated = 23_640
 
@@ -121,8 +124,6 @@ class DermaMNIST(MedMNIST):
 
     name = "dermamnist"
     md5 = "0744692d530f8e62ec473284d019b0c7"
-    files = "dermamnist.npz"
-    used_by = ""
     published = Published(7_007, 2_005, 7, (3, 28, 28))
     validated = 1_003
 
@@ -132,8 +133,6 @@ class OCTMNIST(MedMNIST):
 
     name = "octmnist"
     md5 = "c68d92d5b585d8d81f7112f81e2d0842"
-    files = "octmnist.npz"
-    used_by = ""
     published = Published(97_477, 1_000, 4, (1, 28, 28))
     validated = 10_832
 
@@ -143,8 +142,6 @@ class PneumoniaMNIST(MedMNIST):
 
     name = "pneumoniamnist"
     md5 = "28209eda62fecd6e6a2d98b1501bb15f"
-    files = "pneumoniamnist.npz"
-    used_by = ""
     published = Published(4_708, 624, 2, (1, 28, 28))
     validated = 524
 
@@ -154,8 +151,6 @@ class RetinaMNIST(MedMNIST):
 
     name = "retinamnist"
     md5 = "bd4c0672f1bba3e3a89f0e4e876791e4"
-    files = "retinamnist.npz"
-    used_by = ""
     published = Published(1_080, 400, 5, (3, 28, 28))
     validated = 120
 
@@ -165,8 +160,6 @@ class BreastMNIST(MedMNIST):
 
     name = "breastmnist"
     md5 = "750601b1f35ba3300ea97c75c52ff8f6"
-    files = "breastmnist.npz"
-    used_by = ""
     published = Published(546, 156, 2, (1, 28, 28))
     validated = 78
 
@@ -176,8 +169,6 @@ class BloodMNIST(MedMNIST):
 
     name = "bloodmnist"
     md5 = "7053d0359d879ad8a5505303e11de1dc"
-    files = "bloodmnist.npz"
-    used_by = ""
     published = Published(11_959, 3_421, 8, (3, 28, 28))
     validated = 1_712
 
@@ -187,8 +178,6 @@ class OrganAMNIST(MedMNIST):
 
     name = "organamnist"
     md5 = "68e3f8846a6bd62f0c9bf841c0d9eacc"
-    files = "organamnist.npz"
-    used_by = ""
     published = Published(34_561, 17_778, 11, (1, 28, 28))
     validated = 6_491
 
@@ -198,8 +187,6 @@ class OrganCMNIST(MedMNIST):
 
     name = "organcmnist"
     md5 = "b9ceb9546e10131b32923c5bbeaea2b1"
-    files = "organcmnist.npz"
-    used_by = ""
     published = Published(12_975, 8_216, 11, (1, 28, 28))
     validated = 2_392
 
@@ -209,8 +196,6 @@ class OrganSMNIST(MedMNIST):
 
     name = "organsmnist"
     md5 = "9ab87b696fb54e2a387ebe992d6ed5f1"
-    files = "organsmnist.npz"
-    used_by = ""
     published = Published(13_932, 8_827, 11, (1, 28, 28))
     validated = 2_452
 

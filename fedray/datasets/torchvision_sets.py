@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import pickle
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,6 +37,9 @@ class Torchvision(Images):
     kind: ClassVar[str]
     """The class in torchvision.datasets."""
     published: ClassVar[Published]
+    train_samples: int | None = Field(
+        None, gt=0, description="use only this many training images, of each class in proportion, drawn once"
+    )
 
     def _class(self) -> Any:
         return getattr(importlib.import_module("torchvision.datasets"), self.kind)
@@ -82,7 +86,25 @@ class Torchvision(Images):
             raise UserError(f"data.name: {self.name}: {path} is damaged, its md5 is not the published {md5}")
 
     def read(self) -> Dataset:
-        return Dataset(self.name, *self._open(train=True), *self._open(train=False), self.published.classes)
+        train, test = self._draw_train_samples(*self._part(train=True)), self._part(train=False)
+        return Dataset(self.name, *train, *test, self.published.classes)
+
+    def _part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Images and labels of the training or the test set, as `_open` returns them."""
+        return self._open(train=train)
+
+    def _draw_train_samples(self, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self.train_samples is None:
+            return images, labels
+        if self.train_samples > len(labels):
+            raise UserError(
+                f"data.train_samples: {self.train_samples}, but {self.name} has {len(labels)} training images"
+            )
+        kept = draw_in_proportion(labels, self.train_samples, generator(0, self.name, "train_samples"))
+        return images[kept], labels[kept]
+
+    def expected(self) -> Published:
+        return replace(self.published, train=self.train_samples) if self.train_samples else self.published
 
     def fetch(self) -> None:
         try:
@@ -96,6 +118,24 @@ class Torchvision(Images):
 
     def _splits(self) -> list[dict[str, Any]]:
         return [{"train": True}]
+
+
+def draw_in_proportion(labels: np.ndarray, samples: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw samples of each class in proportion to its size.
+
+    Args:
+        labels: int64 `(n,)`.
+        samples: how many to draw in all, at most n. Each class gets its share rounded down; the classes with the
+            largest remainders get one more, the smaller label first if they are equal.
+
+    Returns:
+        Sorted positions in `labels`, int64 `(samples,)`.
+    """
+    sizes = np.bincount(labels)
+    whole, rest = np.divmod(sizes * samples, len(labels))
+    whole[np.argsort(-rest, kind="stable")[: samples - whole.sum()]] += 1
+    drawn = [rng.permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(whole)]
+    return np.sort(np.concatenate(drawn))
 
 
 def _compute_md5(path: Path) -> str:
@@ -181,9 +221,6 @@ class EMNIST(Torchvision):
             for what in ("images-idx3", "labels-idx1")
         ]
 
-    def read(self) -> Dataset:
-        return Dataset(self.name, *self._part(train=True), *self._part(train=False), 62)
-
     def _part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
         images, labels = self._open(split="byclass", train=train)
         order = generator(0, "emnist", train).permutation(len(labels))
@@ -191,7 +228,8 @@ class EMNIST(Torchvision):
         return np.ascontiguousarray(images[kept].transpose(0, 1, 3, 2)), labels[kept]
 
     def expected(self) -> Published:
-        return Published(round(697_932 * self.fraction), round(116_323 * self.fraction), 62, (1, 28, 28))
+        train = self.train_samples or round(697_932 * self.fraction)
+        return Published(train, round(116_323 * self.fraction), 62, (1, 28, 28))
 
     def _splits(self) -> list[dict[str, Any]]:
         return [{"split": "byclass", "train": True}]
@@ -263,8 +301,8 @@ class SVHN(Torchvision):
         kind = self._class()
         return [(Path(kind.split_list[part][1]), kind.split_list[part][2]) for part in ("train", "test")]
 
-    def read(self) -> Dataset:
-        return Dataset(self.name, *self._open(split="train"), *self._open(split="test"), 10)
+    def _part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
+        return self._open(split="train" if train else "test")
 
     def _splits(self) -> list[dict[str, Any]]:
         return [{"split": "train"}, {"split": "test"}]

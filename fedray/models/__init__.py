@@ -2,7 +2,7 @@
 
 from fedray.common.plugins import resolve
 from fedray.models.base import ModelSpec
-from fedray.models.cnn import EMNISTCNN, MLP, VGG11, LeNet, McMahanCNN, SimpleCNN
+from fedray.models.cnn import EMNISTCNN, MLP, VGG11, LeNet, McMahanCNN, SimpleCNN, StridedCNN
 from fedray.models.custom import make_custom_model
 from fedray.models.resnet import EfficientNetB0, ResNet18, ResNet50
 from fedray.models.text import CharLSTM
@@ -14,6 +14,7 @@ MODELS: dict[str, type[ModelSpec]] = {
         MLP,
         LeNet,
         McMahanCNN,
+        StridedCNN,
         SimpleCNN,
         EMNISTCNN,
         VGG11,

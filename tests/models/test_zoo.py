@@ -53,6 +53,7 @@ FEATURES = {
     "mlp": 200,
     "lenet": 192,
     "mcmahan_cnn": 512,
+    "strided_cnn": 64,
     "simple_cnn": 84,
     "emnist_cnn": 128,
     "vgg11": 512,

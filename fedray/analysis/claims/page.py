@@ -3,8 +3,6 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from markupsafe import Markup
-
 from fedray.analysis.claims.decide import Decided, Verdict
 from fedray.analysis.claims.read import Claims
 from fedray.analysis.output import make_environment
@@ -26,7 +24,7 @@ def make_page(claims: Claims, decided: list[Decided], costs: list[str]) -> str:
             made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             claims=[_describe_claim(one, cost) for one, cost in zip(decided, costs, strict=True)],
             tables=_collect_tables(decided),
-            filled=_fill_entry,
+            to_html=to_html,
             choices=[
                 (name, text)
                 for name in dict.fromkeys(one.sweep.name for one in decided)
@@ -82,7 +80,3 @@ def _collect_tables(decided: list[Decided]) -> list[ResultTable]:
             paper = one.published if one.published and prints(one.published, one.claim.metric) else ""
             found[key] = build(one.sweep, one.claim.metric, paper=paper, average_over=one.claim.average_over)
     return list(found.values())
-
-
-def _fill_entry(table: ResultTable, row: str, column: str) -> Markup:
-    return Markup(to_html(table, (row, column)))  # noqa: S704 (to_html escapes all foreign text)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
 from fedray.analysis.tables.result_table import Entry, ResultTable
 from fedray.common.errors import UserError, escape, truncate_repr
@@ -115,9 +116,10 @@ def _as_text(value: Any) -> Any:
     return f"'{value}" if formula else value
 
 
-def to_html(table: ResultTable, key: Key) -> str:
+def to_html(table: ResultTable, key: Key) -> Markup:
     """Format one entry in HTML, escaped; empty if the table has none."""
-    return _fill(table, key, html.escape, {1: "<strong>{}</strong>", 2: "<u>{}</u>"})
+    text = _fill(table, key, html.escape, {1: "<strong>{}</strong>", 2: "<u>{}</u>"})
+    return Markup(text)  # noqa: S704 (all foreign text is escaped above)
 
 
 FORMATS: dict[str, Callable[[ResultTable], str]] = {"markdown": to_markdown, "latex": to_latex, "csv": to_csv}
