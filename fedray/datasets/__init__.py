@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 
 from fedray.common.plugins import resolve
+from fedray.datasets.ag_news import AGNews
 from fedray.datasets.arrays import Arrays, Digits, Npz
 from fedray.datasets.base import DataSource
-from fedray.datasets.image_folders import CINIC10, FedISIC2019
+from fedray.datasets.image_folders import CINIC10, FedISIC2019, TinyImageNet
 from fedray.datasets.leaf import FEMNIST, Shakespeare
 from fedray.datasets.medmnist import FURTHER, PathMNIST, TissueMNIST
 from fedray.datasets.own_folder import Folder
@@ -24,11 +25,13 @@ DATASETS: dict[str, type[DataSource]] = {
         CIFAR100,
         SVHN,
         CINIC10,
+        TinyImageNet,
         PathMNIST,
         TissueMNIST,
         *FURTHER,
         FEMNIST,
         Shakespeare,
+        AGNews,
         FedISIC2019,
         Npz,
         Folder,

@@ -22,7 +22,8 @@ class Dataset:
 
     Attributes:
         x_train, x_test: uint8 images `(n, channels, height, width)`, scaled by 1/255 and normalised when a batch is
-            gathered; or float32 `(n, ...)`, used as they are; or uint8 token ids `(n, length)`, int64 when gathered.
+            gathered; or float32 `(n, ...)`, used as they are; or uint8 or int64 token ids `(n, length)`, int64 when
+            gathered.
         y_train, y_test: int64 labels `(n,)` in `[0, num_classes)`.
         mean, std: one number per channel (of images in [0, 1]), or empty for no normalisation.
         client_train, client_test: int64 natural client id of each sample, or None.

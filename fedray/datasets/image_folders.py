@@ -1,8 +1,8 @@
-"""Data sets whose images are files in folders, decoded once and cached: CINIC-10, Fed-ISIC2019."""
+"""Data sets whose images are files in folders, decoded once and cached: CINIC-10, Tiny-ImageNet, Fed-ISIC2019."""
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -14,6 +14,7 @@ from fedray.datasets.augment import Crop, Flip
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir
 from fedray.datasets.cache import cache_arrays
 from fedray.datasets.dataset import Dataset
+from fedray.datasets.download import check_md5, download, unpack
 
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CINIC_COLOURS = ((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835))
@@ -133,6 +134,85 @@ class CINIC10(Images):
                     f"{', '.join(CIFAR_CLASSES)}"
                 )
         return found
+
+
+class TinyImageNet(Images):
+    """Tiny-ImageNet, 100,000 / 10,000 colour 64x64 images, 200 classes in the order of their WordNet ids.
+
+    The labels of the published test images are not public; the `val` images are the test set, as is usual.
+    """
+
+    name = "tiny_imagenet"
+    paper = "Le & Yang, Tiny ImageNet visual recognition challenge, Stanford CS 231N, 2015"
+    files = "tiny-imagenet-200/{wnids.txt,train/WNID/images/*.JPEG,val/val_annotations.txt,val/images/*.JPEG}"
+    published = Published(100_000, 10_000, 200, (3, 64, 64), size="237 MB")
+    recipes: ClassVar[dict[str, Recipe]] = {"plain": Recipe((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821))}
+    url: ClassVar[str] = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+    md5: ClassVar[str] = "90528d7ca1a48142e341f4ef8d21d0de"
+
+    def fetch(self) -> None:
+        folder, archive = _get_tiny_folder(), get_data_dir() / "tiny-imagenet-200.zip"
+        if folder.is_dir():
+            return
+        download(self.name, self.url, archive, self.md5)
+        check_md5(self.name, str(archive), archive, self.md5)
+        unpack(self.name, archive, folder)
+        archive.unlink()
+
+    def read(self) -> Dataset:
+        kinds = sorted(self._read_lines("wnids.txt"))
+        parts = {"train": list(self._list_train(kinds)), "test": list(self._list_val(kinds))}
+        arrays = cache_arrays(
+            self.name,
+            "1",
+            [path for found in parts.values() for path, _ in found],
+            lambda: {
+                f"x_{part}": decode_pictures(self.name, [path for path, _ in found], 64)
+                for part, found in parts.items()
+            },
+        )
+        y_train, y_test = (np.array([label for _, label in parts[part]], dtype=np.int64) for part in ("train", "test"))
+        return Dataset(self.name, arrays["x_train"], y_train, arrays["x_test"], y_test, len(kinds))
+
+    def _read_lines(self, file: str) -> list[str]:
+        path = _get_tiny_folder() / file
+        if not path.exists():
+            raise self.missing(f"tiny-imagenet-200/{file}")
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"data.name: {self.name}: {path} cannot be read: {join_lines(error)}") from None
+        if not lines:
+            raise UserError(f"data.name: {self.name}: {path} is empty")
+        return lines
+
+    def _list_train(self, kinds: Sequence[str]) -> Iterator[tuple[Path, int]]:
+        root = _get_tiny_folder() / "train"
+        for label, kind in enumerate(kinds):
+            if not re.fullmatch(r"n\d+", kind):
+                raise UserError(f"data.name: {self.name}: wnids.txt: {truncate_repr(kind)} is not a WordNet id")
+            paths = sorted((root / kind / "images").glob("*.JPEG"))
+            if not paths:
+                raise self.missing(f"tiny-imagenet-200/train/{kind}/images/*.JPEG")
+            yield from ((path, label) for path in paths)
+
+    def _list_val(self, kinds: Sequence[str]) -> Iterator[tuple[Path, int]]:
+        labels = {kind: label for label, kind in enumerate(kinds)}
+        for number, line in enumerate(self._read_lines("val/val_annotations.txt"), 1):
+            name, kind = [*line.split("\t"), "", ""][:2]
+            if not re.fullmatch(r"\w+\.JPEG", name) or kind not in labels:
+                raise UserError(
+                    f"data.name: {self.name}: val_annotations.txt: line {number}: found {truncate_repr(line)}; a file, "
+                    "a tab and a class of wnids.txt are required"
+                )
+            path = _get_tiny_folder() / "val" / "images" / name
+            if not path.exists():
+                raise self.missing(f"tiny-imagenet-200/val/images/{name}")
+            yield path, labels[kind]
+
+
+def _get_tiny_folder() -> Path:
+    return get_data_dir() / "tiny-imagenet-200"
 
 
 class FedISIC2019(Images):

@@ -1,4 +1,4 @@
-"""Next-word samples made of LEAF's Shakespeare, whose files hold 80 characters and the character after them."""
+"""Words and their numbers; next-word samples of LEAF's Shakespeare, whose files hold 80 characters and the next one."""
 
 import re
 from collections import Counter
@@ -42,8 +42,13 @@ def split_words(passage: str) -> list[str]:
 def number_words(roles: Iterable[tuple[list[str], list[str]]]) -> dict[str, int]:
     """Number the most frequent words of all roles' samples (x, y) from 1 on; ties in alphabetical order."""
     counts = Counter(word for x, y in roles for passage in rebuild_passages(x, y) for word in split_words(passage))
-    frequent = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - 1]
-    return {word: number for number, word in enumerate(frequent, 1)}
+    return number_frequent(counts, VOCABULARY - 1, first=1)
+
+
+def number_frequent(counts: Counter[str], count: int, first: int) -> dict[str, int]:
+    """Number the `count` most frequent words from `first` on; ties in alphabetical order."""
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))[:count]
+    return {word: number for number, word in enumerate(frequent, first)}
 
 
 def make_samples(x: list[str], y: list[str], numbers: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:

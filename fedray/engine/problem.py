@@ -169,6 +169,7 @@ class Problem:
         algorithm.check_built(network.layout, tokens=self.data.tokens)
         for probe in self.config.evaluation.probes:
             probe.check_built(network.layout, self.data.num_classes)
+        self._check_tokens()
         network.module.eval()
         shape = self.data.input_shape
         try:
@@ -193,6 +194,21 @@ class Problem:
         with seed_torch(self.config.seed, "initial"):
             network.start_at(algorithm.initial(network.initial.cpu(), network.layout))
         return network
+
+    def _check_tokens(self) -> None:
+        """Refuse data without token ids, or with larger ones than the model takes. Raises UserError."""
+        data, model = self.data, self.config.model
+        count = model.count_tokens(data.num_classes)
+        if count is None:
+            return
+        if not data.tokens:
+            raise UserError(f"model.name: {model.name} takes token ids, the data are {data.x_train.dtype}")
+        largest = max(int(x.max()) for x in (data.x_train, data.x_test) if x.size)
+        if largest >= count:
+            hint = "; set model.vocabulary" * ("vocabulary" in type(model).model_fields)
+            raise UserError(
+                f"model.name: {model.name} takes token ids below {count}, the data have ids up to {largest}{hint}"
+            )
 
 
 def prepare_data(data: Dataset, config: RunConfig) -> Dataset:

@@ -5,7 +5,7 @@ from fedray.models.base import ModelSpec
 from fedray.models.cnn import EMNISTCNN, MLP, VGG11, LeNet, McMahanCNN, SimpleCNN, StridedCNN
 from fedray.models.custom import make_custom_model
 from fedray.models.resnet import EfficientNetB0, ResNet18, ResNet50
-from fedray.models.text import CharLSTM
+from fedray.models.text import CharLSTM, TextCNN
 from fedray.models.vit import SLViT
 
 MODELS: dict[str, type[ModelSpec]] = {
@@ -23,6 +23,7 @@ MODELS: dict[str, type[ModelSpec]] = {
         EfficientNetB0,
         SLViT,
         CharLSTM,
+        TextCNN,
     )
 }
 

@@ -56,6 +56,10 @@ class ModelSpec(Component):
         """True if inputs are integer tokens instead of real numbers."""
         return False
 
+    def count_tokens(self, num_classes: int) -> int | None:
+        """Return the number of different token ids that the model takes; None if it takes any, or none."""
+        return None
+
     @classmethod
     def row(cls) -> tuple[str, str, str]:
         options, what, paper = super().row()

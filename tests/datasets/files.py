@@ -121,6 +121,46 @@ def cinic(root: Path, classes: tuple[str, ...]) -> dict[tuple[str, int], np.ndar
     return first
 
 
+WNIDS = ("n02124075", "n01443537")
+"""Two of the 200 classes, in an order that is not sorted, as in wnids.txt."""
+
+
+def tiny_imagenet(root: Path) -> dict[str, int]:
+    """Three pictures of each class for training and two for val, each of one grey value. File -> grey value."""
+    folder, grey = root / "tiny-imagenet-200", {}
+
+    def save(path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        grey[path.name] = 10 * (len(grey) + 1)
+        Image.new("L" if len(grey) % 2 else "RGB", (64, 64), (grey[path.name],) * (1 if len(grey) % 2 else 3)).save(
+            path
+        )
+
+    for kind in WNIDS:
+        for i in range(3):
+            save(folder / "train" / kind / "images" / f"{kind}_{i}.JPEG")
+        boxes = "".join(f"{kind}_{i}.JPEG\t0\t10\t63\t58\n" for i in range(3))
+        (folder / "train" / kind / f"{kind}_boxes.txt").write_text(boxes)
+    (folder / "wnids.txt").write_text("".join(f"{kind}\n" for kind in WNIDS))
+    for i in range(4):
+        save(folder / "val" / "images" / f"val_{i}.JPEG")
+    lines = "".join(f"val_{i}.JPEG\t{WNIDS[i % 2]}\t0\t32\t44\t62\n" for i in range(4))
+    (folder / "val" / "val_annotations.txt").write_text(lines)
+    (folder / "test" / "images").mkdir(parents=True)
+    return grey
+
+
+def ag_news(root: Path, train: str = "", test: str = "") -> None:
+    """The published csv: class, title and description in quotes, doubled inside; a backslash for a line break."""
+    (root / "ag_news_csv").mkdir(parents=True, exist_ok=True)
+    train = train or (
+        '"3","Wall St. Bears","Reuters - The ""band"" of bears, dwindling\\band of bears."\n'
+        '"4","Bears\' chips","The chips #39;s"\n'
+    )
+    (root / "ag_news_csv" / "train.csv").write_text(train, encoding="utf-8")
+    (root / "ag_news_csv" / "test.csv").write_text(test or '"1","Unheard","of bears"\n', encoding="utf-8")
+
+
 def leaf(root: Path, name: str, users: dict[str, dict[str, tuple[list[Any], list[Any]]]]) -> None:
     """LEAF's folders; users: part -> user -> (x, y). Every user has a file of its own."""
     for part, found in users.items():

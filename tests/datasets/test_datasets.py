@@ -105,6 +105,19 @@ def test_cinic10(root: Path) -> None:
     assert len(cached(root)) == 2
 
 
+def test_tiny_imagenet(root: Path) -> None:
+    """Labels by the sorted WordNet ids; grey pictures become RGB; `val` is the test set, labelled by its table."""
+    grey = files.tiny_imagenet(root)
+    data = load("tiny_imagenet")
+    assert (data.x_train.shape, data.x_test.shape, data.num_classes) == ((6, 3, 64, 64), (4, 3, 64, 64), 2)
+    assert (data.y_train.tolist(), data.y_test.tolist()) == ([0, 0, 0, 1, 1, 1], [1, 0, 1, 0])
+    names = [f"{kind}_{i}.JPEG" for kind in sorted(files.WNIDS) for i in range(3)]
+    for x, expected in ((data.x_train, names), (data.x_test, [f"val_{i}.JPEG" for i in range(4)])):
+        np.testing.assert_allclose(x.mean((1, 2, 3)), [grey[name] for name in expected], atol=2)  # JPEG
+    assert load("tiny_imagenet").digest == data.digest
+    assert len(cached(root)) == 1
+
+
 def test_a_changed_file_is_decoded_anew(root: Path) -> None:
     files.cinic(root, CIFAR_CLASSES)
     before = load("cinic10").x_train[0].copy()

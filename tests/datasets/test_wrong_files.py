@@ -61,9 +61,12 @@ MAKE: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "femnist": lambda root, _: femnist(root),
     "shakespeare": lambda root, _: shakespeare(root),
     "fed_isic2019": lambda root, _: files.isic(root),
+    "tiny_imagenet": lambda root, _: files.tiny_imagenet(root),
+    "ag_news": lambda root, _: files.ag_news(root),
 }
 
 
+VAL = "tiny-imagenet-200/val/val_annotations.txt"
 RAW = "MNIST/raw/train-images-idx3-ubyte"
 
 
@@ -109,6 +112,21 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
         ["ISIC_0000001.jpg", "cannot be read"],
     ),
     ("fed_isic2019", write("fed_isic2019/train_test_split", b"image,target,center,fold\na,1,x,train\n"), ["line 2"]),
+    ("tiny_imagenet", remove("tiny-imagenet-200/wnids.txt"), ["tiny-imagenet-200/wnids.txt is missing"]),
+    ("tiny_imagenet", write("tiny-imagenet-200/wnids.txt", b""), ["wnids.txt is empty"]),
+    ("tiny_imagenet", write("tiny-imagenet-200/wnids.txt", b"../n1\n"), ["'../n1' is not a WordNet id"]),
+    ("tiny_imagenet", write("tiny-imagenet-200/wnids.txt", b"n1\n"), ["train/n1/images/*.JPEG is missing"]),
+    ("tiny_imagenet", remove(VAL), ["val/val_annotations.txt is missing"]),
+    ("tiny_imagenet", write(VAL, b"val_9.JPEG\tn01443537\t0\n"), ["val/images/val_9.JPEG is missing"]),
+    ("tiny_imagenet", write(VAL, b"val_0.JPEG\tn1\t0\n"), ["line 1", "a class of wnids.txt"]),
+    ("tiny_imagenet", write(VAL, b"../val_0.JPEG\tn01443537\t0\n"), ["line 1", "a file, a tab"]),
+    ("tiny_imagenet", truncate("tiny-imagenet-200/val/images/val_0.JPEG"), ["val_0.JPEG cannot be read"]),
+    ("ag_news", remove("ag_news_csv/test.csv"), ["ag_news_csv/test.csv is missing"]),
+    ("ag_news", write("ag_news_csv/test.csv", b""), ["test.csv has no articles"]),
+    ("ag_news", write("ag_news_csv/test.csv", b'"1","a","b"\n"5","a","b"\n'), ["row 2", "a class from 1 to 4"]),
+    ("ag_news", write("ag_news_csv/train.csv", b"Class Index,Title,Description\n"), ["row 1", "a class from 1 to 4"]),
+    ("ag_news", write("ag_news_csv/test.csv", b'"1","a"\n'), ["row 1", "a title and a description"]),
+    ("ag_news", write("ag_news_csv/test.csv", b'"1","a\xff","b"\n'), ["test.csv cannot be read"]),
 ]
 
 

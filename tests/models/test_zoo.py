@@ -62,6 +62,7 @@ FEATURES = {
     "efficientnet_b0": 1280,
     "sl_vit": 192,
     "char_lstm": 256,
+    "text_cnn": 300,
 }
 
 
@@ -71,7 +72,7 @@ def test_head_body_features_and_taps(name: str) -> None:
     torch.manual_seed(0)
     spec = make_model_spec(name)
     size = {"efficientnet_b0": 64, "emnist_cnn": 12, "mlp": 8}.get(name, 32)
-    x = torch.randint(0, 20, (3, 80)) if name == "char_lstm" else torch.randn(3, 2, size, size)
+    x = torch.randint(0, 20, (3, 80)) if name in ("char_lstm", "text_cnn") else torch.randn(3, 2, size, size)
     network = Network(spec.build(tuple(x.shape[1:]), 20), taps=spec.taps)
     network.train(False)
     with torch.no_grad():
@@ -84,7 +85,7 @@ def test_head_body_features_and_taps(name: str) -> None:
     assert network.layout.head.sum() == norm + FEATURES[name] * 20 + 20
     assert 0 < len(heads) < len(network.layout.names)
     assert len(output.taps) == len(spec.taps)
-    assert spec.takes_tokens == (name == "char_lstm")
+    assert spec.takes_tokens == (name in ("char_lstm", "text_cnn"))
 
 
 @pytest.mark.parametrize("name", ["mlp", "resnet18", "resnet50", "efficientnet_b0"])
@@ -186,6 +187,29 @@ def test_char_lstm_reads_the_whole_text() -> None:
             assert not torch.equal(one, module(tokens.index_fill(1, torch.tensor([place]), 0)))
 
 
+def test_text_cnn_takes_each_filters_maximum_over_time() -> None:
+    """Kim's equations 2 to 4 with loops: c_i = ReLU(w · x_{i:i+h} + b), its maximum over i, then the head.
+
+    Padding is zero and gets no gradient.
+    """
+    torch.manual_seed(0)
+    spec = make_model_spec({"name": "text_cnn", "vocabulary": 9, "embedding": 2, "widths": [1, 3], "filters": 2})
+    module = spec.build((4,), 3).eval()
+    state, tokens = module.state_dict(), torch.tensor([[5, 8, 0, 0]])
+    x = state["embed.weight"][tokens[0]]
+    assert torch.equal(x[2], torch.zeros(2))
+    pooled = []
+    for j, width in enumerate((1, 3)):
+        for w, b in zip(state[f"convolutions.{j}.weight"], state[f"convolutions.{j}.bias"], strict=True):
+            values = [(w * x[i : i + width].T).sum() + b for i in range(4 - width + 1)]
+            pooled.append(max(0.0, max(value.item() for value in values)))
+    expected = state["output.weight"] @ torch.tensor(pooled) + state["output.bias"]
+    torch.testing.assert_close(module(tokens)[0], expected)
+    module(tokens).sum().backward()
+    assert module.embed.weight.grad is not None  # type: ignore[union-attr]
+    assert not module.embed.weight.grad[0].any()  # type: ignore[union-attr,index]
+
+
 def test_dropout_is_a_mode() -> None:
     """EMNIST's CNN drops in training only."""
     torch.manual_seed(0)
@@ -203,6 +227,8 @@ def test_dropout_is_a_mode() -> None:
         ({"name": "lenet"}, (64,), ["lenet", "images"]),
         ({"name": "sl_vit"}, (3, 30, 30), ["sl_vit", "30x30"]),
         ({"name": "char_lstm"}, (1, 28, 28), ["char_lstm", "token"]),
+        ({"name": "text_cnn"}, (1, 28, 28), ["text_cnn", "token"]),
+        ({"name": "text_cnn"}, (4,), ["text_cnn", "at least 5 token ids"]),
     ],
 )
 def test_models_refuse_other_data(options: dict[str, Any], shape: tuple[int, ...], words: list[str]) -> None:

@@ -1,0 +1,88 @@
+"""AG News: topics of news articles from their titles and descriptions, as token ids."""
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from fedray.common.errors import UserError, join_lines, truncate_repr
+from fedray.datasets.base import DataSource, Published, get_data_dir
+from fedray.datasets.cache import cache_arrays
+from fedray.datasets.dataset import Dataset
+from fedray.datasets.download import download
+from fedray.datasets.words import WORD, number_frequent
+
+URL = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"
+MD5 = {"train": "b1a00f826fdfbd249f79597b59e1dc12", "test": "d52ea96a97a2d943681189a97654912d"}
+"""Of Zhang, Zhao and LeCun's files, as torchtext lists them."""
+CLASSES = 4
+Articles = list[tuple[list[str], int]]
+"""Words and class of each article."""
+
+
+class AGNews(DataSource):
+    """AG News, 120,000 / 7,600 articles on world, sports, business or technology: the first words of title and
+    description.
+
+    Words are letters, digits and apostrophes, in lower case. Id 0 fills short articles up, 1 is a word outside the
+    vocabulary; the most frequent words of the training articles follow, ties by the alphabet.
+    """
+
+    name = "ag_news"
+    paper = "Zhang, Zhao, LeCun, Character-level convolutional networks for text classification, NeurIPS 2015"
+    files = "ag_news_csv/train.csv, ag_news_csv/test.csv"
+    published = Published(120_000, 7_600, CLASSES, (50,), size="31 MB")
+    vocabulary: int = Field(10_000, ge=CLASSES, le=1_000_000, description="number of different ids, 0 and 1 included")
+    length: int = Field(50, gt=0, le=10_000, description="number of words of an article")
+
+    def expected(self) -> Published:
+        return Published(120_000, 7_600, CLASSES, (self.length,))
+
+    def fetch(self) -> None:
+        for part, md5 in MD5.items():
+            download(self.name, f"{URL}/{part}.csv", _locate(part), md5)
+
+    def load(self) -> Dataset:
+        for part in MD5:
+            if not _locate(part).exists():
+                raise self.missing(f"ag_news_csv/{part}.csv")
+        version, paths = f"1 {self.vocabulary} {self.length}", [_locate(part) for part in MD5]
+        arrays = cache_arrays(self.name, version, paths, self._decode)
+        train, test = ((arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in MD5)
+        return Dataset(self.name, *train, *test, CLASSES)
+
+    def _decode(self) -> dict[str, np.ndarray]:
+        parts = {part: self._read(_locate(part)) for part in MD5}
+        counts = Counter(word for words, _ in parts["train"] for word in words)
+        ids = number_frequent(counts, self.vocabulary - 2, first=2)
+        arrays: dict[str, np.ndarray] = {}
+        for part, articles in parts.items():
+            tokens = np.zeros((len(articles), self.length), dtype=np.int64)
+            for row, (words, _) in zip(tokens, articles, strict=True):
+                found = [ids.get(word, 1) for word in words[: self.length]]
+                row[: len(found)] = found
+            arrays |= {f"x_{part}": tokens, f"y_{part}": np.array([kind for _, kind in articles], dtype=np.int64)}
+        return arrays
+
+    def _read(self, path: Path) -> Articles:
+        articles: Articles = []
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                for number, row in enumerate(csv.reader(file), 1):
+                    if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
+                        raise UserError(
+                            f"data.name: {self.name}: {path}: row {number}: found {truncate_repr(row)}; a class from 1 "
+                            "to 4, a title and a description are required"
+                        )
+                    articles.append((WORD.findall(f"{row[1]} {row[2]}".lower()), int(row[0]) - 1))
+        except (OSError, ValueError, csv.Error) as error:
+            raise UserError(f"data.name: {self.name}: {path} cannot be read: {join_lines(error)}") from None
+        if not articles:
+            raise UserError(f"data.name: {self.name}: {path} has no articles")
+        return articles
+
+
+def _locate(part: str) -> Path:
+    return get_data_dir() / "ag_news_csv" / f"{part}.csv"
