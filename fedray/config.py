@@ -105,7 +105,17 @@ class RunConfig(Section):
             raise UserError(f"evaluation.auc: tests the global model; {self.algorithm.name} has none")
         for probe in probes:
             probe.check(self.algorithm)
+        if self.clients.unseen:
+            self._refuse_untested_newcomers()
         return self
+
+    def _refuse_untested_newcomers(self) -> None:
+        """Raise UserError if unseen clients could not be tested, or would receive nothing that was learnt."""
+        found, method = f"clients.unseen: found {self.clients.unseen}", self.algorithm
+        if self.evaluation.personal is None:
+            raise UserError(f"{found}; evaluation.personal is required, which deals and tests their samples")
+        if method.shares == "none" and type(method).message is Algorithm.message:
+            raise UserError(f"{found}; {method.name} sends nothing to a newcomer")
 
     def _refuse_absence(self) -> None:
         """Raise UserError if a client could be absent from a round."""

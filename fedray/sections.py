@@ -37,6 +37,14 @@ class Clients(Section):
         None, description="explicit client ids per round instead of sampling (availability traces, replays)"
     )
 
+    unseen: int = Field(
+        0,
+        ge=0,
+        le=10**7,
+        description="further clients, the last ones of the partition, that never train; each is tested as a newcomer "
+        "when personal models are (`evaluation.personal`)",
+    )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if isinstance(self.per_round, float) and self.per_round > 1:
@@ -53,6 +61,11 @@ class Clients(Section):
                     f"different ids in 0..{self.total - 1} are required, at least one"
                 )
         return self
+
+    @property
+    def dealt(self) -> int:
+        """Return the number of clients that are dealt samples: those that train, and the unseen ones."""
+        return self.total + self.unseen
 
     @property
     def cohort_size(self) -> int:

@@ -254,10 +254,12 @@ def _find_partition_pictures(sweep: Collected) -> Pictures:
     """Return one picture for each data set, partition and number of clients: that of the first seed with one."""
     sections = [name for name in ("data", "partition") if name in COMPONENTS and f"{name}.name" in sweep.cells]
     cells = sweep.cells.assign(_setting=label_cells(sweep.cells, ",".join(sections)))
-    keys = ["_setting", *(["clients.total"] if "clients.total" in cells else [])]
+    keys = ["_setting", *(key for key in ("clients.total", "clients.unseen") if key in cells)]
     pictures = []
-    for key, group in cells[cells["run_id"].notna()].groupby(keys, sort=False):
-        caption = str(key[0]) + (f", {key[1]} clients" if len(keys) > 1 else "")
+    for key, group in cells[cells["run_id"].notna()].groupby(keys, sort=False, dropna=False):
+        numbers = dict(zip(keys, key, strict=True))
+        caption = str(key[0]) + (f", {numbers['clients.total']} clients" if "clients.total" in numbers else "")
+        caption += f", {numbers['clients.unseen']} unseen" if float(str(numbers.get("clients.unseen", 0))) > 0 else ""
         runs = group.sort_values("seed", key=pd.to_numeric)["run_id"]
         found = next(filter(None, (sweep.artefact(run_id, "partition.png") for run_id in runs)), None)
         if found:

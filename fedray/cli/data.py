@@ -120,6 +120,7 @@ def show(
     shards: Annotated[int | None, typer.Option(help="per client, for sharding")] = None,
     classes: Annotated[int | None, typer.Option(help="per client, for pathological and pxcy")] = None,
     clients: Annotated[int, typer.Option(min=1, help="number of clients")] = 100,
+    unseen: Annotated[int, typer.Option(min=0, help="further clients, which never train")] = 0,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="the file to write; default NAME_PARTITION_CLIENTS.png")] = None,
     set_: Settings = None,
@@ -137,17 +138,17 @@ def show(
         {"name": kind, **{k: v for k, v in given.items() if v is not None}, **settings["partition"]}
     )
     data = load_data(source) if source.test is None else load_data(source).merged()
-    split = split_samples(source, chosen, data, clients, seed)
+    split = split_samples(source, chosen, data, clients, seed, unseen)
     dealt = split.train
     if not dealt.sizes.any():
         raise UserError("partition: every client is empty")
-    counts = dealt.count_labels(data.y_train, data.num_classes)
+    counts = split.dealt.count_labels(data.y_train, data.num_classes)
     path = out or Path(f"{name}_{kind}_{clients}.png".replace(":", "_"))
     try:
-        draw_heatmap(counts, path, f"{name}: {chosen.label()}, {clients} clients, seed {seed}")
+        draw_heatmap(counts, path, f"{name}: {chosen.label()}, {clients} clients, seed {seed}", unseen)
     except (OSError, ValueError) as error:
         raise UserError(f"--out: {path} cannot be written: {error}") from None
-    numbers = measure_heterogeneity(counts)
+    numbers = measure_heterogeneity(counts[:clients])
     for what, held in (("testing", split.test), ("validation", split.validation)):
         if held is not None:
             print(f"{len(held.indices)} samples held out for {what}; the rest is for training")
@@ -168,6 +169,9 @@ def show(
             )
         )
     )
+    if split.unseen is not None:
+        sizes = split.unseen.train.sizes
+        print(f"{unseen} more clients never train: {sizes.sum()} samples, {sizes.min()} to {sizes.max()} per client")
     print(f"mean pairwise total-variation distance {numbers['mean_tv']:.3f}")
     print(path)
 

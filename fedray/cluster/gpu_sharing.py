@@ -111,7 +111,7 @@ def shorten(problem: Problem) -> Problem:
             "runtime": run.runtime.inline,
         }
     )
-    return replace(problem, config=config, tests=None)
+    return replace(problem, config=config, tests=None, unseen=None)
 
 
 def _get_kind(run: RunConfig) -> str:

@@ -36,6 +36,7 @@ from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.state import ClientState, StateDamaged, StateRef, load_state
 from fedray.engine.worker import LESS_MEMORY, Worker, count_chunks
+from fedray.partitions.held_out import Split
 from fedray.partitions.shards import Shards
 from fedray.sections import Runtime
 
@@ -53,13 +54,19 @@ class ClientActor:
     """A process that trains clients; it keeps nothing of a client between calls."""
 
     def open(
-        self, config: bytes, data: Dataset, shards: Shards, tests: Shards | None, validation: Shards | None
+        self,
+        config: bytes,
+        data: Dataset,
+        shards: Shards,
+        tests: Shards | None,
+        validation: Shards | None,
+        unseen: Split | None,
     ) -> None:
         """Prepare for a run, whose configuration comes packed; everything of the previous run is replaced."""
         run = RunConfig.unpack(config)
         self._components = run.components
         with blame(*run.components):
-            self._worker = Worker(Problem(run, data, shards, tests, validation))
+            self._worker = Worker(Problem(run, data, shards, tests, validation, unseen))
 
     def train(self, broadcast: dict[str, Any], tasks: list[SentTask], stays_from: int | None) -> Any:
         """Train clients. Everything is returned, not put into the store, so that it outlives this actor.
@@ -137,8 +144,9 @@ class RayBackend:
             ray.put(problem.shards),
             None if problem.tests is None else ray.put(problem.tests),
             None if problem.validation is None else ray.put(problem.validation),
+            None if problem.unseen is None else ray.put(problem.unseen),
         )
-        self._steps = [problem.config.training.steps(int(n)) for n in problem.shards.sizes]
+        self._steps = [problem.config.training.steps(int(n)) for n in problem.dealt.sizes]
         self._chunks = {split: count_chunks(len(samples)) for split, samples in problem.evaluated.items()}
         self._timeouts = CallTimeouts()
         self._homes: dict[int, int] = {}

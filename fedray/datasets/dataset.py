@@ -102,6 +102,15 @@ class Dataset:
         return hashed.hexdigest()
 
     @property
+    def labels_digest(self) -> str:
+        """Return the SHA-256 over the labels, training before test samples, merged or not, as little-endian int64.
+
+        A split fits any version of the same samples in the same order: resized, normalised, in colour.
+        """
+        labels = [self.y_train] if self.is_merged else [self.y_train, self.y_test]
+        return hashlib.sha256(b"".join(y.astype("<i8").tobytes() for y in labels)).hexdigest()
+
+    @property
     def is_merged(self) -> bool:
         """True if training and test set are one array (`merged`)."""
         return self.x_test is self.x_train

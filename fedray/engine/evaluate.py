@@ -1,6 +1,6 @@
 """Test a run's state on a backend: the global model on whole sets, personal models on their clients' samples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,6 +94,12 @@ class Tester:
             assert self.problem.tests is not None  # noqa: S101 (`evaluation.personal` deals test samples)
             row |= personal.summarise(scores, epochs, generic, self.problem.tests.sizes)
             tables["clients"] = tables_of.tabulate_clients(scores, epochs[-1], self.problem.shards.sizes)
+            if self.problem.unseen is not None:
+                newcomers, last = self.test_newcomers(asked.personal.tuned), asked.personal.tuned[-1]
+                row |= personal.summarise_newcomers(newcomers, asked.personal.tuned)
+                tables["clients"] = tables_of.add_newcomers(
+                    tables["clients"], newcomers, last, self.problem.dealt.sizes
+                )
         elif algorithm.generic:
             row["generic_accuracy"] = row["test_accuracy"]
         elif stored and algorithm.personal == "kept":
@@ -125,7 +131,19 @@ class Tester:
 
     def test_personal(self, request: PersonalEval) -> dict[int, dict[str, float]]:
         """Return the scores of `list_tested`: client -> test -> value. Raises Diverged."""
-        s, ids = self.state, self.list_tested(request.own)
+        return self._test_models(self.list_tested(request.own), request)
+
+    def test_newcomers(self, epochs: tuple[int, ...]) -> dict[int, dict[str, float]]:
+        """Return the scores of the unseen clients: client -> test -> value. Raises Diverged.
+
+        Args:
+            epochs: of fine-tuning, ascending.
+        """
+        request = PersonalEval(epochs, own=True, everyone=False, newcomers=True)
+        return self._test_models([int(i) for i in self.problem.list_newcomers()], request)
+
+    def _test_models(self, ids: Sequence[int], request: PersonalEval) -> dict[int, dict[str, float]]:
+        s = self.state
         tasks = [ClientTask(i, 1 / len(ids), s.clients.get(i, Vectors())) for i in ids]
         scores = self.backend.evaluate_personal(self.broadcast(len(ids)), tasks, request)
         for i in ids:

@@ -191,10 +191,39 @@ class LocalTrainer:
         c = trainer.start(broadcast, task, relaxed=kind == "trained")
         with self._draw_and_guard(c, "personal torch"):
             if kind == "tuned" and epochs:
-                trainer._tune(c)
+                trainer._tune(c, self.algorithm.finetuned_part)
             elif kind == "trained":
                 trainer._take_steps(c, "personal ")
             self.algorithm.prepare(c)
+        return c
+
+    def introduce(self, broadcast: Broadcast, task: ClientTask, epochs: int) -> LocalClient:
+        """Make the personal model of a client that has never trained, and prepare it.
+
+        A method that fine-tunes does so. If clients keep a part of the model, plain steps train that part, and the rest
+        stays as received. Otherwise the client trains as in its first round, with this many local epochs.
+
+        Args:
+            broadcast: what the client receives.
+            task: the client, without a state.
+            epochs: of fine-tuning.
+
+        Returns:
+            As `personalise`.
+        """
+        method = self.algorithm
+        if method.personal == "tuned":
+            return self.personalise(broadcast, task, epochs)
+        broadcast, trainer = replace(broadcast, steps=None), replace(self, training=self._make_tuning(epochs))
+        trains_part = method.keeps not in ("none", "all")
+        c = trainer.start(broadcast, task, relaxed=not trains_part)
+        with self._draw_and_guard(c, "personal torch"):
+            if trains_part:
+                trainer._tune(c, method.keeps)
+            else:
+                trainer._take_steps(c, "personal ")
+                trainer._upload(c)  # it sets the state from which a personal model is prepared
+            method.prepare(c)
         return c
 
     def _make_tuning(self, epochs: int) -> Training:
@@ -202,9 +231,9 @@ class LocalTrainer:
         plain = {"clip_norm": None, "weight_decay": 0.0, "momentum": 0.0} if self.algorithm.finetunes_plainly else {}
         return self.training.model_copy(update={"local_epochs": epochs, "local_steps": None, **plain})
 
-    def _tune(self, c: LocalClient) -> None:
-        """Fine-tune the client's model."""
-        part, algorithm = self.algorithm.finetuned_part, self.algorithm
+    def _tune(self, c: LocalClient, part: ParameterGroup) -> None:
+        """Fine-tune a part of the client's model."""
+        algorithm = self.algorithm
         self._descend(
             c,
             "personal ",

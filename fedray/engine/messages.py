@@ -73,12 +73,15 @@ class PersonalEval:
         own: test on the client's own test samples.
         everyone: test on the whole test set.
         train: test on the client's own training samples.
+        newcomers: the clients have never trained: test the model that each receives, and its own after each number of
+            epochs by the method's rule for newcomers, on its own test samples. Replaces the other tests.
     """
 
     epochs: tuple[int, ...]
     own: bool
     everyone: bool
     train: bool = False
+    newcomers: bool = False
 
 
 def count_bytes(tensors: Iterable[Tensor]) -> int:

@@ -2,7 +2,7 @@
 
 import io
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.models.network import Network
-from fedray.partitions.held_out import split_samples
+from fedray.partitions.held_out import Split, split_samples
 from fedray.partitions.shards import Shards
 
 log = logging.getLogger("fedray")
@@ -42,6 +42,8 @@ class Problem:
     """Each client's own test samples, with `data.test` or if personal models are evaluated."""
     validation: Shards | None = None
     """Held-out training samples: each client's, or a single entry if they are `from: pool`."""
+    unseen: Split | None = None
+    """Training and test samples of the clients that never train (`clients.unseen`); None if there are none."""
 
     @classmethod
     def build(cls, config: RunConfig, data: Dataset | None = None) -> "Problem":
@@ -62,21 +64,28 @@ class Problem:
         data = prepare_data(data or load_data(config.data), config)
         if not len(data.y_test):
             raise UserError(f"data {data.name}: the test set is empty; data.test: {{from: clients}} makes one")
-        split = split_samples(config.data, config.partition, data, config.clients.total, config.seed)
-        shards, tests = split.train, split.test
+        clients = config.clients
+        split = split_samples(config.data, config.partition, data, clients.total, config.seed, clients.unseen)
+        shards, tests, unseen = split.train, split.test, split.unseen
         if shards.sizes.max() == 0:
             raise UserError("partition: every client is empty")
         if config.training.nominal_steps == "client0" and not shards.sizes[0]:
             raise UserError("training.nominal_steps: found client0, and client 0 has no samples")
-        for t, ids in enumerate(config.clients.cohorts or ()):
+        for t, ids in enumerate(clients.cohorts or ()):
             if not shards.sizes[list(ids)].any():
                 raise UserError(f"clients.cohorts: every client of round {t} is empty")
         personal = config.evaluation.personal
         if personal is not None and tests is None:
-            tests = config.partition.split_test(data, shards, config.seed, personal.split)
+            dealt = config.partition.split_test(data, split.dealt, config.seed, personal.split)
+            tests = dealt.take(0, clients.total)
+            unseen = unseen and replace(unseen, test=dealt.take(clients.total, clients.dealt))
         if personal is not None and tests is not None and not ((shards.sizes > 0) & (tests.sizes > 0)).any():
             raise UserError("evaluation.personal: no client has test samples of its own")
-        problem = cls(config, data, shards, tests, split.validation)
+        problem = cls(config, data, shards, tests, split.validation, unseen)
+        if unseen is not None and not len(problem.list_newcomers()):
+            raise UserError(
+                f"clients.unseen: found {clients.unseen}; none of them has both training and test samples of its own"
+            )
         if config.algorithm.keeps == "norm" and not problem.build_network("cpu").layout.norms:
             log.warning(
                 "%s: %s has no normalisation layers, so this is FedAvg", config.algorithm.name, config.model.name
@@ -89,15 +98,18 @@ class Problem:
 
         Returns:
             Split -> int64 `(n,)`, positions in the test set or in the training set. `test` lists the clients' test
-            samples client by client with `data.test`. `train` and `gradient`, the same
-            set, exclude held-out samples; `validation`, present if any
-            are held out, lists them client by client.
+            samples client by client with `data.test`. `train` and `gradient`, the same set, exclude held-out samples
+            and those that only unseen clients hold; `validation`, present if any are held out, lists them client by
+            client.
         """
         own = self.tests if self.config.data.test is not None else None
         sets = {"test": np.arange(len(self.data.y_test)) if own is None else own.indices}
         if self.validation is not None:
             sets["validation"] = self.validation.indices
         held = [shards.indices for shards in (own, self.validation) if shards is not None]
+        if self.unseen is not None:
+            held.append(np.setdiff1d(self.unseen.train.indices, self.shards.indices))
+            held += [self.unseen.test.indices] if own is not None and self.unseen.test is not None else []
         train = np.arange(len(self.data.y_train))
         train = np.setdiff1d(train, np.concatenate(held)) if held else train
         return sets | {"train": train, "gradient": train}
@@ -110,13 +122,24 @@ class Problem:
             return None
         return self.validation if len(self.validation) == len(self.shards) else None  # else a partition's own pool
 
+    @cached_property
+    def dealt(self) -> Shards:
+        """Training samples of every client, those of unseen clients last."""
+        return Split(self.shards, unseen=self.unseen).dealt
+
+    def list_newcomers(self) -> np.ndarray:
+        """Return the unseen clients that have training samples and test samples, int64, ascending."""
+        if self.unseen is None or self.unseen.test is None:
+            return np.zeros(0, dtype=np.int64)
+        return len(self.shards) + np.flatnonzero((self.unseen.train.sizes > 0) & (self.unseen.test.sizes > 0))
+
     def draw_picture(self) -> bytes:
         """Return the client x class heatmap as PNG; takes a quarter of a second."""
         from fedray.partitions.heterogeneity import draw_heatmap  # here: matplotlib takes half a second to import
 
-        counts = self.shards.count_labels(self.data.y_train, self.data.num_classes)
-        file = io.BytesIO()
-        draw_heatmap(counts, title=f"{self.data.name}, {self.config.partition.label()}").savefig(file, format="png")
+        counts = self.dealt.count_labels(self.data.y_train, self.data.num_classes)
+        file, title = io.BytesIO(), f"{self.data.name}, {self.config.partition.label()}"
+        draw_heatmap(counts, title=title, unseen=self.config.clients.unseen).savefig(file, format="png")
         return file.getvalue()
 
     def pack_split(self) -> bytes:
@@ -126,15 +149,23 @@ class Problem:
             `train_indices`, `train_offsets`: client i holds the training samples `train_indices[train_offsets[i]:
             train_offsets[i + 1]]` (int64). Likewise `test_*`, if clients have test samples of their own, and
             `validation_*`, if samples are held out. With `data.test` all indices count training, then test samples.
-            `samples`: numbers of training and test samples, or of both together. `partition: file` reads it.
+            Unseen clients come last. `samples`: numbers of training and test samples, or of both together. `digest`:
+            SHA-256 of the labels (`Dataset.labels_digest`), uint8 `(32,)`. `partition: file` reads it.
         """
         file = io.BytesIO()
         parts = {"train": self.shards, "test": self.tests, "validation": self.validation}
         held = {name: shards for name, shards in parts.items() if shards is not None}
+        if self.unseen is not None:
+            none = Shards.from_lists([np.zeros(0, dtype=np.int64)] * len(self.unseen.train))
+            others = {"train": self.unseen.train, "test": self.unseen.test}
+            if self.own_validation is not None:
+                others["validation"] = none
+            held |= {name: held[name].followed_by(more) for name, more in others.items() if more is not None}
         arrays = {f"{name}_{what}": getattr(held[name], what) for name in held for what in ("indices", "offsets")}
         train, test = len(self.data.y_train), len(self.data.y_test)
         samples = np.array([train] if self.data.is_merged else [train, test])
-        np.savez_compressed(file, allow_pickle=False, samples=samples, **arrays)
+        digest = np.frombuffer(bytes.fromhex(self.data.labels_digest), dtype=np.uint8)
+        np.savez_compressed(file, allow_pickle=False, samples=samples, digest=digest, **arrays)
         return file.getvalue()
 
     def make_artefacts(self) -> dict[str, bytes]:

@@ -70,7 +70,7 @@ class Worker:
             training=config.training,
             network=self.network,
             population=self.population,
-            shards=problem.shards,
+            shards=problem.dealt,
             stepping=None if config.stepping is config.algorithm else config.stepping,
             recorded=frozenset().union(*(probe.recorded_steps() for probe in self.probes)),
         )
@@ -215,11 +215,15 @@ class Worker:
             `everyone`, `everyone_loss`: accuracy and mean loss on the whole test set. If samples are held out, also
             `validation_E` on the client's own (if it has any), `everyone_validation` and `everyone_validation_loss`.
             `train_E`: accuracy on the client's own training samples. A score is NaN if the model's outputs are NaN.
+            For newcomers: `received`, before any training, and `own_E`, both on the client's own test samples.
         """
         there, tests = self._to_device(broadcast), self.problem.tests
         held, evaluated = self.problem.own_validation, self.problem.evaluated
         result: dict[int, dict[str, float]] = {}
         for task in map(self._task_to_device, tasks):
+            if request.newcomers:
+                result[task.client] = self._test_newcomer(there, task, request.epochs)
+                continue
             scores = result[task.client] = {}
             for epochs in request.epochs:
                 indices = self.problem.shards[task.client]
@@ -238,18 +242,38 @@ class Worker:
                 scores[f"train_{epochs}"], _ = self._score(c, self.train_samples, indices)
         return result
 
+    def _test_newcomer(self, there: Broadcast, task: ClientTask, epochs: Sequence[int]) -> dict[str, float]:
+        """Return a newcomer's accuracies on its own test samples, in percent, as `evaluate_personal`."""
+        unseen, client = self.problem.unseen, task.client
+        assert unseen is not None  # noqa: S101 (`Problem.list_newcomers` names only clients with both)
+        assert unseen.test is not None  # noqa: S101
+        tests, scores = unseen.test[client - len(self.problem.shards)], dict[str, float]()
+        with _explain(f"the newcomer {client} ({len(self.problem.dealt[client])} samples)"):
+            c = self.trainer.start(there, task)
+            scores["received"], _ = self._score(c, self.test_samples, tests, received=True)
+            for e in epochs:
+                c = self.trainer.introduce(there, task, e)
+                scores[f"own_{e}"], _ = self._score(c, self.test_samples, tests)
+        return scores
+
     def build_personal(self, broadcast: Broadcast, task: ClientTask, epochs: int) -> tuple[Tensor, Tensor]:
         """Return parameters `(P,)` and buffers `(B,)` of a client's personal model, float32 on the CPU."""
         c = self.trainer.personalise(self._to_device(broadcast), self._task_to_device(task), epochs)
         return c.theta.detach().cpu().clone(), self.network.buffers.detach().cpu().clone()
 
-    def _score(self, c: LocalClient, samples: Samples, indices: np.ndarray) -> tuple[float, float]:
-        """Return accuracy in percent and mean loss of a client's answers to some samples."""
+    def _score(
+        self, c: LocalClient, samples: Samples, indices: np.ndarray, received: bool = False
+    ) -> tuple[float, float]:
+        """Return accuracy in percent and mean loss of a client's answers to some samples.
+
+        With `received` the answers are those of the model alone, without what the method computes from own samples.
+        """
+        algorithm = self.problem.config.algorithm
         correct, loss = 0, 0.0
         for start in range(0, len(indices), CHUNK):
             c.start_step(0, *samples.batch(indices[start : start + CHUNK]))
             with torch.no_grad():
-                logits = self.problem.config.algorithm.personal_logits(c)
+                logits = algorithm.logits(c.predict(c.theta)) if received else algorithm.personal_logits(c)
             if torch.isnan(logits).any():
                 return float("nan"), float("nan")
             correct += int((logits.argmax(1) == c.y).sum())

@@ -51,6 +51,25 @@ def summarise(
     return result | {"generic_accuracy": generic}
 
 
+def summarise_newcomers(scores: Mapping[int, Mapping[str, float]], epochs: Sequence[int]) -> dict[str, float]:
+    """Return the metrics of clients that have never trained; accuracies in percent.
+
+    Args:
+        scores: client -> test -> value (`Worker.evaluate_personal` of newcomers).
+        epochs: of fine-tuning, ascending.
+
+    Returns:
+        `unseen_accuracy`, `unseen_std`, `unseen_worst10`: mean, deviation (population) and mean of the worst tenth,
+        over clients, of the accuracy of the model that each receives. `unseen_finetuned_accuracy`: mean of the accuracy
+        after the largest number of epochs; with several also `unseen_finetuned_accuracy_eE` for each.
+    """
+    received = np.array([scores[i]["received"] for i in sorted(scores)])
+    tuned = {e: float(np.mean([scores[i][f"own_{e}"] for i in sorted(scores)])) for e in epochs}
+    name = "unseen_finetuned_accuracy"
+    each = {f"{name}_e{e}": value for e, value in tuned.items()} if len(epochs) > 1 else {}
+    return summarise_clients("unseen", received) | {name: tuned[epochs[-1]]} | each
+
+
 def summarise_clients(name: str, accuracies: np.ndarray) -> dict[str, float]:
     """Return mean, deviation (population) and mean of the worst tenth (rounded up) of the clients' accuracies.
 

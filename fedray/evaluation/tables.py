@@ -31,6 +31,34 @@ def tabulate_clients(scores: Mapping[int, Mapping[str, float]], epochs: int, siz
     return columns
 
 
+def add_newcomers(table: Table, scores: Mapping[int, Mapping[str, float]], epochs: int, sizes: np.ndarray) -> Table:
+    """Return the table of clients with rows for the unseen ones.
+
+    Args:
+        table: result of `tabulate_clients`.
+        scores: unseen client -> test -> value (`Worker.evaluate_personal`).
+        epochs: of fine-tuning; the largest number counts.
+        sizes: training samples of all clients, the unseen ones last, int64.
+
+    Returns:
+        The same columns, and `unseen` (0 or 1) and `finetuned_accuracy`. `accuracy` of an unseen client is that of the
+        model it receives. Tests that a client does not take are NaN.
+    """
+    ids, none = sorted(scores), float("nan")
+    rows = {
+        "client": [float(i) for i in ids],
+        "samples": [float(sizes[i]) for i in ids],
+        "accuracy": [scores[i]["received"] for i in ids],
+    }
+    known = len(table["client"])
+    joined = {name: [*column, *rows.get(name, [none] * len(ids))] for name, column in table.items()}
+    finetuned = [scores[i][f"own_{epochs}"] for i in ids]
+    return joined | {
+        "unseen": [0.0] * known + [1.0] * len(ids),
+        "finetuned_accuracy": [none] * known + finetuned,
+    }
+
+
 def tabulate_confusion(counts: Tensor) -> Table:
     """Return the confusion matrix of the global model.
 

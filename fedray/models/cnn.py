@@ -5,7 +5,7 @@ ReLU processes a quarter of the numbers.
 """
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 from torch import nn
@@ -71,12 +71,13 @@ class LeNet(ModelSpec):
 
 
 class McMahanCNN(ModelSpec):
-    """Two padded 5x5 convolutions (32, 64), one hidden layer of 512, which is the feature size."""
+    """Two 5x5 convolutions (32, 64), padded or not, one hidden layer of 512, which is the feature size."""
 
     name = "mcmahan_cnn"
     faster_channels_last = True
     paper = "McMahan et al., FedAvg, AISTATS 2017; as in FedSOL's and FedNTD's code"
     published = ((3, 32, 32), 10, 2_156_490)
+    padding: Literal[0, 2] = Field(2, description="of both convolutions; 0: PFLlib's `FedAvgCNN`")
 
     @property
     def taps(self) -> tuple[str, ...]:
@@ -85,17 +86,21 @@ class McMahanCNN(ModelSpec):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, height, width = read_image_shape(input_shape, self.name)
         return nn.Sequential(
-            nn.Conv2d(channels, 32, 5, padding=2),
+            nn.Conv2d(channels, 32, 5, padding=self.padding),
             nn.MaxPool2d(2),
             nn.ReLU(),
-            nn.Conv2d(32, 64, 5, padding=2),
+            nn.Conv2d(32, 64, 5, padding=self.padding),
             nn.MaxPool2d(2),
             nn.ReLU(),
             nn.Flatten(),
-            nn.Linear(64 * (height // 4) * (width // 4), 512),
+            nn.Linear(64 * self._halve(self._halve(height)) * self._halve(self._halve(width)), 512),
             nn.ReLU(),
             nn.Linear(512, num_classes),
         )
+
+    def _halve(self, size: int) -> int:
+        """Return the pixels that a convolution and its pooling leave of this many."""
+        return (size - 4 + 2 * self.padding) // 2
 
 
 class StridedCNN(ModelSpec):

@@ -25,8 +25,9 @@ class FromFile(Partition):
     npz: client i trains on `train_indices[train_offsets[i]:train_offsets[i + 1]]`; likewise `test_*` and
     `validation_*`.
     JSON: a list of positions per client. With `data.test` positions count training, then test samples; otherwise
-    positions under `test` count test samples. `samples`, if in the file, gives the sizes: `[training, test]` or
-    `[both]`.
+    positions under `test` count test samples. A run's npz also has `samples`, the sizes (`[training, test]` or
+    `[both]`), and `digest`, the SHA-256 of the labels; a file with them is refused with other data, or with the same
+    data in another order. With `clients.unseen` the last clients of the file are the unseen ones.
     """
 
     name = "file"
@@ -35,8 +36,8 @@ class FromFile(Partition):
     overlap: bool = Field(False, description="accept samples that several clients hold, or one client several times")
 
     def split(self, data: Dataset, clients: int, seed: int) -> Shards:
-        parts, samples = self._read()
-        self._refuse_other_data(data, samples)
+        parts, samples, digest = self._read()
+        self._refuse_other_data(data, samples, digest)
         for part, shards in parts.items():
             self._check(part, shards, clients, len(data.y_test if part == "test" else data.y_train))
         apart = [part for part in parts if part != "test" or data.is_merged]
@@ -69,7 +70,7 @@ class FromFile(Partition):
             twice = found[counts > 1][0]
             raise self._wrong(f"lists the sample {twice} twice for {part}; partition.overlap: true accepts it")
 
-    def _refuse_other_data(self, data: Dataset, samples: list[int] | None) -> None:
+    def _refuse_other_data(self, data: Dataset, samples: list[int] | None, digest: str | None) -> None:
         found = [len(data.y_train)] if data.is_merged else [len(data.y_train), len(data.y_test)]
         if samples is not None and samples != found:
             kinds = {1: "training and test samples as one set", 2: "training and test samples apart"}
@@ -77,12 +78,17 @@ class FromFile(Partition):
                 f"counts {' + '.join(map(str, samples))} samples ({kinds.get(len(samples), 'unknown')}); "
                 f"{data.name} has {' + '.join(map(str, found))} {'with' if data.is_merged else 'without'} data.test"
             )
+        if digest not in (None, data.labels_digest):
+            raise self._wrong(
+                f"was made for labels with the digest {str(digest)[:16]}; those of {data.name} have "
+                f"{data.labels_digest[:16]}: other samples, or another order"
+            )
 
-    def _read(self) -> tuple[dict[str, Shards], list[int] | None]:
-        """Return the parts of the file, and the sizes that it gives. Raises UserError."""
+    def _read(self) -> tuple[dict[str, Shards], list[int] | None, str | None]:
+        """Return the parts of the file, and the sizes and the digest that it gives. Raises UserError."""
         path = locate_file("partition.path", self.path)
         arrays = _read_json(path) if path.suffix == ".json" else read_npz("partition.path", path)
-        known = {f"{part}_{what}" for part in PARTS for what in ("indices", "offsets")} | {"samples"}
+        known = {f"{part}_{what}" for part in PARTS for what in ("indices", "offsets")} | {"samples", "digest"}
         if strange := sorted(set(arrays) - known):
             raise self._wrong(f"holds {truncate_repr(strange[0])}; allowed are {', '.join(sorted(known))}")
         for name, array in arrays.items():
@@ -98,7 +104,11 @@ class FromFile(Partition):
             if len(offsets) < 2 or offsets[0] or offsets[-1] != len(indices) or (np.diff(offsets) < 0).any():
                 raise self._wrong(f"has {part}_offsets that do not rise from 0 to {len(indices)}")
             parts[part] = Shards(indices.astype(np.int64), offsets.astype(np.int64))
-        return parts, arrays["samples"].tolist() if "samples" in arrays else None
+        digest = arrays.get("digest")
+        if digest is not None and (digest.dtype != np.uint8 or len(digest) != 32):
+            raise self._wrong(f"holds digest as {digest.dtype} {digest.shape}; uint8 (32,) is required")
+        sizes = arrays["samples"].tolist() if "samples" in arrays else None
+        return parts, sizes, None if digest is None else digest.tobytes().hex()
 
 
 def _read_json(path: Path) -> dict[str, np.ndarray]:

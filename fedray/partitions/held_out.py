@@ -24,14 +24,24 @@ class Split:
         test: its test samples, with `data.test`; else None.
         validation: the held-out samples with `data.validation`: each client's (`from: clients`), or all of them as one
             entry (`from: pool`); else None.
+        unseen: the samples of the clients that never train (`clients.unseen`), which hold none out for validation; None
+            if there are none.
     """
 
     train: Shards
     test: Shards | None = None
     validation: Shards | None = None
+    unseen: "Split | None" = None
+
+    @property
+    def dealt(self) -> Shards:
+        """Return every client's training samples, those of unseen clients last."""
+        return self.train if self.unseen is None else self.train.followed_by(self.unseen.train)
 
 
-def split_samples(source: DataSource, partition: Partition, data: Dataset, clients: int, seed: int) -> Split:
+def split_samples(
+    source: DataSource, partition: Partition, data: Dataset, clients: int, seed: int, unseen: int = 0
+) -> Split:
     """Hold out samples for testing and validation, and deal the rest.
 
     Args:
@@ -40,27 +50,58 @@ def split_samples(source: DataSource, partition: Partition, data: Dataset, clien
         data: the whole data set; merged (`Dataset.merged`) with `data.test`.
         clients: N.
         seed: of the run. It keys the held-out samples, even if the partition has a seed of its own.
+        unseen: clients after these N that never train.
 
     Raises:
         UserError: the partition is impossible, or a fraction is too small to hold out any sample.
     """
+    if not unseen:
+        return _split_samples(source, partition, data, clients, clients, seed)
+    try:
+        return _split_samples(source, partition, data, clients, clients + unseen, seed)
+    except UserError as error:  # a partition knows only the number of clients that it deals to
+        raise UserError(str(error).replace("clients.total", "clients.total + clients.unseen")) from None
+
+
+def _split_samples(
+    source: DataSource, partition: Partition, data: Dataset, clients: int, dealt: int, seed: int
+) -> Split:
+    """Split the samples among `dealt` clients, of which the first `clients` train."""
     validation, test = source.validation, source.test
     if partition.splits:
-        return _read_split(source, partition, data, clients, seed)
+        return _set_apart(_read_split(source, partition, data, dealt, seed), clients)
     held = tests = None
     if validation is not None and validation.source == "pool":
-        shards, held = _hold_out_pool(partition, data, clients, seed, validation.fraction)
+        shards, held = _hold_out_pool(partition, data, dealt, seed, validation.fraction)
         _refuse_nothing("validation", held, validation.fraction, "the training set")
     else:
-        shards = partition.split(data, clients, seed)
+        shards = partition.split(data, dealt, seed)
     if test is not None:
         count = partial(_count_tests, test.fraction)
         shards, tests = hold_out(shards, data.y_train, count, seed, "client test", test.stratify)
         _refuse_nothing("test", tests, test.fraction, "any client that has two")
+    split = _set_apart(Split(shards, tests, held), clients)
     if validation is not None and held is None:
-        shards, held = hold_out(shards, data.y_train, partial(_count_held_out, validation.fraction), seed)
+        count = partial(_count_held_out, validation.fraction)
+        shards, held = hold_out(split.train, data.y_train, count, seed)
         _refuse_nothing("validation", held, validation.fraction, "any client")
-    return Split(shards, tests, held)
+        split = replace(split, train=shards, validation=held)
+    return split
+
+
+def _set_apart(split: Split, clients: int) -> Split:
+    """Return a split with all clients after the first ones as unseen; validation samples of theirs are not used."""
+    dealt = len(split.train)
+    if dealt == clients:
+        return split
+    train, test, held = split.train, split.test, split.validation
+    unseen = Split(train.take(clients, dealt), None if test is None else test.take(clients, dealt))
+    return Split(
+        train.take(0, clients),
+        None if test is None else test.take(0, clients),
+        held.take(0, clients) if held is not None and len(held) == dealt else held,
+        unseen,
+    )
 
 
 def _read_split(source: DataSource, partition: Partition, data: Dataset, clients: int, seed: int) -> Split:

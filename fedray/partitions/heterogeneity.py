@@ -12,13 +12,14 @@ EXACT_CLIENTS = 500
 """With up to this many clients every pair is compared; of more, this many are drawn, always the same ones."""
 
 
-def draw_heatmap(counts: np.ndarray, path: Path | str | None = None, title: str = "") -> Figure:
+def draw_heatmap(counts: np.ndarray, path: Path | str | None = None, title: str = "", unseen: int = 0) -> Figure:
     """Draw samples per client (across) and class (down), without changing matplotlib's global state.
 
     Args:
         counts: int64 `(clients, classes)`.
         path: file of the picture; None: no file.
         title: of the figure.
+        unseen: number of clients, the last ones, that never train; a line sets them apart.
     """
     clients, classes = counts.shape
     figure = Figure(figsize=(7.5, min(max(2.5, 1.2 + 0.22 * classes), 7.5)), layout="constrained")
@@ -31,7 +32,9 @@ def draw_heatmap(counts: np.ndarray, path: Path | str | None = None, title: str 
         vmin=0,
         extent=(-0.5, clients - 0.5, classes - 0.5, -0.5),
     )
-    axes.set(xlabel="client", ylabel="class")
+    axes.set(xlabel=f"client (the last {unseen} are unseen)" if unseen else "client", ylabel="class")
+    if unseen:
+        axes.axvline(clients - unseen - 0.5, color="#d55e00", linewidth=1)
     axes.set_title(title, parse_math=False)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))

@@ -55,6 +55,16 @@ class Shards:
         sizes.setflags(write=False)
         return sizes
 
+    def take(self, first: int, last: int) -> "Shards":
+        """Return the clients from `first` to before `last`, without a copy of their samples."""
+        offsets = self.offsets[first : last + 1]
+        return Shards(self.indices[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+    def followed_by(self, others: "Shards") -> "Shards":
+        """Return these clients and then others."""
+        offsets = np.concatenate([self.offsets, self.offsets[-1] + others.offsets[1:]])
+        return Shards(np.concatenate([self.indices, others.indices]), offsets)
+
     def __getstate__(self) -> dict[str, np.ndarray]:
         return {"indices": self.indices, "offsets": self.offsets}
 

@@ -44,6 +44,10 @@ BY_ROUND = {
     "personal_train_best": "accuracy in % on own training samples of the best client",
     "personal_train_worst": "accuracy in % on own training samples of the worst client",
     "generic_accuracy": "generic accuracy in %",
+    "unseen_accuracy": "accuracy in % of the received model on unseen clients",
+    "unseen_std": "deviation of the received model's accuracy over unseen clients in points",
+    "unseen_worst10": "accuracy in % of the received model on the worst tenth of the unseen clients",
+    "unseen_finetuned_accuracy": "accuracy in % on unseen clients after fine-tuning",
     "validation_accuracy": "validation accuracy in %",
     "validation_loss": "validation loss",
     "test_loss": "test loss",
@@ -101,7 +105,7 @@ class Metric:
         if plain == ROUNDS_TO:
             return cls(name, plain, target=_parse_target(name, target if colon else "", option))
         prefix = "" if name in ONCE else next((one for one in PREFIXES if name.startswith(one)), "")
-        found = re.fullmatch(r"(.*personal_.+)_e(\d+)", plain := name.removeprefix(prefix))
+        found = re.fullmatch(r"(.*(?:personal|unseen)_.+)_e(\d+)", plain := name.removeprefix(prefix))
         return cls(name, found[1], prefix, found[2]) if found else cls(name, plain, prefix)
 
     @property

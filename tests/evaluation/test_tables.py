@@ -102,4 +102,4 @@ def test_the_split_as_a_file() -> None:
             for i in range(6):
                 assert indices[offsets[i] : offsets[i + 1]].tolist() == shards[i].tolist()
     plain = np.load(io.BytesIO(problem(evaluation={}).pack_split()), allow_pickle=False)
-    assert set(plain.files) == {"train_indices", "train_offsets", "samples"}
+    assert set(plain.files) == {"train_indices", "train_offsets", "samples", "digest"}

@@ -153,7 +153,7 @@ def list_averaged_rounds(name: str, cells: pd.DataFrame) -> list[tuple[int, ...]
             found += [
                 asked.averaged(rounds, of_clients)
                 for of_clients in (False, True)
-                if name == "generic_accuracy" or of_clients == ("personal" in name)
+                if name == "generic_accuracy" or of_clients == ("personal" in name or "unseen" in name)
             ]
     return [rounds for rounds in found if rounds]
 

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedray.analysis.data.axes import label_cells, label_finished
-from fedray.analysis.data.cell_config import iter_configs, refuse_plugins
+from fedray.analysis.data.cell_config import CellConfig, iter_configs, refuse_plugins
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import list_parts
 from fedray.analysis.plots.panels import join_runs
@@ -68,16 +68,25 @@ def draw_partitions(sweep: Collected) -> dict[str, Figure]:
         UserError: the data are not here, or data or partition are classes of your own.
     """
     cells = sweep.cells.assign(
-        _setting=label_cells(sweep.cells, "data,partition"), _clients=sweep.cells.get("clients.total", "")
+        _setting=label_cells(sweep.cells, "data,partition"),
+        _clients=[_describe_clients(config) for config in iter_configs(sweep.cells)],
     ).drop_duplicates(["_setting", "_clients"])
     figures = {}
     for config, setting, clients in zip(iter_configs(cells), cells["_setting"], cells["_clients"], strict=True):
         refuse_plugins("--kind partition", {name: config.get(name) for name in ("data", "partition")})
         source, partition = data_source(config.get("data")), make_partition(config.get("partition"))
         data = load_data(source) if source.test is None else load_data(source).merged()
-        shards = split_samples(source, partition, data, config.get("clients.total"), config.get("seed")).train
-        name = f"{setting} {clients} clients" if cells["_clients"].nunique() > 1 else setting
-        figures[name] = figure = draw_heatmap(shards.count_labels(data.y_train, data.num_classes), title=name)
+        total, unseen = config.get("clients.total"), config.get("clients.unseen") or 0
+        shards = split_samples(source, partition, data, total, config.get("seed"), unseen).dealt
+        name = f"{setting} {clients}" if cells["_clients"].nunique() > 1 else setting
+        counts = shards.count_labels(data.y_train, data.num_classes)
+        figures[name] = figure = draw_heatmap(counts, title=name, unseen=unseen)
         figure.set_size_inches(WIDTH, WIDTH * (0.45 + 0.02 * min(data.num_classes, 20)))
         figure.axes[0].grid(visible=False)
     return figures
+
+
+def _describe_clients(config: CellConfig) -> str:
+    """Return the number of clients, as text."""
+    unseen = config.get("clients.unseen")
+    return f"{config.get('clients.total')} clients" + (f" and {unseen} unseen" if unseen else "")

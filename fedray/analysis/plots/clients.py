@@ -4,6 +4,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -11,7 +12,7 @@ from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.plots.panels import iter_methods, split_figures
 from fedray.analysis.plots.style import make_axes, make_panels, styled, with_legend
-from fedray.analysis.tables.clients import measure_fairness, read_accuracies, read_confusions
+from fedray.analysis.tables.clients import is_unseen, measure_fairness, read_accuracies, read_confusions
 
 ANNOTATED = 12
 """Largest number of classes for which a confusion matrix shows numbers."""
@@ -42,8 +43,14 @@ def draw_fairness(sweep: Collected) -> dict[str, Figure]:
         for setting, area in drawn.main.items():
             for place, method in enumerate(methods):
                 if (setting, method) in found:
-                    of_both = (clients["setting"] == setting) & (clients["method"] == method)
-                    _draw_row(area, place, clients.loc[of_both, "accuracy"].to_numpy(), found[setting, method])
+                    of_both = clients[(clients["setting"] == setting) & (clients["method"] == method)]
+                    known, unseen = (of_both.loc[which, "accuracy"].to_numpy() for which in _split_unseen(of_both))
+                    _draw_row(area, place, known, found[setting, method])
+                    if len(unseen):
+                        said = "an unseen client, with the model it receives"
+                        area.plot(
+                            unseen, _scatter(place, len(unseen)), "x", color="#009e73", markersize=2.5, label=said
+                        )
             area.set_yticks(range(len(methods)), methods)
             area.grid(axis="y", visible=False)
         first = next(iter(drawn.main.values()))
@@ -53,10 +60,23 @@ def draw_fairness(sweep: Collected) -> dict[str, Figure]:
     return figures
 
 
+def _split_unseen(clients: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Return which rows are clients that train, and which unseen ones."""
+    unseen = is_unseen(clients)
+    return ~unseen, unseen
+
+
+def _scatter(place: int, count: int) -> np.ndarray:
+    """Return heights around a row, so that dots do not cover each other."""
+    heights: np.ndarray = place + SPREAD * (2 * (np.arange(count) * GOLDEN % 1) - 1)
+    return heights
+
+
 def _draw_row(area: Axes, place: int, dots: np.ndarray, one: Mapping[Hashable, Any]) -> None:
     """Draw a method's clients, and their mean, deviation and tenths."""
-    aside = place + SPREAD * (2 * (np.arange(len(dots)) * GOLDEN % 1) - 1)
-    area.plot(dots, aside, ".", color="0.7", markersize=1.5, rasterized=len(dots) > 500, label="a client")
+    area.plot(
+        dots, _scatter(place, len(dots)), ".", color="0.7", markersize=1.5, rasterized=len(dots) > 500, label="a client"
+    )
     said = "mean ± standard deviation over clients"
     bar = {"xerr": one["deviation"], "fmt": "o", "color": "#000000", "capsize": 2, "elinewidth": 0.8}
     area.errorbar(one["mean"], place, label=said, **bar)

@@ -20,7 +20,8 @@ def read_accuracies(sweep: Collected, cells: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row per run and client: `method`, `setting`, `seed`, `client`, `samples` (for training), `accuracy` in
-        percent, and `train_accuracy` if it was measured.
+        percent, and `train_accuracy` if it was measured. With `clients.unseen` also `unseen` (1 for the clients that
+        never trained, whose `accuracy` is that of the model they receive) and `finetuned_accuracy`.
 
     Raises:
         UserError: no run has tested its clients.
@@ -43,6 +44,8 @@ def read_accuracies(sweep: Collected, cells: pd.DataFrame) -> pd.DataFrame:
 def measure_fairness(clients: pd.DataFrame) -> pd.DataFrame:
     """Measure how equally clients are served: for each seed over its clients, then the mean over the seeds.
 
+    Unseen clients do not count.
+
     Args:
         clients: result of `read_accuracies`.
 
@@ -51,11 +54,17 @@ def measure_fairness(clients: pd.DataFrame) -> pd.DataFrame:
         tenth` (means of a tenth of the clients, rounded up), `clients`, `seeds`.
     """
     rows = []
+    clients = clients[~is_unseen(clients)]
     for (setting, method), group in clients.groupby(["setting", "method"], sort=False):
         by_seed = pd.DataFrame([_spread(one["accuracy"].to_numpy()) for _, one in group.groupby("seed")])
         counted = {"clients": len(group) // len(by_seed), "seeds": len(by_seed)}
         rows.append({"setting": setting, "method": method, **by_seed.mean(), **counted})
     return pd.DataFrame(rows)
+
+
+def is_unseen(clients: pd.DataFrame) -> pd.Series:
+    """Return True for the rows of clients that never trained. clients: result of `read_accuracies`."""
+    return clients["unseen"] == 1 if "unseen" in clients else pd.Series(data=False, index=clients.index)
 
 
 def _spread(values: np.ndarray) -> dict[str, float]:

@@ -163,6 +163,8 @@ def refuse_unlogged(run: RunConfig, select: str) -> None:
     lacking = ""
     if ("personal" in select or "generic" in select) and run.evaluation.personal is None:
         lacking = "the cells have no `evaluation.personal`"
+    elif "unseen" in select and not run.clients.unseen:
+        lacking = "the cells have no `clients.unseen`"
     elif select.endswith(OF_CLASSES) and run.algorithm.keeps != "none":
         lacking = f"{run.algorithm.name} has no global model"
     elif select.endswith("test_auc") and not run.evaluation.auc:

@@ -74,7 +74,7 @@ def make_key(run: RunConfig, known: Published | None = None) -> Key:
     """
     known = known or run.data.expected()
     shape, classes = find_input_shape(run, known)
-    samples = -(-known.train // run.clients.total) if known and known.train else 1
+    samples = -(-known.train // run.clients.dealt) if known and known.train else 1
     return Key(json.dumps(run.model.options() | {"init": None}), shape, classes, get_batch_size(run, samples))
 
 

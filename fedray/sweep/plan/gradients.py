@@ -42,6 +42,7 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
         times = sum(evaluation.is_personal_due(t, training.rounds) for t in rounds)
         tuning = {"tuned": evaluation.personal.tuned[-1] * epoch, "trained": client, "kept": 0}[method.personal]
         total += times * run.clients.total * tuning
+        total += times * run.clients.unseen * sum(evaluation.personal.tuned) * epoch
     return total
 
 
@@ -88,7 +89,7 @@ def _count_of_step(passes: Cost) -> float:
 
 def _count_samples(run: RunConfig, train: int) -> int:
     """Return the samples per client if all clients have equally many."""
-    return -(-train // run.clients.total)
+    return -(-train // run.clients.dealt)
 
 
 def get_batch_size(run: RunConfig, samples: int) -> int:

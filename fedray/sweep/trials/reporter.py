@@ -131,7 +131,8 @@ class TuneReporter(tune.Callback):
 
     def _split(self, cell: Cell) -> dict[str, bytes]:
         problem = self.session.plan.problems.get_problem(cell)
-        parts = (problem.shards, problem.tests, problem.validation)
+        unseen = None if problem.unseen is None else problem.unseen.test
+        parts = (problem.dealt, problem.tests, problem.validation, unseen)
         key = " ".join(shards.digest for shards in parts if shards is not None)
         files = self._splits[key] = self._splits.pop(key, {}) or problem.make_artefacts()
         if len(self._splits) > KEPT_PROBLEMS:
