@@ -246,13 +246,14 @@ class RayBackend:
         """
         busy = [slot for slot, args in enumerate(arguments) if method == "open" or len(args[1]) > 0]
         began = dict.fromkeys(busy, time.monotonic())
+        kind = arguments[0][2].kind if method == "evaluate_personal" else method
         pending = {slot: self._start_call(slot, method, arguments[slot]) for slot in busy}
         answers, opened = [], dict[int, Any]()
         disturbed = False  # True: answers read later have waited for a lost slot
         for slot in busy:
             work = self._measure_work(method, arguments[slot])
             for attempt in range(RESPAWNS + 1):
-                left = began[slot] + self._timeouts.get_limit(method, work, attempt) - time.monotonic()
+                left = began[slot] + self._timeouts.get_limit(kind, work, attempt) - time.monotonic()
                 self.heartbeat.announce(left)
                 try:
                     if slot in opened:  # a failure to open a new actor is raised first
@@ -261,7 +262,7 @@ class RayBackend:
                     answer = ray.get(first, timeout=max(left, 1.0))
                     answers.append([answer, *others] if others else answer)
                     if not disturbed:
-                        self._timeouts.note(method, work, time.monotonic() - began[slot])
+                        self._timeouts.note(kind, work, time.monotonic() - began[slot])
                     break
                 except (RayActorError, OutOfMemoryError, GetTimeoutError) as error:
                     disturbed = True

@@ -34,7 +34,7 @@ class TrialBackend(InlineBackend):
         self._stay = states_stay(problem.config.algorithm)
         with self._bound("open"):
             super().open(problem)
-        self._steps = [problem.config.training.steps(int(n)) for n in problem.shards.sizes]
+        self._steps = [problem.config.training.steps(int(n)) for n in problem.dealt.sizes]
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
         with self._bound("train", self._measure_work(tasks)):
@@ -50,7 +50,7 @@ class TrialBackend(InlineBackend):
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
-        with self._bound("evaluate_personal", self._measure_work(tasks)):
+        with self._bound(request.kind, self._measure_work(tasks)):
             return super().evaluate_personal(broadcast, tasks, request)
 
     def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:

@@ -83,6 +83,11 @@ class PersonalEval:
     train: bool = False
     newcomers: bool = False
 
+    @property
+    def kind(self) -> str:
+        """The name under which such calls are timed: newcomers may be trained although the others are only tested."""
+        return "evaluate_newcomers" if self.newcomers else "evaluate_personal"
+
 
 def count_bytes(tensors: Iterable[Tensor]) -> int:
     """Return the total size in bytes; a tensor that appears under two names counts once."""

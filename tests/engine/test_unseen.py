@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedray.cluster.ray_backend import RayBackend
+from fedray.cluster.trial_backend import TrialBackend
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
@@ -161,10 +162,10 @@ def test_every_kind_of_method_tests_newcomers(method: str) -> None:
 
 
 def test_numbers_do_not_depend_on_actors(backends: dict[int, RayBackend]) -> None:
-    """Several actors and one process; the clients' table as well."""
+    """Several actors, a trial that trains itself, and one process; the clients' table as well."""
     built = problem("ditto")
     here = make_result(worker(built)[0])
-    for backend in backends.values():
+    for backend in (*backends.values(), TrialBackend()):
         there = run(built, backend)
         assert there.history == here.history
         assert there.table("clients").equals(here.table("clients"))

@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,23 @@ def test_a_data_set_that_the_file_is_not_of_is_refused(tmp_path: Path) -> None:
         problem(given)
     with pytest.raises(UserError, match=r"counts 1797 samples .* synthetic has 50 with data.test"):
         problem(given, {"name": "synthetic", "train_samples": 40, "test_samples": 10, "test": {}})
+
+
+def test_a_run_s_file_is_for_its_own_labels(tmp_path: Path) -> None:
+    """Two labels change places: equal sizes, another digest. Without the digest only sizes are compared."""
+    first = problem(0.5, clients=6)
+    (tmp_path / "split.npz").write_bytes(first.pack_split())
+    of_file = {"name": "file", "path": str(tmp_path / "split.npz")}
+    labels = first.data.y_train.copy()
+    other = int(np.flatnonzero(labels != labels[0])[0])
+    labels[[0, other]] = labels[[other, 0]]
+    changed = replace(first.data, y_train=labels)
+    with pytest.raises(UserError, match=r"was made for labels with the digest .* other samples, or another order"):
+        problem(of_file, clients=6, arrays=changed)
+    with np.load(tmp_path / "split.npz") as file:
+        arrays = {name: file[name] for name in file.files if name != "digest"}
+    np.savez(tmp_path / "split.npz", allow_pickle=False, **arrays)
+    assert problem(of_file, clients=6, arrays=changed).shards.digest == first.shards.digest
+    np.savez(tmp_path / "split.npz", allow_pickle=False, **arrays, digest=np.zeros(3, np.uint8))
+    with pytest.raises(UserError, match=r"holds digest as uint8 \(3,\); uint8 \(32,\) is required"):
+        problem(of_file, clients=6, arrays=changed)

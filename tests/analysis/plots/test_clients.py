@@ -109,3 +109,18 @@ def test_runs_without_such_a_table(store: Tracker, tmp_path: Path, kind: str, mi
         main("sweep", kind, out=tmp_path)
     with pytest.raises(UserError, match="has clients"):
         tables("sweep", "clients")
+
+
+def test_unseen_clients_are_drawn_and_do_not_count(store: Tracker) -> None:
+    """Two clients train, at 40 and 60 %, and one, at 0 %, does not: the mean is 50 %, and a cross is at 0."""
+    one = cell(FEDAVG, 0.5, 0)
+    clients = {"client": [0, 1, 2], "samples": [5] * 3, "accuracy": [40.0, 60.0, 0.0]}
+    clients |= {"unseen": [0, 0, 1], "finetuned_accuracy": [float("nan"), float("nan"), 90.0]}
+    write_run(store, one, history(50), parent=store.open_sweep("sweep", "", [one]), tables={"clients": clients})
+    sweep = collect("sweep")
+    (found,) = measure_fairness(read_accuracies(sweep, label_finished(sweep))).to_dict("records")
+    assert (found["mean"], found["worst tenth"], found["clients"]) == (50, 40, 2)
+    (figure,) = draw_fairness(sweep).values()
+    lines = {str(line.get_label()): line.get_xdata() for line in figure.axes[0].lines}
+    assert list(lines["a client"]) == [40, 60]
+    assert list(lines["an unseen client, with the model it receives"]) == [0]
