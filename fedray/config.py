@@ -6,7 +6,15 @@ import pickle
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from fedray.algorithms import ALGORITHMS, Algorithm, algorithm
 from fedray.common.component import Component, describe
@@ -50,7 +58,7 @@ class RunConfig(Section):
     clients: Clients = Clients()
     model: ModelSpec
     algorithm: Algorithm
-    training: Training = Training()
+    training: Training = Field(Training(), validate_default=True)
     evaluation: Evaluation = Evaluation()
     runtime: Runtime = Runtime()
 
@@ -73,6 +81,19 @@ class RunConfig(Section):
     @classmethod
     def _algorithm(cls, value: Any) -> Algorithm:
         return algorithm(value)
+
+    @field_validator("training", mode="before")
+    @classmethod
+    def _training(cls, value: Any, info: ValidationInfo) -> Any:
+        """Let a method whose name stands for a local optimiser (`local-adamw`) choose it."""
+        method = info.data.get("algorithm")
+        optimizer = method.optimizer if method is not None else ""
+        if not optimizer or (isinstance(value, Mapping) and "optimizer" in value):
+            return value
+        if isinstance(value, Mapping):
+            return {"optimizer": optimizer, **value}
+        plain = isinstance(value, Training) and value.optimizer == "sgd"
+        return value.model_copy(update={"optimizer": optimizer}) if plain else value
 
     @field_serializer("data", "partition", "model", "algorithm")
     def _options(self, component: Component) -> dict[str, Any]:
@@ -97,6 +118,7 @@ class RunConfig(Section):
         if self.algorithm.needs_everyone:
             self._refuse_absence()
         self._refuse_second_rule()
+        self._refuse_optimizer()
         if self.evaluation.train and self.algorithm.keeps != "none":
             raise UserError(
                 f"evaluation.train: tests the global model; {self.algorithm.name} has none that could be tested"
@@ -140,6 +162,19 @@ class RunConfig(Section):
                 raise UserError(f"training.server_step: fedexp scales the average; {method.name} has none")
             if type(method).server_step is not Algorithm.server_step or method.tests_average:
                 raise UserError(f"training.server_step: found fedexp; {method.name} has a server step of its own")
+
+    def _refuse_optimizer(self) -> None:
+        """Raise UserError if the method's formulas do not hold for the local optimiser."""
+        method, training = self.algorithm, self.training
+        if method.optimizer and training.optimizer != method.optimizer:
+            raise UserError(
+                f"training.optimizer: found {training.optimizer}; {method.name} is the name of fedavg with "
+                f"{method.optimizer}"
+            )
+        if training.optimizer != "sgd" and (reason := method.bound_to_sgd):
+            raise UserError(f"training.optimizer: found {training.optimizer}; {method.name} {reason}, so it needs sgd")
+        if training.momentum and type(method).local_optimizer is not Algorithm.local_optimizer:
+            raise UserError(f"training.momentum: found {training.momentum}; {method.name} has an optimiser of its own")
 
     @property
     def components(self) -> tuple[Component, ...]:

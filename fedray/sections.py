@@ -7,10 +7,12 @@ from pydantic import Field, field_serializer, field_validator, model_validator
 
 from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.fedexp import FedExP
+from fedray.algorithms.local_optimizers import AdamWOptions, MuonOptions
 from fedray.common.component import Checked
 from fedray.common.errors import UserError
 from fedray.common.identity import EXCLUDED
 from fedray.common.options import Allowed
+from fedray.common.schedule import Schedule
 from fedray.evaluation import registry
 from fedray.evaluation.probe import Probe
 from fedray.runs.last_rounds import last_rounds
@@ -82,18 +84,16 @@ class Clients(Section):
         return all(len(ids) == self.total for ids in self.cohorts)
 
 
-class Training(Section):
-    """The local optimiser and the server's averaging. lr of round t (from 0) is lr x lr_decay^t."""
+class Training(Schedule, Section):
+    """The local optimiser and the server's averaging. lr of round t (from 0) is lr x lr_decay^t, unless lr_schedule or
+    warmup say otherwise."""
 
-    rounds: int = Field(100, gt=0, le=10**7)
     local_epochs: int | None = Field(5, gt=0, le=10**6, description="passes over the client's shard per round")
     local_steps: int | None = Field(None, gt=0, le=10**9, description="mini-batches per round, instead of local_epochs")
     batch_size: Annotated[int, Field(gt=0)] | Literal["full"] = Field(
         50, description="samples per batch, or `full` for the whole shard"
     )
     shuffle: bool = Field(True, description="reshuffle the shard every epoch")
-    lr: float = Field(0.1, gt=0, allow_inf_nan=False, description="η: local learning rate of the first round")
-    lr_decay: float = Field(1.0, gt=0, le=1, description="factor per round")
     momentum: float = Field(0.0, ge=0, lt=1, description="m: local momentum; its buffer starts at 0 every round")
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
     clip_norm: float | None = Field(None, gt=0, description="C: largest norm of a direction, before weight decay")
@@ -159,6 +159,17 @@ class Training(Section):
         description="with relaxed_start, U is the mean of the updates from each client's start, or of y_K - x (D-128)",
     )
 
+    optimizer: Literal["sgd", "adamw", "muon"] = Field(
+        "sgd",
+        description="the local optimiser. adamw and muon take the clipped direction, and decay weights apart from it; "
+        "`momentum` is sgd's",
+    )
+    adamw: Annotated[AdamWOptions, Allowed("options")] = Field(
+        AdamWOptions(), description="betas, eps and state of `optimizer: adamw`"
+    )
+    muon: Annotated[MuonOptions, Allowed("options")] = Field(
+        MuonOptions(), description="momentum, nesterov, steps, lr_factor and matrices of `optimizer: muon`"
+    )
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32",
         description="precision of matrix products and convolutions; parameters, gradients and sums are always "
@@ -200,7 +211,19 @@ class Training(Section):
             raise UserError(f"training.fedexp: has options, but training.server_step is {self.server_step}")
         if self.relaxed_average == "models" and not self.relaxed_start:
             raise UserError("training.relaxed_average: found models, but training.relaxed_start is 0")
+        self._check_optimizer()
         return self
+
+    def _check_optimizer(self) -> None:
+        """Raise UserError for settings that the local optimiser does not have."""
+        for key, fresh in (("adamw", AdamWOptions()), ("muon", MuonOptions())):
+            if self.optimizer != key and getattr(self, key) != fresh:
+                raise UserError(f"training.{key}: has options, but training.optimizer is {self.optimizer}")
+        if self.optimizer != "sgd" and self.momentum:
+            own = {"adamw": "adamw.betas", "muon": "muon.momentum"}[self.optimizer]
+            raise UserError(f"training.momentum: found {self.momentum}; {self.optimizer} has training.{own} instead")
+        if self.optimizer != "sgd" and self.clip_scope == "code":
+            raise UserError(f"training.clip_scope: found code, which is sgd's; training.optimizer is {self.optimizer}")
 
     @property
     def epochs(self) -> int:

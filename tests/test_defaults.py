@@ -13,8 +13,10 @@ from fedray import config
 from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.fedexp import FedExP
+from fedray.algorithms.local_optimizers import AdamWOptions, MuonOptions
 from fedray.common.component import Checked
 from fedray.common.identity import list_default_entries, sum_revisions
+from fedray.common.schedule import LrStep
 from fedray.datasets.base import Test, Validation
 from fedray.evaluation.registry import PROBES
 from fedray.models import MODELS
@@ -27,6 +29,9 @@ SECTIONS: dict[str, type[Checked]] = {
     "training": Training,
     "training.feddisco": FedDisco,
     "training.fedexp": FedExP,
+    "training.adamw": AdamWOptions,
+    "training.muon": MuonOptions,
+    "training.lr_step": LrStep,
     "evaluation": Evaluation,
     "evaluation.personal": Personal,
     "runtime": Runtime,

@@ -27,7 +27,10 @@ Notation: `x` global model, `y` local model, `g(y)` mini-batch gradient of the m
 (`training.server_lr`), `unit(v) = v/(||v|| + 1e-7)` with one norm over all parameters.
 
 **Every local step** descends the method's direction `q` in the same way: `q` is clipped (`training.clip_norm`), then
-`q <- q + wd y`, `v <- m v + q`, `y <- y - η_t v`; `v` starts at 0 in every round, and `η_t = lr · lr_decay^t`.
+`q <- q + wd y`, `v <- m v + q`, `y <- y - η_t v`; `v` starts at 0 in every round, and `η_t = lr · lr_decay^t`, unless
+`training.lr_schedule` or `warmup` says otherwise. With `training.optimizer: adamw` or `muon` the clipped `q` enters
+the moments, and `wd y` is added to what they give ([configuration](configuration.md#trainingadamw)); a method whose
+formulas hold for SGD alone is refused with these.
 With `training.clip_scope: code` the `α y` or `μ y` of dual and proximal methods is added after clipping, as in
 FL-Simulator's code (D-12). Unless a method says otherwise, `x <- x + η_g U`. Perturbations of sharpness-aware methods
 include neither weight decay nor clipping, and use the batch of the step.

@@ -44,6 +44,7 @@ from fedray.algorithms.exchange import (
     Uploads,
 )
 from fedray.common.component import Component
+from fedray.common.descent import Rule
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors, unit
 from fedray.models.base import ModelSpec
@@ -60,6 +61,7 @@ __all__ = [
     "PerClient",
     "Proximal",
     "Received",
+    "Rule",
     "SecondModel",
     "Server",
     "Share",
@@ -99,6 +101,11 @@ class Algorithm(Component):
     """True if the generic accuracy (GA) is the global model's; otherwise it is the mean of the personal models'."""
     finetuned_part: ClassVar[ParameterGroup] = "all"
     """The parameters that fine-tuning changes."""
+    bound_to_sgd: ClassVar[str] = ""
+    """Why the formulas hold for SGD's steps only, as a sentence without its subject ("divides updates by K η"); empty
+    if `training.optimizer` may be another."""
+    optimizer: ClassVar[Literal["", "adamw", "muon"]] = ""
+    """The `training.optimizer` that the method's name stands for; empty for the configuration's."""
     finetunes_plainly: ClassVar[bool] = False
     """True if fine-tuning takes plain steps, y <- y - η g(y), without clipping, weight decay or momentum."""
 
@@ -139,6 +146,14 @@ class Algorithm(Component):
 
     def begin(self, c: Client) -> None:
         """Prepare `c.local` before a client's first step."""
+
+    def local_optimizer(self, c: Client) -> Rule | None:
+        """After `begin`: return the method's own local optimiser for this round; None for `training.optimizer`.
+
+        A method that has one sets `bound_to_sgd`, and what its server needs of the optimiser's vectors is uploaded from
+        them: pass `c.local` as the rule's `state`.
+        """
+        return None
 
     @property
     def adapts_radii(self) -> bool:

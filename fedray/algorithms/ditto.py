@@ -105,6 +105,11 @@ class APFL(PersonalBeside):
         "parameters", description="mixed quantity: the parameters of v and y, or their logits (D-61)"
     )
 
+    @property
+    def bound_to_sgd(self) -> str:  # type: ignore[override]
+        """The reason if a adapts."""
+        return "moves a along its derivative, by η" if self.adaptive else ""
+
     def client_state(self, theta: Tensor) -> Vectors:
         state = super().client_state(theta)
         return Vectors(state, alpha=theta.new_tensor(self.alpha)) if self.adaptive else state

@@ -92,6 +92,7 @@ class FedDC(DynamicRegularisation):
     """
 
     name = "feddc"
+    bound_to_sgd = "makes variates of updates divided by K η"
     paper = "Gao et al., FedDC: non-IID data via local drift decoupling and correction, CVPR 2022"
     idea = "tracks each client's drift and corrects it, with control variates"
     alpha: float = Field(

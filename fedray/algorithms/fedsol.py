@@ -66,6 +66,11 @@ class WithProximalLoss(Algorithm):
         """Key of the proximal loss in `choices`."""
         return next(name for name, kind in self.choices.items() if kind is type(self.proximal))
 
+    @property
+    def bound_to_sgd(self) -> str:  # type: ignore[override]
+        """The reason of the method that L_p comes from."""
+        return self.proximal.bound_to_sgd
+
     def proximal_gradient(self, c: Client, theta: Tensor, part: Part = "all") -> Tensor:
         """Return ∇L_p at theta; for a loss on the outputs only the requested part is computed, the rest being 0."""
         if isinstance(self.proximal, AuxiliaryLoss):

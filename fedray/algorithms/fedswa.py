@@ -53,6 +53,7 @@ class FedMoSWA(FedSWA):
     """
 
     name = "fedmoswa"
+    bound_to_sgd = "makes variates of updates divided by the sum of the rates"
     paper = FedSWA.paper
     idea = "FedSWA with control variates and a server variate that moves slowly"
     gamma: float = Field(

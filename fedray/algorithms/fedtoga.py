@@ -61,6 +61,11 @@ class FedTOGA(DynamicRegularisation):
         """True if anything reads Δ, which then costs a vector of downlink."""
         return self.dual_correction or (self.sam and self.sam_correction)
 
+    @property
+    def bound_to_sgd(self) -> str:  # type: ignore[override]
+        """The reason if anything reads Δ."""
+        return "adds Δ, a mean step of SGD, to gradients" if self.needs_delta else ""
+
     def label(self) -> str:
         """`fedtoga`, or the parts that are on: `fedtoga-sam+dr+dual`."""
         parts = {

@@ -21,6 +21,7 @@ class FedRod(LinearHead):
     """
 
     name = "fedrod"
+    bound_to_sgd = "trains its second heads by SGD"
     paper = "Chen and Chao, On bridging generic and personalized federated learning, ICLR 2022"
     idea = "a balanced shared head, and a second head on each client"
     reads_features = True

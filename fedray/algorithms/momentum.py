@@ -14,6 +14,8 @@ class ClientMomentum(Algorithm):
     The learning rate in Δ is that of u_i's round (D-23); Δ has a gradient's sign and the server descends (D-19).
     """
 
+    bound_to_sgd = "makes Δ of updates divided by K η"
+
     def server_state(self, theta: Tensor) -> Vectors:
         return Vectors(delta=theta.new_zeros(theta.shape))
 
@@ -89,6 +91,7 @@ class MimeLite(Algorithm):
     """
 
     name = "mimelite"
+    bound_to_sgd = "puts the server's momentum in the place of the local optimiser's"
     paper = "Karimireddy et al., Mime: mimicking centralized stochastic algorithms, 2020, algorithm 1 (MimeLite)"
     idea = "the server's momentum, fixed during local steps"
     beta: float = Field(

@@ -36,6 +36,7 @@ class PerFedAvg(Algorithm):
     """
 
     name = "perfedavg"
+    bound_to_sgd = "takes its inner step along a plain gradient, by η"
     paper = "Fallah et al., Personalized federated learning with theoretical guarantees, NeurIPS 2020, algorithm 1"
     idea = "learns a start from which one step adapts well"
     finetunes_plainly = True

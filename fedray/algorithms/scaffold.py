@@ -14,6 +14,8 @@ from fedray.common.errors import UserError
 class ControlVariates(Proximal):
     """Base of the methods whose step is q = gradient + c - c_i."""
 
+    bound_to_sgd = "makes variates of updates divided by K η"
+
     divisor: Literal["steps", "effective"] = Field(
         "steps", description="effective: FedNova's a(K_i) instead of K_i, for local momentum (FedSOL's code)"
     )

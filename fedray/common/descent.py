@@ -1,27 +1,77 @@
-"""The canonical local step: clip, weight decay, momentum, learning rate."""
+"""The canonical local step: clip, weight decay, the local optimiser's rule, learning rate."""
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from fedray.common.vectors import Vectors
+
+
+class Rule(ABC):
+    """A local optimiser: turns the clipped direction of each step of a round into a displacement.
+
+    Attributes:
+        state: its vectors, such as moments; empty before the first step, unless something is carried over.
+    """
+
+    def __init__(self, state: Vectors | None = None) -> None:
+        self.state = Vectors() if state is None else state
+
+    @abstractmethod
+    def displacement(self, q: Tensor, decay: Tensor | float, mask: Tensor | None = None) -> Tensor:
+        """Return d `(P,)` of the step y <- y - η d.
+
+        Args:
+            q: the clipped direction `(P,)`, 0 where the step may not move.
+            decay: wd y `(P,)`, or 0.0 without weight decay.
+            mask: float32 `(P,)`, 1 where the step may move; None for everywhere. Vectors stay as they are elsewhere.
+        """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self.state)})"
+
+
+class SGD(Rule):
+    """v <- m v + q + wd y; d = v. v starts at 0."""
+
+    def __init__(self, momentum: float = 0.0) -> None:
+        super().__init__()
+        self.momentum = momentum
+
+    def displacement(self, q: Tensor, decay: Tensor | float, mask: Tensor | None = None) -> Tensor:
+        q = q if isinstance(decay, float) else q + decay
+        if not self.momentum:
+            return q
+        self.state.v = self.momentum * self.state.v + q if "v" in self.state else q
+        return self.state.v
+
 
 @dataclass(frozen=True)
 class Optimiser:
-    """The canonical step's constants: C (None: no clipping), weight decay, m, and what is decayed (None: all)."""
+    """What a run's local steps have in common.
+
+    Attributes:
+        clip_norm: C; None for no clipping.
+        weight_decay: wd.
+        decayed: float32 `(P,)`, 1 for the parameters with weight decay; None if all have it.
+        make_rule: returns the local optimiser of a round.
+    """
 
     clip_norm: float | None = None
     weight_decay: float = 0.0
-    momentum: float = 0.0
     decayed: Tensor | None = None
+    make_rule: Callable[[], Rule] = field(default=SGD)
 
 
 class Descent:
-    """The canonical step: clip, q <- q + wd y, v <- m v + q, y <- y - η v. It keeps v, which starts at 0."""
+    """The local steps of a round: q is clipped, `rule` makes d from q and wd y, y <- y - η d."""
 
-    def __init__(self, optimiser: Optimiser) -> None:
+    def __init__(self, optimiser: Optimiser, rule: Rule | None = None) -> None:
         self.optimiser = optimiser
-        self._velocity: Tensor | None = None
+        self.rule = rule or optimiser.make_rule()
 
     def step(
         self, theta: Tensor, q: Tensor, lr: float, mask: Tensor | None = None, decoupled_weight: float = 0.0
@@ -38,7 +88,11 @@ class Descent:
         Returns:
             The new y `(P,)`.
         """
-        clip_norm, momentum = self.optimiser.clip_norm, self.optimiser.momentum
+        clip_norm, weight_decay, decayed = (
+            self.optimiser.clip_norm,
+            self.optimiser.weight_decay,
+            self.optimiser.decayed,
+        )
         moving = theta if mask is None else theta * mask
         q = q if mask is None else q * mask
         if clip_norm is not None:
@@ -47,13 +101,12 @@ class Descent:
                 if decoupled_weight
                 else clip(q, clip_norm)
             )
-        if self.optimiser.weight_decay:
-            decayed = self.optimiser.decayed
-            q = q + self.optimiser.weight_decay * (moving if decayed is None else moving * decayed)
-        if momentum:
-            self._velocity = q if self._velocity is None else momentum * self._velocity + q
-            q = self._velocity if mask is None else self._velocity * mask
-        return torch.sub(theta, q, alpha=lr)  # one pass over memory where θ - η q takes two
+        decay: Tensor | float = 0.0
+        if weight_decay:
+            decay = weight_decay * (moving if decayed is None else moving * decayed)
+        d = self.rule.displacement(q, decay, mask)
+        # one pass over memory where θ - η d takes two
+        return torch.sub(theta, d if mask is None else d * mask, alpha=lr)
 
 
 def clip(q: Tensor, norm: float) -> Tensor:

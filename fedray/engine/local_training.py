@@ -8,8 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, ParameterGroup, PerClient, Sum
+from fedray.algorithms.local_optimizers import AdamW, Muon
 from fedray.client import LocalClient, Population
-from fedray.common.descent import Descent, Optimiser
+from fedray.common.descent import SGD, Descent, Optimiser, Rule
 from fedray.common.errors import UserError
 from fedray.common.rng import generator, seed_torch
 from fedray.common.vectors import Vectors
@@ -22,6 +23,8 @@ from fedray.sections import Training
 
 OWN, OWN_BUFFERS = "own", "own_buffers"
 """Names, in a client's state, of the parameters and running statistics that it keeps (`Algorithm.keeps`)."""
+OPTIMIZER = "optimizer_"
+"""Beginning of the names, in a client's state, of the vectors of its local optimiser (`adamw.state: client`)."""
 LAST = "last_local"
 """Name in a client's state of its last local model, of the shared parameters (`training.relaxed_start`)."""
 Watch = Callable[[LocalClient, Tensor], None]
@@ -116,11 +119,11 @@ class LocalTrainer:
             weight=task.weight,
             first=not kept,
             batch_size=samples if training.batch_size == "full" else min(training.batch_size, samples),
-            optimiser=Optimiser(training.clip_norm, training.weight_decay, training.momentum, self._mask_decayed()),
+            optimiser=Optimiser(training.clip_norm, training.weight_decay, self._mask_decayed(), self._make_rule),
             counted_steps=training.counted_steps(samples, len(self.shards[0]))
             if broadcast.steps is None
             else broadcast.steps,
-            first_lr=training.lr,
+            first_lr=training.lr_of(0),
             shares=algorithm.shares,
             shuffle=training.shuffle,
         )
@@ -151,7 +154,7 @@ class LocalTrainer:
         c = self.start(broadcast, task, relaxed=True)
         c.recorded = self.recorded if broadcast.measured else frozenset()
         with self._draw_and_guard(c, "torch"):  # dropout
-            self._take_steps(c, watch=watch)
+            rule = self._take_steps(c, watch=watch)
             uploads = self._upload(c)
         own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
         exchanged = network.find_other_buffers(algorithm.keeps)
@@ -161,6 +164,8 @@ class LocalTrainer:
             c.state |= c.second.state
         if algorithm.shares != "none":
             uploads["update"] = Sum(c.shared_update, task.weight)
+        if self._keeps_moments:
+            c.state |= {OPTIMIZER + name: v for name, v in rule.state.items()}
         if self.training.relaxed_start:
             c.state[LAST] = c.theta[network.index(algorithm.shares)]
             if self.training.relaxed_average == "models":
@@ -228,8 +233,9 @@ class LocalTrainer:
 
     def _make_tuning(self, epochs: int) -> Training:
         """Return the training section for this many epochs of fine-tuning."""
-        plain = {"clip_norm": None, "weight_decay": 0.0, "momentum": 0.0} if self.algorithm.finetunes_plainly else {}
-        return self.training.model_copy(update={"local_epochs": epochs, "local_steps": None, **plain})
+        plain = {"clip_norm": None, "weight_decay": 0.0, "momentum": 0.0, "optimizer": "sgd"}
+        changed = plain if self.algorithm.finetunes_plainly else {}
+        return self.training.model_copy(update={"local_epochs": epochs, "local_steps": None, **changed})
 
     def _tune(self, c: LocalClient, part: ParameterGroup) -> None:
         """Fine-tune a part of the client's model."""
@@ -242,10 +248,32 @@ class LocalTrainer:
             rate=algorithm.finetuning_rate,
         )
 
-    def _take_steps(self, c: LocalClient, purpose: str = "", watch: Watch | None = None) -> None:
-        """Call `begin` and take all local steps. purpose: keys the draws."""
+    @property
+    def _keeps_moments(self) -> bool:
+        """True if each client keeps the vectors of its local optimiser."""
+        return self.training.optimizer == "adamw" and self.training.adamw.state == "client"
+
+    def _make_rule(self) -> Rule:
+        """Return the local optimiser of a round, without anything carried over."""
+        training = self.training
+        if training.optimizer == "adamw":
+            return AdamW(*training.adamw.betas, training.adamw.eps)
+        if training.optimizer == "muon":
+            return Muon(training.muon, self.network.layout)
+        return SGD(training.momentum)
+
+    def _resume_rule(self, c: LocalClient) -> Rule:
+        """Return the local optimiser of a round, with what the client kept of it."""
+        rule = self._make_rule()
+        if self._keeps_moments:
+            rule.state |= {n.removeprefix(OPTIMIZER): v for n, v in c.state.items() if n.startswith(OPTIMIZER)}
+        return rule
+
+    def _take_steps(self, c: LocalClient, purpose: str = "", watch: Watch | None = None) -> Rule:
+        """Call `begin` and take all local steps; return the local optimiser. purpose: keys the draws."""
         algorithm, training = self.algorithm, self.training
         algorithm.begin(c)
+        rule = algorithm.local_optimizer(c) or self._resume_rule(c)
         self._descend(
             c,
             purpose,
@@ -253,8 +281,10 @@ class LocalTrainer:
             trained_part=algorithm.trained_part,
             decoupled_weight=algorithm.decoupled_weight(c) if training.clip_scope == "code" else 0.0,
             rate=lambda c: algorithm.rate(c) * training.lr_decay_within**c.epoch,
+            rule=rule,
             watch=watch,
         )
+        return rule
 
     def _descend(
         self,
@@ -265,9 +295,10 @@ class LocalTrainer:
         trained_part: Callable[[Client], ParameterGroup],
         rate: Callable[[Client], float],
         decoupled_weight: float = 0.0,
+        rule: Rule | None = None,
         watch: Watch | None = None,
     ) -> None:
-        """Take the canonical step on direction q, K_i times: clip, q <- q + wd y, v <- m v + q, y <- y - η_k v.
+        """Take the canonical step on direction q, K_i times: clip, d by the local optimiser, y <- y - η_k d.
 
         Args:
             c: the client.
@@ -276,9 +307,10 @@ class LocalTrainer:
             trained_part: the part of the parameters that each step changes.
             rate: η_k.
             decoupled_weight: λ of a term λ y that is not clipped.
+            rule: the local optimiser; default `training.optimizer`, without anything carried over.
             watch: sees q, 0 on what the step does not change.
         """
-        seed, descent, samples = c.population.seed, Descent(c.optimiser), c.population.samples
+        seed, descent, samples = c.population.seed, Descent(c.optimiser, rule), c.population.samples
         augment = generator(seed, f"{purpose}augment", c.round, c.id) if samples.augment else None
         c.step_rate = rate
         order = draw_batches(self.training, c.samples, seed, c.round, c.id, purpose, c.steps)

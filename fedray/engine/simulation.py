@@ -260,10 +260,10 @@ class Simulation:
             clients=self.problem.config.clients.total,
             cohort=cohort,
             round=t,
-            lr=training.lr * training.lr_decay**t,
+            lr=training.lr_of(t),
             server_lr=training.server_lr,
-            first_lr=training.lr,
-            lr_decay=training.lr_decay,
+            first_lr=training.lr_of(0),
+            lr_decay=training.lr_change(t),
         )
 
     def _make_broadcast(self, server: Server, measured: bool = False) -> Broadcast:

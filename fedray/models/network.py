@@ -1,7 +1,7 @@
 """A module whose parameters are views into one flat vector, and the layout that names its slices."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -14,6 +14,8 @@ from fedray.models.cuda_graph import Recorder
 
 NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 """Module types of normalisation layers: batch and instance norms, GroupNorm, LayerNorm, RMSNorm."""
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+"""Module types of embeddings."""
 BESIDE = {"all": "none", "none": "all", "head": "body", "body": "head", "norm": "not_norm", "not_norm": "norm"}
 """Part of the model -> the complementary part."""
 VIEWED = 1 << 16
@@ -31,6 +33,7 @@ class Layout:
         frozen: names of the parameters without gradient.
         norms: names of the parameters of normalisation layers, by module type.
         own_features: True if the model's `features()` gives the features, which then need not be the input of the head.
+        embeddings: names of the parameters of embeddings, by module type.
         sizes: number of entries of each parameter.
     """
 
@@ -40,6 +43,7 @@ class Layout:
     frozen: frozenset[str] = frozenset()
     own_features: bool = False
     norms: frozenset[str] = frozenset()
+    embeddings: frozenset[str] = frozenset()
     sizes: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +96,27 @@ class Layout:
             name: part.view((*theta.shape[:-1], *shape))
             for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
         }
+
+    def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Return the flat vector `(..., P)` of a tensor `(..., *shape)` for each parameter: the inverse of `views`."""
+        parts = [tensors[name] for name in self.names]
+        return torch.cat(
+            [
+                p.flatten(p.ndim - len(shape)) if shape else p[..., None]
+                for p, shape in zip(parts, self.shapes, strict=True)
+            ],
+            dim=-1,
+        )
+
+    @cached_property
+    def matrices(self) -> tuple[str, ...]:
+        """Names of the parameters with two or more dimensions, in order."""
+        return tuple(name for name, shape in zip(self.names, self.shapes, strict=True) if len(shape) > 1)
+
+    @property
+    def beside_body(self) -> frozenset[str]:
+        """Names of the parameters of the head and of embeddings."""
+        return self.heads | self.embeddings
 
 
 @dataclass(frozen=True)
@@ -154,13 +179,8 @@ class Network:
             heads,
             frozenset(name for name, p in named.items() if not p.requires_grad),
             self._own is not None,
-            frozenset(
-                f"{path}.{name}" if path else name
-                for path, layer in module.named_modules()
-                if isinstance(layer, NORMALISATION)
-                for name, _ in layer.named_parameters()
-            )
-            & named.keys(),
+            _find_parameters(module, NORMALISATION) & named.keys(),
+            _find_parameters(module, EMBEDDINGS) & named.keys(),
         )
         self.parameters: list[nn.Parameter] = list(named.values())
         self.trained = [p for p in self.parameters if p.requires_grad]
@@ -346,6 +366,16 @@ def _convolve(module: nn.Conv2d, forward: Callable[[Tensor], Tensor], x: Tensor)
         return forward(x)
     with torch.autocast("cpu", enabled=False):
         return forward(x.float())
+
+
+def _find_parameters(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> frozenset[str]:
+    """Return the names of the parameters of all layers of some types."""
+    return frozenset(
+        f"{path}.{name}" if path else name
+        for path, layer in module.named_modules()
+        if isinstance(layer, kinds)
+        for name, _ in layer.named_parameters()
+    )
 
 
 def _mark_entries(module: nn.Module, belongs: Callable[[str, nn.Module], bool]) -> Tensor:

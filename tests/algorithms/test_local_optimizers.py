@@ -1,0 +1,371 @@
+"""AdamW and Muon as local optimisers: against PyTorch's, by hand, in reductions; refusals; what clients keep."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedray.algorithms import ALGORITHMS, algorithm
+from fedray.algorithms.base import Algorithm, Client
+from fedray.algorithms.local_optimizers import NEWTON_SCHULZ, AdamW, Muon, MuonOptions, turn
+from fedray.common.descent import Descent, Optimiser
+from fedray.common.errors import UserError
+from fedray.engine.backend import InlineBackend
+from fedray.engine.disk.checkpoint import Checkpoints
+from fedray.engine.loop import make_rounds
+from fedray.engine.simulation import Simulation
+from fedray.engine.state import load_state
+from fedray.models import make_model_spec
+from fedray.models.network import Layout, Network
+from tests import small
+from tests.algorithms.digits import final, problem
+from tests.algorithms.quadratic import Case, check
+
+LAYOUT = Layout(("w", "b", "k"), ((3, 4), (4,), (2, 3, 2, 2)), heads=frozenset({"w"}))
+STEPS, DECAY, LR = 6, 0.3, 0.05
+ADAMW: dict[str, Any] = {"optimizer": "adamw", "momentum": 0, "lr": 0.01}
+MUON: dict[str, Any] = {"optimizer": "muon", "momentum": 0, "lr": 0.01}
+HERE = "tests.algorithms.test_local_optimizers"
+
+
+def gradients(seed: int = 0) -> list[Tensor]:
+    """One float64 `(P,)` per step."""
+    return [
+        torch.randn(LAYOUT.size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + k))
+        for k in range(STEPS)
+    ]
+
+
+def walk(descent: Descent, masks: list[Tensor | None] | None = None) -> Tensor:
+    """y after all steps from ones."""
+    y = torch.ones(LAYOUT.size, dtype=torch.float64)
+    for g, mask in zip(gradients(), masks or [None] * STEPS, strict=True):
+        y = descent.step(y, g, LR, mask)
+    return y
+
+
+def of_torch(make: Any, masks: list[Tensor | None] | None = None) -> Tensor:
+    """The same with an optimiser of PyTorch over the three tensors; a tensor outside the mask has no gradient."""
+    tensors = {
+        n: nn.Parameter(v.clone()) for n, v in LAYOUT.views(torch.ones(LAYOUT.size, dtype=torch.float64)).items()
+    }
+    optimisers = make(tensors)
+    for g, mask in zip(gradients(), masks or [None] * STEPS, strict=True):
+        views, moving = LAYOUT.views(g), LAYOUT.views(torch.ones(LAYOUT.size) if mask is None else mask)
+        for name, tensor in tensors.items():
+            tensor.grad = views[name].clone() if moving[name].any() else None
+        for optimiser in optimisers:
+            optimiser.step()
+    return LAYOUT.join({name: tensor.detach() for name, tensor in tensors.items()})
+
+
+def adamw(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Descent:
+    return Descent(Optimiser(weight_decay=DECAY, make_rule=lambda: AdamW(beta1, beta2, eps)))
+
+
+def torchs(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Any:
+    return lambda tensors: [
+        torch.optim.AdamW(tensors.values(), lr=LR, betas=(beta1, beta2), eps=eps, weight_decay=DECAY)
+    ]
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.9), (0.7, 0.0)])
+def test_adamw_is_pytorchs(betas: tuple[float, float]) -> None:
+    assert torch.allclose(walk(adamw(*betas)), of_torch(torchs(*betas)), rtol=1e-12)
+
+
+def test_adamw_counts_the_steps_of_each_part() -> None:
+    """The head in two steps, then the other tensors, then all: as PyTorch counts steps of tensors without gradient."""
+    head = LAYOUT.part("head").double()
+    masks = [head, head, 1 - head, 1 - head, None, head]
+    assert torch.allclose(walk(adamw(), masks), of_torch(torchs(), masks), rtol=1e-12)
+    assert not torch.allclose(walk(adamw(), masks), walk(adamw()), rtol=1e-3)
+
+
+def test_adamw_by_hand() -> None:
+    """Client 1 alone, x = (1, -1), β = (½, ½), ε = 0, wd = ½, η = ½, b = (-2, 3), a = 1.
+
+    First g = (3, -4): m = g/2, v = g²/2, corrections ½ and ½: d = (1, -1) + ½ (1, -1), y = (0.25, -0.25).
+    Then g = (2.25, -3.25): m = g_0/4 + g/2 = (1.875, -2.625), v = g_0²/4 + g²/2 = (4.78125, 9.28125), both over ¾:
+    m/√v = (2.5/√6.375, -3.5/√12.375) = (0.9901475, -0.9949367), d = that + (0.125, -0.125).
+    """
+    check(
+        Case(
+            {"name": "fedavg"},
+            [{"theta": (0.25 - (2.5 / 6.375**0.5 + 0.125) / 2, -0.25 + (3.5 / 12.375**0.5 + 0.125) / 2)}],
+            samples=[[(1, 1, -2, 3), (1, 1, -2, 3)]],
+            start=(1, -1),
+            training={"optimizer": "adamw", "adamw": {"betas": [0.5, 0.5], "eps": 0}, "weight_decay": 0.5},
+        )
+    )
+
+
+def test_clipping_comes_before_the_moments() -> None:
+    """C = 2.5, g = (3, -4) and, from y = (0.5, -0.5), (2.5, -3.5) of norm 4.301; β1 = ½, β2 = 0, ε = 0:
+    d = m/(1 - ½^k)/|clipped g|: first (1, -1), then with h = 2.5/4.301 (2.5, -3.5): ((1.5, -2)/4 + h/2)/¾/|h|.
+    """
+    h = [2.5 / 18.5**0.5 * g for g in (2.5, -3.5)]
+    second = [(start / 4 + g / 2) / 0.75 / abs(g) for start, g in zip((1.5, -2.0), h, strict=True)]
+    check(
+        Case(
+            {"name": "fedavg"},
+            [{"theta": (0.5 - second[0] / 2, -0.5 - second[1] / 2)}],
+            samples=[[(1, 1, -2, 3), (1, 1, -2, 3)]],
+            start=(1, -1),
+            training={"optimizer": "adamw", "adamw": {"betas": [0.5, 0.0], "eps": 0}, "clip_norm": 2.5},
+        )
+    )
+
+
+class SignDescent(Algorithm):
+    """q = sign(g(y))."""
+
+    def direction(self, c: Client) -> Tensor:
+        return c.grad(c.theta).sign()
+
+
+def test_without_memory_adamw_is_sign_descent() -> None:
+    """β = (0, 0), ε = 0: m/√v = g/|g|, and 0 where g = 0 (units of the ReLU that are dead). Bit for bit."""
+    options: dict[str, Any] = {"momentum": 0, "clip_norm": None, "lr": 0.01}
+    left = final("fedavg", **{**options, "optimizer": "adamw", "adamw": {"betas": [0, 0], "eps": 0}})
+    assert torch.equal(left.theta, final(f"{HERE}:SignDescent", **options).theta)
+
+
+def muon(**options: Any) -> Descent:
+    return Descent(Optimiser(weight_decay=DECAY, make_rule=lambda: Muon(MuonOptions(**options), LAYOUT)))
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_muon_is_pytorchs(nesterov: bool) -> None:
+    """PyTorch's turns matrices in bfloat16, which leaves 8 bits: 2 % of a step, 0.05 s. The kernel k is (2, 12) there,
+    with its own factor s = 1, as for w, 3 by 4. The vector is AdamW's.
+    """
+
+    def make(tensors: dict[str, nn.Parameter]) -> list[Any]:
+        flat = {"w": tensors["w"]}
+        options = {"lr": LR, "weight_decay": DECAY, "momentum": 0.95, "nesterov": nesterov}
+        vector = torch.optim.AdamW([tensors["b"]], lr=LR, betas=(0.9, 0.95), eps=1e-10, weight_decay=DECAY)
+        return [torch.optim.Muon(flat.values(), **options), vector]
+
+    ours, theirs = LAYOUT.views(walk(muon(nesterov=nesterov))), LAYOUT.views(of_torch(make))
+    assert torch.allclose(ours["w"], theirs["w"], rtol=0, atol=0.02 * LR * STEPS)
+    assert torch.allclose(ours["b"], theirs["b"], rtol=1e-12)
+    assert float((ours["w"] - LAYOUT.views(walk(muon(nesterov=not nesterov)))["w"]).abs().max()) > 0.02 * LR * STEPS
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 4), (4, 2, 3, 1), (2, 3, 5)])
+def test_turning_maps_singular_values(shape: tuple[int, ...]) -> None:
+    """U S V' becomes U φ(φ(...(S/|S|))) V', φ(s) = a s + b s³ + c s⁵, here for each matrix of the last two dimensions,
+    or (4, 6) for the kernel.
+    """
+    g = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    flat = g.flatten(1) if len(shape) == 4 else g
+    u, s, v = torch.linalg.svd(flat, full_matrices=False)
+    a, b, c = NEWTON_SCHULZ
+    s = s / (torch.linalg.vector_norm(s, dim=-1, keepdim=True) + 1e-7)
+    for _ in range(5):
+        s = a * s + b * s**3 + c * s**5
+    assert torch.allclose(turn(g, 5), (u * s[..., None, :] @ v).reshape(shape), atol=1e-10)
+    assert turn(torch.zeros(shape), 5).abs().max() == 0
+
+
+def test_muon_by_hand() -> None:
+    """The parameters of `Quadratic` are one matrix (1, 2): s = 1, and O = φ^5(1) g/|g|, φ of 1 being a + b + c.
+
+    x = (1, -1), g = (3, -4) of norm 5; wd = ½, f = 2, η = ½: y = x - ½ · 2 (O + ½ x).
+    """
+    size = 1.0
+    for _ in range(5):
+        size = NEWTON_SCHULZ[0] * size + NEWTON_SCHULZ[1] * size**3 + NEWTON_SCHULZ[2] * size**5
+    assert 0.5 < size < 1.5
+    check(
+        Case(
+            {"name": "fedavg"},
+            [{"theta": (0.5 - 0.6 * size, -0.5 + 0.8 * size)}],
+            samples=[[(1, 1, -2, 3)]],
+            start=(1, -1),
+            training={"optimizer": "muon", "muon": {"lr_factor": 2.0}, "weight_decay": 0.5},
+        ),
+        tolerance=1e-5,
+    )
+
+
+def test_tall_matrices_step_further() -> None:
+    """s = √(rows/columns) for (4, 1), 1 for its transpose, and 1 for a kernel (4, 1, 2, 2), of which 2 by 2 counts."""
+    for shape, s in (((4, 1), 2.0), ((1, 4), 1.0), ((4, 1, 2, 2), 1.0)):
+        layout = Layout(("w",), (shape,))
+        g = torch.randn(layout.size, generator=torch.Generator().manual_seed(2))
+        found = Muon(MuonOptions(), layout).displacement(g, 0.0)
+        assert torch.allclose(found, s * turn(g.view(shape), 5).flatten(), atol=1e-6)
+
+
+class Diagonal(nn.Module):
+    """No parameter has two dimensions: 60 pixels times a number each, ReLU, and sums of six times a number each."""
+
+    head = "outer"
+
+    class Scale(nn.Module):
+        """x a + b."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Parameter(torch.linspace(-1, 1, 60)), nn.Parameter(torch.zeros(60))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.a + self.b
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = Diagonal.Scale(), Diagonal.Scale()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(torch.relu(self.inner(x.flatten(1)[:, 2:62]))).unflatten(1, (10, 6)).sum(2)
+
+
+def test_without_matrices_muon_is_adamw() -> None:
+    left = final("fedavg", **MUON, model=f"{HERE}:Diagonal")
+    right = final("fedavg", **ADAMW, model=f"{HERE}:Diagonal", adamw={"betas": [0.9, 0.95], "eps": 1e-10})
+    assert torch.equal(left.theta, right.theta)
+    assert not torch.equal(left.theta, final("fedavg", **ADAMW, model=f"{HERE}:Diagonal").theta)
+
+
+def test_which_matrices() -> None:
+    """body: neither the head nor embeddings; the convolutions of a ResNet and its head are the rest."""
+    network = Network(make_model_spec({"name": "resnet18"}).build((3, 32, 32), 10))
+    chosen = {m: set(Muon(MuonOptions(matrices=m), network.layout).names) for m in ("all", "body")}
+    assert chosen["all"] - chosen["body"] == {"fc.weight"}
+    assert len(chosen["body"]) == 20
+    text = Network(make_model_spec("char_lstm").build((80,), 90))
+    assert len(text.layout.embeddings) == 1
+    assert not text.layout.embeddings & set(Muon(MuonOptions(matrices="body"), text.layout).names)
+
+
+def test_matrices_of_the_body_alone() -> None:
+    """The head takes AdamW's step: with `matrices: body`, w of LAYOUT, its head, moves as PyTorch's AdamW moves it."""
+    found = LAYOUT.views(walk(muon(matrices="body")))
+    adam = LAYOUT.views(walk(adamw(0.9, 0.95, 1e-10)))
+    assert torch.equal(found["w"], adam["w"])
+    assert torch.equal(found["b"], adam["b"])
+    assert torch.equal(found["k"], LAYOUT.views(walk(muon()))["k"])
+
+
+KEPT: dict[str, Any] = {**ADAMW, "adamw": {"state": "client"}, "lr_decay": 1.0}
+
+
+def test_kept_moments_go_on_where_they_were() -> None:
+    """One client a round: its two rounds of one epoch are one round of two epochs, if nothing of AdamW starts anew."""
+    options = {"clients": {"cohorts": [[1], [1]]}, "batch_size": "full", "clip_norm": None}
+    for kept in (True, False):
+        given = {**(KEPT if kept else ADAMW), "lr_decay": 1.0, **options}
+        once = final("fedavg", **given, rounds=1, local_epochs=2).theta
+        twice = final("fedavg", **given, rounds=2, local_epochs=1).theta
+        assert bool((once - twice).abs().max() < 1e-6) == kept
+
+
+def test_clients_keep_moments_and_nothing_else() -> None:
+    """Clients 1 and 2 take part; 35 and 50 samples in batches of 16 are 3 and 4 steps an epoch, 2 epochs a round."""
+    clients = final("fedavg", **KEPT, rounds=2, clients={"cohorts": [[1, 2], [2]]}).clients
+    assert {i: float(kept.optimizer_steps) for i, kept in clients.items()} == {1: 6, 2: 16}
+    assert all(kept.keys() == {"optimizer_m", "optimizer_v", "optimizer_steps"} for kept in clients.values())
+    assert not final("fedavg", **ADAMW, rounds=1).clients
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedrep", "ditto", "feddyn"])
+def test_kept_moments_survive_a_killed_run(name: str, tmp_path: Path) -> None:
+    """Killed after round 3 with a checkpoint of round 2: a new process loads it, moments included, and ends alike."""
+    built = problem(name, **KEPT)
+    whole = [*make_rounds(Simulation(built, InlineBackend()))][-1]
+    for state in make_rounds(Simulation(built, InlineBackend()), Checkpoints(tmp_path), every=2):
+        if state.round == 2:
+            break
+    resumed = Simulation(problem(name, **KEPT), InlineBackend())
+    first, *_, last = make_rounds(resumed, Checkpoints(tmp_path), every=2)
+    assert first.round == 2
+    assert any("optimizer_m" in load_state(kept) for kept in first.clients.values())
+    assert last.sha256() == whole.sha256()
+
+
+def test_fine_tuning_starts_anew() -> None:
+    """A client's kept moments are of its training: the personal models are the same with and without them."""
+    results = []
+    for state in ("client", "round"):
+        running = small.simulation(
+            training={"rounds": 1, "local_epochs": 1, "optimizer": "adamw", "lr": 0.01, "adamw": {"state": state}},
+            evaluation={"every": 1, "personal": {"epochs": 2}},
+        )
+        results.append(small.outcome(running)[2][-1]["personal_accuracy"])
+    assert results[0] == results[1]
+
+
+BOUND = {
+    "fednova", "scaffold", "scaffnew", "feddc", "fedcm", "mofedsam", "mimelite", "fedgamma", "fedlesam-s", "fedtoga",
+    "fedrod", "perfedavg", "pfedme", "fedmoswa", "fedwmsam",
+}  # fmt: skip
+"""Methods whose formulas divide by η, or count or contain steps of SGD."""
+BOUND_BY_OPTIONS: list[dict[str, Any]] = [
+    {"name": "apfl", "adaptive": True},
+    {"name": "fedsol", "proximal": "scaffold"},
+    {"name": "fedsol", "proximal": "fednova"},
+]
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_who_is_bound_to_sgd(name: str) -> None:
+    kind = ALGORITHMS[name]
+    own = kind.local_optimizer is not Algorithm.local_optimizer
+    assert bool(algorithm(name).bound_to_sgd) == (name in BOUND or own)
+
+
+@pytest.mark.parametrize("options", [{"name": name} for name in sorted(BOUND)] + BOUND_BY_OPTIONS, ids=str)
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_formula_of_sgd_is_refused(options: dict[str, Any], optimizer: str) -> None:
+    method = algorithm(options)
+    clients = (6, 6 if method.needs_everyone else 3)
+    with pytest.raises(UserError) as refused:
+        small.config(options, clients, training={"optimizer": optimizer})
+    assert str(refused.value) == (
+        f"training.optimizer: found {optimizer}; {method.name} {method.bound_to_sgd}, so it needs sgd"
+    )
+    small.config(options, clients)
+
+
+def test_fedtoga_without_its_mean_step_is_not_bound() -> None:
+    small.config(
+        {"name": "fedtoga", "dual_correction": False, "sam_correction": False}, training={"optimizer": "adamw"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        (
+            {"optimizer": "adamw", "momentum": 0.9},
+            r"training\.momentum: found 0\.9; adamw has training\.adamw\.betas instead",
+        ),
+        (
+            {"optimizer": "muon", "momentum": 0.9},
+            r"training\.momentum: found 0\.9; muon has training\.muon\.momentum instead",
+        ),
+        (
+            {"optimizer": "adamw", "clip_scope": "code"},
+            r"training\.clip_scope: found code, which is sgd's; training\.optimizer is adamw",
+        ),
+        ({"adamw": {"eps": 0.1}}, r"training\.adamw: has options, but training\.optimizer is sgd"),
+        (
+            {"optimizer": "adamw", "muon": {"steps": 3}},
+            r"training\.muon: has options, but training\.optimizer is adamw",
+        ),
+        (
+            {"optimizer": "adamw", "adamw": {"betas": [0.9, 1.0]}},
+            r"training\.adamw\.betas\.1: found 1\.0; .*less than 1",
+        ),
+        ({"optimizer": "adamw", "adamw": {"betas": [0.9]}}, r"training\.adamw\.betas.*"),
+        ({"optimizer": "adam"}, r"training\.optimizer: found 'adam'"),
+        ({"optimizer": "muon", "muon": {"steps": 0}}, r"training\.muon\.steps: found 0"),
+    ],
+)
+def test_what_is_refused(training: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        small.config(training=training)
