@@ -246,8 +246,9 @@ class LocalClient(Client):
             return self.network(self.x)
 
     def _choose_statistics(self, theta: Tensor) -> Tensor:
-        """Return the running statistics `(B,)` that belong to theta: the received ones for the received model."""
-        return self.received_buffers if theta is self.theta_0 else self.network.buffers
+        """Return the running statistics `(B,)` that belong to theta: the received ones for what was received."""
+        received = theta is self.theta_0 or any(theta is vector for vector in self.message.values())
+        return self.received_buffers if received else self.network.buffers
 
     @contextlib.contextmanager
     def _use_statistics(self, statistics: Tensor) -> Iterator[None]:

@@ -157,7 +157,11 @@ class RunConfig(Section):
             raise UserError(f"training.aggregation: found feddisco; {method.name} has weights of its own")
         if self.training.relaxed_start and method.shares == "none":
             raise UserError(f"training.relaxed_start: relaxes what clients receive; {method.name} sends nothing")
+        if self.training.relaxed_average == "models" and not method.sends_update:
+            raise UserError(f"training.relaxed_average: found models; {method.name} averages other uploads than u_i")
         if self.stepping is not method:
+            if not method.sends_update:
+                raise UserError(f"training.server_step: fedexp scales the average update; {method.name} sends none")
             if method.shares == "none":
                 raise UserError(f"training.server_step: fedexp scales the average; {method.name} has none")
             if type(method).server_step is not Algorithm.server_step or method.tests_average:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fedray.algorithms import Algorithm, algorithm
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
@@ -46,6 +47,13 @@ def problem(*args: Any, arrays: Dataset | None = None, **options: Any) -> Proble
 def simulation(*args: Any, **options: Any) -> Simulation:
     """`problem` in this process."""
     return Simulation(problem(*args, **options), InlineBackend())
+
+
+def momentum(name: Any, value: float = 0.5) -> float:
+    """Local momentum for a method: 0 if its local optimiser is not SGD, which alone has it."""
+    method = algorithm(name)
+    own = method.optimizer or type(method).local_optimizer is not Algorithm.local_optimizer
+    return 0.0 if own else value
 
 
 def outcome(running: Simulation) -> tuple[str, str, list[dict[str, float]]]:

@@ -3,15 +3,18 @@
 from fedray.algorithms.auxiliary import MOON, FedAvgKL, FedNTD, FedRCL
 from fedray.algorithms.base import Algorithm
 from fedray.algorithms.ditto import APFL, Ditto
+from fedray.algorithms.feature_terms import FedDecorr, FedUV
+from fedray.algorithms.fedadamw import FedAdamW, FedLADA, FedMuon
 from fedray.algorithms.fedala import FedALA
 from fedray.algorithms.fedas import FedAS
-from fedray.algorithms.fedavg import FedAvg, FedProx
+from fedray.algorithms.fedavg import FedAvg, FedProx, LocalAdamW, LocalMuon
 from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.feddyn import FedDC, FedDyn
 from fedray.algorithms.fedexp import FedExP
 from fedray.algorithms.fedgela import FedAvgLA, FedGE, FedGELA
 from fedray.algorithms.fedgen import FedGen
 from fedray.algorithms.fedgloss import FedGloSS
+from fedray.algorithms.fedgmt import FedGMT
 from fedray.algorithms.fedlesam import FedLESAM, FedLESAMD, FedLESAMS
 from fedray.algorithms.fednova import FedNova
 from fedray.algorithms.fednsam import FedNSAM
@@ -20,6 +23,7 @@ from fedray.algorithms.fedproto import FedProto
 from fedray.algorithms.fedrobust import FedRobust
 from fedray.algorithms.fedsam import FedASAM, FedGAMMA, FedSAM, FedSpeed
 from fedray.algorithms.fedsmoo import FedSMOO
+from fedray.algorithms.fedsmu import FedSMU
 from fedray.algorithms.fedsol import FedSOL, Projection
 from fedray.algorithms.fedswa import FedMoSWA, FedSWA
 from fedray.algorithms.fedtoga import FedTOGA
@@ -32,7 +36,7 @@ from fedray.algorithms.personal import KNNPer, LocalOnly, PerFedAvg
 from fedray.algorithms.pfedme import PFedMe
 from fedray.algorithms.scaffnew import Scaffnew
 from fedray.algorithms.scaffold import Scaffold
-from fedray.algorithms.server_optimizers import FedACG, FedAdam, FedAvgM, FedYogi
+from fedray.algorithms.server_optimizers import FedACG, FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedray.common.plugins import resolve
 
 __all__ = ["ALGORITHMS", "Algorithm", "algorithm"]
@@ -99,6 +103,16 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         Scaffnew,
         FedPAC,
         FedAS,
+        LocalAdamW,
+        LocalMuon,
+        FedAdamW,
+        FedLADA,
+        FedMuon,
+        FedGMT,
+        FedUV,
+        FedDecorr,
+        FedSMU,
+        FedAdagrad,
     )
 }
 

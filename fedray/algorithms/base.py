@@ -106,6 +106,8 @@ class Algorithm(Component):
     if `training.optimizer` may be another."""
     optimizer: ClassVar[Literal["", "adamw", "muon"]] = ""
     """The `training.optimizer` that the method's name stands for; empty for the configuration's."""
+    sends_update: ClassVar[bool] = True
+    """True if clients send u_i; otherwise `aggregate` moves x by other uploads, and U is 0."""
     finetunes_plainly: ClassVar[bool] = False
     """True if fine-tuning takes plain steps, y <- y - η g(y), without clipping, weight decay or momentum."""
 
@@ -153,6 +155,10 @@ class Algorithm(Component):
         A method that has one sets `bound_to_sgd`, and what its server needs of the optimiser's vectors is uploaded from
         them: pass `c.local` as the rule's `state`.
         """
+        return None
+
+    def tuning_optimizer(self, c: Client) -> Rule | None:
+        """Return the method's own optimiser for fine-tuning, without anything of earlier rounds; None as above."""
         return None
 
     @property

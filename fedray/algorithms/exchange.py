@@ -244,8 +244,8 @@ class Client(ABC):
     def predict(self, theta: Tensor) -> Output:
         """Return the output on the batch at `theta`, without gradient, in evaluation mode.
 
-        For the received parameters (`c.predict(c.theta_0)`, exactly this tensor) the running statistics are the
-        received ones; for any other theta they are the current ones, which every step changes.
+        For received parameters (`c.theta_0` or a vector of `c.message`, exactly this tensor) the running statistics
+        are the received ones; for any other theta they are the current ones, which every step changes.
         """
 
     @abstractmethod

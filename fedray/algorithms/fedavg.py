@@ -34,3 +34,35 @@ class FedProx(Proximal):
 
     def decoupled_weight(self, c: Client) -> float:
         return self.mu
+
+
+class LocalAdamW(FedAvg):
+    """q = g(y), clipped; y follows AdamW on q; x <- x + η_g U: `fedavg` with `training.optimizer: adamw`.
+
+    The name chooses the optimiser, and its options are those of `training.adamw`; the moments start anew in each round
+    unless `training.adamw.state` says otherwise. The numbers are those of `fedavg` with the same setting.
+    """
+
+    name = "local-adamw"
+    paper = (
+        "the baseline of Liu et al., FedAdamW: a communication-efficient optimizer with convergence and generalization "
+        "guarantees for federated large models, AAAI 2026"
+    )
+    idea = "local AdamW, averaged"
+    optimizer = "adamw"
+
+
+class LocalMuon(FedAvg):
+    """q = g(y), clipped; y follows Muon on q; x <- x + η_g U: `fedavg` with `training.optimizer: muon`.
+
+    The name chooses the optimiser, and its options are those of `training.muon`; the momentum starts anew in each
+    round. The numbers are those of `fedavg` with the same setting (D-130..D-134).
+    """
+
+    name = "local-muon"
+    paper = (
+        "the baseline of Liu et al., FedMuon: accelerating federated learning with matrix orthogonalization, 2025, "
+        "arXiv 2510.27403"
+    )
+    idea = "local Muon, averaged"
+    optimizer = "muon"

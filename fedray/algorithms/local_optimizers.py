@@ -60,9 +60,17 @@ class AdamW(Rule):
         state: m, v `(P,)`, and k: one number, or `(P,)` if steps move parts of the model.
     """
 
-    def __init__(self, beta1: float, beta2: float, eps: float, state: Vectors | None = None) -> None:
+    def __init__(
+        self,
+        beta1: float,
+        beta2: float,
+        eps: float,
+        state: Vectors | None = None,
+        before: tuple[Tensor | float, Tensor | float] = (0.0, 0.0),
+    ) -> None:
+        """Args: before: numbers of steps to add to k in the corrections of m and of v."""
         super().__init__(state)
-        self.beta1, self.beta2, self.eps = beta1, beta2, eps
+        self.beta1, self.beta2, self.eps, self.before = beta1, beta2, eps, before
 
     def displacement(self, q: Tensor, decay: Tensor | float, mask: Tensor | None = None) -> Tensor:
         return self.adapt(q, mask) + decay
@@ -74,7 +82,8 @@ class AdamW(Rule):
         v = self.beta2 * old.v + (1 - self.beta2) * q.square()
         steps = old.steps + (1.0 if mask is None else mask)
         self.state.update(m=keep_still(m, old.m, mask), v=keep_still(v, old.v, mask), steps=steps)
-        return divide_moments(m / correction(self.beta1, steps), v / correction(self.beta2, steps), self.eps)
+        first, second = (steps + made for made in self.before)
+        return divide_moments(m / correction(self.beta1, first), v / correction(self.beta2, second), self.eps)
 
 
 def keep_still(new: Tensor, old: Tensor, mask: Tensor | None) -> Tensor:

@@ -47,7 +47,6 @@ class AdaptiveServer(Algorithm):
         json_schema_extra={"paper": {"LeNet, ResNet-18 (FedTOGA)": 0.01, "FL-Simulator": [0.1, 0.05]}},
     )
     beta1: float = Field(0.9, ge=0, lt=1, description="β1: decay of the mean of updates")
-    beta2: float = Field(0.99, ge=0, lt=1, description="β2: decay of the mean of squared updates")
     tau: float = Field(
         1e-3,
         gt=0,
@@ -62,6 +61,10 @@ class AdaptiveServer(Algorithm):
         v = self.tau**2 if self.start == "tau_squared" else 0.0
         return Vectors(m=theta.new_zeros(theta.shape), v=torch.full_like(theta, v))
 
+    def squared(self, update: Tensor, m: Tensor) -> Tensor:
+        """Return the vector `(P,)` whose square enters v: U."""
+        return update
+
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         """Return the new v `(P,)` from the old one and U²."""
         raise NotImplementedError
@@ -69,12 +72,18 @@ class AdaptiveServer(Algorithm):
     def aggregate(self, server: Server, got: Received) -> None:
         update = server.server_lr * got.update
         m = self.beta1 * server.state.m + (1 - self.beta1) * update
-        v = self.second_moment(server.state.v, update**2)
+        v = self.second_moment(server.state.v, self.squared(update, m) ** 2)
         server.state = Vectors(m=m, v=v)
         server.theta = server.theta + self.lr * m / (v.sqrt() + self.tau)
 
 
-class FedAdam(AdaptiveServer):
+class ForgettingServer(AdaptiveServer):
+    """Base of the methods whose v forgets."""
+
+    beta2: float = Field(0.99, ge=0, lt=1, description="β2: decay of the mean of squared updates")
+
+
+class FedAdam(ForgettingServer):
     """q = g(y); v <- β2 v + (1 - β2) U², m <- β1 m + (1 - β1) U, x <- x + lr m/(√v + τ).
 
     No bias correction; v starts at τ² (D-52). `training.server_lr` scales U before all this.
@@ -88,7 +97,7 @@ class FedAdam(AdaptiveServer):
         return self.beta2 * v + (1 - self.beta2) * square
 
 
-class FedYogi(AdaptiveServer):
+class FedYogi(ForgettingServer):
     """q = g(y); v <- v - (1 - β2) U² sign(v - U²), m <- β1 m + (1 - β1) U, x <- x + lr m/(√v + τ).
 
     No bias correction; v starts at τ² (D-52). `training.server_lr` scales U before all this.
@@ -100,6 +109,28 @@ class FedYogi(AdaptiveServer):
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * torch.sign(v - square)
+
+
+class FedAdagrad(AdaptiveServer):
+    """q = g(y); v <- v + U², m <- β1 m + (1 - β1) U, x <- x + lr m/(√v + τ).
+
+    v starts at τ² (D-52; `start: zero` as in FedSMU's and FedDecorr's code). As printed in algorithm 2, and in FedSMU's
+    code, m is what is squared (`square: momentum`), which for β1 = 0 is the same (D-140). `training.server_lr` scales U
+    before all this. The paper's values were not read again [M].
+    """
+
+    name = "fedadagrad"
+    paper = "Reddi et al., Adaptive federated optimization, ICLR 2021, algorithm 2"
+    idea = "Adagrad on the server"
+    lr: float = Field(0.1, gt=0, description="η_g: step size of the server")
+    beta1: float = Field(0.0, ge=0, lt=1, description="β1: decay of the mean of updates")
+    square: Literal["update", "momentum"] = Field("update", description="what v sums the squares of: U, or m (D-140)")
+
+    def squared(self, update: Tensor, m: Tensor) -> Tensor:
+        return update if self.square == "update" else m
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        return v + square
 
 
 class FedACG(Proximal):

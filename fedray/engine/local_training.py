@@ -162,7 +162,7 @@ class LocalTrainer:
             c.state[OWN] = c.theta[own]
         if "second" in vars(c):
             c.state |= c.second.state
-        if algorithm.shares != "none":
+        if algorithm.shares != "none" and algorithm.sends_update:
             uploads["update"] = Sum(c.shared_update, task.weight)
         if self._keeps_moments:
             c.state |= {OPTIMIZER + name: v for name, v in rule.state.items()}
@@ -246,6 +246,7 @@ class LocalTrainer:
             direction=algorithm.adapt,
             trained_part=lambda c: part,
             rate=algorithm.finetuning_rate,
+            rule=algorithm.tuning_optimizer(c),
         )
 
     @property

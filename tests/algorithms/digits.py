@@ -70,7 +70,7 @@ def problem(
         "natural",
         arrays=data(sizes),
         seed=seed,
-        training={**TRAINING, **training},
+        training={**TRAINING, "momentum": small.momentum(algorithm), **training},
         evaluation={"every": 100, "last": 1},
     )
 

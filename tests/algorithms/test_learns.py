@@ -20,6 +20,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "perfedavg": {"inner_lr": 0.01},
     "fedgen": {"alpha": 1, "beta": 1, "steps": 10, "hidden": 64},
     "fedge": {"scale_w": 4},
+    "fedsmu": {"lr": 0.03},  # 12 rounds of equal steps in every parameter; the default is for 6000
     "fedgela": {"scale_w": 4},
     **{
         f"fedsol+{other}": {"name": "fedsol", "proximal": other}
@@ -28,7 +29,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 """The defaults are the papers', for networks of a million parameters and more; the norm of this one's is 3.7."""
 
-TRAINING: dict[str, dict[str, Any]] = {"mimelite": {"lr": 0.01}, "pfedme": {"lr": 1 / 15}}
+TRAINING: dict[str, dict[str, Any]] = {
+    "mimelite": {"lr": 0.01},
+    "pfedme": {"lr": 1 / 15},
+    **{name: {"lr": 0.01} for name in ("local-adamw", "fedadamw")},
+    **{name: {"lr": 0.02} for name in ("local-muon", "fedmuon", "fedlada")},
+}
 """MimeLite's m grows to 1/(1 - β) = 10 times a gradient, so a tenth of the learning rate goes as far; at 0.1 it
 oscillates. pFedMe's y overshoots θ where η λ > 1."""
 

@@ -81,6 +81,8 @@ ONE_STEP = {"batch_size": "full", "local_epochs": 1}
 FIVE_STEPS = {"local_epochs": None, "local_steps": 5}
 ALONE = {"sizes": (60,), "per_round": 1, "momentum": 0}
 EVERYONE = {"per_round": 6}
+UNIFORM = {"aggregation": "uniform"}
+ADAPTIVE = {"momentum": 0, "lr": 0.01}
 ONE_OF_SIX = {"clients": {"cohorts": [[4]] * 4}}
 EQUAL_SIZES = {"sizes": (32, 32, 32, 32)}
 HALF_LR = {**FIRST, "weight_decay": 0, "clip_norm": None, "lr": 0.1}
@@ -256,6 +258,15 @@ REDUCTIONS = [
     Reduction(
         "fedexp", "fedavg", options={"clients": {"cohorts": [[0], [3], [2], [5]]}}
     ),  # ratio ½ for a cohort of one
+    Reduction("local-adamw", "fedavg", 0.0, ADAPTIVE, {"optimizer": "adamw"}),
+    Reduction("local-muon", "fedavg", 0.0, ADAPTIVE, {"optimizer": "muon"}),
+    Reduction("fedadamw", "local-adamw", options={**ADAPTIVE, **FIRST}),
+    Reduction("fedmuon gamma=0 momentum=0.95", "local-muon", options={**ADAPTIVE, **FIRST}),
+    Reduction("fedgmt gamma=0 beta=4", "feddyn alpha=0.25", options={"local_epochs": None, "local_steps": 1}),
+    Reduction("fedgmt gamma=0 beta=4 dual_mean=cohort", "fedgmt gamma=0 beta=4", 1e-5, {**EVERYONE, **UNIFORM}),
+    Reduction("feduv lam_v=0 lam_u=0", "fedavg"),
+    Reduction("feddecorr beta=0", "fedavg"),
+    Reduction("fedadagrad square=momentum", "fedadagrad"),
     Reduction("feddisco a=0 b=0", "fedavg"),  # by samples
     Reduction("feddisco a=0 b=0.3", "fedavg", options=EQUAL_SIZES),
     Reduction("feddisco b=1.0e+9", "fedavg", 1e-5, right_options={"aggregation": "uniform"}),

@@ -28,7 +28,13 @@ from tests.evaluation.probed import everything
 
 
 def config(algorithm: object, rounds: int = 3, personal: bool = False, **training: object) -> RunConfig:
-    base = {"local_epochs": 1, "batch_size": 32, "weight_decay": 1e-3, "lr_decay": 0.9, "momentum": 0.5}
+    base = {
+        "local_epochs": 1,
+        "batch_size": 32,
+        "weight_decay": 1e-3,
+        "lr_decay": 0.9,
+        "momentum": small.momentum(algorithm),
+    }
     return small.config(
         algorithm,
         (12, 12 if method(algorithm).needs_everyone else 5),

@@ -38,6 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "relaxed, models": {"relaxed_start": 0.4, "relaxed_average": "models"},
     "shuffle": {"shuffle": True},
     "together": {"momentum": 0.5, "clip_norm": 0.5, "aggregation": "samples", "server_lr": 0.7, "shuffle": True},
+    "no momentum": {"clip_norm": 0.5, "aggregation": "samples", "server_lr": 0.7, "shuffle": True},
     "softmax": {"momentum": 0.5},
 }
 """What a setting changes in `training`. `softmax` is softmax regression, every other one the MLP."""
@@ -98,6 +99,7 @@ NORMED: dict[str, Any] = {"model": {"feature_norm": "batch"}, "training": {"batc
 """Batch normalisation before the head, and batches of which none is a single sample."""
 MLP_ONLY = ("plain", "together")
 PLAIN = ("plain",)
+OWN = ("plain", "no momentum")
 EVERYONE = ("plain", "together", "softmax", "shuffle")
 CODE = ("plain", "together")
 PULL = ("plain", "together", "softmax", "clip as code")

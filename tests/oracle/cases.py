@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from . import averaging, classifiers, corrections, fedsol, losses, newest, sharpness
-from .case import CODE, EVERYONE, MLP_ONLY, NORMED, PLAIN, PULL, SETTINGS, Case, cases
+from . import adaptive, averaging, classifiers, corrections, fedsol, losses, newest, sharpness
+from .case import CODE, EVERYONE, MLP_ONLY, NORMED, OWN, PLAIN, PULL, SETTINGS, Case, cases
 from .tensors import Tensors
 
 ORACLES: dict[str, Callable[..., Tensors]] = {
@@ -20,6 +20,7 @@ ORACLES: dict[str, Callable[..., Tensors]] = {
         ),
         (newest, "fedgloss fedswa fedmoswa fedwmsam fednsam"),
         (fedsol, "fedsol projection"),
+        (adaptive, "local_adamw local_muon fedadamw fedlada fedmuon fedgmt feduv feddecorr fedsmu fedadagrad"),
     )
     for name in names.split()
 }
@@ -42,6 +43,9 @@ RADII: dict[str, dict[str, str]] = {
     "dim0": {"radius": "adaptive"},
     "layer": {"radius": "adaptive", "lambda_norm": "layer"},
 }
+ADAMW = {"alpha": 0.4, "beta1": 0.8, "beta2": 0.9, "eps": 0.02}
+LADA = {"alpha": 0.3, "beta1": 0.8, "beta2": 0.9, "eps": 0.02}
+MUON = {"gamma": 0.4, "momentum": 0.8, "lr_factor": 1.5}
 STRATEGIES = {"A0": 1.0, "A2": 0.6, "A3": 0.6, "A4": 1.0, "A5": 1.0, "A6": 0.6}
 COMBINED: dict[str, dict[str, float]] = {
     "fedprox": {"mu": 0.7},
@@ -262,6 +266,25 @@ CASES: list[Case] = [
             proximal={"name": other, **chosen},
         )
     ],
+    # local optimisers, which have no momentum in `training`; features; signs
+    *cases("local-adamw", settings=OWN, training={"lr": 0.01}),
+    *cases("local-muon", settings=OWN, training={"lr": 0.02}),
+    *cases("fedadamw", settings=OWN, training={"lr": 0.05}, **ADAMW),
+    *values("fedadamw", "second_moment", "full", settings=OWN, training={"lr": 0.05}, **ADAMW),
+    *values("fedadamw", "correction", "code", settings=OWN, training={"lr": 0.05}, **ADAMW),
+    *values("fedlada", "form", "paper", "vision", settings=OWN, training={"lr": 0.1}, **LADA),
+    *cases("fedmuon", settings=OWN, training={"lr": 0.05}, **MUON),
+    *cases("fedmuon", "three steps", settings=OWN, training={"lr": 0.05}, nesterov=False, steps=3, **MUON),
+    *values("fedmuon", "matrices", "body", settings=OWN, training={"lr": 0.05}, **MUON),
+    *cases("fedgmt", gamma=0.8, tau=2.0, beta=4.0, alpha=0.6),
+    *values("fedgmt", "dual_mean", "cohort", gamma=0.8, tau=2.0, beta=4.0, alpha=0.6),
+    *cases("feduv", settings=MLP_ONLY, lam_v=1.5, lam_u=0.7),
+    *cases("feduv", "normalised", settings=MLP_ONLY, lam_v=1.5, lam_u=0.7, normalise=True),
+    *cases("feddecorr", settings=MLP_ONLY, training={"batch_size": 7}, beta=0.2),
+    *cases("fedsmu", lr=0.02, decay=0.9, beta1=0.6, beta2=0.7, lam=0.5, inert=("beta2",)),
+    *cases("fedadagrad", lr=0.2, beta1=0.6, tau=0.02),
+    *values("fedadagrad", "square", "momentum", lr=0.2, beta1=0.6, tau=0.02),
+    *cases("fedadagrad", "from zero", settings=PLAIN, lr=0.2, beta1=0.6, tau=0.02, start="zero"),
     *cases("projection", proximal={"name": "kl", "tau": 2.0}),
     *cases("projection", "l2", proximal={"name": "fedprox", "mu": 0.3}, inert=("mu",)),
 ]
