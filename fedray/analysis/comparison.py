@@ -140,8 +140,10 @@ def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", co
     never have a value: the run was ended, or it never reached the target.
 
     Raises:
-        UserError: a metric or key is unknown, or several runs share method, setting and seed.
+        UserError: a metric or key is unknown, the metric is a ratio of runs, or several runs share method, setting and
+            seed.
     """
+    Metric.parse(metric).refuse_ratio("--metric")
     cells = sweep.cells.assign(_value=read_values(sweep, metric), _row=label_cells(sweep.cells, rows))
     columns = columns or find_columns(cells, cells["_row"])
     cells = cells.assign(

@@ -46,7 +46,16 @@ def list_entries(what: str) -> dict[str, str]:
     if what == "metrics":
         from fedray.runs.metric import BY_ROUND, OF_RUN
 
-        return BY_ROUND | OF_RUN | {"rounds_to:PERCENT": "first evaluated round with that test accuracy"}
+        return (
+            BY_ROUND
+            | OF_RUN
+            | {
+                "rounds_to:PERCENT": "first evaluated round with that test accuracy",
+                "rounds_to:METHOD": "first evaluated round with that method's best test accuracy, setting by setting",
+                "speedup:TARGET/METHOD": "that method's rounds_to:TARGET divided by the run's own",
+                "slowdown:TARGET/METHOD": "the run's own rounds_to:TARGET divided by that method's",
+            }
+        )
     if what == "sweeps":
         from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps
         from fedray.sweep.file.sweep import Sweep

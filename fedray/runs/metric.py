@@ -6,6 +6,8 @@ best_NAME           in the best round
 NAME_eE             a personal metric after E epochs of fine-tuning, behind any of these prefixes
 rounds_to:PERCENT   first evaluated round with that test accuracy
 rounds_to:METHOD    first evaluated round with that method's best test accuracy, setting by setting
+speedup:TARGET/METHOD   rounds_to:TARGET of that method, divided by the run's own, setting by setting and seed by seed
+slowdown:TARGET/METHOD  the same the other way round: the run's own, divided by that method's
 """
 
 import re
@@ -16,6 +18,8 @@ from fedray.common.errors import UserError
 
 LAST, BEST, FINAL = PREFIXES = ("last10_", "best_", "final_")
 ROUNDS_TO = "rounds_to"
+RATIOS = SPEEDUP, SLOWDOWN = ("speedup", "slowdown")
+"""Metrics that divide two `rounds_to`."""
 DEFAULT = f"{LAST}test_accuracy"
 """The metric of tables, figures, comparisons and claims unless you name another."""
 ONCE = (
@@ -68,7 +72,7 @@ OF_RUN = {
     "what a proximal loss costs included",
 }
 """Metric -> title with its unit, of what belongs to no particular round."""
-SMALLER = ("loss", "seconds", "rounds", "flops", "megabytes", "_std")
+SMALLER = ("loss", "seconds", "rounds", "flops", "megabytes", "_std", SLOWDOWN)
 """Words in the names of metrics whose smallest value is the best."""
 
 
@@ -78,10 +82,11 @@ class Metric:
 
     Attributes:
         name: as it was written.
-        plain: the name in a round, without prefix and epochs; `rounds_to` for a target.
+        plain: the name in a round, without prefix and epochs; for a target `rounds_to`, `speedup` or `slowdown`.
         prefix: one of `PREFIXES`, or empty.
         epochs: of fine-tuning before the test, or empty.
-        target: of `rounds_to`: the percentage, or the name of a method; else None.
+        target: of `rounds_to` and its ratios: the percentage, or the name of a method; else None.
+        reference: of `speedup` and `slowdown`: the method whose rounds are compared with; else empty.
     """
 
     name: str
@@ -89,6 +94,7 @@ class Metric:
     prefix: str = ""
     epochs: str = ""
     target: float | str | None = None
+    reference: str = ""
 
     @classmethod
     def parse(cls, name: str, option: str = "--metric") -> Self:
@@ -99,11 +105,14 @@ class Metric:
             option: what a message begins with.
 
         Raises:
-            UserError: `rounds_to` without a method or a percentage up to 100.
+            UserError: a target that is neither a method nor a percentage up to 100, or a ratio without a method.
         """
-        plain, colon, target = name.partition(":")
+        plain, _, target = name.partition(":")
+        if plain in RATIOS:
+            target, _, reference = target.partition("/")
+            return cls(name, plain, target=_parse_target(name, target, option, reference), reference=reference)
         if plain == ROUNDS_TO:
-            return cls(name, plain, target=_parse_target(name, target if colon else "", option))
+            return cls(name, plain, target=_parse_target(name, target, option))
         prefix = "" if name in ONCE else next((one for one in PREFIXES if name.startswith(one)), "")
         found = re.fullmatch(r"(.*(?:personal|unseen)_.+)_e(\d+)", plain := name.removeprefix(prefix))
         return cls(name, found[1], prefix, found[2]) if found else cls(name, plain, prefix)
@@ -119,17 +128,29 @@ class Metric:
         return any(word in self.plain for word in SMALLER)
 
     @property
+    def rounds(self) -> str:
+        """The `rounds_to` that a ratio divides."""
+        return f"{ROUNDS_TO}:{self.name.partition(':')[2].partition('/')[0]}"
+
+    def refuse_ratio(self, option: str) -> None:
+        """Raise UserError, which begins with `option`, for a ratio of two runs: comparisons are of each run's own."""
+        if self.reference:
+            raise UserError(f"{option}: found {self.name!r}, which compares runs already; {self.rounds} is allowed")
+
+    @property
     def is_on_test_set(self) -> bool:
         """True unless it is measured on held-out samples."""
         return "validation" not in self.plain
 
 
-def _parse_target(name: str, target: str, option: str) -> float | str:
-    if re.match(r"[^\W\d]", target):
-        return target
-    if re.fullmatch(r"\d+(\.\d+)?", target) and 0 < float(target) <= 100:
-        return float(target)
+def _parse_target(name: str, target: str, option: str, reference: str | None = None) -> float | str:
+    plain, other = name.partition(":")[0], "" if reference is None else "/METHOD"
+    if reference != "":
+        if re.match(r"[^\W\d]", target):
+            return target
+        if re.fullmatch(r"\d+(\.\d+)?", target) and 0 < float(target) <= 100:
+            return float(target)
     raise UserError(
-        f"{option}: found {name!r}; {ROUNDS_TO}:PERCENT with a test accuracy up to 100 is required, "
-        f"or {ROUNDS_TO}:METHOD"
+        f"{option}: found {name!r}; {plain}:PERCENT{other} with a test accuracy up to 100 is required, "
+        f"or {plain}:METHOD{other}"
     )

@@ -300,7 +300,7 @@ def test_rounds_to_the_best_of_a_method(store: Tracker) -> None:
     one, other = table.columns
     assert [table.entries[row, one].mean for row in table.rows] == [2.5, 1.5]
     assert table.entries["fedsam", one].change == pytest.approx(5 / 3)
-    assert table.entries["fedsam", other].others == {"without a target": 1}
+    assert table.entries["fedsam", other].others == {"without a counterpart": 1}
     assert "best test accuracy of fedavg" in table.title
     with pytest.raises(UserError, match="unknown name 'rounds_to:fedavgg'; did you mean 'rounds_to:fedavg'"):
         build(collect("sweep"), "rounds_to:fedavgg")

@@ -28,10 +28,34 @@ def test_parts_of_a_name(
     assert found.is_smaller_better == smaller
 
 
+@pytest.mark.parametrize(
+    ("name", "rounds", "target", "reference", "smaller"),
+    [
+        ("speedup:80/fedavg", "rounds_to:80", 80.0, "fedavg", False),
+        ("slowdown:79.5/fedsam ρ=0.1", "rounds_to:79.5", 79.5, "fedsam ρ=0.1", True),
+        ("speedup:fedavg/fedtoga", "rounds_to:fedavg", "fedavg", "fedtoga", False),
+    ],
+)
+def test_ratios_of_rounds(name: str, rounds: str, target: float | str, reference: str, smaller: bool) -> None:
+    found = Metric.parse(name)
+    assert (found.rounds, found.target, found.reference) == (rounds, target, reference)
+    assert found.is_smaller_better == smaller
+    with pytest.raises(UserError, match=f"--metric: found '{name}', which compares runs already; {rounds} is allowed"):
+        found.refuse_ratio("--metric")
+    Metric.parse(rounds).refuse_ratio("--metric")
+
+
 @pytest.mark.parametrize("name", ["rounds_to", "rounds_to:", "rounds_to:0", "rounds_to:101", "rounds_to:-3"])
 def test_targets_that_no_run_can_have(name: str) -> None:
     with pytest.raises(UserError, match=f"claims.one.metric: found '{name}'; rounds_to:PERCENT"):
         Metric.parse(name, "claims.one.metric")
+
+
+@pytest.mark.parametrize("name", ["speedup", "slowdown:80", "speedup:80/", "slowdown:/fedavg", "speedup:0/fedavg"])
+def test_ratios_need_a_target_and_a_method(name: str) -> None:
+    form = f"{name.partition(':')[0]}:PERCENT/METHOD with a test accuracy up to 100 is required"
+    with pytest.raises(UserError, match=f"--metric: found '{name}'; {form}"):
+        Metric.parse(name)
 
 
 def test_what_does_not_look_at_the_test_set() -> None:

@@ -70,7 +70,9 @@ class Decided:
     @property
     def metric(self) -> str:
         """The claim's metric in words."""
-        return make_title(self.claim.metric, self.sweep.cells, holds_samples_out(self.sweep))
+        held_out = holds_samples_out(self.sweep)
+        said = (make_title(name, self.sweep.cells, held_out) for name in (self.claim.metric, self.claim.minus) if name)
+        return ", minus ".join(said)
 
 
 def decide(claim: Claim, sweep: SweepTable) -> Decided:

@@ -75,8 +75,10 @@ def _collect_tables(decided: list[Decided]) -> list[ResultTable]:
     """Return the table of each sweep and metric once, with the paper's numbers if it prints them."""
     found: dict[tuple[str, str, str], ResultTable] = {}
     for one in decided:
-        key = one.sweep.name, one.claim.metric, one.claim.average_over
+        metrics = [name for name in (one.claim.metric, one.claim.minus) if name]
+        key = one.sweep.name, ",".join(metrics), one.claim.average_over
         if key not in found:
-            paper = one.published if one.published and prints(one.published, one.claim.metric) else ""
-            found[key] = build(one.sweep, one.claim.metric, paper=paper, average_over=one.claim.average_over)
+            printed = one.published and all(prints(one.published, name) for name in metrics)
+            paper = one.published if printed else ""
+            found[key] = build(one.sweep, key[1], paper=paper, average_over=one.claim.average_over)
     return list(found.values())

@@ -124,6 +124,8 @@ def _select_cells(claim: Claim, sweep: SweepTable) -> pd.DataFrame:
     """Return the cells with `_row`, `_setting`, `_column` and `_value`, only for the columns of the claim."""
     keys = find_columns(sweep.cells, label_cells(sweep.cells, "algorithm"))
     cells = tabulate_by_seed(sweep, claim.metric, "algorithm", keys)
+    if claim.minus:
+        cells["_value"] -= tabulate_by_seed(sweep, claim.minus, "algorithm", keys)["_value"]
     cells = cells.assign(_setting=cells["_column"])
     if claim.average_over:
         cells = cells.assign(_column=drop_keys(cells, keys, claim.average_over))
@@ -303,8 +305,11 @@ def _find_printed(
         for (row, column), group in cells.groupby(["_row", "_column"], sort=False)
     }
     values = find_printed_values(published, claim.metric, groups, bool(claim.average_over))
+    if claim.minus:
+        less = find_printed_values(published, claim.minus, groups, bool(claim.average_over))
+        values = {entry: values[entry] - less[entry] for entry in values.keys() & less.keys()}
     others = find_best_others(published, claim.metric, groups, bool(claim.average_over), lower)
-    against_best = claim.against == "all" and claim.relation == "better"
+    against_best = claim.against == "all" and claim.relation == "better" and not claim.minus
     found = {}
     for duel in duels:
         known = {entry: pd.Series({"paper": value}) for entry, value in values.items()}

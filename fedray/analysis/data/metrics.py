@@ -16,11 +16,26 @@ from fedray.engine.cost import Cost, find_input_shape, measure_cost, measure_rel
 from fedray.evaluation.registry import DECLARED, LOWER, find_declared, title_metric
 from fedray.models.base import count_parameters
 from fedray.runs.last_rounds import describe_rounds
-from fedray.runs.metric import BEST, BY_ROUND, DEFAULT, FINAL, LAST, OF_RUN, ONCE, PREFIXES, ROUNDS_TO, Metric
+from fedray.runs.metric import (
+    BEST,
+    BY_ROUND,
+    DEFAULT,
+    FINAL,
+    LAST,
+    OF_RUN,
+    ONCE,
+    PREFIXES,
+    RATIOS,
+    ROUNDS_TO,
+    SPEEDUP,
+    Metric,
+)
 from fedray.sections import Evaluation
 
 COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_held_by_client", "megabytes_kept_by_server")
 """Metrics counted here, from the configuration; runs do not log them."""
+FORMS = (f"{ROUNDS_TO}:PERCENT", f"{ROUNDS_TO}:METHOD", *(f"{name}:TARGET/METHOD" for name in RATIOS))
+"""Metrics computed here from the accuracies by round."""
 NEVER = float("inf")
 """Value of a run that never reached its target."""
 
@@ -30,17 +45,20 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
 
     Args:
         sweep: the sweep.
-        metric: as in tables, including `rounds_to:METHOD`.
+        metric: as in tables, including `rounds_to:METHOD` and `speedup:TARGET/METHOD`.
 
     Returns:
         A float per cell: NaN if the run has not finished, NEVER if it has finished without reaching the target. With
-        `rounds_to:METHOD` also NaN if the method's run of the same setting and seed has not finished.
+        `rounds_to:METHOD` also NaN if the method's run of the same setting and seed has not finished; with a ratio also
+        NaN if that run has not reached the target.
 
     Raises:
         UserError: a finished run lacks the metric.
     """
     cells, wanted = sweep.cells, Metric.parse(metric)
     finished = cells["status"] == "finished"
+    if wanted.reference:
+        return _divide_rounds(sweep, wanted)
     if wanted.target is not None:
         named = isinstance(wanted.target, str)
         targets = _find_best(sweep, str(wanted.target)) if named else pd.Series(wanted.target, cells.index)
@@ -62,7 +80,7 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
     column = next((name for name in (f"metrics.{FINAL}{metric}", f"metrics.{metric}") if name in cells), "")
     if finished.any() and not column:
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
-        raise unknown("--metric", metric, [*have, f"{ROUNDS_TO}:PERCENT", f"{ROUNDS_TO}:METHOD", *COUNTED])
+        raise unknown("--metric", metric, [*have, *FORMS, *COUNTED])
     if not column:
         return pd.Series(np.nan, cells.index)
     logged, untuned = cells[column], column.removesuffix(f"_e{wanted.epochs}")
@@ -118,6 +136,11 @@ def make_title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
         held_out: True if the best round was selected on held-out samples.
     """
     one = Metric.parse(metric)
+    if one.reference:
+        said = make_title(one.rounds, cells)
+        ours, theirs = "the method's", f"{one.reference}'s"
+        over, under = (theirs, ours) if one.plain == SPEEDUP else (ours, theirs)
+        return f"{said}: {over} divided by {under}"
     if isinstance(one.target, str):
         return f"first evaluated round at the best test accuracy of {one.target}, setting by setting"
     if one.target is not None:
@@ -174,18 +197,37 @@ def is_smaller_better(metric: str, cells: pd.DataFrame) -> bool:
 
 def _find_best(sweep: SweepTable, method: str) -> pd.Series:
     """Return for each cell the best test accuracy of a method's run with the same setting and seed."""
+    runs, partners = sweep.cells["run_id"].to_numpy(), _find_partners(sweep, method, f"{ROUNDS_TO}:")
+    best = {one: max(_read_accuracies(sweep, runs[one]).values(), default=np.nan) for one in set(partners) - {-1}}
+    return pd.Series([best.get(one, np.nan) for one in partners], sweep.cells.index)
+
+
+def _divide_rounds(sweep: SweepTable, metric: Metric) -> pd.Series:
+    """Return a ratio of each cell: NEVER if it never reached the target, NaN if the reference's run never did."""
+    rounds = read_values(sweep, metric.rounds)
+    partners = _find_partners(sweep, metric.reference, metric.name.removesuffix(metric.reference))
+    theirs = pd.Series([*rounds.replace(NEVER, np.nan), np.nan]).iloc[partners].set_axis(rounds.index)
+    ratio = theirs / rounds if metric.plain == SPEEDUP else rounds / theirs
+    return ratio.mask(rounds == NEVER, NEVER)
+
+
+def _find_partners(sweep: SweepTable, method: str, form: str) -> list[int]:
+    """Return for each cell the place of a method's finished run with the same setting and seed; -1 for none.
+
+    Args:
+        sweep: the sweep.
+        method: a row of its table.
+        form: the metric's name up to the method, for a message.
+    """
     cells = sweep.cells
     rows, settings = label_table(cells)
     method = find_label(cells, method)
     if method not in set(rows):
-        raise unknown("--metric", f"{ROUNDS_TO}:{method}", {f"{ROUNDS_TO}:{row}" for row in rows})
+        raise unknown("--metric", f"{form}{method}", {f"{form}{row}" for row in rows})
+    keys = list(zip(settings, cells["seed"], strict=True))
     done = (cells["status"] == "finished") & (rows == method)
-    found = {
-        key: max(_read_accuracies(sweep, cells.loc[index, "run_id"]).values(), default=np.nan)
-        for index, key in zip(cells.index, zip(settings, cells["seed"], strict=True), strict=True)
-        if done[index]
-    }
-    return pd.Series([found.get(key, np.nan) for key in zip(settings, cells["seed"], strict=True)], cells.index)
+    found = {key: place for place, (key, chosen) in enumerate(zip(keys, done, strict=True)) if chosen}
+    return [found.get(key, -1) for key in keys]
 
 
 def _count(metric: str, config: CellConfig) -> float:

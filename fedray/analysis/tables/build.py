@@ -22,7 +22,7 @@ from fedray.analysis.tables.clients import read_accuracies
 from fedray.analysis.tables.matching import match_published
 from fedray.analysis.tables.result_table import BEST, Entry, ResultTable, add_best, average, join_tables, make_entry
 from fedray.common.errors import unknown
-from fedray.runs.metric import DEFAULT, Metric
+from fedray.runs.metric import DEFAULT, ROUNDS_TO, Metric
 
 
 def build(
@@ -75,7 +75,7 @@ def build(
         key: average(group, settings[key[1]]) if average_over else make_entry(group) for key, group in groups.items()
     }
     names = list(dict.fromkeys(cells["_row"])), list(dict.fromkeys(cells["_column"]))
-    ratio, notes = Metric.parse(metric).target is not None, _list_notes(sweep, cells, metric, average_over) + said
+    ratio, notes = Metric.parse(metric).plain == ROUNDS_TO, _list_notes(sweep, cells, metric, average_over) + said
     entries = _set_digits(entries, ratio)
     if sweep.search.keys:
         names = sort_best_first(sweep, cells), names[1]

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from fedray.common.errors import UserError, unknown
-from fedray.runs.metric import ROUNDS_TO, Metric
+from fedray.runs.metric import RATIOS, ROUNDS_TO, Metric
 
 SECTIONS = ("algorithm", "data", "model", "partition", "clients")
 COLUMNS = ("paper", "table", *SECTIONS, "average_over", "rounds", "method", "metric", "value", "std", "notes")
@@ -24,13 +24,10 @@ METRICS = (
     "personal_accuracy",
     "generic_accuracy",
     ROUNDS_TO,
-    "speedup",
-    "wall_clock_ratio",
+    *RATIOS,
     "relative_flops",
     "seconds_per_round_with_evaluation",
 )
-RATIOS = ("speedup", "wall_clock_ratio")
-"""Metrics that are ratios of the rounds next to them; `--reference` computes ours."""
 BEST_BASELINE = "best-baseline"
 """Algorithm of a number that is printed for the best of the other methods."""
 OVER_CLIENTS = {
@@ -185,9 +182,12 @@ def find_numbers(name: str, metric: str) -> list[PublishedNumber]:
     if not any(one.metric.plain == wanted.plain for one in numbers):
         printed = ", ".join(dict.fromkeys(one.metric.name for one in numbers))
         raise UserError(f"--metric: {name} prints {printed}; found {metric!r}")
-    return [
-        one for one in numbers if one.config and (one.metric.plain, one.metric.target) == (wanted.plain, wanted.target)
-    ]
+    return [one for one in numbers if one.config and _identify(one.metric) == _identify(wanted)]
+
+
+def _identify(metric: Metric) -> tuple[str, float | str | None, str]:
+    """Return what a printed metric and ours share: the name without prefix and epochs."""
+    return metric.plain, metric.target, metric.reference
 
 
 def prints(name: str, metric: str) -> bool:

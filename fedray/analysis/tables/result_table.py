@@ -78,7 +78,7 @@ def make_entry(group: pd.DataFrame) -> Entry:
     others = Counter(str(status) for status in group["status"] if status != "finished")
     found = group.loc[group["status"] == "finished", "_value"]
     if untold := int(found.isna().sum()):
-        others["without a target"] = untold
+        others["without a counterpart"] = untold
     if never := int((found == NEVER).sum()):
         others["never"] = never
     found = found[(found != NEVER) & found.notna()]

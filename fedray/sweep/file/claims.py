@@ -19,6 +19,7 @@ class Claim(Section):
     sweep: str = Field("", description="the sweep whose runs decide; default the sweep of this file")
     published: str = Field("", description="published table to compare with; default `sweep`, if it is one")
     metric: str = Field(DEFAULT, description="metric, as in `fedray tables --metric`")
+    minus: str = Field("", description="metric that is subtracted from `metric`, run by run; default none")
     method: str = Field(
         description="a row of the table, or words of its name: `fedsam`, `fedsam ρ=0.1`; falls: `all` means every row"
     )
@@ -50,7 +51,10 @@ class Claim(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        Metric.parse(self.metric, f"claims.{self.name}.metric")
+        for option, name in ((f"claims.{self.name}.metric", self.metric), (f"claims.{self.name}.minus", self.minus)):
+            Metric.parse(name, option).refuse_ratio(option)
+            if self.minus and Metric.parse(name).target is not None:
+                raise UserError(f"{option}: found {name!r}; a difference of metrics is not one of rounds to a target")
         if self.relation in ("within", "insensitive") and not self.by:
             raise UserError(f"claims.{self.name}.by is required for {self.relation}: how far apart is still alike")
         if self.relation in ("insensitive", "falls") and self.against != "all":

@@ -14,7 +14,9 @@ from fedray.analysis.claims.decide import (
     decide_most,
     decide_pairs,
 )
+from fedray.analysis.claims.page import make_page
 from fedray.analysis.claims.pairs import Pair
+from fedray.analysis.claims.read import Claims
 from fedray.analysis.data.collect import collect
 from fedray.common.errors import UserError
 from fedray.sweep.file.claims import Claim
@@ -212,6 +214,29 @@ def test_averages_have_no_rounds_of_a_target_that_is_never_reached(store: Tracke
     targets(store, [NOWHERE] * 3, [SECOND] * 3)
     found = decide(claim(metric="rounds_to:90", average_over="partition"), collect("sweep")).whole
     assert (found.status, found.seeds, found.pairs[0].lost) == (LOST, (0, 0), 3)
+
+
+def test_a_lead_in_one_metric_against_that_in_another(store: Tracker) -> None:
+    """FedSAM leads by 6, 8, 7 after 1 epoch and by 1, 2, 3 after 5: its lead is smaller by 5, 6, 4."""
+    cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in (0, 1, 2)]
+    after = [(50, 60), (51, 61), (52, 62), (56, 61), (59, 63), (59, 65)]
+    names = "personal_accuracy_e1", "personal_accuracy_e5"
+    write(store, cells, [[history(70)[0] | dict(zip(names, one, strict=True))] for one in after])
+    found = decide(claim(metric=names[0], minus=names[1]), collect("sweep"))
+    assert (found.whole.status, found.whole.pairs[0].gaps) == (HOLDS, (5, 6, 4))
+    assert found.metric.count("after 1 epoch of") == 1
+    assert ", minus personal accuracy in % of the last round, after 5 epochs of" in found.metric
+    back = decide(claim(metric=names[1], minus=names[0]), collect("sweep")).whole
+    assert (back.status, back.pairs[0].gaps) == (REFUTED, (-5, -6, -4))
+    page = make_page(Claims(name="sweep", claims=(found.claim,)), [found], [""])
+    assert "personal_accuracy_e1" in page
+    assert "personal_accuracy_e5" in page
+
+
+@pytest.mark.parametrize(("metric", "minus"), [("rounds_to:80", "test_loss"), ("test_loss", "rounds_to:80")])
+def test_rounds_are_not_subtracted(metric: str, minus: str) -> None:
+    with pytest.raises(UserError, match="found 'rounds_to:80'; a difference of metrics is not one of rounds"):
+        claim(metric=metric, minus=minus)
 
 
 def in_two_columns(store: Tracker, *values: float) -> None:
