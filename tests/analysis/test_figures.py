@@ -420,6 +420,48 @@ def test_partitions_need_no_runs(store: Tracker) -> None:
     assert counts[0].std() > 2 * counts[1].std()
 
 
+@pytest.mark.parametrize("with_store", [True, False])
+def test_partitions_of_a_file_that_has_never_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, with_store: bool
+) -> None:
+    """With a store that knows other sweeps, and without any; a name that is neither a sweep nor a file is refused."""
+    if with_store:
+        write(request.getfixturevalue("store"), [cell(FEDAVG, 0.5, 0)], [70])
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(
+        """name: own
+base: {data: digits, clients: {total: 5, per_round: 2}, model: mlp, algorithm: fedavg}
+grid: {partition: [{name: dirichlet, alpha: 0.1}, {name: pathological, classes: 2}]}
+""",
+        encoding="utf-8",
+    )
+    main("own.yaml", "partition", out=Path("drawn"))
+    assert sorted(path.name for path in Path("drawn").glob("*.png")) == [
+        "own-partition-digits-dirichlet-alpha=0.1.png",
+        "own-partition-digits-pathological-classes=2.png",
+    ]
+    assert Path("mlflow.db").exists() == with_store
+    with pytest.raises(UserError, match=r"there is no store at|sweep: unknown name .own"):
+        main("own", "partition")
+
+
+def test_partitions_have_titles_that_fit(store: Tracker) -> None:
+    one = cell(FEDAVG, 0.1, 0)
+    one["config"] |= {
+        "data": {"name": "synthetic", "classes": 10, "train_samples": 400, "test_samples": 100},
+        "partition": {"name": "dirichlet_client", "alpha": 0.123456789},
+        "clients": {"total": 5},
+    }
+    more = cell(FEDAVG, 0.1, 1)
+    more["config"] |= one["config"] | {"clients": {"total": 6}}
+    write(store, [one, more], [])
+    figure = next(iter(draw_partitions(collect("sweep")).values()))
+    figure.canvas.draw()
+    title = figure.axes[0].title.get_window_extent()
+    assert title.x0 >= 0
+    assert title.x1 <= figure.bbox.x1
+
+
 def test_lines_differ_in_grey() -> None:
     assert len({(str(style["linestyle"]), style["marker"]) for style in islice(iter_styles(), 40)}) == 40
 

@@ -54,6 +54,7 @@ def test_each_of_the_89_rows_says_how_it_stands_to_the_print() -> None:
     rows = [line for line in PAGE.splitlines() if re.match(r"\| (?:table|figure|appendix) [\w.]+ \|", line)]
     assert len(rows) == 89
     assert [line for line in rows if not AGAINST_PRINT.search(line)] == []
+    assert [line for line in rows if "*deviates*" in line and not re.search(r"\(D-\d+", line)] == []
     assert [
         line
         for line in rows

@@ -14,7 +14,7 @@ from fedray.common.yaml_files import load_yaml
 from fedray.config import RunConfig
 from fedray.sweep.driver.stages import preview_final_stage
 from fedray.sweep.file.dotted import apply_draw
-from fedray.sweep.file.shipped import locate_sweep
+from fedray.sweep.file.shipped import list_sweeps, locate_sweep
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import iter_points, make_draws
 from fedray.sweep.plan.estimate import make_key, measure_seconds
@@ -41,6 +41,21 @@ def find_runs(name: str, file: Path | None) -> SweepTable:
     if file is not None and "base" in load_yaml(file) and (own := Sweep.load(file)).name == name:
         return list_expected(own)
     return list_expected(Sweep.load(locate_sweep(Path(name))))
+
+
+def find_cells(name: str) -> SweepTable:
+    """Return a sweep of the store, or else the cells of the file or shipped sweep of that name, none of them run.
+
+    Raises:
+        UserError: there is neither.
+    """
+    try:
+        return collect(name)
+    except (StoreNotFound, UnknownSweep) as unknown:
+        path = Path(name)
+        if name not in list_sweeps() and not path.is_file():
+            raise unknown from None
+        return list_expected(Sweep.load(locate_sweep(path)))
 
 
 def list_expected(sweep: Sweep) -> SweepTable:

@@ -10,7 +10,7 @@ Without --kind: curves, and the sensitivity to every number by which alone runs 
 - class-accuracy: each class's accuracy by round, a file per setting and method.
 - fairness: distribution of the accuracy over the clients, a panel per setting (evaluation.personal).
 - confusion: predicted classes for each true class, a file per setting and method.
-- partition: samples per client and class, from the configuration alone.
+- partition: samples per client and class, from the configuration alone; also of a file that has not been run.
 - differences: each method's paired difference to `--reference`, with its interval; a file per setting.
 - ranks: mean ranks over all settings, with the critical difference.
 - radar: a table's metric, a corner per setting, a polygon per method.
@@ -23,13 +23,14 @@ file. Formats: PNG and PDF.
 """
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from matplotlib.figure import Figure
 
+from fedray.analysis.claims.runs import find_cells
 from fedray.analysis.comparison import compare, tabulate_by_seed
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
@@ -65,7 +66,7 @@ KINDS = (
 
 
 def main(
-    name: Annotated[str, typer.Argument(help="the sweep's name")],
+    name: Annotated[str, typer.Argument(help="the sweep's name; partition: or its file")],
     kind: Annotated[str, typer.Option(help=" | ".join(KINDS))] = "",
     x: Annotated[
         str,
@@ -94,6 +95,10 @@ def main(
         raise unknown("--kind", kind, KINDS)
     if band not in ("seeds", "clients"):
         raise unknown("--band", band, ("seeds", "clients"))
+    if kind == "partition":
+        expected = find_cells(name)
+        _save({kind: draw_partitions(expected)}, out, expected.name, "")
+        return
     sweep, drawn = collect(name), dict[str, dict[str, Figure]]()
     if kind in ("", "curves"):
         by = x if kind and x else "round"
@@ -125,15 +130,18 @@ def main(
         drawn["fairness"] = draw_fairness(sweep)
     if kind == "confusion":
         drawn["confusion"] = draw_confusion(sweep)
-    if kind == "partition":
-        drawn["partition"] = draw_partitions(sweep)
     if not drawn:
         raise UserError("--x: no finished runs of this sweep differ by a number of the configuration alone")
+    _save(drawn, out, name, metric)
+    for what, names in _list_left_out(sweep, drawn, metric):
+        sys.stdout.write(f"not drawn, {what}: {'; '.join(names)}\n")
+
+
+def _save(drawn: Mapping[str, Mapping[str, Figure]], out: Path, name: str, metric: str) -> None:
+    """Write the files of every kind and print their paths."""
     for what, figures in drawn.items():
         for path in save(figures, out, "-".join(filter(None, (name, what, metric.replace(",", "-"))))):
             sys.stdout.write(f"{path}\n")
-    for what, names in _list_left_out(sweep, drawn, metric):
-        sys.stdout.write(f"not drawn, {what}: {'; '.join(names)}\n")
 
 
 def _draw_comparison(sweep: Collected, kind: str, metric: str, reference: str) -> dict[str, Figure]:
@@ -151,7 +159,7 @@ def _draw_comparison(sweep: Collected, kind: str, metric: str, reference: str) -
 
 def _list_left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Iterator[tuple[str, list[str]]]:
     """Yield reason -> labels of the cells that the figures leave out."""
-    cells = sweep.cells[:0] if "partition" in drawn else sweep.cells
+    cells = sweep.cells
     for status, group in cells[cells["status"] != "finished"].groupby("status"):
         yield str(status), list(group["label"])
     finished = cells[cells["status"] == "finished"]

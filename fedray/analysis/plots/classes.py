@@ -7,10 +7,10 @@ from matplotlib.ticker import MaxNLocator
 
 from fedray.analysis.data.axes import label_cells, label_finished
 from fedray.analysis.data.cell_config import CellConfig, iter_configs, refuse_plugins
-from fedray.analysis.data.collect import Collected
+from fedray.analysis.data.collect import Collected, SweepTable
 from fedray.analysis.data.metrics import list_parts
 from fedray.analysis.plots.panels import join_runs
-from fedray.analysis.plots.style import WIDTH, make_axes, styled
+from fedray.analysis.plots.style import WIDTH, make_axes, styled, wrap_title
 from fedray.common.errors import UserError
 from fedray.datasets import data_source
 from fedray.datasets.base import load_data
@@ -58,14 +58,14 @@ def draw_classes(sweep: Collected) -> dict[str, Figure]:
 
 
 @styled
-def draw_partitions(sweep: Collected) -> dict[str, Figure]:
+def draw_partitions(sweep: SweepTable) -> dict[str, Figure]:
     """Draw the samples per client and class, for the first seed. No run is needed.
 
     Returns:
         Data, partition and number of clients -> figure.
 
     Raises:
-        UserError: the data are not here, or data or partition are classes of your own.
+        UserError: the data are not here, or a store names classes of your own for data or partition.
     """
     cells = sweep.cells.assign(
         _setting=label_cells(sweep.cells, "data,partition"),
@@ -73,14 +73,15 @@ def draw_partitions(sweep: Collected) -> dict[str, Figure]:
     ).drop_duplicates(["_setting", "_clients"])
     figures = {}
     for config, setting, clients in zip(iter_configs(cells), cells["_setting"], cells["_clients"], strict=True):
-        refuse_plugins("--kind partition", {name: config.get(name) for name in ("data", "partition")})
+        if config.run is None:
+            refuse_plugins("--kind partition", {name: config.get(name) for name in ("data", "partition")})
         source, partition = data_source(config.get("data")), make_partition(config.get("partition"))
         data = load_data(source) if source.test is None else load_data(source).merged()
         total, unseen = config.get("clients.total"), config.get("clients.unseen") or 0
         shards = split_samples(source, partition, data, total, config.get("seed"), unseen).dealt
         name = f"{setting} {clients}" if cells["_clients"].nunique() > 1 else setting
         counts = shards.count_labels(data.y_train, data.num_classes)
-        figures[name] = figure = draw_heatmap(counts, title=name, unseen=unseen)
+        figures[name] = figure = draw_heatmap(counts, title=wrap_title(name, 0.8 * WIDTH), unseen=unseen)
         figure.set_size_inches(WIDTH, WIDTH * (0.45 + 0.02 * min(data.num_classes, 20)))
         figure.axes[0].grid(visible=False)
     return figures

@@ -131,7 +131,7 @@ def make_blocks(
             row, column = divmod(block if aside else block * down * across + place, across)
             area = drawn.main[name] = figure.add_subplot(grid[row * len(parts), column], sharex=start, sharey=first)
             start, first, leftmost = start or area, first or area, aside or not column
-            area.set(title=_wrap_title(name, size[0] / across), ylabel=_wrap(label, height) if leftmost else "")
+            area.set(title=wrap_title(name, size[0] / across), ylabel=_wrap(label, height) if leftmost else "")
             area.tick_params(labelleft=leftmost)
             lowest = area
             if zoom:
@@ -148,7 +148,7 @@ def _wrap(label: str, height: float) -> str:
     return _fill(label.partition(",")[0], int(height / UPRIGHT))
 
 
-def _wrap_title(name: str, width: float) -> str:
+def wrap_title(name: str, width: float) -> str:
     """A title in lines that fit above a panel of so many inches."""
     return _fill(name, int(width / OVER))
 
