@@ -18,6 +18,14 @@ def history(*accuracies: float) -> list[dict[str, float]]:
     ]
 
 
+def rows(**metrics: tuple[float, ...]) -> list[dict[str, float]]:
+    """Rounds 1, 2, ... of any metrics, in addition to every run's."""
+    return [
+        row | {name: values[t] for name, values in metrics.items()}
+        for t, row in enumerate(history(*range(len(next(iter(metrics.values()))))))
+    ]
+
+
 def cell(algorithm: Mapping[str, Any], alpha: float, seed: int) -> dict[str, Any]:
     name = "-".join(map(str, [*algorithm.values(), alpha, seed]))
     return {

@@ -11,8 +11,6 @@ from matplotlib.axes import Axes
 from fedray.analysis.commands.figures import main
 from fedray.analysis.comparison import compare
 from fedray.analysis.data.collect import collect
-from fedray.analysis.plots.bars import draw_bars, draw_methods
-from fedray.analysis.plots.classes import draw_classes, draw_partitions
 from fedray.analysis.plots.comparison import draw_forests, draw_radar
 from fedray.analysis.plots.curves import draw_curves, find_zoom
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
@@ -20,7 +18,7 @@ from fedray.analysis.plots.style import MARKS, WIDE, WIDTH, is_logarithmic, iter
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.axes import note, ticks
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, write
 
 LEADS = {0.1: 52.0, 0.5: 54.0, 1.0: 51.0}
 """Dirichlet α -> accuracy of fedsam's first seed; fedavg has 50."""
@@ -92,14 +90,6 @@ def test_one_key_at_a_time(store: Tracker) -> None:
         (figure,) = draw_sensitivity(sweep, key).values()
         (container,) = figure.axes[0].containers
         assert np.asarray(container.lines[0].get_xydata()).tolist() == points
-
-
-def rows(**metrics: tuple[float, ...]) -> list[dict[str, float]]:
-    """Rounds 1, 2, ... of any metrics, in addition to every run's."""
-    return [
-        row | {name: values[t] for name, values in metrics.items()}
-        for t, row in enumerate(history(*range(len(next(iter(metrics.values()))))))
-    ]
 
 
 def test_two_metrics_with_the_deviation_over_clients(
@@ -180,18 +170,6 @@ def test_comparisons_of_methods_over_settings(store: Tracker, tmp_path: Path) ->
     assert np.asarray(second.get_ydata()).tolist() == [0, 1, 0, 0]
     with pytest.raises(UserError, match="found 2 settings that all methods finished; allowed: 3 or more"):
         draw_radar(means[["a", "b"]], "loss", lower=True)
-
-
-def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
-    """Means over seeds, 20 and 50; a run that has not finished has none."""
-    cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0), cell(LARGE, 0.1, 0)]
-    write(store, cells, [10, 30, 50])
-    (figure,) = draw_methods(collect("sweep"), "test_accuracy").values()
-    (area,) = figure.axes
-    assert [bar.get_height() for bar in area.patches] == [20, 50]
-    assert [text.get_text() for text in area.get_xticklabels()] == ["fedavg", "fedsam"]
-    main("sweep", "methods", metric="test_accuracy", out=tmp_path)
-    assert len(list(tmp_path.glob("sweep-methods-*"))) == 2
 
 
 def test_markers_are_sparse_and_each_line_has_others(store: Tracker) -> None:
@@ -366,100 +344,6 @@ def test_smoothing(store: Tracker) -> None:
     write(store, [cell(FEDAVG, 0.5, 0)], [history(10, 20, 60)])
     (figure,) = draw_curves(collect("sweep"), smooth=2).values()
     assert np.asarray(figure.axes[0].lines[0].get_ydata()).tolist() == [10, 15, 40]
-
-
-def test_bars_of_layers_at_a_round(store: Tracker) -> None:
-    """Layers in their own order (fc2 before fc10), mean of the seeds; round 1, or the last one."""
-    cells = [cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(FEDAVG, 0.5, 0)]
-    layers = [rows(lambda_fc10=(1, 2), lambda_fc2=(3, 4)), rows(lambda_fc10=(3, 6), lambda_fc2=(5, 6)), history(1, 2)]
-    write(store, cells, layers)
-    for at, heights in ((None, [5, 4]), (1, [4, 2])):
-        (figure,) = draw_bars(collect("sweep"), "lambda", at).values()
-        (axes,) = figure.axes
-        assert [text.get_text() for text in axes.get_xticklabels()] == ["fc2", "fc10"]
-        (drawn,) = [one for one in axes.containers if one.get_label() == "fedsam"]
-        assert [patch.get_height() for patch in drawn.patches] == heights
-    with pytest.raises(UserError, match="--round: found 3; lambda_fc2 was logged at 1, 2"):
-        draw_bars(collect("sweep"), "lambda", 3)
-
-
-def test_lines_over_local_steps(store: Tracker) -> None:
-    """The same with numbers as parts: a line over them; parts that are no numbers are refused."""
-    one = cell(SMALL, 0.5, 0)
-    write(store, [one], [rows(d_step_10=(1, 5), d_step_2=(1, 3), lambda_fc=(1, 1))])
-    (figure,) = draw_bars(collect("sweep"), "d_step", lines=True).values()
-    (drawn,) = figure.axes[0].containers
-    assert np.asarray(drawn.lines[0].get_xydata()).tolist() == [[2, 3], [10, 5]]
-    with pytest.raises(UserError, match="--metric: found lambda, whose parts are fc; lines need numbers"):
-        draw_bars(collect("sweep"), "lambda", lines=True)
-
-
-def test_classes_by_round(store: Tracker) -> None:
-    """Classes down in their own order, rounds across; the mean of two seeds."""
-    cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1)]
-    seeds = [
-        rows(accuracy_class_10=(1, 2), accuracy_class_2=(3, 4)),
-        rows(accuracy_class_10=(3, 4), accuracy_class_2=(5, 6)),
-    ]
-    write(store, cells, seeds)
-    ((name, figure),) = draw_classes(collect("sweep")).items()
-    assert name == "fedavg dirichlet α=0.5"
-    assert figure.axes[0].collections[0].get_array().tolist() == [[4, 5], [2, 3]]
-
-
-def test_partitions_need_no_runs(store: Tracker) -> None:
-    """One picture per setting: each column is a client, all of them together the 1,437 samples."""
-    cells = [cell(FEDAVG, alpha, seed) for alpha in (0.5, 100) for seed in (0, 1)]
-    for one in cells:
-        one["config"] |= {"data": {"name": "digits"}, "clients": {"total": 5}}
-    write(store, cells, [])
-    figures = draw_partitions(collect("sweep"))
-    assert list(figures) == ["digits dirichlet α=0.5", "digits dirichlet α=100"]
-    counts = [figure.axes[0].images[0].get_array() for figure in figures.values()]
-    assert [(one.shape, int(one.sum())) for one in counts] == [((10, 5), 1437)] * 2
-    assert counts[0].std() > 2 * counts[1].std()
-
-
-@pytest.mark.parametrize("with_store", [True, False])
-def test_partitions_of_a_file_that_has_never_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, with_store: bool
-) -> None:
-    """With a store that knows other sweeps, and without any; a name that is neither a sweep nor a file is refused."""
-    if with_store:
-        write(request.getfixturevalue("store"), [cell(FEDAVG, 0.5, 0)], [70])
-    monkeypatch.chdir(tmp_path)
-    Path("own.yaml").write_text(
-        """name: own
-base: {data: digits, clients: {total: 5, per_round: 2}, model: mlp, algorithm: fedavg}
-grid: {partition: [{name: dirichlet, alpha: 0.1}, {name: pathological, classes: 2}]}
-""",
-        encoding="utf-8",
-    )
-    main("own.yaml", "partition", out=Path("drawn"))
-    assert sorted(path.name for path in Path("drawn").glob("*.png")) == [
-        "own-partition-digits-dirichlet-alpha=0.1.png",
-        "own-partition-digits-pathological-classes=2.png",
-    ]
-    assert Path("mlflow.db").exists() == with_store
-    with pytest.raises(UserError, match=r"there is no store at|sweep: unknown name .own"):
-        main("own", "partition")
-
-
-def test_partitions_have_titles_that_fit(store: Tracker) -> None:
-    one = cell(FEDAVG, 0.1, 0)
-    one["config"] |= {
-        "data": {"name": "synthetic", "classes": 10, "train_samples": 400, "test_samples": 100},
-        "partition": {"name": "dirichlet_client", "alpha": 0.123456789},
-        "clients": {"total": 5},
-    }
-    more = cell(FEDAVG, 0.1, 1)
-    more["config"] |= one["config"] | {"clients": {"total": 6}}
-    write(store, [one, more], [])
-    figure = next(iter(draw_partitions(collect("sweep")).values()))
-    figure.canvas.draw()
-    title = figure.axes[0].title.get_window_extent()
-    assert title.x0 >= 0
-    assert title.x1 <= figure.bbox.x1
 
 
 def test_lines_differ_in_grey() -> None:
