@@ -44,9 +44,23 @@ def write_or_print(text: str, out: Path | None) -> None:
     if out is None:
         sys.stdout.write("".join(escape(line) if line != "\n" else line for line in re.split("(\n)", text)))
         return
+    write(text, out)
+    sys.stdout.write(f"{out}\n")
+
+
+def write(text: str, out: Path, option: str = "--out") -> None:
+    """Write a text to a file, whose folder is created if needed.
+
+    Args:
+        text: whole lines.
+        out: the file.
+        option: that names the file, for messages.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UserError(f"--out: {out} cannot be written: {error.strerror}") from None
-    sys.stdout.write(f"{out}\n")
+        raise UserError(f"{option}: {out} cannot be written: {error.strerror}") from None

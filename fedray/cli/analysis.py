@@ -1,4 +1,4 @@
-"""`fedray tables | figures | compare | claims | report | sharpness`, imported when called."""
+"""`fedray tables | check | figures | compare | claims | report | sharpness`, imported when called."""
 
 import importlib
 
@@ -6,6 +6,7 @@ import typer
 
 COMMANDS = {
     "tables": "A sweep's result table: markdown, LaTeX or CSV.",
+    "check": "Whether a paper's tables and macros still agree with the store.",
     "figures": "A sweep's figures: learning curves, sensitivity, bars, class accuracies, partitions.",
     "compare": "Every method's paired difference to a reference.",
     "claims": "Check the claims of a paper or a sweep against results.",
@@ -26,4 +27,5 @@ def add_analysis(app: typer.Typer) -> None:
 def _run(context: typer.Context) -> None:
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     command.command()(importlib.import_module(f"fedray.analysis.commands.{context.info_name}").main)
-    command(context.args, prog_name=context.command_path, standalone_mode=False)
+    if code := command(context.args, prog_name=context.command_path, standalone_mode=False):
+        raise typer.Exit(code)

@@ -198,6 +198,15 @@ CASES: dict[str, Case] = {
         "--format: unknown name 'html'; valid: clients, csv, latex, markdown, seeds",
         stored,
     ),
+    "macros of rows": Case(
+        ["tables", "sweep", "--macros", "x.tex", "--format", "seeds"],
+        "--macros: gives a macro per entry of a table; --format seeds has none",
+        stored,
+    ),
+    "check a paper": Case(
+        ["check", "paper.tex", "sweep"], "paper.tex: cannot be read: No such file or directory", stored
+    ),
+    "check against no sweep": Case(["check", "paper.tex"], "Missing argument 'NAME...'.", stored),
     "metric": Case(
         ["tables", "sweep", "--metric", "acuracy"],
         "--metric: unknown name 'acuracy'; did you mean 'test_accuracy'?…",

@@ -5,9 +5,11 @@ the second best underlined. An entry with a seed that is missing, failed, diverg
 target or is still running says so and is not ranked. The rows of a search are sorted, best first. Several metrics,
 separated by commas, are shown side by side. `--average-over partition` averages over settings for each seed;
 `--best-except fedavg,fedgela` adds the best of the other rows. The formats `seeds` (CSV, a row per run) and `clients`
-(CSV, a row per run and client) list the values behind the entries.
+(CSV, a row per run and client) list the values behind the entries. `--macros FILE` also writes each entry as a
+macro for LaTeX, and `fedray check paper.tex SWEEP` says which of a paper's numbers no longer agree with the store.
 """
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +17,11 @@ from typing import Annotated
 import typer
 
 from fedray.analysis.data.collect import collect
-from fedray.analysis.output import write_or_print
-from fedray.analysis.tables.build import build, list_clients, list_runs
+from fedray.analysis.output import write, write_or_print
+from fedray.analysis.tables.build import list_clients, list_runs
 from fedray.analysis.tables.formats import FORMATS, format_run_by_run
+from fedray.analysis.tables.macros import to_macros
+from fedray.analysis.tables.options import TableOptions
 from fedray.common.errors import UserError, unknown
 from fedray.runs.metric import DEFAULT
 
@@ -53,12 +57,17 @@ def main(
     ] = "",
     label: Annotated[str, typer.Option(help="LaTeX label of the table: tab:main")] = "",
     out: Annotated[Path | None, typer.Option(help="write to this file instead of printing")] = None,
+    macros: Annotated[
+        Path | None, typer.Option(help="also write a LaTeX macro per entry to this file, for \\fedray{KEY} in a text")
+    ] = None,
 ) -> None:
     """Print a sweep's result table, or write it to a file."""
     if format not in (*FORMATS, *RUN_BY_RUN):
         raise unknown("--format", format, (*FORMATS, *RUN_BY_RUN))
     if label and format != "latex":
         raise UserError(f"--label: only LaTeX has labels; --format is {format}")
+    if macros is not None and format in RUN_BY_RUN:
+        raise UserError(f"--macros: gives a macro per entry of a table; --format {format} has none")
     if format in RUN_BY_RUN:
         sweep = collect(name)
         told = list_clients(sweep) if format == "clients" else list_runs(sweep, metric, rows, cols)
@@ -66,5 +75,11 @@ def main(
         return
     sweep = collect(name)
     paper = paper or (sweep.name if published else "")
-    table = build(sweep, metric, rows, cols, reference, paper, average_over, best_except)
-    write_or_print(FORMATS[format](replace(table, label=label)), out)
+    options = TableOptions(metric, rows, cols, reference, paper, average_over, best_except)
+    table = replace(options.build(sweep), label=label)
+    if macros is not None:
+        command = options.to_command(sweep.name, {"macros": macros.name})
+        write(to_macros(replace(table, command=command)), macros, "--macros")
+        print(macros, file=sys.stderr)
+    command = options.to_command(sweep.name, {"format": "latex"})
+    write_or_print(FORMATS[format](replace(table, command=command)), out)

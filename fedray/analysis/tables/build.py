@@ -19,6 +19,7 @@ from fedray.analysis.data.metrics import (
 )
 from fedray.analysis.tables import tuned
 from fedray.analysis.tables.clients import read_accuracies
+from fedray.analysis.tables.keys import make_key, make_words, to_word, without_names
 from fedray.analysis.tables.matching import match_published
 from fedray.analysis.tables.result_table import BEST, Entry, ResultTable, add_best, average, join_tables, make_entry
 from fedray.common.errors import unknown
@@ -110,7 +111,23 @@ def build(
         notes,
         reference,
         paper,
+        keys=_make_keys(sweep, cells, metric, rows, columns, average_over),
     )
+
+
+def _make_keys(
+    sweep: SweepTable, cells: pd.DataFrame, metric: str, rows: str, columns: str, over: str
+) -> dict[tuple[str, str], str]:
+    """Return row and column -> the entry's key in LaTeX."""
+    shown, plain = cells[cells["_row"] != BEST], without_names(sweep.cells)
+    row_words = make_words(shown["_row"], label_cells(plain, rows, sweep.search.keys), plain) | {BEST: to_word(BEST)}
+    column_labels = drop_keys(plain, columns, over) if over else label_cells(plain, columns)
+    column_words = make_words(shown["_column"], column_labels, plain)
+    pairs = zip(map(str, cells["_row"]), map(str, cells["_column"]), strict=True)
+    return {
+        (row, column): make_key(sweep.name, row_words[row], column_words[column], metric)
+        for row, column in dict.fromkeys(pairs)
+    }
 
 
 def list_runs(sweep: SweepTable, metric: str = DEFAULT, rows: str = "", columns: str = "") -> pd.DataFrame:

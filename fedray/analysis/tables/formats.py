@@ -39,7 +39,7 @@ def _in_markdown(name: str) -> str:
 
 
 def to_latex(table: ResultTable) -> str:
-    """Format as a booktabs table; notes are comments below it.
+    """Format as a booktabs table; the command that gives it and its notes are comments.
 
     Raises:
         UserError: LaTeX does not accept the label.
@@ -48,20 +48,21 @@ def to_latex(table: ResultTable) -> str:
         raise UserError(f"--label: found {truncate_repr(table.label)}; letters, digits and : . / + * - _ are allowed")
 
     def cell(key: Key) -> str:
-        return _fill(table, key, _escape, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
+        return _fill(table, key, escape_tex, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
 
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_escape(table.title)}}}",
+        rf"\caption{{{escape_tex(table.title)}}}",
         *([rf"\label{{{table.label}}}"] if table.label else []),
         rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
+        *([f"% {table.command}"] if table.command else []),
         r"\toprule",
-        " & ".join(["", *map(_escape, table.columns)]) + r" \\",
+        " & ".join(["", *map(escape_tex, table.columns)]) + r" \\",
         r"\midrule",
     ]
     lines += [
-        " & ".join([_escape(row), *(cell((row, column)) for column in table.columns)]) + r" \\" for row in table.rows
+        " & ".join([escape_tex(row), *(cell((row, column)) for column in table.columns)]) + r" \\" for row in table.rows
     ]
     notes = (" ".join(note.split()) for note in table.notes)  # a failure's message may have several lines
     lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in notes), r"\end{table}"]
@@ -130,7 +131,7 @@ def _fill(table: ResultTable, key: Key, written: Callable[[str], str], emphasis:
     if entry is None:
         return ""
     value = emphasis.get(table.ranks.get(key, 0), "{}").format(
-        written(_format_value(entry.mean, entry.std, entry.digits))
+        written(format_value(entry.mean, entry.std, entry.digits))
     )
     return " ".join(
         part
@@ -139,7 +140,8 @@ def _fill(table: ResultTable, key: Key, written: Callable[[str], str], emphasis:
     )
 
 
-def _format_value(mean: float | None, std: float | None, digits: int) -> str:
+def format_value(mean: float | None, std: float | None, digits: int) -> str:
+    """Format `91.00 ± 1.41`; `-` without a mean."""
     if mean is None:
         return "-"
     return f"{mean:.{digits}f}" + (f" ± {std:.{digits}f}" if std is not None else "")
@@ -155,7 +157,7 @@ def _format_printed(entry: Entry) -> str:
     if entry.printed is None:
         return ""
     difference = "" if entry.difference is None else f", {entry.difference:+.{entry.digits}f}"
-    return f"[{_format_value(entry.printed.value, entry.printed.std, entry.digits)}{difference}]"
+    return f"[{format_value(entry.printed.value, entry.printed.std, entry.digits)}{difference}]"
 
 
 def _number(value: float | None) -> str:
@@ -196,5 +198,6 @@ TEX = str.maketrans(
 )
 
 
-def _escape(text: str) -> str:
+def escape_tex(text: str) -> str:
+    """Return a text as LaTeX prints it."""
     return "--" if text == "-" else escape(text).translate(TEX)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -68,6 +68,10 @@ class ResultTable:
     """The published table next to ours."""
     label: str = ""
     """LaTeX's label; empty for none."""
+    keys: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Entry -> its name in LaTeX (`fedray.analysis.tables.keys`)."""
+    command: str = ""
+    """The command line that gives this table, for LaTeX sources; empty for none."""
 
 
 BEST = "best baseline"
@@ -162,4 +166,9 @@ def join_tables(tables: Mapping[str, ResultTable]) -> ResultTable:
         list(notes),
         first.reference,
         first.paper,
+        keys={
+            (row, f"{column}: {name}"): key
+            for name, table in tables.items()
+            for (row, column), key in table.keys.items()
+        },
     )
