@@ -100,7 +100,7 @@ class Torchvision(Images):
             raise UserError(
                 f"data.train_samples: {self.train_samples}, but {self.name} has {len(labels)} training images"
             )
-        kept = draw_in_proportion(labels, self.train_samples, generator(0, self.name, "train_samples"))
+        kept = draw_in_proportion(labels, self.train_samples, generator(0, "train_samples"))
         return images[kept], labels[kept]
 
     def expected(self) -> Published:
