@@ -38,8 +38,8 @@ CASES: dict[str, Case] = {
         prepare=put("split.npz", "hello"),
     ),
     "split of other arrays": run(
-        "partition.path: data.npz holds 'x_test'; allowed are samples, test_indices, test_offsets, train_indices, "
-        "train_offsets, validation_indices, validation_offsets",
+        "partition.path: data.npz holds 'x_test'; allowed are digest, samples, test_indices, test_offsets, "
+        "train_indices, train_offsets, validation_indices, validation_offsets",
         "partition={name: file, path: data.npz}",
         prepare=npz(),
     ),

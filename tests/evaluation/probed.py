@@ -85,7 +85,8 @@ def digits(
     """Six clients with digits of a Dirichlet split. per_round: default 3, or all clients if needed."""
     if per_round is None:
         per_round = 6 if method(algorithm).needs_everyone else 3
-    base = {"rounds": 2, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "momentum": 0.5, "weight_decay": 1e-3}
+    base = {"rounds": 2, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "weight_decay": 1e-3}
+    base["momentum"] = small.momentum(algorithm)
     return small.problem(
         algorithm,
         (6, per_round),
