@@ -83,6 +83,9 @@ ALONE = {"sizes": (60,), "per_round": 1, "momentum": 0}
 EVERYONE = {"per_round": 6}
 UNIFORM = {"aggregation": "uniform"}
 ADAPTIVE = {"momentum": 0, "lr": 0.01}
+BIG_EPS = {"momentum": 0, "weight_decay": 0, "clip_norm": 1.0, "lr_decay": 1.0}
+SIGNS = {**BIG_EPS, "aggregation": "uniform", "local_epochs": None, "local_steps": 1}
+SIGN_DESCENT = {"lr": 0.01, "adamw": {"betas": [0, 0], "eps": 0}}
 ONE_OF_SIX = {"clients": {"cohorts": [[4]] * 4}}
 EQUAL_SIZES = {"sizes": (32, 32, 32, 32)}
 HALF_LR = {**FIRST, "weight_decay": 0, "clip_norm": None, "lr": 0.1}
@@ -262,6 +265,12 @@ REDUCTIONS = [
     Reduction("local-muon", "fedavg", 0.0, ADAPTIVE, {"optimizer": "muon"}),
     Reduction("fedadamw", "local-adamw", options={**ADAPTIVE, **FIRST}),
     Reduction("fedmuon gamma=0 momentum=0.95", "local-muon", options={**ADAPTIVE, **FIRST}),
+    # without v̄ and Δ, both moments corrected in the first round
+    Reduction("fedlada form=vision alpha=1 beta2=0.999", "local-adamw", options={**ADAPTIVE, **FIRST, **PLAIN}),
+    # v^ stays ε² = 16 while no entry of q exceeds the clip norm of 1: steps of q/4 at the rate 4 η
+    Reduction("fedlada alpha=1 beta1=0 beta2=0 eps=4", "fedavg", 1e-6, {**BIG_EPS, "lr": 0.4}, {"lr": 0.1}),
+    # one step: sign(u_i) = -sign(g_i), and so is AdamW's step without moments; lr 1000 keeps u_i above rounding
+    Reduction("fedsmu lr=0.01 decay=1 beta1=0 lam=0", "local-adamw", 1e-6, {**SIGNS, "lr": 1000}, SIGN_DESCENT),
     Reduction("fedgmt gamma=0 beta=4", "feddyn alpha=0.25", options={"local_epochs": None, "local_steps": 1}),
     Reduction("fedgmt gamma=0 beta=4 dual_mean=cohort", "fedgmt gamma=0 beta=4", 1e-5, {**EVERYONE, **UNIFORM}),
     Reduction("feduv lam_v=0 lam_u=0", "fedavg"),
