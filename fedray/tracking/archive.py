@@ -1,9 +1,12 @@
 """A sweep as one file: its cells with settings, curves, artefacts and hashes, to be merged into another store.
 
 The file is a zip: `sweep.json` (the sweep's name, description and cells), and for each cell that has a run
-`runs/CELL/run.json` (status, tags, parameters, metrics with all their steps) and `runs/CELL/artifacts/...`.
+`runs/CELL/run.json` (status, tags, parameters, metrics with all their steps) and `runs/CELL/artifacts/...`. A run's
+split (`partition.npz`) is `splits/SHA256` instead, once for all runs that share it. A sweep that tunes takes
+its tune stage along (`tune` in `sweep.json`).
 """
 
+import hashlib
 import json
 import tempfile
 import zipfile
@@ -20,8 +23,8 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from fedray.common.errors import UserError, escape, join_lines, redact, unknown
 from fedray.runs.status import Status
-from fedray.tracking.archive_check import FORMAT, CheckedArchive, open_checked
-from fedray.tracking.archive_models import ArchivedRun, is_exported_tag
+from fedray.tracking.archive_check import FORMAT, SPLIT, CheckedArchive, open_checked
+from fedray.tracking.archive_models import ArchivedRun, ArchivedStage, is_exported_tag
 from fedray.tracking.store import DESCRIPTION, best_runs, cells_of, open_store, read_status, sweeps_in
 from fedray.tracking.tracker import BATCH, Tracker
 
@@ -84,13 +87,14 @@ def export_sweep(name: str, file: Path) -> int:
     """
     if file.exists():
         raise UserError(f"{file}: exists; remove it or choose another name")
-    sweep = stored_sweep(name)
-    runs = {cell: run for cell, run in sweep.runs.items() if read_status(run) is not Status.RUNNING}
+    sweep, tune = stored_sweep(name), _find_tune_stage(name)
+    runs = (tune.runs if tune else {}) | sweep.runs
+    runs = {cell: run for cell, run in runs.items() if read_status(run) is not Status.RUNNING}
     try:
         with tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".export-") as folder:
             made = Path(folder) / file.name
             with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-                about = {"format": FORMAT, "name": name, "description": sweep.description, "cells": sweep.cells}
+                about = {"format": FORMAT, **_describe(sweep)} | ({"tune": _describe(tune)} if tune else {})
                 archive.writestr("sweep.json", json.dumps(about))
                 for cell, run in runs.items():
                     _pack(sweep.client, run, archive, f"runs/{cell}")
@@ -99,6 +103,17 @@ def export_sweep(name: str, file: Path) -> int:
     except OSError as error:
         raise UserError(f"{file}: cannot be written: {error.strerror}") from None
     return len(runs)
+
+
+def _find_tune_stage(name: str) -> StoredSweep | None:
+    """Return the tune stage of a sweep; None if it has none."""
+    client, experiment = open_store()
+    stage = f"{name}/tune"
+    return stored_sweep(stage) if stage in sweeps_in(client, experiment) else None
+
+
+def _describe(sweep: StoredSweep) -> dict[str, Any]:
+    return {"name": sweep.name, "description": sweep.description, "cells": sweep.cells}
 
 
 def _pack(client: MlflowClient, run: Run, archive: zipfile.ZipFile, folder: str) -> None:
@@ -115,13 +130,25 @@ def _pack(client: MlflowClient, run: Run, archive: zipfile.ZipFile, folder: str)
             for key in run.data.metrics
         },
     }
-    archive.writestr(f"{folder}/run.json", json.dumps(about))
     with tempfile.TemporaryDirectory() as scratch:
         for artifact in client.list_artifacts(run_id):
             client.download_artifacts(run_id, artifact.path, scratch)
+        split = Path(scratch) / SPLIT
+        if split.is_file():
+            about["split"] = _pack_split(archive, split.read_bytes())
+            split.unlink()
+        archive.writestr(f"{folder}/run.json", json.dumps(about))
         for path in sorted(Path(scratch).rglob("*")):
             if path.is_file():
                 archive.write(path, f"{folder}/artifacts/{path.relative_to(scratch).as_posix()}")
+
+
+def _pack_split(archive: zipfile.ZipFile, content: bytes) -> str:
+    """Write a split unless the archive holds it, and return its digest."""
+    digest = hashlib.sha256(content).hexdigest()
+    if f"splits/{digest}" not in archive.NameToInfo:
+        archive.writestr(f"splits/{digest}", content)
+    return digest
 
 
 def import_sweep(file: Path, agree: Agree = lambda config, identity: None) -> tuple[str, int, int]:
@@ -140,24 +167,27 @@ def import_sweep(file: Path, agree: Agree = lambda config, identity: None) -> tu
         UserError: the file is not an archive of fedray, or the store cannot be used.
     """
     with open_checked(file, f"{file}: cannot be read as an archive of fedray") as archive:
-        for cell in archive.sweep.cells:
+        for cell in (cell for stage in archive.sweep.stages for cell in stage.cells):
             try:
                 agree(cell.config, cell.identity)
             except UserError as error:
                 raise UserError(f"{file}: cell {cell.hash}: {escape(str(error))}") from None
         try:
-            return archive.sweep.name, *_merge(archive)
+            counts = [_merge(archive, stage) for stage in archive.sweep.stages]
+            return archive.sweep.name, sum(one for one, _ in counts), sum(one for _, one in counts)
         except MlflowException as error:
             raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
 
 
-def _merge(archive: CheckedArchive) -> tuple[int, int]:
-    tracker, sweep = Tracker(), archive.sweep
-    known = best_runs(tracker.client, tracker.experiment, archive.cells)
+def _merge(archive: CheckedArchive, sweep: ArchivedStage) -> tuple[int, int]:
+    """Merge one stage; return how many cells were added, and how many were there already."""
+    tracker, listed = Tracker(), {cell.hash for cell in sweep.cells}
+    held = [cell for cell in archive.cells if cell in listed]
+    known = best_runs(tracker.client, tracker.experiment, held)
     cells = [cell.model_dump(exclude_unset=True) for cell in sweep.cells]
     parent = tracker.open_sweep(sweep.name, sweep.description, _union(sweep.name, cells))
     added = 0
-    for cell in archive.cells:
+    for cell in held:
         run = archive.run(cell)
         if cell not in known or run.status.rank < read_status(known[cell]).rank:
             _unpack(tracker, archive, cell, run, parent)
@@ -167,7 +197,7 @@ def _merge(archive: CheckedArchive) -> tuple[int, int]:
     counts[Status.MISSING] = len(sweep.cells) - len(outcomes)
     tracker.close_sweep(parent, counts)
     tracker.close()
-    return added, len(archive.cells) - added
+    return added, len(held) - added
 
 
 def _union(name: str, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:

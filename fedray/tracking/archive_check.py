@@ -5,6 +5,7 @@ strict model (`archive_models`), the hash of each cell that of its identity, and
 """
 
 import contextlib
+import hashlib
 import re
 import shutil
 import stat
@@ -19,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from fedray.common.component import describe
 from fedray.common.errors import UserError, escape, join_lines, truncate_repr
-from fedray.tracking.archive_models import HASH, ArchivedRun, ArchivedSweep
+from fedray.tracking.archive_models import DIGEST, HASH, ArchivedRun, ArchivedSweep
 
 FORMAT = 1
 """Increment when older versions of fedray could not read a new archive."""
@@ -36,8 +37,10 @@ UNPACKED = 8 << 30
 
 PART = r"\w[\w.+=@ -]{0,99}"
 """One part of a member's name. It begins with a letter, a digit or `_`, so it is never empty, `.` or `..`."""
-MEMBER = re.compile(rf"sweep\.json|runs/({HASH})/(?:run\.json|artifacts((?:/{PART}){{1,8}}))", re.ASCII)
+MEMBER = re.compile(rf"sweep\.json|splits/{DIGEST}|runs/({HASH})/(?:run\.json|artifacts((?:/{PART}){{1,8}}))", re.ASCII)
 """The whole name of a member."""
+SPLIT = "partition.npz"
+"""Artefact of a run with its split; an archive holds each distinct one once, as `splits/SHA256`."""
 END = struct.Struct("<4s8xL4xH")
 """End of a zip without a comment: its mark, the size of the list of members, the length of the comment."""
 UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, NotImplementedError, RuntimeError)
@@ -61,10 +64,9 @@ class CheckedArchive:
         if self.sweep.format > FORMAT:
             raise UserError(f"it was made by a newer version of fedray (format {self.sweep.format})")
         self.cells = list(self._artifacts)
-        if foreign := self._artifacts.keys() - {cell.hash for cell in self.sweep.cells}:
+        if foreign := self._artifacts.keys() - self.sweep.hashes:
             raise UserError(f"runs/{min(foreign)}: sweep.json lists no such cell")
-        for cell in self.cells:
-            self.run(cell)
+        self._check_splits(self.cells)
         if damaged := archive.testzip():
             raise UserError(f"{damaged} is damaged")
 
@@ -72,9 +74,27 @@ class CheckedArchive:
         """Return the run of a cell."""
         return self._parse(f"runs/{cell}/run.json", ArchivedRun)
 
+    def _check_splits(self, runs: list[str]) -> None:
+        """Refuse a split that is missing, unused, under a wrong digest, or too large once each run has its copy."""
+        named = [digest for cell in runs if (digest := self.run(cell).split) is not None]
+        members = {name for name in self._archive.namelist() if name.startswith("splits/")}
+        if wrong := members ^ {f"splits/{digest}" for digest in named}:
+            raise UserError(f"{min(wrong)}: " + ("no run names it" if wrong <= members else "there is no such member"))
+        if twice := {f"runs/{cell}/artifacts/{SPLIT}" for cell in runs if self.run(cell).split} & {
+            name for own in self._artifacts.values() for name in own
+        }:
+            raise UserError(f"{min(twice)}: the run names a split, too")
+        sizes = (self._archive.getinfo(f"splits/{digest}").file_size for digest in named)
+        _check_size("the splits of all runs", sum(sizes), UNPACKED)
+        for name in members:
+            if hashlib.sha256(self._archive.read(name)).hexdigest() != name.removeprefix("splits/"):
+                raise UserError(f"{name}: its content has another digest")
+
     def unpack(self, cell: str, folder: Path) -> None:
         """Write the artefacts of a cell's run into an empty folder."""
         root = folder.resolve()
+        if (digest := self.run(cell).split) is not None:
+            (root / SPLIT).write_bytes(self._archive.read(f"splits/{digest}"))
         for name, path in self._artifacts[cell].items():
             target = (root / path).resolve()
             if not target.is_relative_to(root):  # names are checked already; this holds even if that check is wrong

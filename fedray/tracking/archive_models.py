@@ -23,6 +23,7 @@ from fedray.common.names import METRIC, SWEEP
 from fedray.runs.status import Status
 
 HASH = r"[0-9a-f]{16}"
+DIGEST = r"[0-9a-f]{64}"
 CONTROL = r"\p{Cc}\p{Cf}\p{Zl}\p{Zp}"
 """Characters that move a terminal's cursor or change the direction of text (as Rust's regular expressions say it)."""
 MLFLOW_TAGS = tuple(
@@ -138,10 +139,9 @@ class ArchivedCell(_Strict):
         return self
 
 
-class ArchivedSweep(_Strict):
-    """The member `sweep.json`."""
+class ArchivedStage(_Strict):
+    """A sweep's name, description and cells."""
 
-    format: int
     name: Annotated[str, Field(pattern=SWEEP, max_length=120)]
     description: Text
     cells: Annotated[list[ArchivedCell], FailFast()]
@@ -153,10 +153,28 @@ class ArchivedSweep(_Strict):
         return self
 
 
+class ArchivedSweep(ArchivedStage):
+    """The member `sweep.json`; `tune` is the sweep's tune stage, if it has one."""
+
+    format: int
+    tune: ArchivedStage | None = None
+
+    @property
+    def stages(self) -> list[ArchivedStage]:
+        """The tune stage, if there is one, and the sweep itself."""
+        return [*([] if self.tune is None else [self.tune]), self]
+
+    @property
+    def hashes(self) -> set[str]:
+        """Hashes of all cells."""
+        return {cell.hash for stage in self.stages for cell in stage.cells}
+
+
 class ArchivedRun(_Strict):
     """The member `run.json` of a cell.
 
     Attributes:
+        split: digest of the member of `splits/` that is the run's `partition.npz`; None if it has none.
         metrics: name -> points of value, time and step.
     """
 
@@ -167,3 +185,4 @@ class ArchivedRun(_Strict):
     tags: Annotated[dict[Annotated[Key, AfterValidator(_refuse_internal)], Text], _at_most(1000)]
     params: Annotated[dict[Key, Line], _at_most(1000)]
     metrics: Annotated[dict[Key, Points], _at_most(9999)]
+    split: Annotated[str, Field(pattern=rf"^{DIGEST}$")] | None = None

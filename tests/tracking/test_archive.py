@@ -1,5 +1,8 @@
 """A sweep exported from one store and imported into another is the same sweep."""
 
+import hashlib
+import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +14,7 @@ from fedray.common.errors import UserError
 from fedray.tracking.archive import export_sweep, import_sweep, stored_sweep
 from fedray.tracking.store import open_store
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import Outcome, history, write
+from tests.analysis.runs import Outcome, history, write, write_run
 from tests.tracking.archived import FEDAVG, SMALL, cell
 
 CELLS = [cell(algorithm, 0.1, seed) for algorithm in (FEDAVG, SMALL) for seed in (0, 1)]
@@ -96,6 +99,58 @@ def test_what_is_further_here_stays_and_what_is_not_is_replaced(use: Callable[[s
     assert {one["hash"] for one in sweep.cells} == {one["hash"] for one in [*CELLS, other]}
     assert {run.data.tags["fedray.status"] for run in sweep.runs.values()} == {"finished"}
     assert sweep.runs[CELLS[2]["hash"]].data.metrics["summary/final_test_accuracy"] == 80
+
+
+def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[str], None], tmp_path: Path) -> None:
+    """Three runs with two distinct splits. Each run has its own again in the other store, which lists both stages."""
+    use("first")
+    tracker, splits = Tracker(), [b"one", b"two", b"one"]
+    for name, cells in (("sweep/tune", CELLS[:1]), ("sweep", CELLS[1:3])):
+        parent = tracker.open_sweep(name, "", cells)
+        for one in cells:
+            files = {"partition.npz": splits[CELLS.index(one)]}
+            write_run(tracker, one, history(60, 70), parent=parent, files=files)
+    assert export_sweep("sweep", tmp_path / "sweep.zip") == 3
+    with zipfile.ZipFile(tmp_path / "sweep.zip") as archive:
+        found = {name for name in archive.namelist() if not name.endswith((".json", ".yaml"))}
+    assert found == {f"splits/{hashlib.sha256(split).hexdigest()}" for split in splits}
+    use("second")
+    assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 3, 0)
+    for name, cells in (("sweep/tune", CELLS[:1]), ("sweep", CELLS[1:3])):
+        sweep = stored_sweep(name)
+        assert [one["hash"] for one in sweep.cells] == [one["hash"] for one in cells]
+        for one in cells:
+            file = sweep.client.download_artifacts(sweep.runs[one["hash"]].info.run_id, "partition.npz")
+            assert Path(file).read_bytes() == splits[CELLS.index(one)]
+    assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("names", "content", "message"),
+    [
+        (["a"], {"b": b""}, "no run names it|there is no such member"),
+        (["a"], {}, "there is no such member"),
+        (["a"], {"a": b"other"}, "its content has another digest"),
+    ],
+)
+def test_splits_that_do_not_fit(
+    names: list[str], content: dict[str, bytes], message: str, use: Callable[[str], None], tmp_path: Path
+) -> None:
+    use("first")
+    write(Tracker(), CELLS[:1], [history(60, 70)])
+    export_sweep("sweep", tmp_path / "sweep.zip")
+    run = f"runs/{CELLS[0]['hash']}/run.json"
+    with zipfile.ZipFile(tmp_path / "sweep.zip") as honest, zipfile.ZipFile(tmp_path / "evil.zip", "w") as evil:
+        for name in honest.namelist():
+            document = honest.read(name)
+            if name == run:
+                document = json.dumps(json.loads(document) | {"split": names[0] * 64}).encode()
+            evil.writestr(name, document)
+        for letter, split in content.items():
+            evil.writestr(f"splits/{letter * 64}", split)
+    use("second")
+    with pytest.raises(UserError, match=message):
+        import_sweep(tmp_path / "evil.zip")
 
 
 def test_refusals(use: Callable[[str], None], tmp_path: Path) -> None:
