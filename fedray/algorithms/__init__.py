@@ -8,6 +8,7 @@ from fedray.algorithms.fedadamw import FedAdamW, FedLADA, FedMuon
 from fedray.algorithms.fedala import FedALA
 from fedray.algorithms.fedas import FedAS
 from fedray.algorithms.fedavg import FedAvg, FedProx, LocalAdamW, LocalMuon
+from fedray.algorithms.feddbe import FedDBE
 from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.feddyn import FedDC, FedDyn
 from fedray.algorithms.fedexp import FedExP
@@ -103,6 +104,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         Scaffnew,
         FedPAC,
         FedAS,
+        FedDBE,
         LocalAdamW,
         LocalMuon,
         FedAdamW,

@@ -7,12 +7,13 @@ and a few small functions. The engine calls them in this order:
     weights, broadcast,                        begin, [direction, rate -> step] x K_i,      server_step,
     message, drawn_steps -> theta, message ->  upload                                    -> aggregate, reply
 
-First, `initial` makes x⁰. Declarations say what is averaged and what each client keeps (`shares`, `keeps`), and what a
-client's personal model is (`personal`, `adapt`, `prepare`, `personal_logits`); the engine does the rest. Needs of only
-some methods have hooks that others can ignore: batches before the first step (`Client.batches`), a rate per step
-(`rate`), another model in a client (`Client.second`), whether a client participates for the first time
-(`Client.first`), the kept parameters of a client without a state (`newcomers_own`), a number of steps drawn for the
-round (`drawn_steps`), a message for each client of the cohort (`reply`).
+First, `initial` makes x⁰. With an `opening`, every client then trains once and sends, and `open` makes the server's
+vectors from that. Declarations say what is averaged and what each client keeps (`shares`, `keeps`), and what a client's
+personal model is (`personal`, `adapt`, `prepare`, `personal_logits`); the engine does the rest. Needs of only some
+methods have hooks that others can ignore: batches before the first step (`Client.batches`), a rate per step (`rate`),
+another model in a client (`Client.second`), whether a client participates for the first time (`Client.first`), the kept
+parameters of a client without a state (`newcomers_own`), a number of steps drawn for the round (`drawn_steps`), a
+message for each client of the cohort (`reply`).
 
 All vectors are float32 `(P,)` in `model.parameters()` order unless said otherwise. Formulas branch on hyper-parameters,
 never on the value of a tensor, and treat every vector as immutable: `c.theta = c.theta - ...`, not `c.theta -= ...`.
@@ -122,6 +123,18 @@ class Algorithm(Component):
     def client_state(self, theta: Tensor) -> Vectors:
         """Return a client's vectors before its first participation. theta: the run's initial parameters."""
         return Vectors()
+
+    @property
+    def opening(self) -> "Algorithm | None":
+        """The method of the opening, in which every client trains from x⁰ before the first round; None for no opening.
+
+        It takes the local steps of a round with η_0, and draws of its own. Its models, states and running statistics
+        are thrown away; of its uploads `open` receives those besides the update.
+        """
+        return None
+
+    def open(self, server: Server, got: Received) -> None:
+        """After the opening: set `server.state` from the uploads of all clients."""
 
     def newcomers_own(self, initial: Tensor, message: Vectors) -> Tensor:
         """Return a stateless client's parameters of `keeps`, in theta's order; default `initial`, taken from x⁰."""

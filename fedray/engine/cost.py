@@ -25,7 +25,7 @@ from fedray.datasets.base import Images, Published
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
 from fedray.engine.local_training import OWN
-from fedray.engine.messages import Broadcast, ClientTask, Reply
+from fedray.engine.messages import OPENING, Broadcast, ClientTask, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.partitions.shards import Shards
@@ -45,6 +45,7 @@ class Cost:
         predictions: forward passes without gradient per local step.
         full_gradients: passes over the whole shard per round.
         own: of `client`, the parts of its model that it keeps to itself.
+        opening: sent to and by each client in the opening, once, with single numbers.
     """
 
     down: float
@@ -55,6 +56,7 @@ class Cost:
     predictions: float = 0.0
     full_gradients: float = 0.0
     own: float = 0.0
+    opening: float = 0.0
 
     @property
     def held(self) -> float:
@@ -66,9 +68,10 @@ class Cost:
 
     def __str__(self) -> str:
         """One line; less than a hundredth of a model counts as 0."""
+        once = f"; before the first round {self.opening:.2g}" if self.opening else ""
         return (
             f"down {self.down:.2g}, up {self.up:.2g}, client {round(self.client, 2):g}, "
-            f"server {round(self.server, 2):g}; gradients per step {self.gradients:g}"
+            f"server {round(self.server, 2):g}; gradients per step {self.gradients:g}{once}"
         )
 
 
@@ -77,14 +80,20 @@ class _Meter(InlineBackend):
 
     Args:
         training: the local training to measure; None for the run's own.
-        last: the round (from 0) whose operations are counted; -1 for none.
+        last: the round (from 0) whose operations are counted; None for none.
     """
 
-    def __init__(self, training: Training | None = None, last: int = -1) -> None:
-        self.training, self.last = training, last
+    def __init__(self, training: Training | None = None, last: int | None = None) -> None:
+        self.training, self.last, self.opening = training, last, 0.0
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
         trainer = self._worker.trainer
+        if broadcast.round == OPENING:
+            replies = super().train(broadcast, tasks)
+            sent = sum(reply.sent for reply in replies) / broadcast.theta.element_size() / len(tasks)
+            parameters = len(trainer.network.index(trainer.algorithm.shares))
+            self.opening = (parameters + _count_numbers(broadcast.message.values()) + sent) / len(broadcast.theta)
+            return replies
         trainer = replace(trainer, training=self.training or trainer.training)
         with FlopCounterMode(display=False) if broadcast.round == self.last else contextlib.nullcontext() as counter:
             c, uploads = trainer.train(broadcast, tasks[0])
@@ -176,7 +185,15 @@ def measure_cost(
     server = _count_numbers(simulation.state.server.values()) / size
     down = meter.down + _count_numbers(stack[0] for stack in simulation.replies.values()) / size
     return Cost(
-        down, meter.up, meter.client, server, meter.gradients, meter.predictions, meter.full_gradients, meter.own
+        down,
+        meter.up,
+        meter.client,
+        server,
+        meter.gradients,
+        meter.predictions,
+        meter.full_gradients,
+        meter.own,
+        meter.opening,
     )
 
 

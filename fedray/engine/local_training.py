@@ -15,7 +15,7 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator, seed_torch
 from fedray.common.vectors import Vectors
 from fedray.engine.guard import forbid_changes, refuse_changed
-from fedray.engine.messages import Broadcast, ClientTask
+from fedray.engine.messages import OPENING, Broadcast, ClientTask
 from fedray.engine.state import load_state
 from fedray.models.network import Network
 from fedray.partitions.shards import Shards
@@ -156,6 +156,9 @@ class LocalTrainer:
         with self._draw_and_guard(c, "torch"):  # dropout
             rule = self._take_steps(c, watch=watch)
             uploads = self._upload(c)
+        if broadcast.round == OPENING:  # nothing of this training lasts but the method's own uploads
+            c.state = Vectors()
+            return c, uploads
         own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
         exchanged = network.find_other_buffers(algorithm.keeps)
         if len(own):

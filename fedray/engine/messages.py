@@ -8,13 +8,16 @@ from torch import Tensor
 from fedray.common.vectors import Vectors
 from fedray.engine.state import ClientState
 
+OPENING = -1
+"""Number of the opening (`Algorithm.opening`) among the rounds: the one before round 0."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Broadcast:
     """Message to every client of a round.
 
     Attributes:
-        round: t, from 0.
+        round: t, from 0, or `OPENING`.
         lr: η_t.
         theta: float32 `(P,)`.
         buffers: float32 `(B,)`.

@@ -18,7 +18,7 @@ from fedray.engine.backend import Backend
 from fedray.engine.evaluate import PREVIOUS_THETA, Tester, get_tested_theta
 from fedray.engine.exact_sum import add_up, is_finite
 from fedray.engine.guard import forbid_changes
-from fedray.engine.messages import Broadcast, ClientTask, Reply, count_bytes
+from fedray.engine.messages import OPENING, Broadcast, ClientTask, Reply, count_bytes
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
 from fedray.engine.sampling import draw_cohort, weigh_cohort
@@ -66,6 +66,7 @@ class Simulation:
             server = config.algorithm.server_state(theta)
         self.replies = Vectors()
         """The server's individual answers to the clients of the last round, `(M, ...)` by ascending id."""
+        self._opened = config.algorithm.opening is None
         self._state = State(0, theta, network.buffers.clone(), server)
 
     @property
@@ -74,7 +75,7 @@ class Simulation:
         return self._state.round >= self.problem.config.training.rounds
 
     def step(self) -> None:
-        """Make one round.
+        """Make one round; the first one begins with the opening, if the method has one.
 
         Raises:
             Diverged: numbers went wrong. In training, the state is that of the previous round; in testing, of this one.
@@ -82,8 +83,10 @@ class Simulation:
         started = time.perf_counter()
         if self.profile is not None:
             self.profile.begin()
-        cohort = self.draw_cohort(self._state.round)
-        trained = self._train(cohort)
+        if not self._opened:
+            self._open()
+        t = self._state.round
+        trained = self._train(t, self.draw_cohort(t))
         sums = self._reduce(trained)
         server, replies = self._aggregate(trained, sums)
         self._commit(trained, sums, server, replies, started)
@@ -96,13 +99,37 @@ class Simulation:
         """Draw the clients of round t (from 0), ascending."""
         return draw_cohort(self.problem.config, self.problem.shards.sizes, t)
 
-    def _train(self, cohort: np.ndarray) -> Trained:
+    def _open(self) -> None:
+        """Let every client with samples train from x⁰ and send (`Algorithm.opening`); a resume before the first
+        checkpoint repeats it.
+        """
+        started, config = time.perf_counter(), self.problem.config
+        trained = self._train(OPENING, np.flatnonzero(self.problem.shards.sizes))
+        sums = self._reduce(trained)
+        server = self._make_server(OPENING, len(trained.weights))
+        received = Received(Vectors({name: v for name, v in sums.items() if name != "train_loss"}))
+        with seed_torch(config.seed, "server", OPENING), forbid_changes(config.algorithm, self._list_given()):
+            config.algorithm.open(server, received)
+        for name, vector in server.state.items():
+            if not is_finite(vector):
+                raise Diverged(0, None, f"{name} is not finite after the opening")
+        s = self._state
+        self._state = replace(
+            s,
+            server=Vectors(server.state),
+            seconds=s.seconds + time.perf_counter() - started,
+            dropped=s.dropped + trained.dropped,
+            sent=(s.sent[0] + self._count_bytes_received(trained, Vectors()), s.sent[1] + trained.reply.sent),
+        )
+        self._opened = True
+
+    def _train(self, t: int, cohort: np.ndarray) -> Trained:
         """Train the cohort; if `training.on_divergence` is `drop`, repeat without diverged clients."""
         s, drawn = self._state, len(cohort)
         while True:
-            server = self._make_server(s.round, len(cohort))
+            server = self._make_server(t, len(cohort))
             weights = weigh_cohort(self.problem.config, self.problem.shards.sizes, cohort, lambda: self._label_counts)
-            broadcast = self._make_broadcast(server, bool(self.probes) and self._is_evaluated(s.round + 1))
+            broadcast = self._make_broadcast(server, bool(self.probes) and t != OPENING and self._is_evaluated(t + 1))
             tasks = [ClientTask(i, w, s.clients.get(i, Vectors())) for i, w in weights.items()]
             self.lap("broadcast")
             parts = self.backend.train(broadcast, tasks)
@@ -112,7 +139,7 @@ class Simulation:
                 return Trained(
                     weights=weights, parts=parts, reply=reply, dropped=drawn - len(cohort), broadcast=broadcast
                 )
-            cohort = self._leave_out(s.round, cohort, reply)  # the round is made again, as if they had not been drawn
+            cohort = self._leave_out(t, cohort, reply)  # the round is made again, as if they had not been drawn
 
     def _reduce(self, trained: Trained) -> dict[str, Tensor]:
         """Return the round's uploads by name: exact sums over the cohort, and stacks of the unsummed ones."""
@@ -260,14 +287,16 @@ class Simulation:
             clients=self.problem.config.clients.total,
             cohort=cohort,
             round=t,
-            lr=training.lr_of(t),
+            lr=training.lr_of(max(t, 0)),
             server_lr=training.server_lr,
             first_lr=training.lr_of(0),
-            lr_decay=training.lr_change(t),
+            lr_decay=training.lr_change(max(t, 0)),
         )
 
     def _make_broadcast(self, server: Server, measured: bool = False) -> Broadcast:
         algorithm = self.problem.config.algorithm
+        if server.round == OPENING and algorithm.opening is not None:
+            algorithm = algorithm.opening
         with seed_torch(self.problem.config.seed, "steps", server.round):
             steps = algorithm.drawn_steps(server)
         return Broadcast(
@@ -325,6 +354,7 @@ class Simulation:
     def restore(self, state: State) -> None:
         """Continue from a state of the same configuration."""
         self._state = state
+        self._opened = state.round > 0 or self.problem.config.algorithm.opening is None
 
     def hash_states(self) -> State:
         """Return the state; client states that are held elsewhere get their hashes."""

@@ -20,7 +20,7 @@ from fedray.engine import device as devices
 from fedray.engine.device import keep_memory
 from fedray.engine.exact_sum import Accumulator, NotSummable, is_finite
 from fedray.engine.local_training import LocalTrainer
-from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply, count_bytes
+from fedray.engine.messages import OPENING, Broadcast, ClientTask, PersonalEval, Reply, count_bytes
 from fedray.engine.problem import Problem
 from fedray.engine.state import load_state
 from fedray.evaluation.probes import Steps, probe_client
@@ -75,14 +75,18 @@ class Worker:
             recorded=frozenset().union(*(probe.recorded_steps() for probe in self.probes)),
         )
 
+        opening = config.algorithm.opening
+        self.opener = None if opening is None else replace(self.trainer, algorithm=opening, stepping=None)
+
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Reply:
         """Train the clients of `tasks` one after another and reduce their uploads."""
+        trainer = self.opener if broadcast.round == OPENING and self.opener is not None else self.trainer
         config, there = self.problem.config, self._to_device(broadcast)
         sums, reply = Accumulator(), Reply()
         for task in map(self._task_to_device, tasks):
             with _explain(f"client {task.client} ({len(self.problem.shards[task.client])} samples)"):
                 steps = Steps(self.probes, config.algorithm)
-                c, uploads = self.trainer.train(there, task, steps if broadcast.measured and steps.probes else None)
+                c, uploads = trainer.train(there, task, steps if broadcast.measured and steps.probes else None)
             reply.sent += count_bytes(upload.vector for upload in uploads.values())
             each = {name: upload.vector for name, upload in uploads.items() if isinstance(upload, PerClient)}
             try:

@@ -1,5 +1,5 @@
 """Hand-derived rounds of the methods whose clients keep a part or a model: FedPer, LG-FedAvg, FedBN, Ditto, APFL,
-pFedMe, FedALA, FedPAC, FedAS.
+pFedMe, FedALA, FedPAC, FedAS, FedDBE.
 
 The first two need a body: h = A x, logits H h (`outputs.TwoLayers`), with the samples of `rounds_personal.FEATURES`,
 one step on both. s = ln 2.
@@ -236,5 +236,30 @@ def fedas() -> Case:
             }
         ],
         clients={0: {"body": (4, 0)}},
+        **FEATURES,
+    )
+
+
+@derived
+def feddbe() -> Case:
+    """x has H = (a, 0; -a, 0), a = s/4, A = (2, 0); d = 2, μ = ½, κ = 8. In the opening the features' means at x are
+    (2, 0) and (0, 0), so m = (1, 0) and (0, 0), and the consensus is (½, 0).
+
+    Client 0: logits differ by 4 a = s, p - onehot = (-1/3, 1/3): by h and by z (-2a/3, 0), by H ∓(2/3, 0). m = (1, 0):
+    by m 8 (½, 0)/2 = (2, 0), by A half of that. A = 2 - ½ (1 - 2a/3), z = (a/3, 0), H = ±(a + 1/3).
+    Client 1: p - onehot = (1/3, -1/3) at h = (-2, 0), (-1/3, 1/3) at (2, 0): by z they cancel, by A both are -2a/3,
+    by H both ∓2/3. m = 0 whatever A is. A = 2 + a/3, z = 0, H = ±(a + 1/3).
+    """
+    return Case(
+        {"name": "feddbe", "kappa": 8, "mu": 0.5},
+        [
+            {
+                "theta": (2 - 1 / 4 + A / 3, 0, A + 1 / 3, 0, -A - 1 / 3, 0),
+                "client.0.z": (A / 3, 0),
+                "client.1.z": (0, 0),
+                "server.consensus": (0.5, 0),
+            }
+        ],
+        theta=(2, 0, A, 0, -A, 0),
         **FEATURES,
     )

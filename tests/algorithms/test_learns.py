@@ -24,6 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fedge": {"scale_w": 4},
     "fedsmu": {"lr": 0.03},  # 12 rounds of equal steps in every parameter; the default is for 6000
     "fedgela": {"scale_w": 4},
+    "feddbe": {"kappa": 1.0},
     **{
         f"fedsol+{other}": {"name": "fedsol", "proximal": other}
         for other in ("fedprox", "fednova", "scaffold", "feddyn", "moon")

@@ -301,9 +301,9 @@ def test_fine_tuning_starts_anew() -> None:
 
 BOUND = {
     "fednova", "scaffold", "scaffnew", "feddc", "fedcm", "mofedsam", "mimelite", "fedgamma", "fedlesam-s", "fedtoga",
-    "fedrod", "perfedavg", "pfedme", "fedmoswa", "fedwmsam",
+    "fedrod", "perfedavg", "pfedme", "fedmoswa", "fedwmsam", "feddbe",
 }  # fmt: skip
-"""Methods whose formulas divide by η, or count or contain steps of SGD."""
+"""Methods whose formulas divide by η, or count or contain steps of SGD (FedDBE: those of z_i)."""
 BOUND_BY_OPTIONS: list[dict[str, Any]] = [
     {"name": "apfl", "adaptive": True},
     {"name": "fedsol", "proximal": "scaffold"},

@@ -274,6 +274,7 @@ REDUCTIONS = [
     Reduction("fedgmt gamma=0 beta=4", "feddyn alpha=0.25", options={"local_epochs": None, "local_steps": 1}),
     Reduction("fedgmt gamma=0 beta=4 dual_mean=cohort", "fedgmt gamma=0 beta=4", 1e-5, {**EVERYONE, **UNIFORM}),
     Reduction("feduv lam_v=0 lam_u=0", "fedavg"),
+    Reduction("feddbe kappa=0", "fedavg", options={**FIRST, "local_epochs": None, "local_steps": 1}),  # z_i is 0
     Reduction("feddecorr beta=0", "fedavg"),
     Reduction("fedadagrad square=momentum", "fedadagrad"),
     Reduction("feddisco a=0 b=0", "fedavg"),  # by samples

@@ -1,5 +1,6 @@
 """One cell runs out of memory or disk, or the driver is interrupted: the others continue; a new call resumes it."""
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedray.engine.disk.checkpoint import Checkpoints
+from fedray.engine.state import load_state
 from fedray.engine.worker import LESS_MEMORY
 from tests.sweep.running import SWEEP, done, fedray, logged_once, outcome, runs, state_hashes, undisturbed, write
 
@@ -76,5 +78,35 @@ def test_sigterm_keeps_the_rounds_made_and_the_next_call_goes_on(tmp_path: Path)
     rounds = [max(Checkpoints(path).rounds()) for path in (tmp_path / ".fedray/cells").iterdir()]
     assert any(0 < round < 12 for round in rounds), rounds
     assert "small: 2 finished" in done(fedray(tmp_path, "sweep", "sweep.yaml"))
+    assert state_hashes(tmp_path) == undisturbed(slow)
+    logged_once(tmp_path, 12)
+
+
+@pytest.mark.faults
+def test_sigkill_with_moments_that_clients_keep(tmp_path: Path) -> None:
+    """A SIGKILL of the driver's processes after a checkpoint; two Ray actors train, each client keeps AdamW's moments.
+
+    Every second round has a checkpoint; 12 rounds of 3 clients that sleep 0.5 s take at least 9 s.
+
+    The resumed cell has the state (theta and moments) of an undisturbed one, and each round once.
+    """
+    adamw = {"optimizer": "adamw", "adamw": {"state": "client"}, "lr": 0.01}
+    runtime = SWEEP["base"]["runtime"] | {"actors": 2}
+    base = SWEEP["base"] | {"training": SWEEP["base"]["training"] | adamw, "runtime": runtime}
+    slow = {"name": "small", "base": base, "grid": {"algorithm": [{"name": "tests.plugins:Slow", "nap": 0.5}]}}
+    driver = fedray(tmp_path, "sweep", str(write(tmp_path, slow)))
+    cells, deadline = tmp_path / ".fedray/cells", time.monotonic() + 120
+    while not (made := [Checkpoints(path).rounds() for path in cells.glob("*")]) or not any(made):
+        assert driver.poll() is None, "it ended before it was killed"
+        assert time.monotonic() < deadline, "no checkpoint in 120 s"
+        time.sleep(0.1)
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.communicate(timeout=60)
+    [path] = cells.iterdir()
+    state = Checkpoints(path, path.name).load()
+    assert state is not None
+    assert 0 < state.round < 12
+    assert any(name.startswith("optimizer_") for kept in state.clients.values() for name in load_state(kept))
+    assert "small: 1 finished" in done(fedray(tmp_path, "sweep", "sweep.yaml"))
     assert state_hashes(tmp_path) == undisturbed(slow)
     logged_once(tmp_path, 12)

@@ -295,7 +295,7 @@ NOT_COMPARED = {
     "perfedavg": "its oracle repeats draws; in test_personal",
     "knnper": "trained as FedAvg is; what it answers is compared in test_personal",
     **dict.fromkeys(
-        ("fedper", "lg-fedavg", "fedbn", "ditto", "apfl", "pfedme", "fedala", "fedpac", "fedas"),
+        ("fedper", "lg-fedavg", "fedbn", "ditto", "apfl", "pfedme", "fedala", "fedpac", "fedas", "feddbe"),
         "theta and what its clients keep are compared in test_kept",
     ),
     "fedgen": "its oracle repeats draws, and the generator is compared too; in test_personal",

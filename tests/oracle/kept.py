@@ -105,6 +105,35 @@ def apfl(w: World, order: Order, alpha: float, adaptive: bool = False, mix: str 
     return x, {"v": v} | ({"alpha": [Tensors(alpha=np.array([a_i])) for a_i in a]} if adaptive else {})
 
 
+def feddbe(w: World, kappa: float, mu: float) -> Kept:
+    """Zhang et al., NeurIPS 2023: a shift z_i of the features, and their running mean near everyone's from before."""
+    width = w.x0["W2"].shape[1]
+    z, consensus = [np.zeros(width) for _ in range(w.N)], np.zeros(width)
+    for i, (_, y) in enumerate(w.clients):
+        c, mean = Local(w, -1, i, w.x0), np.zeros(width)
+        for batch in c.batches:
+            mean = (1 - mu) * mean + mu * w.net.forward(c.y, batch[0]).h.mean(0)
+            c.step(w.grad(c.y, batch))
+        consensus += len(y) / sum(len(labels) for _, labels in w.clients) * mean
+    x = w.x0
+    for t in range(w.rounds):
+        u = {}
+        for c in w.participants(t, x):
+            mean = np.zeros(width)
+            for X, labels in c.batches:
+                out, W = w.net.forward(c.y, X), c.y["W2"]
+                mean = (1 - mu) * mean + mu * out.h.mean(0)
+                dz = cross_entropy(out.z + W @ z[c.i], labels)
+                dh = np.broadcast_to(kappa * mu / (width * len(labels)) * (mean - consensus), out.h.shape)
+                g = w.net.backward(c.y, X, out, dz=dz, dh=dh)[0]
+                g = Tensors({**g, "W2": g["W2"] + np.outer(dz.sum(0), z[c.i])})
+                z[c.i] = z[c.i] - c.eta * dz.sum(0) @ W
+                c.step(g)
+            u[c.i] = c.u
+        x = x + w.server_lr * w.average(u)
+    return x, {"z": [Tensors(z=each) for each in z]}
+
+
 def pfedme(
     w: World,
     order: Order,

@@ -48,11 +48,13 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("fedas", AS),
     ("fedas", AS | {"fisher": "samples"}),
     ("fedas", AS | {"aligns_with": "initial"}),
+    ("feddbe", {"kappa": 2.0, "mu": 0.6}),
+    ("feddbe", {"kappa": 2.0, "mu": 1}),
     ("fedpac", {"lam": 0.8, "head_lr": 0.2}),
     ("fedpac", {"lam": 0.8, "head_lr": 0.2, "prototypes": "uniform"}),
 ]
 """Each with options, which are the arguments of its oracle too."""
-WITHOUT_ORDER = ("fedper", "lg-fedavg", "fedbn")
+WITHOUT_ORDER = ("fedper", "lg-fedavg", "fedbn", "feddbe")
 
 
 def oracle(w: World, method: str, options: dict[str, Any]) -> kept.Kept:

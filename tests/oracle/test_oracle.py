@@ -109,6 +109,8 @@ def world(case: Case, seed: int) -> World:
         steps = drawn_steps(given, t)
         if training.shuffle or steps is not None:
             order |= {(t, i): list(draw_batches(training, SIZES[i], seed, t, i, steps=steps)) for i in cohort}
+    if training.shuffle and given.config.algorithm.opening is not None:
+        order |= {(-1, i): list(draw_batches(training, n, seed, -1, i)) for i, n in enumerate(SIZES)}
     return World(
         net,
         x0,

@@ -33,7 +33,7 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
     samples = _count_samples(run, known.train)
     batch, epoch = get_batch_size(run, samples), training.steps_per_epoch(samples)
     client = _count_of_client(run, samples)
-    total = training.rounds * run.clients.cohort_size * client
+    total = training.rounds * run.clients.cohort_size * client + _count_of_opening(run, samples)
     rounds = range(1, training.rounds + 1)
     testing = FORWARD * known.test / batch * (1 if method.keeps == "none" else run.clients.total)
     testing += evaluation.train * FORWARD * known.train / batch
@@ -51,7 +51,14 @@ def count_training_gradients(run: RunConfig) -> float | None:
     known = run.data.expected()
     if known is None or known.train is None:
         return None
-    return run.training.rounds * run.clients.cohort_size * _count_of_client(run, _count_samples(run, known.train))
+    samples = _count_samples(run, known.train)
+    rounds = run.training.rounds * run.clients.cohort_size * _count_of_client(run, samples)
+    return rounds + _count_of_opening(run, samples)
+
+
+def _count_of_opening(run: RunConfig, samples: int) -> float:
+    """Return the batch gradients of the opening: every client takes the steps of a round, one gradient each."""
+    return run.clients.total * run.training.steps(samples) if run.algorithm.opening is not None else 0
 
 
 def _count_of_client(run: RunConfig, samples: int) -> float:
