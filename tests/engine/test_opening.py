@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import Tensor
 
 from fedray.common.errors import Diverged
+from fedray.common.vectors import Vectors
 from fedray.engine.backend import InlineBackend
 from fedray.engine.messages import OPENING, Broadcast, ClientTask, Reply
 from fedray.engine.simulation import Simulation
@@ -27,6 +30,24 @@ class Watched(InlineBackend):
         middle = len(tasks) // 2 if self.halves else 0
         parts = [tasks[middle:][::-1], tasks[:middle]] if middle else [tasks]
         return [reply for part in parts for reply in super(Watched, self).train(broadcast, part)]
+
+
+class Spoiling(Watched):
+    """Reports in the opening that client 2 diverged, and measures every client's own mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each: list[dict[int, Tensor]] = []
+
+    def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
+        replies = super().train(broadcast, tasks)
+        if any(task.client == 2 for task in tasks):
+            replies[0].diverged[2] = "spoilt"
+        else:
+            opener = self._worker.opener
+            assert opener is not None
+            self.each.append({task.client: opener.train(broadcast, task)[0].local.mean for task in tasks})
+        return replies
 
 
 def make(backend: InlineBackend, rounds: int = 0, **training: object) -> Simulation:
@@ -91,16 +112,28 @@ def test_divergence_is_that_of_round_0() -> None:
         make(InlineBackend(), 1, lr=1e30, clip_norm=None)
 
 
-def test_its_draws_are_its_own() -> None:
-    """The opening's models do not enter x, and its order of samples is not the first round's: client 0 takes part in
-    round 0 in both runs, which differ in the consensus alone.
-    """
+def test_only_the_consensus_lasts_and_it_enters_the_steps() -> None:
+    """After the opening x is x⁰ and no client has a state; another consensus gives another round."""
     first, second = make(InlineBackend()), make(InlineBackend())
+    start = first.state.theta
     first.step()
     second._open()
-    moved = second.state.server.consensus + 1
-    second._state = replace(second.state, server=type(second.state.server)(consensus=moved))
+    assert second.state.theta.equal(start)
+    assert not second.state.clients
+    assert second.state.server.consensus.equal(first.state.server.consensus)
+    second._state = replace(second.state, server=Vectors(consensus=second.state.server.consensus + 1))
     second.step()
     assert not first.state.theta.equal(second.state.theta)
-    assert second.state.server.consensus.equal(moved)
-    assert first.state.server.consensus.add(1).equal(moved)
+
+
+def test_clients_that_diverge_are_left_out_of_it_if_so_configured() -> None:
+    """Client 2's numbers go wrong in the opening alone: the consensus is that of the five others, by their samples."""
+    backend = Spoiling()
+    simulation = make(backend, on_divergence="drop")
+    simulation._open()
+    assert backend.calls == [(OPENING, [0, 1, 2, 3, 4, 5]), (OPENING, [0, 1, 3, 4, 5])]
+    assert simulation.state.dropped == 1
+    others = [i for i in range(len(SIZES)) if i != 2]
+    [reply] = backend.each
+    expected = sum(SIZES[i] * reply[i] for i in others) / sum(SIZES[i] for i in others)
+    assert torch.allclose(simulation.state.server.consensus, expected, atol=1e-6)

@@ -117,3 +117,25 @@ def test_what_a_client_of_apfl_answers(client: int) -> None:
     expected = a * w.net.forward(v, X).z + (1 - a) * w.net.forward(x, X).z
     assert np.abs(found - expected).max() < TOLERANCE
     assert np.abs(expected - w.net.forward(a * v + (1 - a) * x, X).z).max() > 3 * TOLERANCE
+
+
+@pytest.mark.parametrize("client", [3, 4])
+def test_what_a_client_of_feddbe_answers(client: int) -> None:
+    """H (h + z_i) + b at x, which is not what x answers."""
+    given = Case("feddbe", {"kappa": 2.0, "mu": 0.6})
+    built, w = problem(given, SEED), world(given, SEED)
+    state = run(built, InlineBackend()).state
+    worker, method = Worker(built), built.config.algorithm
+    c = worker.trainer.personalise(
+        Broadcast(round=5, lr=0.1, theta=state.theta, buffers=worker.network.buffers, message=Vectors(), cohort=1),
+        ClientTask(client, 1.0, state.clients[client]),
+        0,
+    )
+    c.start_step(0, *worker.train_samples.batch(built.shards[0]))
+    found = method.personal_logits(c).detach().numpy()
+
+    x, vectors = oracle(w, given.method, given.options)
+    out = w.net.forward(x, w.clients[0][0])
+    expected = out.z + vectors["z"][client]["z"] @ x["W2"].T
+    assert np.abs(found - expected).max() < TOLERANCE
+    assert np.abs(expected - out.z).max() > 3 * TOLERANCE
