@@ -1,4 +1,4 @@
-"""`fedray tables | check | figures | compare | claims | report | sharpness`, imported when called."""
+"""`fedray tables | compare | leaderboard | rank | ...`: the commands of COMMANDS, imported when called."""
 
 import importlib
 
@@ -11,6 +11,9 @@ COMMANDS = {
     "compare": "Every method's paired difference to a reference.",
     "claims": "Check the claims of a paper or a sweep against results.",
     "report": "A sweep as one HTML page.",
+    "leaderboard": "A tuned sweep's cells as CSV, and the picture of its standings.",
+    "rank": "A method of yours on a leaderboard, with the same budget, seeds and setting.",
+    "tuned": "The options that a leaderboard's tuning chose for a method, as YAML.",
     "sharpness": "The Hessian's largest eigenvalues at a run's checkpoint, and the loss around it.",
 }
 """Module of fedray/analysis/commands/ -> its line in `fedray --help`."""

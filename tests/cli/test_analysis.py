@@ -22,9 +22,8 @@ def test_help_is_the_commands_own(command: str) -> None:
     """The options come from fedray/analysis/commands/: `--out`, say, which the forwarding command does not know."""
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
-    expected = {"tables": "--best-except", "compare": "--confidence", "sharpness": "--run", "check": "NAME..."}.get(
-        command, "--out"
-    )
+    expected = {"tables": "--best-except", "compare": "--confidence", "sharpness": "--run", "check": "NAME..."}
+    expected = (expected | {"rank": "--search", "tuned": "--on"}).get(command, "--out")
     assert expected in result.output
     assert f"{command} [OPTIONS]" in result.output
 

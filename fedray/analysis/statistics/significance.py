@@ -98,5 +98,22 @@ def compute_power(effect: float, seeds: np.ndarray, level: float = 0.05) -> np.n
     """Return the probability that the two-sided t-test of n pairs finds a true mean of `effect` standard deviations."""
     critical = t.ppf(1 - level / 2, seeds - 1)
     shift = effect * np.sqrt(seeds)
-    found = nct.sf(critical, seeds - 1, shift) + nct.cdf(-critical, seeds - 1, shift)
-    return np.asarray(np.nan_to_num(found, nan=1.0))  # a shift beyond the range of the non-central t is certain
+    above = np.nan_to_num(nct.sf(critical, seeds - 1, shift), nan=1.0)  # a shift beyond SciPy's range is certain
+    below = np.nan_to_num(nct.cdf(-critical, seeds - 1, shift), nan=0.0)  # the far tail, where SciPy may give NaN
+    return np.asarray(above + below)
+
+
+def find_effect(seeds: int, level: float = 0.05) -> float:
+    """Return the true mean, in standard deviations, that the t-test of this many pairs finds with POWER.
+
+    Args:
+        seeds: number of pairs, at least 2.
+        level: level of the test.
+    """
+    low, high = 0.0, 1.0
+    while compute_power(high, np.array([seeds]), level)[0] < POWER:
+        high *= 2
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if compute_power(middle, np.array([seeds]), level)[0] >= POWER else (middle, high)
+    return high

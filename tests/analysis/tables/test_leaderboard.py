@@ -1,0 +1,171 @@
+"""Leaderboards: standings of a CSV, what is chosen, and the sweep of a method of the user's."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from docs.generate.leaderboard import describe_board, page
+from fedray.analysis.commands.rank import describe_cpus, join, make_sweep, parse_search
+from fedray.analysis.commands.tuned import main as print_tuned
+from fedray.analysis.plots.leaderboard import draw_standings
+from fedray.analysis.statistics.significance import POWER, compute_power, find_effect
+from fedray.analysis.tables.leaderboard import (
+    COLUMNS,
+    Board,
+    list_choices,
+    list_standings,
+    parse_csv,
+    ranks_by,
+    read_board,
+    write_csv,
+)
+from fedray.common.errors import UserError
+
+SWEEP = """
+name: leaderboard/tiny
+base:
+  data: {name: digits}
+  partition: {name: dirichlet, alpha: 0.1}
+  clients: {total: 10, per_round: 5}
+  model: {name: mlp, hidden: [16]}
+  training: {rounds: 4, local_epochs: 1, batch_size: 20}
+cases:
+  - {algorithm: fedavg, search: {training.lr: {loguniform: [0.01, 1]}}}
+  - {algorithm: fedprox, search: {training.lr: {loguniform: [0.01, 1]}, algorithm.mu: {loguniform: [0.1, 2]}}}
+  - {algorithm: fedsam, search: {training.lr: {loguniform: [0.01, 1]}, algorithm.rho: {loguniform: [0.01, 0.5]}}}
+  - {algorithm: fedcm, search: {training.lr: {loguniform: [0.01, 1]}}}
+samples: 4
+equal_budget: gradients
+searcher: sobol
+tune: {seeds: [100], validation: {fraction: 0.2, from: clients}}
+final: {seeds: [0, 1, 2]}
+"""
+
+
+def rows(method: str, accuracies: list[float], status: str = "finished", **options: float) -> list[dict[str, object]]:
+    """Rows of the final stage, one per seed."""
+    return [
+        {
+            "method": method, "stage": "final", "seed": seed, "cell": f"{method}{seed}", "status": status,
+            "options": json.dumps(options), "accuracy": value, "gradients": 200, "seconds_per_round": 0.5,
+            "cpu": "Z80", "message": "the loss became NaN" if status == "diverged" else "",
+        }
+        for seed, value in enumerate(accuracies)
+    ]  # fmt: skip
+
+
+TUNING = {"method": "fedcm", "stage": "tune", "seed": 100, "status": "finished", "options": "{}"}
+
+
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
+    """A board of four methods: two whole, one with a seed that diverged, one only tuned; one is left out."""
+    (tmp_path / "leaderboard").mkdir()
+    (tmp_path / "leaderboard" / "tiny.yaml").write_text(SWEEP)
+    found = rows("fedavg", [70, 72, 74], **{"training.lr": 0.1})
+    found += rows("fedprox", [73, 76, 76], **{"training.lr": 0.1, "algorithm.mu": 0.1})
+    found += rows("fedsam", [80, 81]) + rows("fedsam", [0, 0, 0], "diverged")[2:]
+    (tmp_path / "tiny.csv").write_text(write_csv([*found, TUNING]))
+    (tmp_path / "left_out.yaml").write_text("tiny: {scaffnew: needs everyone}\n")
+    monkeypatch.setattr("fedray.analysis.tables.leaderboard.get_sweeps_folder", lambda: tmp_path)
+    monkeypatch.setattr("fedray.analysis.tables.leaderboard.get_boards_folder", lambda: tmp_path)
+    return read_board("leaderboard/tiny")
+
+
+def test_standings(board: Board) -> None:
+    """FedProx is ahead of FedAvg by 3, 4 and 2: mean 3, deviation 1. Nothing is dropped."""
+    found = list_standings(board)
+    assert [(one.method, one.rank, one.reason) for one in found] == [
+        ("fedprox", 1, ""),
+        ("fedavg", 2, ""),
+        ("fedsam", None, "1 of 3 seeds diverged: the loss became NaN"),
+        ("fedcm", None, "not trained yet: 0 of 3 seeds"),
+        ("scaffnew", None, "needs everyone"),
+    ]
+    first, second = found[:2]
+    assert (first.mean, second.mean, second.deviation) == (75, 72, 2)
+    assert first.to_reference is not None
+    assert first.to_best is None
+    assert second.to_reference is None
+    assert second.to_best is not None
+    assert first.to_reference.gaps == (3, 4, 2)
+    assert (first.to_reference.spread, second.to_best.mean, second.to_best.family) == (1, -3, 1)
+
+
+def test_a_board_without_any_run_lists_all_methods(board: Board) -> None:
+    empty = Board(board.name, board.sweep, parse_csv(",".join(COLUMNS) + "\n"))
+    assert [(one.method, one.reason) for one in list_standings(empty)] == [
+        (method, "not trained yet: 0 of 3 seeds") for method in ("fedavg", "fedprox", "fedsam", "fedcm")
+    ]
+    draw_standings(list_standings(empty), "empty")
+
+
+def test_the_chosen_values_and_a_warning_at_the_edge(board: Board, capsys: pytest.CaptureFixture[str]) -> None:
+    """0.1 is the middle of [0.01, 1] on a logarithmic scale and the end of [0.1, 2]."""
+    assert list_choices(board)[1:3] == [
+        ["fedprox", "`training.lr`", "0.1", "`[0.01, 1], log`", ""],
+        ["fedprox", "`algorithm.mu`", "0.1", "`[0.1, 2], log`", "**at the edge**: nothing was tried beyond it"],
+    ]
+    print_tuned("fedprox", board.name)
+    assert capsys.readouterr().out == "algorithm:\n  name: fedprox\n  mu: 0.1\ntraining:\n  lr: 0.1\n"
+    with pytest.raises(UserError, match="fedcm: is not trained yet on leaderboard/tiny, so no options are chosen"):
+        print_tuned("fedcm", board.name)
+
+
+def test_the_section_of_a_board(board: Board) -> None:
+    text = "\n".join(describe_board(board.name))
+    assert "| 1 | fedprox | 75.00 ± 1.73 | +3.00 (+0.52 .. +5.48) | better |" in text
+    assert "| - | scaffnew | needs everyone |" in text
+    assert "Trained on: Z80." in text
+
+
+def test_the_page_is_current() -> None:
+    """`python -m docs.generate.leaderboard > docs/leaderboard.md` after any change to a board."""
+    assert (Path(__file__).parents[3] / "docs" / "leaderboard.md").read_text(encoding="utf-8") == page()
+
+
+def test_a_method_of_the_users(board: Board) -> None:
+    """It has the board's budget, seeds and setting, and its line joins the others."""
+    space = parse_search(["training.lr={loguniform: [0.01, 1]}"])
+    sweep = make_sweep(board, "fedavgm", space)
+    assert sweep.name == "leaderboard/tiny-fedavgm"
+    assert (sweep.base, sweep.tune, sweep.final, sweep.samples) == (
+        board.sweep.base, board.sweep.tune, board.sweep.final, board.sweep.samples,
+    )  # fmt: skip
+    own = parse_csv(write_csv(rows("fedavgm", [77, 78, 79], **{"training.lr": 0.2})))
+    assert list_standings(join(board, sweep, "fedavgm", own))[0].method == "fedavgm"
+    assert describe_cpus(board.rows, own) == ""
+    assert "trained on Z80, your method on M68000" in describe_cpus(board.rows, own.assign(cpu="M68000"))
+
+
+@pytest.mark.parametrize(
+    ("method", "search", "message"),
+    [
+        ("fedavgm", [], "fedavgm has no range"),
+        ("fedper", ["training.lr={uniform: [0, 1]}"], "fedper is personalised; leaderboard/tiny ranks global models"),
+        ("fedprox", [], "fedprox is on leaderboard/tiny"),
+        ("fedavgm", ["training.lr"], "--search: found 'training.lr'; KEY=RANGE is required"),
+        ("fedavgm", ["training.lr={normal: [0, 1]}"], "--search.training.lr: unknown name 'normal'"),
+    ],
+)
+def test_refusals(method: str, search: list[str], message: str, board: Board) -> None:
+    with pytest.raises(UserError, match=message):
+        make_sweep(board, method, parse_search(search))
+
+
+def test_unknown_boards(board: Board) -> None:
+    with pytest.raises(UserError, match="--on: unknown name 'leaderboard/tinny'; did you mean 'leaderboard/tiny'"):
+        read_board("leaderboard/tinny")
+
+
+def test_the_metric_that_ranks_is_the_one_that_selects_on_test_samples() -> None:
+    assert ranks_by("last10_validation_accuracy") == "last10_test_accuracy"
+    assert ranks_by("last10_validation_personal_accuracy") == "last10_personal_accuracy"
+    assert ranks_by("best_validation_client_accuracy") == "best_test_accuracy"
+
+
+@pytest.mark.parametrize("seeds", [4, 10])
+def test_the_effect_that_seeds_can_find_has_the_power(seeds: int) -> None:
+    assert compute_power(find_effect(seeds, 0.01), np.array([seeds]), 0.01)[0] == pytest.approx(POWER, abs=1e-4)
