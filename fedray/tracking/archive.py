@@ -2,8 +2,8 @@
 
 The file is a zip: `sweep.json` (the sweep's name, description and cells), and for each cell that has a run
 `runs/CELL/run.json` (status, tags, parameters, metrics with all their steps) and `runs/CELL/artifacts/...`. A run's
-split (`partition.npz`) is `splits/SHA256` instead, once for all runs that share it. A sweep that tunes takes
-its tune stage along (`tune` in `sweep.json`).
+split (`partition.npz` and its picture) is `splits/SHA256` instead, once for all runs that share it. A sweep
+that tunes takes its tune stage along (`tune` in `sweep.json`).
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from fedray.common.errors import UserError, escape, join_lines, redact, unknown
 from fedray.runs.status import Status
-from fedray.tracking.archive_check import FORMAT, SPLIT, CheckedArchive, open_checked
+from fedray.tracking.archive_check import FORMAT, SPLITS, CheckedArchive, open_checked
 from fedray.tracking.archive_models import ArchivedRun, ArchivedStage, is_exported_tag
 from fedray.tracking.store import DESCRIPTION, best_runs, cells_of, open_store, read_status, sweeps_in
 from fedray.tracking.tracker import BATCH, Tracker
@@ -133,10 +133,10 @@ def _pack(client: MlflowClient, run: Run, archive: zipfile.ZipFile, folder: str)
     with tempfile.TemporaryDirectory() as scratch:
         for artifact in client.list_artifacts(run_id):
             client.download_artifacts(run_id, artifact.path, scratch)
-        split = Path(scratch) / SPLIT
-        if split.is_file():
-            about["split"] = _pack_split(archive, split.read_bytes())
-            split.unlink()
+        splits = {name: path for name in SPLITS if (path := Path(scratch) / name).is_file()}
+        about["splits"] = {name: _pack_split(archive, path.read_bytes()) for name, path in splits.items()}
+        for path in splits.values():
+            path.unlink()
         archive.writestr(f"{folder}/run.json", json.dumps(about))
         for path in sorted(Path(scratch).rglob("*")):
             if path.is_file():

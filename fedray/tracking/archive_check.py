@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -39,8 +39,8 @@ PART = r"\w[\w.+=@ -]{0,99}"
 """One part of a member's name. It begins with a letter, a digit or `_`, so it is never empty, `.` or `..`."""
 MEMBER = re.compile(rf"sweep\.json|splits/{DIGEST}|runs/({HASH})/(?:run\.json|artifacts((?:/{PART}){{1,8}}))", re.ASCII)
 """The whole name of a member."""
-SPLIT = "partition.npz"
-"""Artefact of a run with its split; an archive holds each distinct one once, as `splits/SHA256`."""
+SPLITS: tuple[Literal["partition.npz", "partition.png"], ...] = ("partition.npz", "partition.png")
+"""Artefacts of a run with its split; an archive holds each distinct one once, as `splits/SHA256`."""
 END = struct.Struct("<4s8xL4xH")
 """End of a zip without a comment: its mark, the size of the list of members, the length of the comment."""
 UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, NotImplementedError, RuntimeError)
@@ -76,11 +76,11 @@ class CheckedArchive:
 
     def _check_splits(self, runs: list[str]) -> None:
         """Refuse a split that is missing, unused, under a wrong digest, or too large once each run has its copy."""
-        named = [digest for cell in runs if (digest := self.run(cell).split) is not None]
+        named = [digest for cell in runs for digest in self.run(cell).splits.values()]
         members = {name for name in self._archive.namelist() if name.startswith("splits/")}
         if wrong := members ^ {f"splits/{digest}" for digest in named}:
             raise UserError(f"{min(wrong)}: " + ("no run names it" if wrong <= members else "there is no such member"))
-        if twice := {f"runs/{cell}/artifacts/{SPLIT}" for cell in runs if self.run(cell).split} & {
+        if twice := {f"runs/{cell}/artifacts/{file}" for cell in runs for file in self.run(cell).splits} & {
             name for own in self._artifacts.values() for name in own
         }:
             raise UserError(f"{min(twice)}: the run names a split, too")
@@ -93,8 +93,8 @@ class CheckedArchive:
     def unpack(self, cell: str, folder: Path) -> None:
         """Write the artefacts of a cell's run into an empty folder."""
         root = folder.resolve()
-        if (digest := self.run(cell).split) is not None:
-            (root / SPLIT).write_bytes(self._archive.read(f"splits/{digest}"))
+        for file, digest in self.run(cell).splits.items():
+            (root / file).write_bytes(self._archive.read(f"splits/{digest}"))
         for name, path in self._artifacts[cell].items():
             target = (root / path).resolve()
             if not target.is_relative_to(root):  # names are checked already; this holds even if that check is wrong

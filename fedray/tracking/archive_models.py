@@ -2,7 +2,7 @@
 
 import posixpath
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -174,7 +174,7 @@ class ArchivedRun(_Strict):
     """The member `run.json` of a cell.
 
     Attributes:
-        split: digest of the member of `splits/` that is the run's `partition.npz`; None if it has none.
+        splits: file of the run's split -> digest of the member of `splits/` with its content.
         metrics: name -> points of value, time and step.
     """
 
@@ -185,4 +185,4 @@ class ArchivedRun(_Strict):
     tags: Annotated[dict[Annotated[Key, AfterValidator(_refuse_internal)], Text], _at_most(1000)]
     params: Annotated[dict[Key, Line], _at_most(1000)]
     metrics: Annotated[dict[Key, Points], _at_most(9999)]
-    split: Annotated[str, Field(pattern=rf"^{DIGEST}$")] | None = None
+    splits: dict[Literal["partition.npz", "partition.png"], Annotated[str, Field(pattern=rf"^{DIGEST}$")]] = {}

@@ -108,7 +108,7 @@ def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[
     for name, cells in (("sweep/tune", CELLS[:1]), ("sweep", CELLS[1:3])):
         parent = tracker.open_sweep(name, "", cells)
         for one in cells:
-            files = {"partition.npz": splits[CELLS.index(one)]}
+            files = {"partition.npz": splits[CELLS.index(one)], "partition.png": splits[CELLS.index(one)]}
             write_run(tracker, one, history(60, 70), parent=parent, files=files)
     assert export_sweep("sweep", tmp_path / "sweep.zip") == 3
     with zipfile.ZipFile(tmp_path / "sweep.zip") as archive:
@@ -144,7 +144,7 @@ def test_splits_that_do_not_fit(
         for name in honest.namelist():
             document = honest.read(name)
             if name == run:
-                document = json.dumps(json.loads(document) | {"split": names[0] * 64}).encode()
+                document = json.dumps(json.loads(document) | {"splits": {"partition.npz": names[0] * 64}}).encode()
             evil.writestr(name, document)
         for letter, split in content.items():
             evil.writestr(f"splits/{letter * 64}", split)
