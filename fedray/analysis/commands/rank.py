@@ -20,8 +20,9 @@ from fedray.analysis.tables.leaderboard import (
     read_board,
     write_csv,
 )
-from fedray.common.errors import UserError, truncate_repr
+from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.yaml_files import parse_yaml
+from fedray.engine.cost import measure_cost
 from fedray.sweep.driver.stages import run_file
 from fedray.sweep.file.space import Space, check_space
 from fedray.sweep.file.sweep import Sweep
@@ -85,6 +86,12 @@ def make_sweep(board: Board, method: str, space: Space) -> Sweep:
         )
     if not (board.sweep.search | space):
         raise UserError(f"rank: {method} has no range; give --search 'training.lr={{loguniform: [0.01, 0.5]}}'")
+    try:
+        measure_cost(algorithm(method))
+    except UserError:
+        raise
+    except Exception as error:  # anything that your class raises
+        raise UserError(f"rank: {method} fails on a small model: {join_lines(error)}") from None
     given = {key: getattr(board.sweep, key) for key in board.sweep.model_fields_set - {"smoke", "claims", "names"}}
     case = {"algorithm": method} | ({"search": space} if space else {})
     name = f"{board.name}-{re.sub(r'[^A-Za-z0-9_.]+', '.', method)}"[:120]

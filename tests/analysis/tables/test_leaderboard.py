@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from docs.generate.leaderboard import describe_board, page
+from fedray.algorithms.fedavg import FedAvg
 from fedray.analysis.commands.rank import describe_cpus, join, make_sweep, parse_search
 from fedray.analysis.commands.tuned import main as print_tuned
 from fedray.analysis.plots.leaderboard import draw_standings
@@ -153,6 +154,19 @@ def test_a_method_of_the_users(board: Board) -> None:
 def test_refusals(method: str, search: list[str], message: str, board: Board) -> None:
     with pytest.raises(UserError, match=message):
         make_sweep(board, method, parse_search(search))
+
+
+class Bad(FedAvg):
+    """Fails in its first step."""
+
+    def direction(self, *args: object, **kwargs: object) -> None:  # type: ignore[override]
+        raise RuntimeError("no such\nshape")
+
+
+def test_a_method_that_fails_is_refused_in_one_line(board: Board) -> None:
+    space = parse_search(["training.lr={uniform: [0, 1]}"])
+    with pytest.raises(UserError, match=r":Bad fails on a small model: RuntimeError: no such shape$"):
+        make_sweep(board, f"{__name__}:Bad", space)
 
 
 def test_unknown_boards(board: Board) -> None:
