@@ -3,8 +3,6 @@
 NumPy reads the files: they hold just six documented arrays, so the `medmnist` package is not needed.
 """
 
-import hashlib
-import urllib.request
 import zipfile
 from typing import ClassVar, Literal
 
@@ -14,8 +12,8 @@ from pydantic import Field
 from fedray.common.errors import UserError, join_lines
 from fedray.datasets.augment import Flip
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir
-from fedray.datasets.cache import write_aside
 from fedray.datasets.dataset import Dataset
+from fedray.datasets.download import download
 
 RECORD = "https://zenodo.org/records/10519652/files"
 HALVES = ((0.5,), (0.5,))
@@ -83,20 +81,7 @@ class MedMNIST(Images):
         return y.reshape(-1).astype(np.int64)
 
     def fetch(self) -> None:
-        path, url = get_data_dir() / self.files, f"{RECORD}/{self.files}?download=1"
-        if path.exists():
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with write_aside(path) as partial:
-            try:
-                urllib.request.urlretrieve(url, partial)  # noqa: S310, an https address of ours
-            except OSError as error:
-                raise UserError(
-                    f"data.name: {self.name} could not be downloaded ({error}); put {url} in {path}"
-                ) from None
-            found = hashlib.md5(partial.read_bytes(), usedforsecurity=False).hexdigest()
-            if found != self.md5:
-                raise UserError(f"data.name: {self.name}: the download has md5 {found}, published is {self.md5}")
+        download(self.name, f"{RECORD}/{self.files}?download=1", get_data_dir() / self.files, self.md5)
 
 
 class PathMNIST(MedMNIST):

@@ -11,11 +11,11 @@ import pickle
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy._core import multiarray, numeric
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedray.common.errors import UserError, join_lines
 from fedray.common.rng import generator
@@ -86,14 +86,14 @@ class Torchvision(Images):
             raise UserError(f"data.name: {self.name}: {path} is damaged, its md5 is not the published {md5}")
 
     def read(self) -> Dataset:
-        train, test = self._draw_train_samples(*self._part(train=True)), self._part(train=False)
+        train, test = self._draw_train(*self._part(train=True)), self._part(train=False)
         return Dataset(self.name, *train, *test, self.published.classes)
 
     def _part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
         """Images and labels of the training or the test set, as `_open` returns them."""
         return self._open(train=train)
 
-    def _draw_train_samples(self, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _draw_train(self, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self.train_samples is None:
             return images, labels
         if self.train_samples > len(labels):
@@ -136,6 +136,15 @@ def draw_in_proportion(labels: np.ndarray, samples: int, rng: np.random.Generato
     whole[np.argsort(-rest, kind="stable")[: samples - whole.sum()]] += 1
     drawn = [rng.permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(whole)]
     return np.sort(np.concatenate(drawn))
+
+
+def count_long_tail(largest: int, classes: int, ratio: float) -> list[int]:
+    """Return the class sizes of a long tail with exponential decay.
+
+    n_c = floor(largest ratio^(-c / (classes - 1))) (Cao et al., NeurIPS 2019, section 5, `imbalance_cifar.py`):
+    class 0 keeps its size, the last has 1/ratio of it.
+    """
+    return [int(largest * ratio ** (-c / (classes - 1))) for c in range(classes)]
 
 
 def _compute_md5(path: Path) -> str:
@@ -253,6 +262,47 @@ class CIFAR10(Torchvision):
         "fedgela": Recipe((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2615)),
         "fedacg": Recipe((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), (Rotate(rotate=10), *CROP_FLIP)),
     }
+
+    imbalance: float | None = Field(
+        None,
+        ge=1,
+        description="long tail: the first class has this many times the images of the last, class sizes decay "
+        "exponentially in between; the images are drawn once",
+    )
+
+    @model_validator(mode="after")
+    def _refuse_two_subsets(self) -> Self:
+        if self.imbalance is not None and self.train_samples is not None:
+            raise UserError(
+                f"data.imbalance: found {self.imbalance:g} and train_samples {self.train_samples}; one of them is "
+                "allowed"
+            )
+        if self.imbalance is not None and self.imbalance > self._per_class:
+            raise UserError(
+                f"data.imbalance: found {self.imbalance:g}, which leaves the last class no image; the largest allowed "
+                f"is {self._per_class}"
+            )
+        return self
+
+    @property
+    def _per_class(self) -> int:
+        """Number of training images of each class."""
+        return (self.published.train or 0) // self.published.classes
+
+    def _draw_train(self, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self.imbalance is None:
+            return super()._draw_train(images, labels)
+        sizes = count_long_tail(len(labels) // self.published.classes, self.published.classes, self.imbalance)
+        rng = generator(0, "imbalance")
+        drawn = [rng.permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(sizes)]
+        kept = np.sort(np.concatenate(drawn))
+        return images[kept], labels[kept]
+
+    def expected(self) -> Published:
+        if self.imbalance is None:
+            return super().expected()
+        sizes = count_long_tail(self._per_class, self.published.classes, self.imbalance)
+        return replace(self.published, train=sum(sizes))
 
     def wanted(self) -> list[tuple[Path, str | None]]:
         kind = self._class()

@@ -55,28 +55,35 @@ def md5(path: Path) -> str:
     return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
 
 
-def cifar(root: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> tuple[np.ndarray, list[int]]:
-    """Pickled batches of 10 rows of 3,072 bytes; torchvision's checksums are those of these files. The training set."""
+def cifar(
+    root: Path, monkeypatch: pytest.MonkeyPatch, kind: str, labels: list[int] | None = None
+) -> tuple[np.ndarray, list[int]]:
+    """Pickled batches of 10 rows of 3,072 bytes; torchvision's checksums are those of these files. The training set.
+
+    The labels are random, unless those of every batch are given.
+    """
     ten = kind == "CIFAR10"
     folder = root / ("cifar-10-batches-py" if ten else "cifar-100-python")
     folder.mkdir(parents=True)
     key, train = ("labels", [f"data_batch_{i}" for i in range(1, 6)]) if ten else ("fine_labels", ["train"])
     test, meta = ("test_batch", "batches.meta") if ten else ("test", "meta")
-    rows, labels = [], []
+    rows: list[np.ndarray] = []
+    found_labels: list[int] = []
     for name in (*train, test):
-        batch: dict[str, Any] = {"data": pixels(10, 3072), key: [int(i) for i in RNG.integers(0, 10, 10)]}
+        drawn = labels or [int(i) for i in RNG.integers(0, 10, 10)]
+        batch: dict[str, Any] = {"data": pixels(10, 3072), key: drawn}
         if not ten:
             batch["coarse_labels"] = [0] * 10
         (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
         if name != test:
             rows.append(batch["data"])
-            labels += batch[key]
+            found_labels += drawn
     (folder / meta).write_bytes(pickle.dumps({"label_names": ["x"] * 10, "fine_label_names": ["x"] * 100}, protocol=2))
     found = getattr(torchvision.datasets, kind)
     monkeypatch.setattr(found, "train_list", [[name, md5(folder / name)] for name in train])
     monkeypatch.setattr(found, "test_list", [[test, md5(folder / test)]])
     monkeypatch.setattr(found, "meta", found.meta | {"md5": md5(folder / meta)})
-    return np.concatenate(rows), labels
+    return np.concatenate(rows), found_labels
 
 
 def svhn(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, np.ndarray]:

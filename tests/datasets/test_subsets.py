@@ -1,0 +1,70 @@
+"""`train_samples` and `imbalance`: which training images are kept."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedray.common.errors import UserError
+from fedray.common.rng import generator
+from fedray.datasets import data_source
+from fedray.datasets.torchvision_sets import count_long_tail, draw_in_proportion
+from tests.datasets import files
+from tests.datasets.files import load
+
+
+def test_each_class_keeps_its_share() -> None:
+    """50, 30 and 20 of 100 labels; 11 samples: 5.5, 3.3, 2.2 are 5, 3, 2 and one more for the largest remainder."""
+    labels = np.repeat([0, 1, 2], [50, 30, 20])
+    kept = draw_in_proportion(labels, 11, generator(0, "test"))
+    assert np.bincount(labels[kept]).tolist() == [6, 3, 2]
+    assert (np.diff(kept) > 0).all()
+    assert (kept == draw_in_proportion(labels, 11, generator(0, "test"))).all()
+
+
+def test_all_samples_are_all_in_order() -> None:
+    labels = np.array([2, 0, 1, 0])
+    assert draw_in_proportion(labels, 4, generator(0, "test")).tolist() == [0, 1, 2, 3]
+
+
+def test_a_long_tail_has_the_published_sizes() -> None:
+    """CIFAR-10-LT and CIFAR-100-LT at ratio 100, as LDAM-DRW's code gives them with imb_factor 0.01."""
+    assert count_long_tail(5000, 10, 100) == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+    assert sum(count_long_tail(5000, 10, 100)) == 12_406
+    assert sum(count_long_tail(500, 100, 100)) == 10_847
+    assert count_long_tail(500, 100, 1) == [500] * 100
+
+
+def test_imbalance_keeps_a_long_tail_of_the_training_images(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five images of each class: 5^(1 - c/9) is 5, 4.2, 3.5, 2.9, 2.4, 2.0, 1.7, 1.4, 1.2, 1."""
+    files.cifar(root, monkeypatch, "CIFAR10", labels=list(range(10)))
+    whole, tail = load("cifar10"), load("cifar10", imbalance=5)
+    assert np.bincount(tail.y_train).tolist() == [5, 4, 3, 2, 2, 2, 1, 1, 1, 1]
+    held = {(image.tobytes(), int(label)) for image, label in zip(whole.x_train, whole.y_train, strict=True)}
+    kept = {(image.tobytes(), int(label)) for image, label in zip(tail.x_train, tail.y_train, strict=True)}
+    assert kept < held
+    assert len(kept) == 22
+    np.testing.assert_array_equal(tail.x_test, whole.x_test)
+    assert tail.digest == load("cifar10", imbalance=5).digest != whole.digest
+    assert load("cifar10", imbalance=1).digest == whole.digest
+
+
+def test_published_size_of_a_long_tail() -> None:
+    facts = data_source({"name": "cifar100", "imbalance": 100}).expected()
+    assert facts is not None
+    assert (facts.train, facts.test) == (10_847, 10_000)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"imbalance": 10, "train_samples": 100}, "data.imbalance: found 10 and train_samples 100; one of them is allowed"),
+    ({"imbalance": 501}, "data.imbalance: found 501, which leaves the last class no image; the largest allowed is 500"),
+    ({"imbalance": 0.01}, "data.imbalance: found 0.01; input should be greater than or equal to 1"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_what_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        data_source({"name": "cifar100", **options})
+    assert str(refused.value) == message
