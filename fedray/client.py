@@ -17,7 +17,7 @@ from fedray.common.descent import Descent, Optimiser
 from fedray.common.errors import UserError
 from fedray.common.rng import generator, seed_torch
 from fedray.common.vectors import Vectors
-from fedray.datasets.dataset import Samples
+from fedray.datasets.dataset import ClientSamples, Samples
 from fedray.models.network import Layout, Network, Output
 
 T = TypeVar("T")
@@ -32,6 +32,7 @@ class Population:
     """Common to all clients of a run, besides the model: samples, classes, the seed of every draw, totals.
 
     counts(): returns every client's number of training samples of each class, int64 `(N, C)`.
+    take(client, indices): returns a client's samples on the training device; None if they are gathered from `samples`.
     """
 
     samples: Samples
@@ -40,6 +41,11 @@ class Population:
     clients: int
     total_samples: int
     counts: Callable[[], np.ndarray] | None = None
+    take: Callable[[int, np.ndarray], ClientSamples] | None = None
+
+    def take_shard(self, client: int, indices: np.ndarray) -> ClientSamples:
+        """Return a client's samples. indices: int64 `(n_i,)`."""
+        return ClientSamples(self.samples, indices) if self.take is None else self.take(client, indices)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -113,6 +119,11 @@ class LocalClient(Client):
     def samples(self) -> int:
         return len(self.indices)
 
+    @cached_property
+    def held(self) -> ClientSamples:
+        """Its training samples, where they are held."""
+        return self.population.take_shard(self.id, self.indices)
+
     @property
     def total_clients(self) -> int:
         return self.population.clients
@@ -131,7 +142,7 @@ class LocalClient(Client):
 
     @cached_property
     def counts(self) -> Tensor:
-        return torch.bincount(self.population.samples.labels(self.indices), minlength=self.population.classes).float()
+        return torch.bincount(self.held.labels(), minlength=self.population.classes).float()
 
     @property
     def all_counts(self) -> Tensor:
@@ -188,9 +199,15 @@ class LocalClient(Client):
         self._refuse_in_loss()
         self.network.train(True)
         # Float buffers (running statistics) follow the first forward pass of a step only.
-        kept = contextlib.nullcontext() if self._passes == 0 else self._keep_buffers()
-        with kept, self._explain_one_sample(len(self.y)):
+        buffers = self.network.buffers
+        kept = buffers.clone() if self._passes and buffers.numel() else None
+        try:
             value, gradients = compute()
+        except ValueError as error:
+            self._explain_one_sample(error, len(self.y))
+            raise
+        if kept is not None:
+            buffers.copy_(kept)
         if self._passes == 0 or (plain and not self._plain_seen):
             self._step_loss = value
         self._plain_seen |= plain
@@ -198,18 +215,19 @@ class LocalClient(Client):
         self.passes["gradients"] += 1
         return gradients
 
-    @contextlib.contextmanager
-    def _explain_one_sample(self, size: int) -> Iterator[None]:
-        """Name the key to change if BatchNorm meets a batch of one sample. size: size of the batch."""
-        try:
-            yield
-        except ValueError as error:
-            if size > 1 or "more than 1 value per channel" not in str(error):
-                raise
-            key, found, advice = self._find_cause_of_one_sample()
-            raise UserError(
-                f"{key}: client {self.id} {found}, and BatchNorm cannot normalise one sample alone; {advice}"
-            ) from None
+    def _explain_one_sample(self, error: ValueError, size: int) -> None:
+        """Raise a UserError that names the key to change if BatchNorm met a batch of one sample.
+
+        Args:
+            error: raised by the model.
+            size: size of the batch.
+        """
+        if size > 1 or "more than 1 value per channel" not in str(error):
+            return
+        key, found, advice = self._find_cause_of_one_sample()
+        raise UserError(
+            f"{key}: client {self.id} {found}, and BatchNorm cannot normalise one sample alone; {advice}"
+        ) from None
 
     def _find_cause_of_one_sample(self) -> tuple[str, str, str]:
         """Return the key, its value, and advice."""
@@ -227,10 +245,15 @@ class LocalClient(Client):
     def full_grad(self, theta: Tensor) -> Tensor:
         total = torch.zeros_like(theta)
         self.network.train(True)
-        with self._keep_buffers(), self._explain_one_sample(self.samples):
+        with self._keep_buffers():
             self._load(theta)
             for x, y in self._cut_into_chunks():
-                loss = cross_entropy(self.network(x).logits, y, reduction="sum")
+                try:
+                    logits = self.network(x).logits
+                except ValueError as error:
+                    self._explain_one_sample(error, self.samples)
+                    raise
+                loss = cross_entropy(logits, y, reduction="sum")
                 total += self.network.flat(torch.autograd.grad(loss, self.network.trained, materialize_grads=True))
         self.passes["full_gradients"] += 1
         return total / self.samples
@@ -274,7 +297,7 @@ class LocalClient(Client):
     def draw(self) -> tuple[Tensor, Tensor]:
         rng = generator(self.population.seed, f"draw {self.step} {self._draws}", self.round, self.id)
         self._draws += 1
-        return self.population.samples.batch(rng.choice(self.indices, len(self.y), replace=False), rng)
+        return next(self.held.batches([rng.choice(self.samples, len(self.y), replace=False)], rng))
 
     def batches(self, purpose: str, size: int | None = None, share: float = 1.0) -> Iterator[int]:
         rng = generator(self.population.seed, f"{purpose} batches", self.round, self.id)
@@ -283,8 +306,9 @@ class LocalClient(Client):
         step = self.batch_size if size is None else size
         self._pass = purpose, len(order), size
         try:
-            for k, start in enumerate(range(0, len(order), step)):
-                self.start_step(0, *self.population.samples.batch(self.indices[order[start : start + step]]))
+            parts = [order[start : start + step] for start in range(0, len(order), step)]
+            for k, batch in enumerate(self.held.batches(parts)):
+                self.start_step(0, *batch)
                 self._passes, self._plain_seen = 1, True  # running statistics and the training loss stay as they are
                 yield k
         finally:
@@ -293,7 +317,7 @@ class LocalClient(Client):
     def _cut_into_chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         size = -(-self.samples // -(-self.samples // CHUNK))  # about equal: BatchNorm cannot train on a chunk of one
         for start in range(0, self.samples, size):
-            yield self.population.samples.batch(self.indices[start : start + size])
+            yield self.held.cut(start, start + size)
 
     def _load(self, theta: Tensor) -> None:
         self._refuse_in_loss()

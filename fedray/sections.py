@@ -406,6 +406,11 @@ class Runtime(Section):
         return 1.0 if self.gpus_per_actor == "auto" else self.gpus_per_actor
 
     @property
+    def gpu_share(self) -> float:
+        """Return the part of its GPU that a process may use: its fraction; 1 without one, and for several GPUs."""
+        return min(self.gpus or 1.0, 1.0)
+
+    @property
     def inline(self) -> "Runtime":
         """Return the same with backend inline, which measures nothing for `gpus_per_actor: auto`."""
         return self.model_copy(update={"backend": "inline", "gpus_per_actor": self.gpus})

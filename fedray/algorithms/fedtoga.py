@@ -88,12 +88,14 @@ class FedTOGA(DynamicRegularisation):
 
     def begin(self, c: Client) -> None:
         c.local.g_tilde = c.theta.new_zeros(c.theta.shape)
+        if self.needs_delta:  # the same in every step
+            c.local.ascent_delta, c.local.descent_delta = self.kappa * c.message.delta, self.beta * c.message.delta
 
     def ascent(self, c: Client) -> Tensor:
         """Return r, the direction of the perturbation."""
         if not self.sam_correction:
             return c.grad(c.theta)
-        r = self.kappa * c.message.delta
+        r = c.local.ascent_delta
         if self.perturbation != "neighbour":
             r = r + c.grad(c.theta)
         if self.perturbation != "global":
@@ -112,7 +114,7 @@ class FedTOGA(DynamicRegularisation):
 
     def direction(self, c: Client) -> Tensor:
         q = super().direction(c) if self.dynamic_regularisation else self.gradient(c)
-        return q + self.beta * c.message.delta if self.dual_correction else q
+        return q + c.local.descent_delta if self.dual_correction else q
 
     def upload(self, c: Client) -> Uploads:
         uploads = dict(super().upload(c)) if self.dynamic_regularisation else {}

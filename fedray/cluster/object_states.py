@@ -42,9 +42,9 @@ def states_stay(algorithm: Algorithm) -> bool:
 
 
 def note_hashes(hashes: Mapping[int, str], states: Mapping[int, ClientState]) -> None:
-    """Store the hashes of states in the object store, so that each is computed once."""
+    """Store the hashes of states that are held elsewhere, so that each is computed once."""
     for i, digest in hashes.items():
-        if isinstance(state := states[i], ObjectState):
+        if isinstance(state := states[i], StateRef):
             state.sha256 = digest
 
 

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from fedray.cluster.object_states import STAYS_FROM, ObjectState, as_arrays, note_hashes, states_stay
 from fedray.cluster.timeouts import CallTimeouts, Heartbeat
+from fedray.common.vectors import Vectors
 from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
-from fedray.engine.state import ClientState, load_state
+from fedray.engine.state import ClientState, StateRef
 
 
 class TrialBackend(InlineBackend):
@@ -40,7 +41,7 @@ class TrialBackend(InlineBackend):
         with self._bound("train", self._measure_work(tasks)):
             replies = super().train(broadcast, tasks)
             for reply in replies if self._stay else ():
-                reply.states |= {i: self._put(state) for i, state in reply.states.items()}
+                reply.states |= {i: self.spill(s) for i, s in reply.states.items() if not isinstance(s, StateRef)}
         return replies
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
@@ -65,8 +66,8 @@ class TrialBackend(InlineBackend):
         note_hashes(hashes, states)
         return hashes
 
-    def _put(self, state: ClientState) -> ClientState:
-        sent = as_arrays(load_state(state))
+    def spill(self, state: Vectors) -> ClientState:
+        sent = as_arrays(state)
         return ObjectState(ray.put(sent)) if sum(array.nbytes for array in sent.values()) >= self.stays_from else state
 
     def _measure_work(self, tasks: Sequence[ClientTask]) -> float:

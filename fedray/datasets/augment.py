@@ -9,7 +9,7 @@ The draws are NumPy's, on the CPU, so that they are the same on every device.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -23,15 +23,31 @@ Fill = Literal["black", "mean", "reflect"]
 
 
 class Transform(Checked):
-    """Base of the transforms: `moved` composes one more onto a map of pixels."""
+    """Base of the transforms: `draw` draws for a batch, `move` composes one more transform onto a map of pixels.
 
-    def moved(self, source: Tensor, rng: np.random.Generator) -> Tensor:
-        """Return the source of each pixel of the transformed images. Every image of the batch gets its own draw.
+    draws: number of arrays that `draw` returns.
+    """
+
+    draws: ClassVar[int] = 1
+
+    def draw(self, b: int, h: int, w: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        """Return the draws for a batch of b images of h x w pixels. Every image gets its own.
+
+        Args:
+            b: number of images.
+            h: their height.
+            w: their width.
+            rng: the stream to draw from.
+        """
+        raise NotImplementedError
+
+    def move(self, source: Tensor, *drawn: Tensor) -> Tensor:
+        """Return the source of each pixel of the transformed images.
 
         Args:
             source: int64 `(b, h, w)`, the pixel `row * w + column` shown at each position; h*w for black, h*w + 1 for
                 mean.
-            rng: the stream to draw from.
+            drawn: what `draw` returned, on the device of `source`.
 
         Returns:
             int64 `(b, h, w)`, like `source`.
@@ -44,9 +60,11 @@ class Flip(Transform):
 
     flip: Literal[True] = True
 
-    def moved(self, source: Tensor, rng: np.random.Generator) -> Tensor:
-        chosen = torch.from_numpy(rng.random(len(source)) < 0.5).to(source.device)
-        return torch.where(chosen[:, None, None], source.flip(-1), source)
+    def draw(self, b: int, h: int, w: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        return (rng.random(b) < 0.5,)
+
+    def move(self, source: Tensor, *drawn: Tensor) -> Tensor:
+        return torch.where(drawn[0][:, None, None], source.flip(-1), source)
 
 
 class Crop(Transform):
@@ -55,14 +73,15 @@ class Crop(Transform):
     crop: int = Field(gt=0, description="pixels of padding on every side")
     fill: Fill = Field("black", description="content of the padding")
     chance: float = Field(1.0, gt=0, le=1, description="probability per image; FL-Simulator 0.5")
+    draws: ClassVar[int] = 2
 
-    def moved(self, source: Tensor, rng: np.random.Generator) -> Tensor:
-        b, h, w = source.shape
+    def draw(self, b: int, h: int, w: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
         shift = rng.integers(-self.crop, self.crop + 1, size=(2, b, 1)) * (rng.random((b, 1)) < self.chance)
-        rows, columns = (
-            torch.arange(n, device=source.device) + torch.from_numpy(s).to(source.device)
-            for n, s in ((h, shift[0]), (w, shift[1]))
-        )
+        return shift[0], shift[1]
+
+    def move(self, source: Tensor, *drawn: Tensor) -> Tensor:
+        h, w = source.shape[1:]
+        rows, columns = (torch.arange(n, device=source.device) + s for n, s in ((h, drawn[0]), (w, drawn[1])))
         if self.fill == "reflect":
             rows, columns = (_reflect(i, n) for i, n in ((rows, h), (columns, w)))
         return _look_up(source, rows[:, :, None], columns[:, None, :], self.fill)
@@ -73,9 +92,11 @@ class Rotate(Transform):
 
     rotate: float = Field(gt=0, le=180, description="largest angle, degrees")
 
-    def moved(self, source: Tensor, rng: np.random.Generator) -> Tensor:
-        b, h, w = source.shape
-        angle = torch.from_numpy(np.radians(rng.uniform(-self.rotate, self.rotate, size=(b, 1, 1)))).to(source.device)
+    def draw(self, b: int, h: int, w: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        return (np.radians(rng.uniform(-self.rotate, self.rotate, size=(b, 1, 1))),)
+
+    def move(self, source: Tensor, *drawn: Tensor) -> Tensor:
+        (h, w), angle = source.shape[1:], drawn[0]
         y = torch.arange(h, device=source.device)[:, None] - (h - 1) / 2
         x = torch.arange(w, device=source.device)[None, :] - (w - 1) / 2
         rows = angle.cos() * y + angle.sin() * x + (h - 1) / 2
@@ -87,13 +108,17 @@ class Cutout(Transform):
     """Cover a square of `cutout` pixels around a uniformly drawn pixel with the mean colour; it may cross the edge."""
 
     cutout: int = Field(gt=0, description="side of the square, pixels")
+    draws: ClassVar[int] = 2
 
-    def moved(self, source: Tensor, rng: np.random.Generator) -> Tensor:
-        b, h, w = source.shape
+    def draw(self, b: int, h: int, w: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        half = self.cutout // 2
+        return tuple(rng.integers(n, size=(b, 1)) - half for n in (h, w))
+
+    def move(self, source: Tensor, *drawn: Tensor) -> Tensor:
+        h, w = source.shape[1:]
         half = self.cutout // 2
         covered = []
-        for n in (h, w):
-            start = torch.from_numpy(rng.integers(n, size=(b, 1)) - half).to(source.device)
+        for n, start in zip((h, w), drawn, strict=True):
             place = torch.arange(n, device=source.device)
             covered.append((place >= start) & (place < start + 2 * half))
         return source.masked_fill(covered[0][:, :, None] & covered[1][:, None, :], h * w + 1)
@@ -134,21 +159,34 @@ def _transform(key: str, entry: Any) -> Transform:
 
 
 def augment_batch(x: Tensor, chain: Sequence[Transform], black: Tensor, rng: np.random.Generator) -> Tensor:
-    """Augment each image of a batch independently.
+    """Augment each image of a batch independently, with draws from `rng`; the rest is as for `apply_draws`."""
+    drawn = draw_chain(chain, (x.shape[0], x.shape[2], x.shape[3]), rng)
+    return apply_draws(x, chain, black, [[torch.from_numpy(a).to(x.device) for a in each] for each in drawn])
+
+
+def draw_chain(
+    chain: Sequence[Transform], size: tuple[int, int, int], rng: np.random.Generator
+) -> list[tuple[np.ndarray, ...]]:
+    """Return each transform's draws for one batch. size: number of images, height, width."""
+    return [transform.draw(*size, rng) for transform in chain]
+
+
+def apply_draws(x: Tensor, chain: Sequence[Transform], black: Tensor, drawn: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Augment each image of a batch.
 
     Args:
         x: float32 `(b, c, h, w)`, normalised.
         chain: the transforms, in the order they are applied.
         black: float32 `(1, c, 1, 1)`, the value of a black pixel after normalisation.
-        rng: the stream to draw from.
+        drawn: the draws of each transform, on the device of `x`.
 
     Returns:
         float32 `(b, c, h, w)`.
     """
     b, c, h, w = x.shape
     source = torch.arange(h * w, device=x.device).view(1, h, w).expand(b, h, w)
-    for transform in chain:
-        source = transform.moved(source, rng)
+    for transform, own in zip(chain, drawn, strict=True):
+        source = transform.move(source, *own)
     colours = torch.stack([black.view(c), torch.zeros_like(black.view(c))], dim=1)
     pixels = torch.cat([x.flatten(2), colours.expand(b, c, 2)], dim=2)
     return pixels.gather(2, source.reshape(b, 1, h * w).expand(b, c, h * w)).view(b, c, h, w)

@@ -2,6 +2,7 @@
 
 import hashlib
 import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fedray.common.errors import UserError
-from fedray.datasets.augment import Transform, augment_batch
+from fedray.common.transfer import upload
+from fedray.datasets.augment import Transform, apply_draws, augment_batch, draw_chain
 
 TYPES = ("int64", "uint8", "float32")
 """Types of inputs; labels and clients' ids have the first."""
@@ -150,11 +152,28 @@ def as_tensor(array: np.ndarray) -> Tensor:
 
 
 class Samples:
-    """One split of a data set; uint8 images become float32, scaled to [0, 1] and normalised, when gathered."""
+    """One split of a data set; uint8 images become float32, scaled to [0, 1] and normalised, when gathered.
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, data: Dataset, device: torch.device | str) -> None:
-        self._x = as_tensor(x).to(device)
-        self._y = as_tensor(y).to(device)
+    Args:
+        x: the inputs.
+        y: int64 labels.
+        data: the data set that they belong to.
+        device: where batches go.
+        held: where the samples stay; by default on `device`.
+    """
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        data: Dataset,
+        device: torch.device | str,
+        held: torch.device | str | None = None,
+    ) -> None:
+        self.device = torch.device(device)
+        self._x = as_tensor(x).to(device if held is None else held)
+        self._y = as_tensor(y).to(self._x.device)
+        self._travels = self._x.device.type != self.device.type
         self._scale = self._shift = None
         self.augment = data.augment
         self._tokens = x.dtype == np.uint8 and x.ndim == 2
@@ -173,9 +192,14 @@ class Samples:
         """Return the shape of one input."""
         return tuple(self._x.shape[1:])
 
+    @property
+    def bytes_each(self) -> int:
+        """Bytes of one input and its label, as they are held."""
+        return self._x[:1].numel() * self._x.element_size() + self._y.element_size()
+
     def labels(self, indices: np.ndarray) -> Tensor:
         """Labels int64 `(b,)`."""
-        return self._y.index_select(0, torch.from_numpy(indices).to(self._y.device))
+        return self._y.index_select(0, torch.from_numpy(indices).to(self._y.device)).to(self.device)
 
     def batch(self, indices: np.ndarray, augment: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return inputs float32 `(b, ...)` (token ids int64), augmented if a generator is given, and labels int64
@@ -183,11 +207,101 @@ class Samples:
         """
         index = torch.from_numpy(indices).to(self._x.device)
         x, y = self._x.index_select(0, index), self._y.index_select(0, index)
+        if self._travels:
+            x, y = upload([x.numpy(), y.numpy()], self.device)
+        x = self.prepare(x)
+        if augment is not None and self.augment:
+            x = augment_batch(x, self.augment, self._get_black(x), augment)
+        return x, y
+
+    def gather(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return inputs and labels as they are held, on the device, in one copy."""
+        index = torch.from_numpy(indices).to(self._x.device)
+        x, y = self._x.index_select(0, index), self._y.index_select(0, index)
+        if self._x.is_cpu:
+            x, y = upload([x.numpy(), y.numpy()], self.device)
+        return x, y
+
+    def prepare(self, x: Tensor, drawn: Sequence[Sequence[Tensor]] | None = None) -> Tensor:
+        """Return the inputs of a model, float32 (token ids int64), on the device of `x`.
+
+        Args:
+            x: inputs as they are held.
+            drawn: the draws of each transform; None for no augmentation.
+        """
         if self._tokens:
             x = x.long()
         elif self._scale is not None and self._shift is not None:
             x = x.float().mul_(self._scale).add_(self._shift)
-        if augment is not None and self.augment:
-            black = x.new_zeros(1, x.shape[1], 1, 1) if self._shift is None else self._shift
-            x = augment_batch(x, self.augment, black.expand(1, x.shape[1], 1, 1), augment)
-        return x, y
+        return x if drawn is None else apply_draws(x, self.augment, self._get_black(x), drawn)
+
+    def _get_black(self, x: Tensor) -> Tensor:
+        """Return the value of a black pixel, float32 `(1, c, 1, 1)`."""
+        black = x.new_zeros(1, x.shape[1], 1, 1) if self._shift is None else self._shift
+        return black.expand(1, x.shape[1], 1, 1)
+
+
+class ClientSamples:
+    """A client's training samples, by their positions in its shard; they are gathered where the data set is.
+
+    Args:
+        samples: the training set.
+        indices: the shard, int64 `(n_i,)`.
+    """
+
+    def __init__(self, samples: Samples, indices: np.ndarray) -> None:
+        self._samples, self._indices = samples, indices
+
+    def labels(self) -> Tensor:
+        """Return all labels, int64 `(n_i,)`."""
+        return self._samples.labels(self._indices)
+
+    def cut(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Return the samples from `start` to before `stop`, as a batch."""
+        return self._samples.batch(self._indices[start:stop])
+
+    def batches(
+        self, order: Iterable[np.ndarray], augment: np.random.Generator | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield a batch for each array of positions, as `Samples.batch`."""
+        for positions in order:
+            yield self._samples.batch(self._indices[positions], augment)
+
+
+class ResidentSamples(ClientSamples):
+    """A client's training samples on the training device. Positions and draws of all batches go there in one copy.
+
+    Args:
+        samples: the training set, which prepares batches.
+        x: the shard's inputs as they are held, on the device.
+        y: its labels, int64 `(n_i,)`.
+    """
+
+    def __init__(self, samples: Samples, x: Tensor, y: Tensor) -> None:
+        self._samples, self._x, self._y = samples, x, y
+
+    def labels(self) -> Tensor:
+        return self._y
+
+    def cut(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        # A copy: a method may write into its batch.
+        return self._samples.prepare(self._x[start:stop].clone()), self._y[start:stop]
+
+    def batches(
+        self, order: Iterable[np.ndarray], augment: np.random.Generator | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        order = list(order)
+        if not order:
+            return
+        chain = self._samples.augment if augment is not None else ()
+        arrays = [np.concatenate(order)]
+        for positions in order:
+            if augment is not None and chain:
+                _, h, w = self._samples.input_shape
+                arrays += [array for drawn in draw_chain(chain, (len(positions), h, w), augment) for array in drawn]
+        index, *others = upload(arrays, self._samples.device)
+        draws = iter(others)
+        for part in index.split([len(positions) for positions in order]):
+            x, y = self._x.index_select(0, part), self._y.index_select(0, part)
+            drawn = [[next(draws) for _ in range(transform.draws)] for transform in chain] if chain else None
+            yield self._samples.prepare(x, drawn), y

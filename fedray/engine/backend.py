@@ -5,6 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from fedray.common.vectors import Vectors
 from fedray.engine.disk import client_files
 from fedray.engine.disk.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
@@ -45,6 +46,11 @@ class InlineBackend:
 
     def open(self, problem: Problem) -> None:
         self._worker = Worker(problem)
+        self._worker.keep_states(self.spill)
+
+    def spill(self, state: Vectors) -> ClientState:
+        """Store the state of a client that leaves the training device; here it stays in this process."""
+        return Vectors({name: vector.clone() for name, vector in state.items()})  # copies were page-locked
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
         return [self._worker.train(broadcast, tasks)]

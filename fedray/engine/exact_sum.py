@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from fedray.common.transfer import download
+
 SCALE = 2.0**44
 LIMIT = 2.0**62
 BLOCK = 1 << 16
@@ -21,7 +23,7 @@ class NotSummable(Exception):
 
 
 class Accumulator:
-    """Named exact sums: int64 tensors in units of 2^-44, on the CPU."""
+    """Named exact sums: int64 tensors in units of 2^-44, on the device of the vectors."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -42,31 +44,52 @@ class Accumulator:
         factor, vector = weight * SCALE, vector.detach()
         if vector.numel() == 1:  # such as a loss: the operations below would take longer than the step
             number = float(vector) * factor
-            self._refuse(name, abs(number), terms)
+            refuse_inexact(name, abs(number), 1.0, terms)
             self._add(name, torch.full(vector.shape, round(number), dtype=torch.int64))
             return
-        if vector.numel() <= BLOCK or vector.is_cuda:
-            scaled = _scale(vector, factor)
-            self._refuse(name, _find_largest(scaled), terms)
-            self._add(name, scaled.to(torch.int64).cpu())
+        refuse_inexact(name, _find_largest(vector), abs(factor), terms)
+        self.add_unchecked(name, vector, factor)
+
+    def add_unchecked(self, name: str, vector: Tensor, factor: float) -> None:
+        """Add factor x vector, in units of 2^-44, on the vector's device; the caller checks the vector.
+
+        Args:
+            name: name of the sum.
+            vector: any shape, without gradient.
+            factor: weight x 2^44.
+        """
+        if vector.numel() <= BLOCK or not vector.is_cpu:
+            self._add(name, _scale(vector, factor).to(torch.int64))
             return
-        self._refuse(name, _find_largest(vector) * abs(factor), terms)
         if name not in self.sums:
             self.sums[name] = torch.zeros(vector.shape, dtype=torch.int64)
         for part, summed in zip(vector.reshape(-1).split(BLOCK), self.sums[name].view(-1).split(BLOCK), strict=True):
             summed.add_(_scale(part, factor).to(torch.int64))
 
+    def fetch(self) -> dict[str, Tensor]:
+        """Return the sums on the CPU, in one wait."""
+        return dict(zip(self.sums, download(list(self.sums.values())), strict=True))
+
     def _add(self, name: str, quantised: Tensor) -> None:
         self.sums[name] = self.sums[name].add_(quantised) if name in self.sums else quantised
 
-    @staticmethod
-    def _refuse(name: str, largest: float, terms: int) -> None:
-        if not largest * terms < LIMIT:  # true for NaN
-            raise NotSummable(
-                f"{name} is not finite"
-                if not math.isfinite(largest)
-                else f"{name} is too large to be summed exactly ({largest / SCALE:.3g})"
-            )
+
+def refuse_inexact(name: str, largest: float, factor: float, terms: int) -> None:
+    """Refuse a vector that cannot be summed exactly.
+
+    Args:
+        name: of the vector, for the message.
+        largest: its largest magnitude; NaN if an entry is.
+        factor: weight x 2^44; 0 for a vector that only has to be finite.
+        terms: number of vectors in the whole sum.
+
+    Raises:
+        NotSummable: an entry is not finite, or the sum might overflow.
+    """
+    if not math.isfinite(scaled := largest * factor) or not math.isfinite(largest):
+        raise NotSummable(f"{name} is not finite")
+    if not scaled * terms < LIMIT:
+        raise NotSummable(f"{name} is too large to be summed exactly ({scaled / SCALE:.3g})")
 
 
 def add_up(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -318,8 +318,8 @@ class LocalTrainer:
         augment = generator(seed, f"{purpose}augment", c.round, c.id) if samples.augment else None
         c.step_rate = rate
         order = draw_batches(self.training, c.samples, seed, c.round, c.id, purpose, c.steps)
-        for k, positions in enumerate(order):
-            c.start_step(k, *samples.batch(c.indices[positions], augment))
+        for k, batch in enumerate(c.held.batches(order, augment)):
+            c.start_step(k, *batch)
             y, version = c.theta, c.theta._version
             q, part = direction(c), trained_part(c)
             refuse_changed(self.algorithm, "c.theta", y, version)

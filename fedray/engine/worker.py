@@ -1,8 +1,7 @@
 """Trains clients and tests models in one process; the backends differ only in their number of workers."""
 
 import contextlib
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -11,17 +10,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import PerClient, Sum
+from fedray.algorithms.base import Algorithm, PerClient, Sum
 from fedray.client import CHUNK, LocalClient, Population
 from fedray.common.errors import UserError
+from fedray.common.transfer import upload
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Samples
 from fedray.engine import device as devices
 from fedray.engine.device import keep_memory
-from fedray.engine.exact_sum import Accumulator, NotSummable, is_finite
+from fedray.engine.exact_sum import Accumulator, NotSummable
 from fedray.engine.local_training import LocalTrainer
 from fedray.engine.messages import OPENING, Broadcast, ClientTask, PersonalEval, Reply, count_bytes
 from fedray.engine.problem import Problem
+from fedray.engine.reduction import Reduction
+from fedray.engine.residence import DeviceState, Residence, Spill, limit_memory
 from fedray.engine.state import load_state
 from fedray.evaluation.probes import Steps, probe_client
 from fedray.models.cuda_graph import Recorder
@@ -55,7 +57,10 @@ class Worker:
         if config.runtime.cuda_graph:
             self.network.recorder = Recorder()
         self.device = device
-        self.train_samples = Samples(data.x_train, data.y_train, data, device)
+        self.residence: Residence | None = None
+        self.keeps_states = False
+        # The test set is on the device; of the training set only what `residence` keeps is.
+        self.train_samples = Samples(data.x_train, data.y_train, data, device, held=None if data.is_merged else "cpu")
         self.test_samples = self.train_samples if data.is_merged else Samples(data.x_test, data.y_test, data, device)
         self.population = Population(
             samples=self.train_samples,
@@ -74,47 +79,80 @@ class Worker:
             stepping=None if config.stepping is config.algorithm else config.stepping,
             recorded=frozenset().union(*(probe.recorded_steps() for probe in self.probes)),
         )
-
         opening = config.algorithm.opening
         self.opener = None if opening is None else replace(self.trainer, algorithm=opening, stepping=None)
+        if device != "cpu":
+            self.reside(limit_memory(config.runtime.gpu_share))
+
+    def reside(self, limit: int) -> None:
+        """Keep shards on the device from now on. limit: bytes to keep there."""
+        self.residence = Residence(self.train_samples, limit)
+        self.population = replace(self.population, take=self.residence.take)
+        self.trainer = replace(self.trainer, population=self.population)
+        self.opener = self.opener and replace(self.opener, population=self.population)
+
+    def keep_states(self, spill: Spill) -> None:
+        """Keep new states on the device, too; for a run with one process. spill: stores a state that leaves it."""
+        algorithm = self.problem.config.algorithm
+        if self.residence is not None and type(algorithm).reply is Algorithm.reply:
+            self.residence.spill, self.keeps_states = spill, True
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Reply:
         """Train the clients of `tasks` one after another and reduce their uploads."""
         trainer = self.opener if broadcast.round == OPENING and self.opener is not None else self.trainer
         config, there = self.problem.config, self._to_device(broadcast)
-        sums, reply = Accumulator(), Reply()
+        reduction, probed, reply = Reduction(), Accumulator(), Reply()
+        states: dict[int, Vectors] = {}
         for task in map(self._task_to_device, tasks):
             with _explain(f"client {task.client} ({len(self.problem.shards[task.client])} samples)"):
                 steps = Steps(self.probes, config.algorithm)
                 c, uploads = trainer.train(there, task, steps if broadcast.measured and steps.probes else None)
-            reply.sent += count_bytes(upload.vector for upload in uploads.values())
-            each = {name: upload.vector for name, upload in uploads.items() if isinstance(upload, PerClient)}
-            try:
-                loss = c.loss
-                if not math.isfinite(float(loss)):
-                    raise NotSummable("the training loss is not finite")
-                for name, vector in each.items():
-                    if not is_finite(vector):
-                        raise NotSummable(f"{name} is not finite")
-                sums.add("train_loss", loss / c.steps, task.weight, broadcast.cohort)
-                for name, upload in uploads.items():
-                    if isinstance(upload, Sum):
-                        sums.add(name, upload.vector, upload.weight, broadcast.cohort)
-                for name, vector in c.state.items():
-                    if not is_finite(vector):
-                        raise NotSummable(f"its state {name} is not finite")
-            except NotSummable as reason:
-                reply.diverged[task.client] = str(reason)
+                each = self._reduce(c, task, uploads, reduction, broadcast.cohort)
+            reply.sent += count_bytes(sent.vector for sent in uploads.values())
             if each:
-                reply.each[task.client] = _move_to_cpu(each)
-            if broadcast.measured and task.client not in reply.diverged:
-                reply.probes[task.client] = probe_client(
-                    self.probes, c, config.algorithm, self.test_samples, self.problem.evaluated["test"], steps
-                )
-                self._sum_probes(c, sums, broadcast.cohort)
-            reply.states[task.client] = _move_to_cpu(c.state)
-        reply.sums = sums.sums
+                reply.each[task.client] = each
+            if broadcast.measured:
+                reply.diverged |= reduction.settle()
+                if task.client not in reply.diverged:
+                    reply.probes[task.client] = probe_client(
+                        self.probes, c, config.algorithm, self.test_samples, self.problem.evaluated["test"], steps
+                    )
+                    self._sum_probes(c, probed, broadcast.cohort)
+            states[task.client] = c.state
+        residence = self.residence if self.keeps_states else None
+        groups = [reply.each] if residence else [reply.each, states]
+        diverged, sums, copies = reduction.finish(_list_tensors(groups))
+        reply.diverged |= diverged
+        reply.sums = sums | probed.fetch()
+        reply.each, *kept = _replace_tensors(groups, copies)
+        reply.states = {**kept[0]} if residence is None else residence.keep_all(states)
         return reply
+
+    def _reduce(
+        self,
+        c: LocalClient,
+        task: ClientTask,
+        uploads: Mapping[str, Sum | PerClient],
+        reduction: Reduction,
+        cohort: int,
+    ) -> Vectors:
+        """Add up what a client uploads, and note what must be finite, in the order in which it is said.
+
+        Returns:
+            The uploads that are not summed, on the device.
+        """
+        each = Vectors({name: sent.vector for name, sent in uploads.items() if isinstance(sent, PerClient)})
+        loss = c.loss
+        reduction.check(task.client, "the training loss", loss)
+        for name, vector in each.items():
+            reduction.check(task.client, name, vector)
+        reduction.add(task.client, "train_loss", loss / c.steps, task.weight, cohort)
+        for name, sent in uploads.items():
+            if isinstance(sent, Sum):
+                reduction.add(task.client, name, sent.vector, sent.weight, cohort)
+        for name, vector in c.state.items():
+            reduction.check(task.client, f"its state {name}", vector)
+        return each
 
     def _sum_probes(self, c: LocalClient, sums: Accumulator, cohort: int) -> None:
         """Add the tensors of a client whose means over the cohort probes need (`Probe.sums_of_client`)."""
@@ -145,7 +183,7 @@ class Worker:
                 sums.add("gradient", g, 1.0, count_chunks(len(positions)))
             except NotSummable:
                 sums.add("gradient_missing", torch.ones(()), 1.0, 1)
-        return sums.sums
+        return sums.fetch()
 
     def evaluate(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int], split: str = "test") -> dict[str, Tensor]:
         """Test a model on chunks of 500 consecutive samples of a set of `Problem.evaluated` (not augmented).
@@ -202,7 +240,7 @@ class Worker:
             for probe in probes:
                 if (found := probe.test_sums(output, y, classes)) is not None:
                     sums.add(probe.name, found, 1 / CHUNK, terms)
-        return sums.sums
+        return sums.fetch()
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
@@ -285,18 +323,22 @@ class Worker:
         return 100 * correct / len(indices), loss / len(indices)
 
     def _to_device(self, broadcast: Broadcast) -> Broadcast:
-        return replace(
-            broadcast,
-            theta=broadcast.theta.to(self.device),
-            buffers=broadcast.buffers.to(self.device),
-            message=self._move(broadcast.message),
-        )
+        names = list(broadcast.message)
+        theta, buffers, *message = self._move([broadcast.theta, broadcast.buffers, *broadcast.message.values()])
+        return replace(broadcast, theta=theta, buffers=buffers, message=Vectors(zip(names, message, strict=True)))
 
     def _task_to_device(self, task: ClientTask) -> ClientTask:
-        return ClientTask(task.client, task.weight, self._move(load_state(task.state)))
+        there = task.state.get_on_device() if isinstance(task.state, DeviceState) else None
+        if there is None:
+            state = load_state(task.state)
+            there = Vectors(zip(state, self._move(list(state.values())), strict=True))
+        return ClientTask(task.client, task.weight, Vectors(there))
 
-    def _move(self, vectors: Vectors) -> Vectors:
-        return Vectors({name: v.to(self.device) for name, v in vectors.items()})
+    def _move(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return CPU tensors on the device, moved in one copy."""
+        if self.residence is None or not tensors:
+            return tensors
+        return upload([tensor.detach().numpy() for tensor in tensors], self.device)
 
 
 @contextlib.contextmanager
@@ -318,8 +360,14 @@ def _explain(what: str) -> Iterator[None]:
         raise UserError(f"{what}: out of memory: {str(error).splitlines()[0]}; {LESS_MEMORY}") from None
 
 
-def _move_to_cpu(vectors: Mapping[str, Tensor]) -> Vectors:
-    return Vectors({name: v.detach().cpu() for name, v in vectors.items()})
+def _list_tensors(groups: Sequence[Mapping[int, Vectors]]) -> list[Tensor]:
+    return [tensor for group in groups for vectors in group.values() for tensor in vectors.values()]
+
+
+def _replace_tensors(groups: Sequence[Mapping[int, Vectors]], tensors: Iterable[Tensor]) -> list[dict[int, Vectors]]:
+    """Return the clients' vectors with other tensors, given in the order of `_list_tensors`."""
+    left = iter(tensors)
+    return [{i: Vectors({name: next(left) for name in vectors}) for i, vectors in group.items()} for group in groups]
 
 
 def count_chunks(samples: int) -> int:

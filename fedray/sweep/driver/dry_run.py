@@ -10,6 +10,7 @@ from rich.table import Table
 from fedray.cluster.connection import count_cpus, use_cluster
 from fedray.cluster.resources import count_capacity, get_bundle, list_nodes, refuse_infeasible
 from fedray.config import RunConfig
+from fedray.engine.residence import KEPT
 from fedray.runs.last_rounds import describe_rounds
 from fedray.runs.metric import LAST
 from fedray.sweep.plan.plan import Plan
@@ -52,6 +53,9 @@ def print_plan(plan: Plan, address: str | None) -> None:
             asked += " (auto: a whole GPU until one client has been measured)"
         actors = "as many actors as fit" if runtime.actors == "auto" else f"{runtime.actors} actor(s)"
         console.print(f"{count} trials ask for {actors} of {asked} each: fits, {room} at a time")
+        if runtime.torch_device == "cuda" and runtime.gpus_per_actor != "auto":
+            kept = f"{100 * KEPT * runtime.gpu_share:.3g} % of a GPU's memory"
+            console.print(f"each actor keeps its clients' shards on the GPU, in at most {kept}")
 
 
 def _averaged(runs: Sequence[RunConfig]) -> Iterator[str]:
