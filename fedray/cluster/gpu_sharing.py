@@ -3,7 +3,7 @@
 import contextlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import ray
@@ -14,13 +14,18 @@ from fedray.common.errors import Diverged, UserError
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
-from fedray.engine.device import Peak, measure_peak
+from fedray.engine.device import Peak, measure_others, measure_peak
 from fedray.engine.problem import Problem
+from fedray.engine.residence import KEPT
 from fedray.engine.simulation import Simulation
+from fedray.engine.state import load_state
+from fedray.sections import SMALLEST_SHARE
 
 log = logging.getLogger("fedray")
 USABLE = 0.9
 """Part of a GPU's memory to use; the rest is for fragmentation."""
+KIND = "accelerator_type:"
+"""Prefix of the resource by which Ray names the GPU of a node."""
 STEPS = 4
 """Number of local steps to measure: enough to record a CUDA graph and replay it. Later ones need no more memory."""
 
@@ -62,40 +67,72 @@ class Packing:
         return run.runtime.gpus_per_actor != "auto" or _get_kind(run) in self._fractions
 
     def _measure_alone(self, run: RunConfig, data: Dataset | ray.ObjectRef[Dataset]) -> Peak:
-        if not any(node.get("GPU", 0) >= 1 for node in list_nodes()):
+        nodes = [node for node in list_nodes() if node.get("GPU", 0) >= 1]
+        if not nodes:
             raise UserError("runtime.gpus_per_actor: found auto, and no node of the cluster has a GPU to measure on")
-        cpus = run.runtime.cpus_per_actor
-        task = ray.remote(num_gpus=1, num_cpus=cpus, max_calls=1)(
-            self._measure
-        )  # its process ends, and frees everything
-        log.info("%s with %s: measuring one client on a GPU of its own", run.algorithm.name, run.model.name)
+        return max((self._measure_on(run, data, kind) for kind in list_kinds(nodes)), key=compute_fraction)
+
+    def _measure_on(self, run: RunConfig, data: Dataset | ray.ObjectRef[Dataset], kind: str) -> Peak:
+        """Measure on a GPU of one kind; an empty one stands for any."""
+        # The process ends with its task, and frees everything.
+        task = ray.remote(
+            num_gpus=1,
+            num_cpus=run.runtime.cpus_per_actor,
+            max_calls=1,
+            resources={kind: SMALLEST_SHARE} if kind else {},
+        )(self._measure)
+        named = kind.removeprefix(KIND) or "GPU"
+        log.info("%s with %s: measuring one client on a %s of its own", run.algorithm.name, run.model.name, named)
         try:
             found: Peak = ray.get(task.remote(run.pack(), data))
         except RayTaskError as error:
             raise (error.cause if isinstance(error.cause, UserError) else error) from None
         log.info(
-            "%s with %s: one client takes %.2f of %.2f GiB of a GPU: %g GPUs per actor",
+            "%s with %s: one client takes %.2f of %.2f GiB of a %s%s: %g GPUs per actor",
             run.algorithm.name,
             run.model.name,
             found.used / 2**30,
             found.total / 2**30,
+            named,
+            f", others hold {found.others / 2**30:.2f}" if found.others else "",
             compute_fraction(found),
         )
         return found
 
 
+def list_kinds(nodes: Sequence[Mapping[str, float]]) -> list[str]:
+    """Return the resources that name the GPUs of nodes, each kind once; an empty name for nodes that name none."""
+    return sorted({next((name for name in node if name.startswith(KIND)), "") for node in nodes})
+
+
 def compute_fraction(measured: Peak) -> float:
-    """Return the fraction of a GPU per actor, in Ray's units of 1/10,000, rounded down so that all actors fit."""
-    actors = max(int(USABLE * measured.total / measured.used), 1)
+    """Return the fraction of a GPU per actor, in Ray's units of 1/10,000, rounded down so that all actors fit.
+
+    Actors also keep shards and states: all of them if there is room, else at most KEPT of their share.
+    """
+    room = USABLE * measured.total - measured.others
+    everything = room / (measured.used + measured.kept)
+    limited = (room - KEPT * measured.total) / measured.used
+    actors = max(int(max(everything, limited)), 1)
     return int(10_000 / actors) / 10_000
 
 
 def measure_one_client(config: bytes, data: Dataset) -> Peak:
     """Train the client with most samples for a few steps, test the model, and measure peak memory."""
+    others = measure_others()  # before this process takes memory of its GPU
     problem = Problem.build(RunConfig.unpack(config), data)
+    simulation = Simulation(shorten(problem), InlineBackend())
     with contextlib.suppress(Diverged):  # the run itself will report that; the memory is valid
-        Simulation(shorten(problem), InlineBackend()).step()
-    return measure_peak()
+        simulation.step()
+    return measure_peak(others, count_kept(problem, simulation))
+
+
+def count_kept(problem: Problem, trained: Simulation) -> int:
+    """Return the bytes of all shards and all clients' states, if every client's are as large as a trained one's."""
+    states = [sum(v.nbytes for v in load_state(state).values()) for state in trained.state.clients.values()]
+    inputs, labels = problem.data.x_train, problem.data.y_train
+    shards = len(problem.shards.indices) * (inputs[:1].nbytes + labels[:1].nbytes)
+    return shards + len(problem.shards) * max(states, default=0)
 
 
 def shorten(problem: Problem) -> Problem:

@@ -50,6 +50,7 @@ class Worker:
         devices.refuse_missing(device)
         if device == "cuda":
             devices.prepare(tf32=config.training.precision == "tf32", deterministic=config.runtime.deterministic)
+            devices.limit_share(config.runtime.gpu_share)
         data = problem.data
         self.problem = problem
         self.probes = config.evaluation.probes

@@ -2,18 +2,27 @@
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 
-from fedray.cluster.gpu_sharing import STEPS, Packing, compute_fraction, measure_one_client, shorten
+from fedray.cluster.gpu_sharing import (
+    STEPS,
+    Packing,
+    compute_fraction,
+    count_kept,
+    list_kinds,
+    measure_one_client,
+    shorten,
+)
 from fedray.cluster.resources import count_capacity
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
-from fedray.engine.device import Peak
+from fedray.engine.device import Peak, measure_others
 from fedray.engine.problem import Problem
 from fedray.engine.simulation import Simulation
 from fedray.sections import Runtime
@@ -44,6 +53,68 @@ def test_as_many_as_fit(used: float, total: int, expected: float, actors: int) -
     assert compute_fraction(measured) == expected
     assert count_capacity(Runtime(gpus_per_actor=expected, cpus_per_actor=0.001), {"CPU": 8, "GPU": 1}) >= actors
     assert actors * expected <= 1
+
+
+@pytest.mark.parametrize(
+    ("others", "kept", "actors"),
+    [
+        (0.0, 0.0, 9),  # 9 / 1
+        (4.0, 0.0, 5),  # (9 - 4) / 1
+        (0.0, 0.2, 7),  # 9 / 1.2 = 7.5: all fit with everything that they keep
+        (0.0, 50.0, 7),  # (9 - 0.2 x 10) / 1: each keeps at most a fifth of its share
+        (8.5, 0.0, 1),  # it ran
+    ],
+)
+def test_what_others_hold_and_actors_keep_is_left_to_them(others: float, kept: float, actors: int) -> None:
+    """An actor takes 1 of 10 GiB, of which 9 are usable."""
+    measured = Peak(GIB, 10 * GIB, int(others * GIB), int(kept * GIB))
+    assert int(1 / compute_fraction(measured) + 1e-9) == actors
+
+
+def test_each_kind_of_gpu_of_the_cluster_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind on which fewest actors fit decides, because a trial may be placed on any node with a GPU."""
+    nodes = [
+        {"CPU": 4.0, "GPU": 2.0, "accelerator_type:A100": 1.0},
+        {"CPU": 4.0, "GPU": 1.0, "accelerator_type:L4": 1.0},
+        {"CPU": 4.0, "GPU": 1.0, "accelerator_type:A100": 1.0},
+        {"CPU": 4.0},
+    ]
+    seen = []
+
+    def measure(self: Packing, run: RunConfig, data: Dataset, kind: str) -> Peak:
+        seen.append(kind)
+        return Peak(3 * GIB, {"accelerator_type:A100": 40, "accelerator_type:L4": 24}[kind] * GIB)
+
+    monkeypatch.setattr("fedray.cluster.gpu_sharing.list_nodes", lambda: nodes)
+    monkeypatch.setattr(Packing, "_measure_on", measure)
+    nothing: Any = None
+    found = Packing().resolve_auto_gpus(RunConfig.parse(RUN), nothing)
+    assert seen == ["accelerator_type:A100", "accelerator_type:L4"]
+    assert found.runtime.gpus_per_actor == 0.1428, "0.9 x 24 / 3 = 7.2"
+    assert list_kinds([{"GPU": 1.0}]) == [""]
+
+
+def test_shards_and_states_of_all_clients_are_counted() -> None:
+    """SCAFFOLD keeps a vector of 8 x 64 + 8 + 10 x 8 + 10 numbers; a sample of digits takes 64 bytes, its label 8."""
+    problem = Problem.build(RunConfig.parse(RUN | {"runtime": {}, "algorithm": "scaffold"}))
+    simulation = Simulation(shorten(problem), InlineBackend())
+    simulation.step()
+    assert count_kept(problem, simulation) == len(problem.data.y_train) * (64 + 8) + 6 * 4 * (8 * 64 + 8 + 10 * 8 + 10)
+
+
+@pytest.mark.parametrize(("printed", "held"), [("1234\n", 1234 << 20), ("[N/A]\n", 0), (None, 0)])
+def test_memory_of_other_processes(
+    printed: str | None, held: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From nvidia-smi's answer for the GPU that this process sees; said if there is none, or no number."""
+    if printed is not None:
+        tool = tmp_path / "nvidia-smi"
+        tool.write_text(f'#!/bin/sh\n[ "$1" = --id=GPU-7 ] && printf "{printed}"\n', encoding="utf-8")
+        tool.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-7,GPU-8")
+    assert measure_others() == held
+    assert ("is not known" in caplog.text) == (held == 0)
 
 
 @pytest.fixture(scope="module", params=[1, 0], ids=["a GPU", "no GPU"])
