@@ -18,6 +18,7 @@ import typer
 
 from benchmarks import pairs as p
 from benchmarks.workloads import WORKLOADS
+from fedray.common.cpus import has_bf16
 
 GOALS = {"w0": "", "w1": "<= 1.10", "w2": "<= 1.05"}
 PEER_GOALS = {
@@ -45,6 +46,9 @@ def main(
     with p.report(f"overhead {workload}", out) as told, contextlib.ExitStack() as stack:
         systems = [p.floor(workload, actors), p.ours(workload, actors)]
         images = workload != "w0"
+        if bf16 and not has_bf16():
+            told.add("fedray bf16", p.NO_BF16)
+            bf16 = False
         if images:
             systems.append(p.ours(workload, actors, precision="contiguous"))
         if toga:

@@ -22,6 +22,7 @@ from benchmarks.systems.protocol import MALLOC
 ROOT = Path(__file__).parent.parent
 DRAWS = 10_000
 """Number of bootstrap resamples."""
+NO_BF16 = "not measured: this CPU has no instructions for bfloat16 (avx512_bf16 or AMX)"
 LOOK = 2.0
 """Seconds between checks that a silent system still exists."""
 

@@ -3,6 +3,7 @@
     python -m benchmarks.precision                                   # speed only, about 2 minutes
     python -m benchmarks.precision --data fashion_mnist --seeds 3    # and a real run, about 10 minutes more
 
+On a CPU without avx512_bf16 or AMX bf16 is emulated, which takes 8 times as long: it is skipped there.
 `--data` is a data set whose files are in FEDRAY_DATA, or an .npz file of your own. The run: LeNet, FedAvg,
 Dirichlet(0.5) over 20 clients of 300 samples on average, 5 per round, 2 epochs of batches of 50, 20 rounds; accuracy is
 the mean of the last 10 rounds.
@@ -24,6 +25,7 @@ from benchmarks.systems.ours import problem
 from benchmarks.workloads import WORKLOADS
 from fedray.cluster.prepare import prepare_ray
 from fedray.cluster.ray_backend import RayBackend
+from fedray.common.cpus import has_bf16
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
@@ -57,12 +59,15 @@ def speed(told: p.Report, pairs: int) -> None:
             for precision in ("contiguous", "fp32", "bf16")
         )
         model = "LeNet" if name == "w2" else "the CNN of w1"
+        told.add(f"samples/s of fp32 / fp32 in PyTorch's layout, {model}", p.paired(plain.step, innermost.step, pairs))
+        if not has_bf16():
+            told.add(f"samples/s of bf16 / fp32 in PyTorch's layout, {model}", p.NO_BF16)
+            continue
         told.add(
             f"samples/s of bf16 / fp32 in PyTorch's layout, {model}",
             p.paired(plain.step, bf16.step, pairs),
             ">= 2.5" if name == "w2" else "",
         )
-        told.add(f"samples/s of fp32 / fp32 in PyTorch's layout, {model}", p.paired(plain.step, innermost.step, pairs))
         told.add(
             f"the same of a bare loop, bf16 / fp32, {model}",
             p.paired(lambda name=name: bare(name, False), lambda name=name: bare(name, True), pairs),
@@ -71,6 +76,9 @@ def speed(told: p.Report, pairs: int) -> None:
 
 def accuracy(told: p.Report, data: str, seeds: int, actors: int) -> None:
     """Compare the same runs in both precisions."""
+    if not has_bf16():
+        told.add(f"accuracy of bf16 - fp32 on {Path(data).stem}, points", p.NO_BF16)
+        return
     found: dict[str, list[float]] = {"fp32": [], "bf16": []}
     for seed in range(seeds):
         for precision, values in found.items():

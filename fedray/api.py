@@ -19,7 +19,7 @@ from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import Backend, InlineBackend
-from fedray.engine.device import isolate_run, refuse_missing
+from fedray.engine.device import isolate_run, refuse_missing, warn_of_slow_precision
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
 from fedray.engine.problem import Problem, resolve_with
@@ -107,6 +107,7 @@ def run_problem(
     if store is not None:
         store.refuse_other_cell()
     config = problem.config
+    warn_of_slow_precision(config.training.precision, config.runtime.torch_device)
     with treat_sigterm_as_interrupt(), blame(*config.components), _ready(problem) as (problem, backend):
         simulation = Simulation(problem, backend, profile)  # tries the model: before there is a run in MLflow
         with show_bar(config.algorithm.name, config.training.rounds, progress) as moved:

@@ -173,7 +173,7 @@ class Training(Schedule, Section):
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32",
         description="precision of matrix products and convolutions; parameters, gradients and sums are always "
-        "float32. tf32: CUDA's",
+        "float32. tf32: CUDA's. bf16 on a CPU needs avx512_bf16 or AMX; without, it is about 8 times slower than fp32",
     )
     channels_last: Annotated[bool | None, EXCLUDED] = Field(
         None,

@@ -1,6 +1,12 @@
-"""The CPUs that this process may use."""
+"""The CPUs that this process may use, and what they can do."""
 
 import os
+from functools import cache
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
+BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
+"""Flags of processors that compute in bfloat16: two of x86's, and Arm's."""
 
 
 def count_usable_cpus() -> int:
@@ -8,3 +14,14 @@ def count_usable_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@cache
+def has_bf16() -> bool | None:
+    """Return True if this machine's CPU has instructions for bfloat16, None if the system does not say (macOS)."""
+    try:
+        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    flags = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), None)
+    return None if flags is None else not BF16.isdisjoint(flags.split())

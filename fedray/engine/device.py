@@ -14,6 +14,7 @@ from functools import cache
 
 import torch
 
+from fedray.common.cpus import has_bf16
 from fedray.common.errors import UserError, join_lines
 
 log = logging.getLogger("fedray")
@@ -87,6 +88,25 @@ def refuse_missing(device: str) -> None:
     """Raise UserError if this process cannot see the device that the configuration asks for."""
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu")
+
+
+def warn_of_slow_precision(precision: str, device: str) -> None:
+    """Warn once per process if `training.precision` is bf16 and this machine's CPU would have to emulate it.
+
+    Args:
+        precision: the key's value.
+        device: `cpu` or `cuda`.
+    """
+    if precision == "bf16" and device == "cpu" and has_bf16() is False:
+        _warn_once(
+            "training.precision: bf16: this machine's CPU has no instructions for it (avx512_bf16 or AMX), so it is "
+            "about 8 times slower than fp32"
+        )
+
+
+@cache
+def _warn_once(message: str) -> None:
+    log.warning(message)
 
 
 def prepare(tf32: bool, deterministic: bool) -> None:

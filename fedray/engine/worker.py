@@ -48,6 +48,7 @@ class Worker:
         keep_memory()
         device = config.runtime.torch_device
         devices.refuse_missing(device)
+        devices.warn_of_slow_precision(config.training.precision, device)
         if device == "cuda":
             devices.prepare(tf32=config.training.precision == "tf32", deterministic=config.runtime.deterministic)
             devices.limit_share(config.runtime.gpu_share)

@@ -3,8 +3,11 @@
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from fedray.engine import device
 
 COUNT = """
 import resource, torch
@@ -55,3 +58,66 @@ def test_what_stays_of_freed_megabytes(tuned: str, least: int, most: int) -> Non
     command = [sys.executable, "-c", HELD, tuned]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
     assert least <= int(done.stdout) <= most
+
+
+@pytest.mark.parametrize(
+    ("precision", "kind", "able", "warned"),
+    [
+        ("bf16", "cpu", False, True),
+        ("bf16", "cpu", True, False),
+        ("bf16", "cpu", None, False),
+        ("bf16", "cuda", False, False),
+        ("fp32", "cpu", False, False),
+    ],
+)
+def test_emulated_bf16_is_named_once(
+    precision: str,
+    kind: str,
+    able: bool | None,
+    warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(device, "has_bf16", lambda: able)
+    device._warn_once.cache_clear()
+    for _ in range(2):
+        device.warn_of_slow_precision(precision, kind)
+    assert [record.message.partition(": this")[0] for record in caplog.records] == ["training.precision: bf16"] * warned
+    device._warn_once.cache_clear()
+
+
+SLOW = """
+import sys
+from pathlib import Path
+from fedray.engine import device
+device.has_bf16 = lambda: False
+from fedray.cli.__main__ import run
+run()
+"""
+RUN = """
+data: digits
+partition: iid
+clients: {total: 4, per_round: 2}
+model: {name: mlp, hidden: [4]}
+algorithm: fedavg
+training: {rounds: 1, precision: bf16}
+"""
+SWEEP = "name: x\nbase: {" + ", ".join(RUN.strip().splitlines()) + "}\ngrid: {training.precision: [fp32, bf16]}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        (RUN, ["run", "file.yaml", "--no-track"]),
+        (SWEEP, ["sweep", "file.yaml", "--dry-run"]),
+        (SWEEP, ["sweep", "file.yaml", "--dry-run", "--estimate"]),
+    ],
+)
+def test_commands_warn_of_emulated_bf16(text: str, command: list[str], tmp_path: Path) -> None:
+    """On a machine that has no instructions for it: one line on standard error, and the run goes on."""
+    (tmp_path / "file.yaml").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", SLOW, *command], capture_output=True, text=True, cwd=tmp_path, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("training.precision: bf16: this machine's CPU has no instructions for it") == 1

@@ -12,6 +12,7 @@ from fedray.common.identity import hash_of
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
+from fedray.engine.device import warn_of_slow_precision
 from fedray.engine.problem import Problem, prepare_data
 from fedray.runs.metric import Metric
 from fedray.sweep.file.dotted import get_dotted
@@ -72,6 +73,7 @@ class Problems:
             UserError: the data cannot be split this way, or the model cannot be built for them.
         """
         run = cell.run
+        warn_of_slow_precision(run.training.precision, run.runtime.torch_device)
         dealt = self._describe_split(cell)[:-1]
         if _is_new(self._checked, dealt):
             self.get_problem(cell)

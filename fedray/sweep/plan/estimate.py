@@ -24,6 +24,7 @@ from fedray.config import RunConfig
 from fedray.datasets import data_source
 from fedray.datasets.base import Published, load_data
 from fedray.engine.cost import find_input_shape
+from fedray.engine.device import warn_of_slow_precision
 from fedray.models import make_model_spec
 from fedray.models.network import Network
 from fedray.sweep.file.sweep import Sweep
@@ -42,11 +43,12 @@ class Key:
     shape: tuple[int, ...]
     classes: int
     batch: int
+    bf16: bool = False
 
     def __str__(self) -> str:
         options = json.loads(self.model)
         size = "x".join(map(str, self.shape))
-        return f"{options['name']}, {size}, {self.classes} classes, batches of {self.batch}"
+        return f"{options['name']}, {size}, {self.classes} classes, batches of {self.batch}" + ", bf16" * self.bf16
 
 
 def get_facts(run: RunConfig) -> Published | None:
@@ -75,7 +77,13 @@ def make_key(run: RunConfig, known: Published | None = None) -> Key:
     known = known or run.data.expected()
     shape, classes = find_input_shape(run, known)
     samples = -(-known.train // run.clients.dealt) if known and known.train else 1
-    return Key(json.dumps(run.model.options() | {"init": None}), shape, classes, get_batch_size(run, samples))
+    return Key(
+        json.dumps(run.model.options() | {"init": None}),
+        shape,
+        classes,
+        get_batch_size(run, samples),
+        run.training.precision == "bf16",
+    )
 
 
 @cache
@@ -91,7 +99,10 @@ def measure_seconds(key: Key, device: str) -> float:
     try:
         model = make_model_spec(json.loads(key.model))
         network = Network(
-            model.build(key.shape, key.classes), device, channels_last=device == "cpu" and model.channels_last
+            model.build(key.shape, key.classes),
+            device,
+            bf16=key.bf16,
+            channels_last=model.channels_last if device == "cpu" else key.bf16,
         )
         rng = np.random.default_rng(0)
         x = torch.from_numpy(rng.normal(size=(key.batch, *key.shape)).astype(np.float32)).to(device)
@@ -123,6 +134,7 @@ def print_estimate(sweep: Sweep) -> None:
         if identity in seen:
             continue
         seen.add(identity)
+        warn_of_slow_precision(run.training.precision, device)
         known = get_facts(run)
         if (number := count_gradients(run, known)) is None:
             unknown += 1

@@ -10,6 +10,7 @@ import yaml
 
 from fedray.common.entry import run_command
 from fedray.config import RunConfig
+from fedray.models.network import Network
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.estimate import Key, get_facts, make_key, measure_seconds, print_estimate
 from fedray.sweep.plan.gradients import count_gradients
@@ -76,6 +77,21 @@ def test_a_model_is_measured_as_the_data_shape_it() -> None:
     small = Key('{"name": "mlp", "hidden": [4]}', (1, 8, 8), 10, 2)
     large = Key('{"name": "mlp", "hidden": [2000]}', (1, 32, 32), 10, 200)
     assert 0 < measure_seconds(small, "cpu") < measure_seconds(large, "cpu")
+
+
+def test_bf16_is_measured_as_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells that differ in precision alone are two rows, and the network that is timed computes in bfloat16."""
+    keys = [make_key(run(training={"batch_size": 20, "precision": precision})) for precision in ("fp32", "bf16")]
+    assert [key.bf16 for key in keys] == [False, True]
+    assert str(keys[1]) == f"{keys[0]}, bf16"
+    built = []
+    monkeypatch.setattr(
+        "fedray.sweep.plan.estimate.Network",
+        lambda *args, **options: built.append(options["bf16"]) or Network(*args, **options),
+    )
+    measure_seconds.cache_clear()
+    assert all(measure_seconds(key, "cpu") > 0 for key in keys)
+    assert built == [False, True]
 
 
 def test_your_own_arrays_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
