@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from fedray.algorithms import ALGORITHMS, Algorithm, algorithm
-from fedray.common.component import Component, describe
+from fedray.common.component import Checked, Component, describe
 from fedray.common.errors import UserError
 from fedray.common.identity import digest_source, hash_of, iter_parts, sum_revisions
 from fedray.common.plugins import find_class, refuse_unreachable
@@ -28,7 +28,7 @@ from fedray.models.base import ModelSpec
 from fedray.models.custom import make_custom_model
 from fedray.partitions import PARTITIONS, make_partition
 from fedray.partitions.base import Partition
-from fedray.sections import Clients, Evaluation, Runtime, Section, Training
+from fedray.sections import Clients, Evaluation, Runtime, Training
 
 NUMERICS = 1
 """Part of every cell's identity. Increment when configurations give other numbers than before."""
@@ -47,7 +47,7 @@ def find_component(section: str, name: str | type) -> type[Component]:
     return found
 
 
-class RunConfig(Section):
+class RunConfig(Checked):
     """One run: one configuration and one seed."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)

@@ -4,10 +4,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fedray.common.component import describe
+from fedray.common.component import Checked, describe
 from fedray.common.errors import UserError, unknown
 from fedray.common.yaml_files import load_yaml
-from fedray.sections import Section
 from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.shipped import CLAIMS, get_sweeps_folder, list_papers, list_sweeps
 from fedray.sweep.file.sweep import Sweep
@@ -15,7 +14,7 @@ from fedray.tracking.location import is_there
 from fedray.tracking.store import claims_of, open_store, sweeps_in
 
 
-class Claims(Section):
+class Claims(Checked):
     """A file of claims: about a paper, or about one sweep."""
 
     name: str

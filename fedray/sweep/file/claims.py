@@ -5,12 +5,12 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from fedray.common.component import Checked
 from fedray.common.errors import UserError
 from fedray.runs.metric import DEFAULT, Metric
-from fedray.sections import Section
 
 
-class Claim(Section):
+class Claim(Checked):
     """A comparison of a method with others, in columns of a table."""
 
     name: str = Field(pattern=r"^\w[\w.-]*$", max_length=60)

@@ -4,10 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from fedray.common.component import Checked
 from fedray.common.errors import UserError
 from fedray.datasets.base import Validation
 from fedray.runs.metric import BEST, FINAL, LAST
-from fedray.sections import Section
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -18,7 +18,7 @@ def _refuse_repeats(seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds
 
 
-class Scheduler(Section):
+class Scheduler(Checked):
     """Ends cells that lag behind the others, so that the budget goes to the others."""
 
     name: Literal["asha", "median"] = Field(
@@ -45,7 +45,7 @@ class Scheduler(Section):
         return " ".join([self.name, *(f"{key}={value}" for key, (value, first) in more.items() if value != first)])
 
 
-class Tune(Section):
+class Tune(Checked):
     """The first stage: every draw of every method and setting, with seeds of its own."""
 
     seeds: tuple[Seed, ...] = Field(min_length=1, description="seeds of this stage; `final` must use others")
@@ -56,7 +56,7 @@ class Tune(Section):
     _different = field_validator("seeds")(_refuse_repeats)
 
 
-class Final(Section):
+class Final(Checked):
     """The second stage: the best draw of each method and setting, with fresh seeds."""
 
     seeds: tuple[Seed, ...] = Field(min_length=1, description="seeds that were not used to tune")

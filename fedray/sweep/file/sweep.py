@@ -14,7 +14,6 @@ from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.common.names import SWEEP
 from fedray.common.yaml_files import load_yaml
 from fedray.runs.metric import Metric
-from fedray.sections import Section
 from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.dotted import COMPONENTS, apply_draw, get_dotted, list_leaves, with_key
 from fedray.sweep.file.entries import expand_case, expand_entries, find_partial, has_option
@@ -55,7 +54,7 @@ Grid = Annotated[dict[str, list[Any]], AfterValidator(_refuse_search)]
 """Dotted key -> its values."""
 
 
-class Changes(Section):
+class Changes(Checked):
     """Changes that `--smoke` makes: dotted keys of the base, whole axes of the grid and of the cases."""
 
     base: dict[str, Any] = {}
@@ -63,7 +62,7 @@ class Changes(Section):
     cases: Annotated[Cases, BeforeValidator(_name_axes)] = {}
 
 
-class Sweep(Section):
+class Sweep(Checked):
     """The contents of a sweep file."""
 
     name: str = Field(pattern=SWEEP, max_length=120)
