@@ -50,9 +50,6 @@ def simulate(
 ) -> Result:
     """Train one run, from its start or its newest checkpoint to its end.
 
-        result = fedray.simulate({"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"})
-        print(result.summary()["last10_test_accuracy"])
-
     One actor without a GPU runs in this process. For more actors a local Ray is started unless one is running;
     `fedray.connect()` keeps one for all calls and accepts a cluster's address, as does `RAY_ADDRESS`.
 
@@ -75,6 +72,11 @@ def simulate(
         UserError: the configuration, data, model, cluster or store cannot be used, or `checkpoints` belongs to another
         configuration; nothing is logged in this case.
         Diverged: numbers went wrong in a round.
+
+    Examples:
+        >>> result = fedray.simulate({"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"})
+        >>> result.summary()["last10_test_accuracy"] > 90
+        True
     """
     if isinstance(config, str | Path):
         config = load_yaml(locate("simulate: config", str(config)))

@@ -74,7 +74,18 @@ __all__ = [
 
 
 class Algorithm(Component):
-    """Base of all algorithms; by itself it behaves like FedAvg. Subclasses override what their paper changes."""
+    """Base of all algorithms; by itself it behaves like FedAvg. Subclasses override what their paper changes.
+
+    Examples:
+        >>> class LookBack(Algorithm):
+        ...     kappa: float = 0.5
+        ...
+        ...     def direction(self, c):
+        ...         return c.grad(c.theta + self.kappa * (c.theta_0 - c.theta))
+        >>> method = {"name": LookBack, "kappa": 0.2}  # in a module of yours: {"name": "lookback:LookBack", ...}
+        >>> fedray.simulate(config | {"algorithm": method, "runtime": {"backend": "inline"}})
+        <Result of __main__:LookBack on digits: 2 of 2 rounds, test accuracy ...>
+    """
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -270,7 +281,17 @@ class Algorithm(Component):
 
 
 class Proximal(Algorithm):
-    """Base of the methods whose step is q = gradient + the gradient of an additional term."""
+    """Base of the methods whose step is q = gradient + the gradient of an additional term.
+
+    Examples:
+        >>> class FedProx(Proximal):
+        ...     mu: float = 0.1
+        ...
+        ...     def proximal(self, c, theta):
+        ...         return self.mu * (theta - c.theta_0)
+        >>> FedProx().direction(client)  # the gradient 2, and 0.1 (2 - 1)
+        tensor([2.1000])
+    """
 
     def proximal(self, c: Client, theta: Tensor) -> Tensor:
         """Return the gradient `(..., P)` at `theta` of the term added to the local loss. FedSOL perturbs along it."""

@@ -17,7 +17,14 @@ from fedray.models.network import Layout, Output
 
 
 class Forward(Protocol):
-    """Forward pass at some theta."""
+    """Forward pass at some theta.
+
+    Examples:
+        >>> def decay_logits(forward: Forward) -> Tensor:  # a `Loss` that `c.grad(theta, decay_logits)` differentiates
+        ...     return forward(client.x).logits.square().mean()
+        >>> decay_logits(lambda x: Output(x, x))  # a model whose features and logits are its inputs, 3 and 4
+        tensor(12.5000)
+    """
 
     def __call__(self, x: Tensor) -> Output: ...
 
@@ -27,13 +34,37 @@ class Forward(Protocol):
 
 
 Loss = Callable[[Forward], Tensor]
-"""Loss of one batch: maps the forward pass at some theta to the scalar to differentiate."""
+"""Loss of one batch: maps the forward pass at some theta to the scalar to differentiate.
+
+Examples:
+    >>> cross_entropy: Loss = lambda forward: torch.nn.functional.cross_entropy(forward(client.x).logits, client.y)
+    >>> cross_entropy(lambda x: Output(x, x))  # of logits 3 and 4, with label 1: ln(1 + 1/e)
+    tensor(0.3133)
+"""
 Part = Literal["all", "body", "head", "norm", "not_norm"]
-"""Parts of the parameters; the layout marks the head (the rest is the body) and, by type, normalisation layers."""
+"""Parts of the parameters; the layout marks the head (the rest is the body) and, by type, normalisation layers.
+
+Examples:
+    >>> layout = Layout(("body.weight", "head.weight"), ((2, 2), (1, 2)), heads=frozenset({"head.weight"}))
+    >>> layout.part("head")
+    tensor([0., 0., 0., 0., 1., 1.])
+"""
 Share = Part | Literal["none"]
-"""A `Part`, or none."""
+"""A `Part`, or none.
+
+Examples:
+    >>> class KeepsNorms(Algorithm):  # clients keep their normalisation layers; the server averages the rest
+    ...     shares: ClassVar[Share] = "not_norm"
+    ...     keeps: ClassVar[Share] = "norm"
+"""
 ParameterGroup = Share | Literal["unbiased"]
-"""A `Share`; unbiased: all but the head's bias."""
+"""A `Share`; unbiased: all but the head's bias.
+
+Examples:
+    >>> class BodyFirst(Algorithm):
+    ...     def trained_part(self, c: Client) -> ParameterGroup:
+    ...         return "body" if c.epoch < 1 else "all"
+"""
 
 
 @dataclass(frozen=True)
@@ -41,6 +72,10 @@ class Sum:
     """One upload: the server receives Σ_i weight_i · vector_i over the cohort, exactly and in any order.
 
     A tensor in two uploads is sent once (and counts once in the method's cost); scalars are free.
+
+    Examples:
+        >>> Sum(client.theta - client.theta_0, weight=0.5)
+        Sum(vector=tensor([1.]), weight=0.5)
     """
 
     vector: Tensor
@@ -52,12 +87,24 @@ class PerClient:
     """One upload that the server receives from each client separately: stacked `(M, ...)`, by ascending client id.
 
     For vectors that cannot be summed (classifiers that teach as an ensemble). Its traffic grows with the cohort.
+
+    Examples:
+        >>> PerClient(client.theta)
+        PerClient(vector=tensor([2.]))
     """
 
     vector: Tensor
 
 
 Uploads = Mapping[str, Sum | PerClient]
+"""Uploads of a client by name, besides the update.
+
+Examples:
+    >>> def upload(c: Client) -> Uploads:
+    ...     return {"h": Sum(c.theta - c.theta_0, c.weight), "last": PerClient(c.theta)}
+    >>> sorted(upload(client))
+    ['h', 'last']
+"""
 
 
 @dataclass(frozen=True)
@@ -65,6 +112,11 @@ class Cohort:
     """The clients of a round, ascending by id, before they train.
 
     samples: n_i, int64 `(M,)`. count_labels(): n_ic, samples of each client and class, int64 `(M, C)`.
+
+    Examples:
+        >>> cohort = Cohort(np.array([1, 4]), lambda: np.array([[1, 0], [0, 4]]))
+        >>> np.sqrt(cohort.samples) / np.sqrt(cohort.samples).sum()  # as `Algorithm.weights`, for π_i ~ √n_i
+        array([0.33333333, 0.66666667])
     """
 
     samples: np.ndarray
@@ -78,6 +130,12 @@ class Server:
     theta: x, the global model. state: the algorithm's own vectors. clients: N. cohort: M, the clients that took part.
     round: t, from 0. lr: η_t, the local learning rate of this round. server_lr: η_g. first_lr: η_0. lr_decay: η_{t+1}
     over η_t.
+
+    Examples:
+        >>> server = Server(torch.tensor([1.0]), Vectors(), Layout(("w",), ((1,),)), clients=10, server_lr=0.5)
+        >>> Algorithm().aggregate(server, Received(Vectors(update=torch.tensor([2.0]))))  # x <- x + η_g U
+        >>> server.theta
+        tensor([2.])
     """
 
     theta: Tensor
@@ -97,6 +155,25 @@ class SecondModel(ABC):
 
     Using it leaves the first model unchanged, bit for bit. Its parameters are a vector that the method keeps in
     `c.state`; the engine keeps its running statistics.
+
+    Examples:
+        >>> class Follower(Algorithm):  # each client also trains v, drawn to y with strength 0.1
+        ...     def client_state(self, theta):
+        ...         return Vectors(v=theta)
+        ...
+        ...     def begin(self, c):
+        ...         c.local.v = c.state.v
+        ...
+        ...     def direction(self, c):
+        ...         q = c.second.grad(c.local.v) + 0.1 * (c.local.v - c.theta)
+        ...         c.local.v = c.second.step(c.local.v, q)
+        ...         return c.grad(c.theta)
+        ...
+        ...     def upload(self, c):
+        ...         c.state.v = c.local.v
+        ...         return {}
+        >>> fedray.simulate(config | {"algorithm": {"name": Follower}, "runtime": {"backend": "inline"}})
+        <Result of __main__:Follower on digits: 2 of 2 rounds, test accuracy ...>
     """
 
     @abstractmethod
@@ -137,6 +214,12 @@ class Client(ABC):
     counted_steps: K_i for methods that divide by it, equal to `steps` unless `training.nominal_steps` is set (D-23).
     first_lr: η_0. batch_size: samples of a whole batch. first: True if the client has no state yet; for methods whose
     clients keep a state, at its first participation.
+
+    Examples:
+        >>> def direction(c: Client) -> Tensor:  # FedProx's, with μ = 0.1
+        ...     return c.grad(c.theta) + 0.1 * (c.theta - c.theta_0)
+        >>> direction(client)  # in a test, anything with these attributes serves as a client
+        tensor([2.1000])
     """
 
     theta_0: Tensor
@@ -281,6 +364,11 @@ class Received:
     """Uploads of a round by name: the sum of a Sum, the stack `(M, ...)` of a PerClient.
 
     `update` is U = Σ_i π_i u_i, 0 outside the shared parameters; `shared_update` holds these alone.
+
+    Examples:
+        >>> got = Received(Vectors(update=torch.tensor([2.0]), h=torch.tensor([3.0])))
+        >>> got.h, got.with_update(got.update / 2).update
+        (tensor([3.]), tensor([1.]))
     """
 
     sums: Vectors = field(default_factory=Vectors)

@@ -22,6 +22,9 @@ def connect(address: str | None = None) -> None:
 
     Raises:
         UserError: the cluster cannot be joined.
+
+    Examples:
+        >>> fedray.connect()
     """
     if ray.is_initialized():
         return

@@ -15,6 +15,13 @@ class Rule(ABC):
 
     Attributes:
         state: its vectors, such as moments; empty before the first step, unless something is carried over.
+
+    Examples:
+        >>> class SignSGD(Rule):
+        ...     def displacement(self, q, decay, mask=None):
+        ...         return torch.sign(q) + decay
+        >>> SignSGD().displacement(torch.tensor([3.0, -0.1]), 0.0)
+        tensor([ 1., -1.])
     """
 
     def __init__(self, state: Vectors | None = None) -> None:

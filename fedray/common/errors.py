@@ -13,7 +13,13 @@ LONGEST = 80
 
 
 class UserError(Exception):
-    """A mistake that the user can correct, in one line: key or file, what was found, what is allowed. Exit code 2."""
+    """A mistake that the user can correct, in one line: key or file, what was found, what is allowed. Exit code 2.
+
+    Examples:
+        >>> fedray.simulate(config | {"algorithm": {"name": "fedsam", "rho": -1}})
+        Traceback (most recent call last):
+        fedray.common.errors.UserError: algorithm.rho: found -1; input should be greater than or equal to 0
+    """
 
 
 class PluginError(UserError):
@@ -31,6 +37,11 @@ class Diverged(Exception):
     """A loss, gradient, upload or aggregate is not finite, or too large to be summed exactly.
 
     Attributes: `round` (1-based, the round in which it appeared), `client` (id, or None for the server), `what`.
+
+    Examples:
+        >>> fedray.simulate(config | {"training": {"rounds": 2, "lr": 1e30}})
+        Traceback (most recent call last):
+        fedray.common.errors.Diverged: diverged in round 1, client 1: the training loss is not finite
     """
 
     def __init__(self, round: int, client: int | None, what: str) -> None:

@@ -5,7 +5,14 @@ from torch import Tensor
 
 
 class Vectors(dict[str, Tensor]):
-    """Message, client state and server state: names to tensors. Assigning an attribute sets the entry."""
+    """Message, client state and server state: names to tensors. Assigning an attribute sets the entry.
+
+    Examples:
+        >>> state = Vectors(h=torch.zeros(2))
+        >>> state.h = state.h + 1
+        >>> state["h"]
+        tensor([1., 1.])
+    """
 
     def __getattr__(self, name: str) -> Tensor:
         try:
@@ -23,6 +30,11 @@ class Vectors(dict[str, Tensor]):
 
 
 def unit(v: Tensor, eps: float = 1e-7) -> Tensor:
-    """Return `v / (||v||_2 + eps)` over the last axis: one global norm. The zero vector stays zero."""
+    """Return `v / (||v||_2 + eps)` over the last axis: one global norm. The zero vector stays zero.
+
+    Examples:
+        >>> unit(torch.tensor([3.0, 4.0]))
+        tensor([0.6000, 0.8000])
+    """
     result: Tensor = v / (torch.linalg.vector_norm(v, dim=-1, keepdim=True) + eps)
     return result

@@ -72,6 +72,14 @@ class Result:
         state: everything needed to continue the run.
         problem: the configuration with its data split among clients.
         run_id: the run's id in MLflow; empty if it was not logged.
+
+    Examples:
+        >>> result = fedray.simulate(config)
+        >>> [row["round"] for row in result.history], result.theta.shape
+        ([1, 2], torch.Size([4810]))
+        >>> model = result.model()
+        >>> result.save("model.safetensors")
+        PosixPath('model.safetensors')
     """
 
     history: list[dict[str, float]]

@@ -74,6 +74,12 @@ def run_sweep(
 
     Raises:
         UserError: the sweep cannot run. Raised before anything is started.
+
+    Examples:
+        >>> fedray.run_sweep({"name": "rates", "base": config, "grid": {"training.lr": [0.2, 0.3]}})
+        [1/2] finished ...
+        [2/2] finished ...
+        <Results of rates: 2 cells (2 finished), ... points of curves>
     """
     if max_concurrent is not None and max_concurrent < 1:
         raise UserError(f"run_sweep: max_concurrent: found {max_concurrent}; at least 1 is required")
@@ -93,6 +99,11 @@ def results(name: str) -> Results:
 
     Raises:
         UserError: there is no such sweep.
+
+    Examples:
+        >>> curves = fedray.results("seeds").curves
+        >>> curves[curves["metric"] == "test_accuracy"].groupby("round")["value"].mean().index.tolist()
+        [1, 2]
     """
     sweep = collect(name)
     return Results(sweep.name, sweep.cells.drop(columns="config"), _collect_curves(sweep))
@@ -120,6 +131,13 @@ def load(run: str) -> Result:
 
     Raises:
         UserError: there is no such run, or no intact checkpoint of it in FEDRAY_STORAGE.
+
+    Examples:
+        >>> results = fedray.run_sweep({"name": "seeds", "base": config, "grid": {"seed": [0, 1]}})
+        [1/2] finished ...
+        [2/2] finished ...
+        >>> fedray.load(results.cells["run_id"][0])
+        <Result of fedavg on digits: 2 of 2 rounds, test accuracy ...>
     """
     client, _ = open_store()
     try:
@@ -150,6 +168,10 @@ def log_model(run: str) -> str:
 
     Raises:
         UserError: as in `load`, or the method has no global model, or the model cannot be exported.
+
+    Examples:
+        >>> fedray.log_model(fedray.results("seeds").cells["run_id"][0])
+        'models:/m-...'
     """
     result = load(run)
     data = result.problem.data
