@@ -34,6 +34,7 @@ from fedray.algorithms.logit_adjustment import FedLC, FedRS
 from fedray.algorithms.momentum import FedCM, MimeLite, MoFedSAM
 from fedray.algorithms.partial import FedBN, FedPer, LGFedAvg
 from fedray.algorithms.personal import KNNPer, LocalOnly, PerFedAvg
+from fedray.algorithms.pfedfda import PFedFDA
 from fedray.algorithms.pfedme import PFedMe
 from fedray.algorithms.scaffnew import Scaffnew
 from fedray.algorithms.scaffold import Scaffold
@@ -105,6 +106,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedPAC,
         FedAS,
         FedDBE,
+        PFedFDA,
         LocalAdamW,
         LocalMuon,
         FedAdamW,

@@ -29,18 +29,18 @@ class Softmax(nn.Module):
 class TwoLayers(nn.Module):
     """Features h = A x and logits H h; H = 0, so at first no class gradient reaches A.
 
-    As a rule two classes and two features. theta = (A, H), row by row. The features pass an activation, the identity,
-    whose input is the tap.
+    As a rule two classes and two features. theta = (A, H), row by row, and the head's bias if there is one. The
+    features pass an activation, the identity, whose input is the tap.
     """
 
     taps = ("activation",)
     head = "classifier"
 
-    def __init__(self, body: Sequence[Sequence[float]], classes: int = 2) -> None:
+    def __init__(self, body: Sequence[Sequence[float]], classes: int = 2, bias: bool = False) -> None:
         super().__init__()
         self.body = nn.Linear(len(body[0]), len(body), bias=False)
         self.activation = nn.Identity()
-        self.classifier = nn.Linear(len(body), classes, bias=False)
+        self.classifier = nn.Linear(len(body), classes, bias=bias)
         self.body.weight.data = torch.tensor(body, dtype=torch.float32)
         nn.init.zeros_(self.classifier.weight)
 

@@ -156,7 +156,7 @@ def test_a_newcomer_of_ditto_trains_as_in_its_first_round() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["fedala", "fedproto", "fedrod", "fedgela", "pfedme", "apfl", "fedbn", "fedas", "feddbe"]
+    "method", ["fedala", "fedproto", "fedrod", "fedgela", "pfedme", "apfl", "fedbn", "fedas", "feddbe", "pfedfda"]
 )
 def test_every_kind_of_method_tests_newcomers(method: str) -> None:
     last = run(problem(method, model=16), InlineBackend()).history[-1]

@@ -13,7 +13,7 @@ ORACLES: dict[str, Callable[..., Tensors]] = {
         (averaging, "fedavg fedprox fednova fedavgm fedadam fedyogi fedacg fedcm mimelite fedexp feddisco"),
         (corrections, "scaffold scaffnew feddyn feddc"),
         (losses, "fedntd fedavg_kl moon fedrcl"),
-        (classifiers, "fedgela fedge fedavg_la fedrs fedlc fedrod fedbabu fedrep"),
+        (classifiers, "fedgela fedge fedavg_la fedrs fedlc fedrod fedbabu fedrep pfedfda"),
         (
             sharpness,
             "fedsam mofedsam fedasam fedgamma fedspeed fedsmoo fedlesam fedlesam_s fedlesam_d fedtoga fedrobust",
@@ -142,6 +142,11 @@ CASES: list[Case] = [
     *cases("fedrep", settings=MLP_ONLY, body_epochs=1),
     *cases("fedrep", "two of three", settings=MLP_ONLY, training={"local_epochs": 3}, body_epochs=2),
     *cases("fedrep", "average newcomers", settings=MLP_ONLY, body_epochs=1, newcomer="average"),
+    *cases("pfedfda", settings=MLP_ONLY),
+    *values("pfedfda", "beta", "one", "local", settings=MLP_ONLY),
+    *values("pfedfda", "ridge", "epsilon", settings=MLP_ONLY),
+    *values("pfedfda", "rare", "own", settings=MLP_ONLY),
+    *values("pfedfda", "start", "normal", settings=MLP_ONLY),
     # perturbations
     *cases("fedsam", rho=0.3),
     *values("fedsam", "perturb", "head", "body", settings=CODE, rho=0.3),

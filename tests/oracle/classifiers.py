@@ -1,4 +1,4 @@
-"""Methods about the classifier: FedGELA, FedGE, LA-only, FedRS, FedLC, FedRod, FedRep, FedBABU (2.25-2.27, 2.29-2.32).
+"""Methods about the classifier: FedGELA, FedGE, LA-only, FedRS, FedLC, FedRod, FedRep, FedBABU, pFedFDA.
 
 Tensors that do not move are out of reach of gradient, weight decay and momentum alike.
 """
@@ -181,3 +181,102 @@ def fedrep(w: World, body_epochs: int, newcomer: str = "initial") -> Tensors:
         x = x + w.server_lr * w.average(u)
         newcomers = w.average(trained) if newcomer == "average" else newcomers
     return x
+
+
+def gaussian(means: np.ndarray, covariance: np.ndarray, priors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """LDA's weights (C, d) and biases: w_c = S^-1 mu_c, b_c = log pi_c - mu_c' w_c / 2, S shrunk by 1e-4."""
+    d = len(covariance)
+    S = (1 - 1e-4) * covariance + 1e-4 * np.trace(covariance) / d * np.eye(d)
+    W = means @ np.linalg.inv(S)
+    return W, np.log(priors) - 0.5 * np.array([w @ mean for w, mean in zip(W, means, strict=True)])
+
+
+def moments(h: np.ndarray, y: np.ndarray, means: np.ndarray, ridge: str, rare: str) -> tuple[np.ndarray, np.ndarray]:
+    """Class means, those received for a class without enough features, and the scatter around them over n - 1."""
+    own = means.copy()
+    for label in range(len(means)):
+        if (y == label).sum() > (2 if rare == "received" else 0):
+            own[label] = h[y == label].mean(0)
+    d = h.shape[1]
+    scatter = sum((np.outer(each - own[label], each - own[label]) for each, label in zip(h, y, strict=True)))
+    return own, scatter / (len(h) - 1) + (np.eye(d) + 1e-4 if ridge == "identity" else 1e-4 * np.eye(d))
+
+
+def adapted(
+    h: np.ndarray,
+    y: np.ndarray,
+    means: np.ndarray,
+    covariance: np.ndarray,
+    priors: np.ndarray,
+    beta: str,
+    ridge: str,
+    rare: str,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Received and own moments, mixed by the best of 11 x 11 betas in two-fold cross-validation, up to 1e-6."""
+    folds: tuple[list[int], list[int]] = ([], [])
+    for label in range(len(means)):
+        at = np.flatnonzero(y == label)
+        if len(at) >= 2:
+            folds[0].extend(at[::2])
+            folds[1].extend(at[1::2])
+    chosen = (0.0, 0.0)
+    if beta == "local":
+        chosen = (1.0, 1.0)
+    elif len(folds[1]) >= 2:
+        fits = [moments(h[sorted(fold)], y[sorted(fold)], means, ridge, rare) for fold in folds]
+        losses = {}
+        for b_S in np.arange(11) / 10:
+            for b_mu in np.arange(11) / 10 if beta == "two" else [b_S]:
+                loss = 0.0
+                for (mu, S), other in zip(fits, folds[::-1], strict=True):
+                    W, b = gaussian(b_mu * mu + (1 - b_mu) * means, b_S * S + (1 - b_S) * covariance, priors)
+                    z = h[other] @ W.T + b
+                    z = z - z.max(1, keepdims=True)
+                    loss += (np.log(np.exp(z).sum(1)) - z[np.arange(len(other)), y[other]]).mean()
+                losses[b_mu, b_S] = loss
+        chosen = next(betas for betas, loss in losses.items() if loss <= min(losses.values()) + 1e-6)
+    mu, S = moments(h, y, means, ridge, rare)
+    return chosen[0] * mu + (1 - chosen[0]) * means, chosen[1] * S + (1 - chosen[1]) * covariance
+
+
+def smoothed(w: World, i: int) -> np.ndarray:
+    """pi_i of pFedFDA: n_ic / n_i + 1e-4, over their sum."""
+    priors = class_counts(w, i) / class_counts(w, i).sum() + 1e-4
+    return priors / priors.sum()
+
+
+def pfedfda_with_moments(
+    w: World, beta: str = "two", ridge: str = "identity", rare: str = "received", start: str = "uniform"
+) -> tuple[Tensors, np.ndarray, np.ndarray]:
+    """McLaughlin and Su, NeurIPS 2024: x, whose head is the global LDA with equal priors, the means, the covariance.
+
+    start: of the means, which are x0's weights.
+    """
+    x, means, covariance = w.x0, w.x0["W2"], np.eye(w.x0["W2"].shape[1])
+    equal = np.ones(len(means)) / len(means)
+    for t in range(w.rounds):
+        u, sent = {}, {}
+        for c in w.participants(t, x):
+            W, b = gaussian(means, covariance, smoothed(w, c.i))
+            c.y = Tensors({**c.y, "W2": W, "b2": b})
+            begun, h, y = c.y, [], []
+            for X, labels in c.batches:
+                h.append(w.net.forward(c.y, X).h)
+                y.append(labels)
+                c.step(w.grad(c.y, (X, labels)), moving=body(w))
+            u[c.i] = restrict(c.y - begun, body(w))
+            found = adapted(
+                np.concatenate(h), np.concatenate(y), means, covariance, smoothed(w, c.i), beta, ridge, rare
+            )
+            sent[c.i] = Tensors(means=found[0], covariance=found[1])
+        x, weights = x + w.server_lr * w.average(u), w.weights(list(u))
+        means = sum(weights[i] * sent[i]["means"] for i in sent)
+        covariance = sum(weights[i] * sent[i]["covariance"] for i in sent)
+        W, b = gaussian(means, covariance, equal)
+        x = Tensors({**x, "W2": W, "b2": b})
+    return x, means, covariance
+
+
+def pfedfda(w: World, **options: str) -> Tensors:
+    """The generic model of `pfedfda_with_moments`."""
+    return pfedfda_with_moments(w, **options)[0]
