@@ -30,7 +30,7 @@ def fetch(name: Name) -> None:
 
     if name not in DATASETS:
         raise unknown("data.name", name, DATASETS)
-    if name in ("npz", "folder", "csv"):
+    if name in ("npz", "folder", "domains", "csv"):
         raise UserError(f"data.name: {name} is your own; give it as data.path")
     _make_source(name, {}).fetch()
     print(f"{name}: in {get_data_dir()}; `fedray data check {name}` verifies it")

@@ -1,14 +1,14 @@
-"""Pictures of your own in class folders: `data: {name: folder, path: ..., size: 64}`."""
+"""Pictures of your own in class folders, for `data: {name: folder}`, and in folders of domains, for `domains`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.rng import generator
 from fedray.common.yaml_files import locate
 from fedray.datasets.base import Images
@@ -21,14 +21,81 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 
 @dataclass(frozen=True)
 class Picture:
-    """A file with the names of its class and, with `client: folder`, of its client."""
+    """A file with the names of its class and of the folder above the class, if that counts: a client, or a domain."""
 
     path: Path
     kind: str
-    client: str = ""
+    above: str = ""
 
 
-class Folder(Images):
+class Pictures(Images):
+    """Base of pictures in class folders, which are below folders of clients or domains, or not."""
+
+    level: ClassVar[str] = "client"
+    """What a folder above the classes stands for."""
+    path: str = Field(description="the folder")
+    size: int = Field(gt=0, le=4096, description="side in pixels: pictures are scaled, and their centre is cut out")
+    split: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="fraction of each class of each client or domain that is the test set; required unless `path` "
+        "holds the folders train and test",
+    )
+    channels: Literal[1, 3] = Field(3, description="3: RGB; 1: grey")
+
+    def list_pictures(self, root: Path) -> Iterator[Picture]:
+        """Yield the pictures of a folder, in a fixed order. Raises UserError."""
+        raise NotImplementedError
+
+    def name_classes(self, train: Sequence[Picture]) -> list[str]:
+        """Return the classes in the order of their labels. Raises UserError."""
+        return sorted({one.kind for one in train})
+
+    def number_clients(self, part: str, pictures: Sequence[Picture], above: Sequence[str]) -> np.ndarray | None:
+        """Return each picture's client, int64 `(n,)`, or None. part: train or test; above: the folders' names."""
+        raise NotImplementedError
+
+    def find(self, root: Path) -> tuple[list[Picture], list[Picture]]:
+        """Return the pictures for training and for testing. Raises UserError."""
+        has_parts = (root / "train").is_dir() and (root / "test").is_dir()
+        if has_parts and self.split is not None:
+            raise UserError(f"data.split: found {self.split:g}; {root} holds the folders train and test")
+        if has_parts:
+            return list(self.list_pictures(root / "train")), list(self.list_pictures(root / "test"))
+        if self.split is None:
+            raise UserError(f"data.split is required: {root} does not hold the folders train and test")
+        train, test = _split(list(self.list_pictures(root)), self.split)
+        if not test:
+            raise UserError(f"data.split: found {self.split:g}, which leaves no picture for the test set")
+        return train, test
+
+    def read(self) -> Dataset:
+        root = locate("data.path", self.path)
+        if not root.is_dir():
+            raise UserError(f"data.path: {root} is not a folder")
+        train, test = self.find(root)
+        kinds, above = self.name_classes(train), sorted({one.above for one in train})
+        for one in test:
+            if one.kind not in kinds or one.above not in above:
+                raise UserError(f"data.path: {one.path}: no training picture is of that class and {self.level}")
+        clients = [self.number_clients(part, found, above) for part, found in (("train", train), ("test", test))]
+        arrays = cache_arrays(
+            self.name,
+            f"1 {self.size} {self.channels} {len(train)}",
+            [one.path for one in (*train, *test)],
+            lambda: {
+                f"x_{part}": np.stack([read_picture(one.path, self.size, self.channels) for one in found])
+                for part, found in (("train", train), ("test", test))
+            },
+        )
+        y_train, y_test = (np.array([kinds.index(one.kind) for one in part]) for part in (train, test))
+        return Dataset(
+            self.name, arrays["x_train"], y_train, arrays["x_test"], y_test, len(kinds), (), (), clients[0], clients[1]
+        )
+
+
+class Folder(Pictures):
     """Pictures in one folder per class: `PATH/train/CLASS/*.jpg` and `PATH/test/CLASS/*.jpg`, or `PATH/CLASS/*.jpg`
     with `split`.
 
@@ -37,66 +104,112 @@ class Folder(Images):
     """
 
     name = "folder"
-    path: str = Field(description="the folder")
-    size: int = Field(gt=0, le=4096, description="side in pixels: pictures are scaled, and their centre is cut out")
-    split: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="fraction of each class, and of each client, that is the test set; required unless `path` holds "
-        "the folders train and test",
-    )
     client: Literal["folder"] | None = Field(None, description="folder: class folders are in client folders")
-    channels: Literal[1, 3] = Field(3, description="3: RGB; 1: grey")
 
-    def read(self) -> Dataset:
-        root = locate("data.path", self.path)
-        if not root.is_dir():
-            raise UserError(f"data.path: {root} is not a folder")
-        has_parts = (root / "train").is_dir() and (root / "test").is_dir()
-        if has_parts and self.split is not None:
-            raise UserError(f"data.split: found {self.split:g}; {root} holds the folders train and test")
-        if not has_parts and self.split is None:
-            raise UserError(f"data.split is required: {root} does not hold the folders train and test")
-        train = list(self._list_pictures(root / "train" if has_parts else root))
-        test = list(self._list_pictures(root / "test")) if has_parts else []
-        if self.split is not None:
-            train, test = _split(train, self.split)
-        kinds, clients = (sorted({getattr(one, key) for one in train}) for key in ("kind", "client"))
-        for one in test:
-            if one.kind not in kinds or one.client not in clients:
-                raise UserError(f"data.path: {one.path}: no training picture is of that class and client")
-        arrays = cache_arrays(
-            self.name,
-            f"1 {self.size} {self.channels} {len(train)}",
-            [one.path for one in (*train, *test)],
-            lambda: {
-                f"x_{part}": np.stack([read_picture(one.path, self.size, self.channels) for one in found])
-                for part, found in (("train", train), ("test", test))
-                if found
-            },
-        )
-        if not test:
-            raise UserError(f"data.split: found {self.split:g}, which leaves no picture for the test set")
-        y_train, y_test = (np.array([kinds.index(one.kind) for one in part]) for part in (train, test))
-        c_train, c_test = (
-            np.array([clients.index(one.client) for one in part]) if self.client else None for part in (train, test)
-        )
-        return Dataset(
-            self.name, arrays["x_train"], y_train, arrays["x_test"], y_test, len(kinds), (), (), c_train, c_test
-        )
-
-    def _list_pictures(self, root: Path) -> Iterator[Picture]:
+    def list_pictures(self, root: Path) -> Iterator[Picture]:
+        hint = "" if self.client else "; a folder per client above the classes needs `client: folder`"
         for client in _list_folders(root) if self.client else [root]:
             for kind in _list_folders(client):
-                files = sorted(file for file in kind.iterdir() if file.suffix.lower() in SUFFIXES)
-                if not files:
-                    client_hint = (
-                        "" if self.client else "; a folder per client above the classes needs `client: folder`"
+                yield from _list_class(kind, client.name if self.client else "", hint)
+
+    def number_clients(self, part: str, pictures: Sequence[Picture], above: Sequence[str]) -> np.ndarray | None:
+        return np.array([above.index(one.above) for one in pictures]) if self.client else None
+
+
+class Domains(Pictures):
+    """Pictures of the same classes in several domains: `PATH/DOMAIN/CLASS/*.jpg`, as Digits-5, Office-Caltech10, PACS
+    and DomainNet.
+
+    The test set is a fraction (`split`) of each class of each domain, or comes from the folders `PATH/train/DOMAIN` and
+    `PATH/test/DOMAIN`, or from lists `PATH/DOMAIN_train.txt` and `PATH/DOMAIN_test.txt` of files, as DomainNet
+    publishes them. Natural clients (`partition: natural`) are the domains in the order of their names, or
+    `clients_per_domain` clients of each, among which its pictures are dealt at random, always in the same way.
+    """
+
+    name = "domains"
+    level = "domain"
+    clients_per_domain: int = Field(1, ge=1, description="natural clients of each domain, which share its pictures")
+    classes: tuple[str, ...] | None = Field(
+        None,
+        min_length=2,
+        description="the classes that are used, in the order of their labels; default all",
+    )
+
+    def list_pictures(self, root: Path) -> Iterator[Picture]:
+        for domain in _list_folders(root):
+            kinds = {kind.name: kind for kind in _list_folders(domain)}
+            for name in self.classes or kinds:
+                if name not in kinds:
+                    raise UserError(f"data.classes: {domain} has no class {truncate_repr(name)}")
+                yield from _list_class(kinds[name], domain.name)
+
+    def name_classes(self, train: Sequence[Picture]) -> list[str]:
+        kinds = list(self.classes or super().name_classes(train))
+        if twice := [kind for kind in kinds if kinds.count(kind) > 1]:
+            raise UserError(f"data.classes: found {truncate_repr(twice[0])} twice")
+        owners: dict[str, set[str]] = {}
+        for one in train:
+            owners.setdefault(one.above, set()).add(one.kind)
+        for domain in sorted(owners):
+            for kind in kinds:
+                if kind not in owners[domain]:
+                    other = next(name for name in sorted(owners) if kind in owners[name])
+                    raise UserError(
+                        f"data.path: domain {domain} has no training picture of class {kind}, which {other} has; "
+                        "`classes` names those to use"
                     )
-                    raise UserError(f"data.path: {kind} holds no picture{client_hint}")
-                for file in files:
-                    yield Picture(file, kind.name, client.name if self.client else "")
+        return kinds
+
+    def number_clients(self, part: str, pictures: Sequence[Picture], above: Sequence[str]) -> np.ndarray:
+        owner = np.array([above.index(one.above) for one in pictures])
+        result = np.empty(len(owner), dtype=np.int64)
+        for number, domain in enumerate(above):
+            at = np.flatnonzero(owner == number)
+            if len(at) < self.clients_per_domain:
+                raise UserError(
+                    f"data.clients_per_domain: found {self.clients_per_domain}; domain {domain} has {len(at)} {part} "
+                    "pictures, and each client needs one"
+                )
+            order = generator(0, f"domains/{part}/{domain}").permutation(at)
+            for share, dealt in enumerate(np.array_split(order, self.clients_per_domain)):
+                result[dealt] = number * self.clients_per_domain + share
+        return result
+
+    def find(self, root: Path) -> tuple[list[Picture], list[Picture]]:
+        lists = [root / f"{domain.name}_{part}.txt" for domain in _list_folders(root) for part in ("train", "test")]
+        if not any(path.exists() for path in lists):
+            return super().find(root)
+        if self.split is not None:
+            raise UserError(
+                f"data.split: found {self.split:g}; {root} holds lists DOMAIN_train.txt and DOMAIN_test.txt"
+            )
+        parts = [[one for path in lists[start::2] for one in self._read_list(root, path)] for start in (0, 1)]
+        return parts[0], parts[1]
+
+    def _read_list(self, root: Path, path: Path) -> Iterator[Picture]:
+        """Yield the pictures of a list: each line has a file below `root` and its label, which the folder gives too."""
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"data.path: {path} cannot be read: {join_lines(error)}") from None
+        for number, line in enumerate(lines, 1):
+            parts = line.rpartition(" ")[0].split("/")
+            if len(parts) != 3 or not all(parts) or {".", ".."} & set(parts):
+                raise UserError(
+                    f"data.path: {path}: line {number}: found {truncate_repr(line)}; DOMAIN/CLASS/FILE and a label are "
+                    "required"
+                )
+            if self.classes is None or parts[1] in self.classes:
+                yield Picture(root.joinpath(*parts), parts[1], parts[0])
+
+
+def _list_class(folder: Path, above: str, hint: str = "") -> Iterator[Picture]:
+    """Yield the pictures of a class. hint: end of the error if there is none."""
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+    if not files:
+        raise UserError(f"data.path: {folder} holds no picture{hint}")
+    for file in files:
+        yield Picture(file, folder.name, above)
 
 
 def _list_folders(root: Path) -> list[Path]:
@@ -107,14 +220,14 @@ def _list_folders(root: Path) -> list[Path]:
 
 
 def _split(pictures: list[Picture], fraction: float) -> tuple[list[Picture], list[Picture]]:
-    """Return the pictures for training and for testing: a fixed fraction of each class of each client."""
+    """Return the pictures for training and for testing: a fixed fraction of each class of each folder."""
     groups: dict[tuple[str, str], list[Picture]] = {}
     for one in pictures:
-        groups.setdefault((one.client, one.kind), []).append(one)
+        groups.setdefault((one.above, one.kind), []).append(one)
     train: list[Picture] = []
     test: list[Picture] = []
-    for (client, kind), group in groups.items():
-        order = generator(0, f"folder/split/{client}/{kind}").permutation(len(group))
+    for (above, kind), group in groups.items():
+        order = generator(0, f"folder/split/{above}/{kind}").permutation(len(group))
         held = set(order[: round(fraction * len(group))].tolist())
         for place, one in enumerate(group):
             (test if place in held else train).append(one)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedray import simulate
 from fedray.common.errors import UserError
 from tests.datasets.files import load, pixels
 
@@ -53,6 +54,135 @@ def test_clients_above_classes_and_a_split(root: Path) -> None:
     assert data.y_test.tolist() == [0, 1, 0, 1]
     assert np.bincount(data.client_train * 2 + data.y_train).tolist() == [4] * 4
     assert load("folder", path=str(root / "own"), size=6, split=0.2, client="folder").digest == data.digest
+
+
+def domains(root: Path, **pictures: int) -> None:
+    """A folder per domain, with so many pictures of each class."""
+    for domain, count in pictures.items():
+        animals(root / domain, count)
+
+
+def test_a_client_per_domain(root: Path) -> None:
+    """Domains in the order of their names; a fifth of each class of each domain, so 1 of 5 and 2 of 10."""
+    domains(root / "office", webcam=5, amazon=10)
+    data = load("domains", path=str(root / "office"), size=8, split=0.2)
+    assert data.client_train is not None
+    assert data.client_test is not None
+    assert np.bincount(2 * data.client_train + data.y_train).tolist() == [8, 8, 4, 4]
+    assert np.bincount(2 * data.client_test + data.y_test).tolist() == [2, 2, 1, 1]
+    assert data.x_train[data.y_train == 1][0, :, 0, 0].tolist() == list(COLOURS["dog"])
+    same = load("folder", path=str(root / "office"), size=8, split=0.2, client="folder")
+    np.testing.assert_array_equal(data.y_train, same.y_train)
+
+
+def test_several_clients_per_domain(root: Path) -> None:
+    """16 and 8 training pictures, 4 and 2 for the test, over two clients each; always the same ones."""
+    domains(root / "office", webcam=5, amazon=10)
+    options = {"path": str(root / "office"), "size": 8, "split": 0.2, "clients_per_domain": 2}
+    data = load("domains", **options)
+    assert np.bincount(data.client_train).tolist() == [8, 8, 4, 4]
+    assert np.bincount(data.client_test).tolist() == [2, 2, 1, 1]
+    assert load("domains", **options).digest == data.digest
+    assert len({label for label in data.y_train[data.client_train == 0]}) == 2, "dealt at random, not class by class"
+
+
+def test_train_and_test_above_the_domains(root: Path) -> None:
+    domains(root / "digits5/train", mnist=3, usps=2)
+    domains(root / "digits5/test", mnist=1, usps=1)
+    data = load("domains", path=str(root / "digits5"), size=8, channels=1)
+    assert np.bincount(data.client_train).tolist() == [6, 4]
+    assert (data.client_test.tolist(), data.y_test.tolist()) == ([0, 0, 1, 1], [0, 1, 0, 1])
+    assert data.input_shape == (1, 8, 8)
+
+
+def domain_net(root: Path) -> None:
+    """DomainNet as published: DOMAIN/CLASS/FILE, and for each domain two lists of files and labels next to it."""
+    domains(root, clipart=3, sketch=2)
+    for domain, count in (("clipart", 3), ("sketch", 2)):
+        for part, numbers in (("train", range(1, count)), ("test", range(1))):
+            lines = [f"{domain}/{kind}/{i}.png {label}" for label, kind in enumerate(COLOURS) for i in numbers]
+            (root / f"{domain}_{part}.txt").write_text("\n".join(lines) + "\n")
+
+
+def test_lists_as_domain_net_publishes_them(root: Path) -> None:
+    domain_net(root / "net")
+    data = load("domains", path=str(root / "net"), size=8)
+    assert data.client_train.tolist() == [0, 0, 0, 0, 1, 1]
+    assert data.y_train.tolist() == [0, 0, 1, 1, 0, 1]
+    assert data.client_test.tolist() == [0, 0, 1, 1]
+
+
+def test_some_classes_in_an_order_of_their_own(root: Path) -> None:
+    domain_net(root / "net")
+    picture(root / "net/clipart/zebra/0.png", (1, 1, 1))
+    data = load("domains", path=str(root / "net"), size=8, classes=["dog", "cat"])
+    assert data.num_classes == 2
+    assert data.x_train[data.y_train == 0][0, :, 0, 0].tolist() == list(COLOURS["dog"])
+
+
+def test_training_on_domains(root: Path) -> None:
+    """Natural clients, with an accuracy for each domain's own test pictures."""
+    domains(root / "office", webcam=5, amazon=10)
+    result = simulate(
+        {
+            "data": {"name": "domains", "path": str(root / "office"), "size": 8, "split": 0.2},
+            "partition": "natural",
+            "clients": {"total": 2, "per_round": 2},
+            "model": {"name": "mlp", "hidden": [8]},
+            "algorithm": "fedavg",
+            "training": {"rounds": 2, "batch_size": 4},
+            "evaluation": {"personal": {"epochs": 0}},
+        }
+    )
+    assert 0 <= result.history[-1]["personal_accuracy"] <= 100
+
+
+def wrong_domains(root: Path) -> None:
+    domains(root / "office", webcam=5, amazon=5)
+    domains(root / "lacks", webcam=5, amazon=5)
+    picture(root / "lacks/amazon/mug/0.png", (0, 0, 0))
+    domain_net(root / "net")
+    domain_net(root / "halved")
+    (root / "halved/sketch_test.txt").unlink()
+    domain_net(root / "outside")
+    (root / "outside/clipart_train.txt").write_text("clipart/cat/1.png 0\n../cat/1.png 0\n")
+    domain_net(root / "gone")
+    (root / "gone/clipart/cat/1.png").unlink()
+
+
+WRONG_DOMAINS: list[tuple[dict[str, Any], str]] = [
+    ({"path": "absent"}, "data.path: absent is not a folder"),
+    ({"path": "office"}, "data.split is required: office does not hold the folders train and test"),
+    (
+        {"path": "lacks", "split": 0.2},
+        "data.path: domain webcam has no training picture of class mug, which amazon has; `classes` names those to use",
+    ),
+    ({"path": "office", "split": 0.2, "classes": ["cat", "mug"]}, "data.classes: office/amazon has no class 'mug'"),
+    ({"path": "office", "split": 0.2, "classes": ["cat", "cat"]}, "data.classes: found 'cat' twice"),
+    ({"path": "office", "split": 0.2, "classes": ["cat"]}, "data.classes: found ['cat']; tuple should have at least 2"),
+    (
+        {"path": "office", "split": 0.2, "clients_per_domain": 3},
+        "data.clients_per_domain: found 3; domain amazon has 2 test pictures, and each client needs one",
+    ),
+    ({"path": "net", "split": 0.2}, "data.split: found 0.2; net holds lists DOMAIN_train.txt and DOMAIN_test.txt"),
+    ({"path": "halved"}, "data.path: halved/sketch_test.txt cannot be read: FileNotFoundError"),
+    (
+        {"path": "outside"},
+        "data.path: outside/clipart_train.txt: line 2: found '../cat/1.png 0'; DOMAIN/CLASS/FILE and a label are "
+        "required",
+    ),
+    ({"path": "gone"}, "gone/clipart/cat/1.png cannot be read: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG_DOMAINS)
+def test_wrong_domains(root: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str) -> None:
+    monkeypatch.chdir(root)
+    wrong_domains(root)
+    with pytest.raises(UserError) as refused:
+        load("domains", **{"size": 4, **options})
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def folders(root: Path) -> None:

@@ -161,7 +161,8 @@ def test_a_small_picture_is_refused(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(DATASETS) - {"arrays", "digits", "npz", "folder", "csv", "synthetic", "synthetic_text"})
+    "name",
+    sorted(set(DATASETS) - {"arrays", "digits", "npz", "folder", "domains", "csv", "synthetic", "synthetic_text"}),
 )
 def test_without_files_one_line_says_what_is_missing(root: Path, name: str) -> None:
     """Loading names a file and the command that helps; fetching is tested on a machine without network."""
