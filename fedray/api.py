@@ -103,7 +103,9 @@ def run_problem(
     """Run one problem; `cell` is its hash, needed with `track` or `checkpoints`. The rest is as for `simulate`."""
     if track is not None:
         from fedray.tracking.location import refuse_unwritable_store
+        from fedray.tracking.mirrors.mirrors import refuse_missing_extras
 
+        refuse_missing_extras(problem.config.runtime.mirror)
         refuse_unwritable_store()
     store = None if checkpoints is None else Checkpoints(checkpoints, cell)
     if store is not None:

@@ -52,6 +52,7 @@ def run(
     from fedray.engine.profile import Profile
     from fedray.engine.result import refuse_without_model, refuse_without_personal
     from fedray.sweep.plan.single import hold_cell, load_cell
+    from fedray.tracking.mirrors.mirrors import refuse_missing_extras
 
     chosen, problem = load_cell(document, file, cell, changes, backend)
     if save is not None or logged:
@@ -60,6 +61,8 @@ def run(
         _refuse_unwritable(save)
     if save_personal is not None:
         refuse_without_personal(chosen.run.algorithm)
+    if track:
+        refuse_missing_extras(chosen.run.runtime.mirror)
     profile = Profile() if profiled else None
     if track:
         with hold_cell(chosen.hash, again=force or profiled) as checkpoints:

@@ -29,7 +29,7 @@ def print_status(
 ) -> None:
     """Show how far a sweep is: each cell's hash and run, and why it failed, with the traceback's file."""
     from fedray.analysis.data.collect import collect
-    from fedray.sweep.plan.storage import get_storage
+    from fedray.tracking.location import get_storage
 
     if name is None:
         _print_sweeps()
@@ -95,7 +95,7 @@ def clean(
 ) -> None:
     """Remove the files of finished cells: checkpoints, models, clients' states. Runs in MLflow stay (see `rm`)."""
     from fedray.sweep.driver.clean import find_removable, remove
-    from fedray.sweep.plan.storage import get_storage
+    from fedray.tracking.location import get_storage
 
     if not get_storage().is_dir():
         print(f"{get_storage()}: nothing to remove")

@@ -49,6 +49,9 @@ class Runtime(Checked):
         description="keep the clients' states of a finished cell; default: only if they hold its personal "
         "models. The model is always kept",
     )
+    mirror: Annotated[
+        tuple[Literal["tensorboard", "wandb"], ...], EXCLUDED, Allowed("list of `tensorboard`, `wandb`")
+    ] = Field((), description="copies of a tracked run for other viewers, below FEDRAY_STORAGE (docs/recipes.md)")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

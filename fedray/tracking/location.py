@@ -1,5 +1,5 @@
-"""The address of MLflow's store and checks that it can be used, without MLflow, which takes two seconds to import and
-retries for minutes."""
+"""The folder of checkpoints, the address of MLflow's store, and checks that it can be used: without MLflow, which takes
+two seconds to import and retries for minutes."""
 
 import math
 import os
@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from fedray.common.errors import UserError, redact, truncate_repr
+from fedray.common.yaml_files import locate
 
 PATIENCE = 5.0
 """Timeout in seconds for a server's port to answer."""
@@ -18,6 +19,11 @@ OUTAGE = 300.0
 """Seconds that the end of a run or sweep waits for an unreachable store, unless $FEDRAY_STORE_PATIENCE is set."""
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
 FORMS = "sqlite:///FILE, http://HOST:PORT or a database's address is required"
+
+
+def get_storage() -> Path:
+    """Return the folder of checkpoints: $FEDRAY_STORAGE (shared by all nodes of a cluster), else .fedray here."""
+    return locate("FEDRAY_STORAGE", os.environ.get("FEDRAY_STORAGE") or ".fedray").resolve()
 
 
 def local_file(uri: str) -> Path | None:

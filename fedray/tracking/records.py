@@ -21,6 +21,7 @@ class CellRun:
     """A cell's run in MLflow.
 
     Attributes:
+        cell: the cell's hash; empty before the tracker opens it.
         id: empty until the store has made or found it.
         start: milliseconds since 1970 at which it was made; rows are stamped from there.
         logged: the last round that the store has.
@@ -29,6 +30,7 @@ class CellRun:
         new: whether this process has made the run.
     """
 
+    cell: str = ""
     id: str = ""
     start: int = 0
     logged: int = 0

@@ -28,6 +28,7 @@ from fedray.common.errors import redact
 from fedray.runs.record import RunRecord
 from fedray.runs.status import Status
 from fedray.tracking.location import patience
+from fedray.tracking.mirrors.mirrors import Mirrors
 from fedray.tracking.outbox import Outbox
 from fedray.tracking.provenance import environment_tags, git_tags
 from fedray.tracking.records import CellRun, Outcome
@@ -78,6 +79,7 @@ class Tracker:
         self._patience = patience()
         self.client, self.experiment = open_store(create=True)
         self._outbox = Outbox(is_transient)
+        self._mirrors = Mirrors()
 
     def _send(self, write: Callable[[], object]) -> None:
         self._outbox.send(lambda: _refusable(write))
@@ -172,6 +174,8 @@ class Tracker:
             known: the store had a run at the last look; else one is created without looking first.
             files: artefacts of the cell: file name -> content.
         """
+        run.cell = cell
+        self._mirrors.open(cell, label, tags.get("fedray.sweep", ""), config)
         opening = _Opening(cell, label, config, tags, parent, files)
         if again:
             self._send(lambda: self._find_or_make(run, opening, known))
@@ -238,6 +242,7 @@ class Tracker:
 
     def log_rows(self, run: CellRun, rows: Sequence[Mapping[str, float]]) -> None:
         """Log evaluated rounds as metrics with step = round; rounds that the store has are left out."""
+        self._mirrors.write(run.cell, rows)
 
         def write() -> None:
             for batch in _batches(_new(run, rows)):
@@ -254,6 +259,7 @@ class Tracker:
             record: of the run; its `tables` become artefacts, `NAME.csv`.
             written: called once the store has everything.
         """
+        self._mirrors.close_cell(run.cell, record)
         ending, metrics = record.ending, record.metrics()
         tags = {"fedray.status": str(ending.status), "fedray.message": redact(ending.message)[:5000]}
         tags |= {f"fedray.{name}": value for name, value in record.hashes.items()}
@@ -289,7 +295,10 @@ class Tracker:
 
     def close(self) -> None:
         """Wait until everything is written. Raises Undelivered."""
-        self._outbox.drain(self._patience)
+        try:
+            self._outbox.drain(self._patience)
+        finally:
+            self._mirrors.close()
 
 
 def _new(run: CellRun, rows: Sequence[Mapping[str, float]]) -> Iterator[list[Metric]]:

@@ -18,7 +18,7 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
-from fedray.sweep.plan.storage import get_storage
+from fedray.tracking.location import get_storage
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import write_run

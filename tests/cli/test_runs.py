@@ -11,7 +11,8 @@ import pytest
 from fedray.cli import main as cli
 from fedray.cli.runs import LISTED_ORDER
 from fedray.runs.status import Status
-from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_storage, get_sweep_lock_file, lock_sweep
+from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep
+from fedray.tracking.location import get_storage
 from fedray.tracking.store import search
 from fedray.tracking.tracker import Tracker
 from tests.analysis.conftest import store

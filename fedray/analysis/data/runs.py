@@ -10,7 +10,7 @@ from fedray.common.errors import UserError
 from fedray.common.yaml_files import parse_yaml
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.state import State
-from fedray.sweep.plan.storage import get_storage
+from fedray.tracking.location import get_storage
 
 
 def read_configuration(client: MlflowClient, run: str) -> dict[str, Any]:

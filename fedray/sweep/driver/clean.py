@@ -12,11 +12,11 @@ from fedray.sweep.plan.storage import (
     CellLocks,
     find_running_sweeps,
     get_cell_locks_file,
-    get_storage,
     get_sweep_lock_file,
     list_abandoned,
 )
 from fedray.tracking.archive import stored_sweep
+from fedray.tracking.location import get_storage
 from fedray.tracking.store import best_runs, cells_of, is_deleted, open_store, read_status, sweeps_in
 
 DONE = [status for status in Status if status.is_final]

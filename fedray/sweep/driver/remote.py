@@ -19,8 +19,7 @@ from fedray.common.errors import UserError, redact
 from fedray.datasets.base import get_data_dir
 from fedray.sweep.driver.stages import run_file
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.storage import get_storage
-from fedray.tracking.location import store_uri
+from fedray.tracking.location import get_storage, store_uri
 
 REQUIRED = ("MLFLOW_TRACKING_URI", "FEDRAY_STORAGE")
 PASSED = (

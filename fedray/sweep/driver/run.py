@@ -19,10 +19,11 @@ from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.plan import Plan
-from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_storage, lock_sweep, refuse_unwritable_storage
+from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, lock_sweep, refuse_unwritable_storage
 from fedray.sweep.trials.session import Session
 from fedray.sweep.trials.writer import Writer
-from fedray.tracking.location import refuse_unwritable_store
+from fedray.tracking.location import get_storage, refuse_unwritable_store
+from fedray.tracking.mirrors.mirrors import refuse_missing_extras
 
 POLL = 2.0
 """Seconds between checks of cells that another sweep runs."""
@@ -78,9 +79,10 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
         The session at its end, with the outcomes.
 
     Raises:
-        UserError: a trial can never be placed, or another process runs this sweep. Raised before anything starts or is
-            written to the store.
+        UserError: a trial can never be placed, another process runs this sweep, or a viewer of `runtime.mirror` is not
+            installed. Raised before anything starts or is written to the store.
     """
+    refuse_missing_extras(kind for cell in plan.to_run for kind in cell.run.runtime.mirror)
     with contextlib.ExitStack() as stack:
         stack.enter_context(treat_sigterm_as_interrupt())
         if plan.to_run:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import IO, ClassVar
 
 from fedray.common.errors import UserError, redact, truncate_repr
-from fedray.common.yaml_files import locate
+from fedray.tracking.location import get_storage
 
 OFFSETS = 2**62
 """Offsets below this are valid everywhere; the chance that two of 10^4 cells share one is 10^-11."""
@@ -62,11 +62,6 @@ class CellLocks:
 
 def _get_offset(cell: str) -> int:
     return int(cell, 16) % OFFSETS
-
-
-def get_storage() -> Path:
-    """Return the folder of checkpoints: $FEDRAY_STORAGE (shared by all nodes of a cluster), else .fedray here."""
-    return locate("FEDRAY_STORAGE", os.environ.get("FEDRAY_STORAGE") or ".fedray").resolve()
 
 
 def refuse_unwritable_storage() -> None:

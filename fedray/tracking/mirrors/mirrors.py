@@ -1,0 +1,149 @@
+"""Copies of tracked runs for other viewers, chosen by `runtime.mirror`. MLflow keeps the results; nothing reads a copy.
+
+Each viewer has a thread of its own, so neither MLflow's writer nor training waits for it. A viewer that fails is
+reported once and left out until the call ends.
+"""
+
+import importlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Protocol
+
+from fedray.common.errors import UserError, join_lines, redact
+from fedray.runs.record import Rows, RunRecord
+from fedray.tracking.location import get_storage
+
+log = logging.getLogger("fedray")
+PATIENCE = 60.0
+"""Seconds that the end of a call waits for each viewer's copies."""
+
+
+@dataclass(frozen=True)
+class MirroredCell:
+    """A cell as a viewer shows it.
+
+    Attributes:
+        hash: the cell's hash.
+        label: its readable name.
+        sweep: name of its sweep; empty for a run on its own.
+        config: its resolved configuration.
+        storage: folder below which the copies go.
+    """
+
+    hash: str
+    label: str
+    sweep: str
+    config: Mapping[str, Any]
+    storage: Path
+
+
+class Copy(Protocol):
+    """A cell's copy in one viewer. A new one replaces those of earlier calls: a cell's rows come whole again."""
+
+    def __init__(self, cell: MirroredCell) -> None: ...
+
+    def write(self, rows: Rows) -> None:
+        """Write evaluated rounds."""
+
+    def close(self, record: RunRecord) -> None:
+        """Write how the run ended, and its final metrics."""
+
+
+def refuse_missing_extras(kinds: Iterable[str]) -> None:
+    """Refuse a viewer whose package is not installed. Raises UserError."""
+    for kind in kinds:
+        try:
+            metadata.distribution(kind)
+        except metadata.PackageNotFoundError:
+            raise UserError(f"runtime.mirror: {kind} is not installed; pip install 'fedray[{kind}]' adds it") from None
+
+
+class Mirrors:
+    """The copies that a tracker writes. No method waits, except `close`, and none raises what a viewer raises."""
+
+    def __init__(self) -> None:
+        self._mirrors: dict[str, _Mirror] = {}
+
+    def open(self, cell: str, label: str, sweep: str, config: Mapping[str, Any]) -> None:
+        """Begin the copies of a cell that its configuration asks for."""
+        for kind in config.get("runtime", {}).get("mirror", ()):
+            if kind not in self._mirrors:
+                self._mirrors[kind] = _Mirror(kind)
+            about = MirroredCell(cell, label, sweep, config, get_storage())
+            self._mirrors[kind].send("open", about)
+
+    def write(self, cell: str, rows: Rows) -> None:
+        """Write the evaluated rounds of a cell that its copies lack."""
+        for mirror in self._mirrors.values():
+            mirror.send("write", cell, rows)
+
+    def close_cell(self, cell: str, record: RunRecord) -> None:
+        """Write the rest of a cell that has ended."""
+        for mirror in self._mirrors.values():
+            mirror.send("write", cell, record.history)
+            mirror.send("close", cell, record)
+
+    def close(self) -> None:
+        """Wait until everything is written, for at most `PATIENCE` seconds per viewer."""
+        for mirror in self._mirrors.values():
+            mirror.finish(PATIENCE)
+
+
+class _Mirror:
+    """One viewer's thread. It ends with the process, even in the middle of a write."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._copies: dict[str, Copy] = {}
+        self._last: dict[str, float] = {}
+        self._steps: SimpleQueue[tuple[str, tuple[Any, ...]] | None] = SimpleQueue()
+        self._thread = Thread(target=self._work, name=f"mirror-{kind}", daemon=True)
+        self._thread.start()
+
+    def send(self, step: str, *arguments: Any) -> None:
+        """Let the thread call `_STEP` after everything sent before."""
+        self._steps.put((step, arguments))
+
+    def finish(self, patience: float) -> None:
+        """Wait for the thread's end, for so many seconds."""
+        self._steps.put(None)
+        self._thread.join(patience)
+        if self._thread.is_alive():
+            log.warning("runtime.mirror: %s takes longer than %.0f s; its copy is incomplete", self._kind, patience)
+
+    def _work(self) -> None:
+        steps: Mapping[str, Callable[..., None]] = {"open": self._open, "write": self._write, "close": self._close}
+        failed = False
+        while (sent := self._steps.get()) is not None:
+            step, arguments = sent
+            try:
+                if not failed:
+                    steps[step](*arguments)
+            except Exception as error:  # a viewer's package can raise anything
+                failed = True
+                log.warning(
+                    "runtime.mirror: %s failed (%s); its copy ends here, MLflow has everything",
+                    self._kind,
+                    redact(join_lines(error)),
+                )
+
+    def _open(self, cell: MirroredCell) -> None:
+        kind: type[Copy] = importlib.import_module(f"fedray.tracking.mirrors.{self._kind}").Copy
+        self._copies[cell.hash], self._last[cell.hash] = kind(cell), 0
+
+    def _write(self, cell: str, rows: Rows) -> None:
+        """Write the rows that the copy lacks: a trial that starts again sends all rows so far."""
+        new = [row for row in rows if row["round"] > self._last.get(cell, float("inf"))]
+        if new:
+            self._copies[cell].write(new)
+            self._last[cell] = new[-1]["round"]
+
+    def _close(self, cell: str, record: RunRecord) -> None:
+        if (copy := self._copies.pop(cell, None)) is not None:
+            copy.close(record)
+            del self._last[cell]

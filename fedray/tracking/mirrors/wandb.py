@@ -1,0 +1,40 @@
+"""A cell as a run of Weights & Biases, offline unless $WANDB_MODE says otherwise.
+
+`wandb sync .fedray/wandb/offline-run-*` uploads offline runs later.
+"""
+
+import os
+import shutil
+
+import wandb
+
+from fedray.runs.record import Rows, RunRecord
+from fedray.tracking.mirrors.mirrors import MirroredCell
+
+
+class Copy:
+    """A run of the project `fedray` ($WANDB_PROJECT), in the group of its sweep, with the cell's hash as its id."""
+
+    def __init__(self, cell: MirroredCell) -> None:
+        for earlier in (cell.storage / "wandb").glob(f"offline-run-*-{cell.hash}*"):
+            shutil.rmtree(earlier, ignore_errors=True)
+        cell.storage.mkdir(parents=True, exist_ok=True)
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "fedray"),
+            group=cell.sweep or None,
+            name=cell.label,
+            id=cell.hash,
+            config=dict(cell.config),
+            dir=str(cell.storage),
+            mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
+            reinit="create_new",
+            settings=wandb.Settings(silent=True, console="off", save_code=False, x_disable_stats=True),
+        )
+
+    def write(self, rows: Rows) -> None:
+        for row in rows:
+            self._run.log({name: value for name, value in row.items() if name != "round"}, step=int(row["round"]))
+
+    def close(self, record: RunRecord) -> None:
+        self._run.summary.update({**record.metrics(), "status": str(record.ending.status)})
+        self._run.finish(exit_code=0 if record.ending.status.is_success else 1)
