@@ -5,7 +5,9 @@ import re
 
 import pytest
 
-from fedray.analysis.comparison import Difference, Improvement, compare, count_improvements, format_report
+from fedray.analysis.comparison.compare import compare
+from fedray.analysis.comparison.differences import Difference, Improvement, count_improvements
+from fedray.analysis.comparison.text import format_report
 from fedray.analysis.data.collect import collect
 from fedray.analysis.statistics.intervals import bound_proportion
 from fedray.analysis.statistics.ranks import find_critical_difference
@@ -47,7 +49,8 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
     assert re.search(r"fedsam ρ=0.5 \| dirichlet α=0.5 +\| 3 +\| \+5.10 +\| \+4.85 .. \+5.35 +\| too few seeds", text)
     assert re.search(r"0.250 +\| < 0.001 +\| \d+ +\| better +\|", text)
     assert re.search(r"\| 1 \(unpaired: 1\) +\| -10.00 +\| - ", text)
-    assert "fedsam ρ=0.5 beats fedavg in 3 of 3 pairs of runs: probability of improvement 1.00 (0.29 .. 1.00)" in text
+    assert re.search(r"\| fedsam ρ=0.5 +\| 3 of 3: 1.00 \(0.29 .. 1.00\) +\| 75.10 +\| 0.67 +\| - +\|", text)
+    assert "no intervals: found 3 seeds, 10 are needed" in text
     narrow = compare(collect("sweep"), "fedavg", confidence=0.5).differences[0].interval
     assert narrow is not None
     assert narrow.high == pytest.approx(2 + 0.816497 / math.sqrt(3), abs=1e-5)  # t(0.75, 2) = 0.8165
@@ -69,7 +72,11 @@ def test_ranks_over_settings(store: Tracker) -> None:
     assert narrow is not None
     assert narrow.critical == find_critical_difference(3, 2, 1 - 0.9)
     text = format_report(compare(collect("sweep"), "fedavg"))
-    assert "mean rank over 2 settings: fedsam ρ=0.1 1.00, fedavg 2.50, fedsam ρ=0.5 2.50; critical difference" in text
+    assert re.search(
+        r"\| fedavg +\|.*\| 2.50 +\|\n\| fedsam ρ=0.1 +\|.*\| 1.00 +\|\n\| fedsam ρ=0.5 +\|.*\| 2.50 +\|", text
+    )
+    assert "mean rank over 2 settings: 3 methods on 2 settings can never be told apart by ranks: 3 settings" in text
+    assert "critical difference 2.34 (Nemenyi, 5 %)" in text
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from fedray.analysis.commands.figures import main
-from fedray.analysis.comparison import compare
 from fedray.analysis.data.collect import collect
-from fedray.analysis.plots.comparison import draw_forests, draw_radar
 from fedray.analysis.plots.curves import draw_curves, find_zoom
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import MARKS, WIDE, WIDTH, is_logarithmic, iter_styles, thin_markers
@@ -19,9 +17,6 @@ from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.axes import note, ticks
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, write
-
-LEADS = {0.1: 52.0, 0.5: 54.0, 1.0: 51.0}
-"""Dirichlet α -> accuracy of fedsam's first seed; fedavg has 50."""
 
 
 def test_curves_are_means_over_finished_seeds_with_a_band(
@@ -141,35 +136,6 @@ def test_accuracy_by_what_was_sent(store: Tracker, tmp_path: Path) -> None:
     assert [path.suffix for path in sorted(tmp_path.glob("sweep-by-megabytes_sent*"))] == [".pdf", ".png"]
     with pytest.raises(UserError, match="--x"):
         draw_curves(collect("sweep"), x="kilometres")
-
-
-def test_comparisons_of_methods_over_settings(store: Tracker, tmp_path: Path) -> None:
-    """At α = 0.1 fedsam's seeds have 52 and 55, fedavg's 50 and 51: the mean difference is (2 + 4) / 2 = 3. In a radar
-    of losses 1, 5, 2 and 3, 4, 2 the smaller one is on the rim (1); equal ones are in the centre (0). Rounds of 0.5 s.
-    """
-    found = {(FEDAVG["name"], a): 50.0 for a in (0.1, 0.5, 1.0)} | {(SMALL["name"], a): v for a, v in LEADS.items()}
-    cells = [cell(method, a, seed) for method in (FEDAVG, SMALL) for a in LEADS for seed in (0, 1)]
-    values = [found[one["config"]["algorithm"]["name"], one["config"]["partition"]["alpha"]] for one in cells]
-    seeds = [one["config"]["seed"] * (1 if one["config"]["algorithm"] == FEDAVG else 3) for one in cells]
-    write(store, cells, [history(v - 10, v + s) for v, s in zip(values, seeds, strict=True)])
-    for kind in ("differences", "ranks", "radar"):
-        main("sweep", kind, out=tmp_path)
-    made = {path.name for path in tmp_path.iterdir()}
-    assert {f"sweep-{kind}.{end}" for kind in ("ranks", "radar") for end in ("png", "pdf")} < made
-    assert len([name for name in made if name.startswith("sweep-differences-")]) == 6
-    sweep = collect("sweep")
-    (forest, *_) = draw_forests(compare(sweep, "fedavg", "final_test_accuracy")).values()
-    assert forest.axes[0].lines[1].get_xdata() == pytest.approx([3.0])
-    assert [text.get_text() for text in forest.legends[0].get_texts()] == ["p < 0.05 (Holm)", "not told apart"]
-    sweep.cells["metrics.seconds_per_round"] = 0.5
-    (figure,) = draw_curves(sweep, x="seconds").values()
-    assert figure.axes[0].lines[0].get_xdata() == pytest.approx([0.5, 1.0])
-    means = pd.DataFrame({"a": [1.0, 3.0], "b": [5.0, 4.0], "c": [2.0, 2.0]}, ["one", "two"])
-    first, second = draw_radar(means, "loss", lower=True).axes[0].lines
-    assert np.asarray(first.get_ydata()).tolist() == [1, 0, 0, 1]
-    assert np.asarray(second.get_ydata()).tolist() == [0, 1, 0, 0]
-    with pytest.raises(UserError, match="found 2 settings that all methods finished; allowed: 3 or more"):
-        draw_radar(means[["a", "b"]], "loss", lower=True)
 
 
 def test_markers_are_sparse_and_each_line_has_others(store: Tracker) -> None:

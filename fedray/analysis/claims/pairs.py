@@ -7,7 +7,7 @@ from typing import Literal
 
 import pandas as pd
 
-from fedray.analysis.comparison import tabulate_by_seed
+from fedray.analysis.comparison.differences import tabulate_by_seed
 from fedray.analysis.data.axes import find_columns, label_cells
 from fedray.analysis.data.cell_config import iter_configs
 from fedray.analysis.data.collect import SweepTable

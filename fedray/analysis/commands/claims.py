@@ -17,7 +17,7 @@ from fedray.analysis.claims.decide import NOT_RUN, Decided, Verdict, decide
 from fedray.analysis.claims.page import make_page
 from fedray.analysis.claims.read import Claims, find_claims
 from fedray.analysis.claims.runs import Price, find_runs, sum_hours
-from fedray.analysis.comparison import ENDED
+from fedray.analysis.comparison.differences import ENDED
 from fedray.analysis.data.cell_config import iter_configs
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.output import write_or_print

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from fedray.analysis.comparison import compare, format_report
+from fedray.analysis.comparison.compare import compare
+from fedray.analysis.comparison.text import format_report
 from fedray.analysis.data.collect import collect
 from fedray.runs.metric import DEFAULT
 

@@ -12,7 +12,9 @@ Without --kind: curves, and the sensitivity to every number by which alone runs 
 - confusion: predicted classes for each true class, a file per setting and method.
 - partition: samples per client and class, from the configuration alone; also of a file that has not been run.
 - differences: each method's paired difference to `--reference`, with its interval; a file per setting.
-- ranks: mean ranks over all settings, with the critical difference.
+- ranks: mean ranks over all settings, with Friedman's test and the critical difference.
+- improvement: probability that a run of each method is better than one of `--reference`, over all settings.
+- profiles: share of each method's runs that are better than a value, by that value, over all settings.
 - radar: a table's metric, a corner per setting, a polygon per method.
 - seconds: curves by seconds of training.
 - heatmap: a table's metric over two keys, a panel per method, the best field framed.
@@ -31,14 +33,15 @@ import typer
 from matplotlib.figure import Figure
 
 from fedray.analysis.claims.runs import find_cells
-from fedray.analysis.comparison import compare, tabulate_by_seed
+from fedray.analysis.comparison.compare import compare
+from fedray.analysis.comparison.differences import tabulate_by_seed
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
 from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import draw_bars, draw_methods
 from fedray.analysis.plots.classes import draw_classes, draw_partitions
 from fedray.analysis.plots.clients import draw_confusion, draw_fairness
-from fedray.analysis.plots.comparison import draw_forests, draw_radar, draw_ranks
+from fedray.analysis.plots.comparison import draw_forests, draw_improvements, draw_profiles, draw_radar, draw_ranks
 from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.plots.heatmap import draw_heatmap
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
@@ -60,6 +63,8 @@ KINDS = (
     "heatmap",
     "differences",
     "ranks",
+    "improvement",
+    "profiles",
     "radar",
     "seconds",
 )
@@ -85,7 +90,9 @@ def main(
         int | None, typer.Option(min=1, help="bars, local-steps: the round to draw; default the last evaluated")
     ] = None,
     out: Annotated[Path, typer.Option(help="folder for the PNG and PDF files")] = Path("figures"),
-    reference: Annotated[str, typer.Option(help="differences: the row to compare the others to")] = "fedavg",
+    reference: Annotated[
+        str, typer.Option(help="differences, improvement: the row to compare the others to")
+    ] = "fedavg",
     y: Annotated[str, typer.Option(help="heatmap: the other key, such as partition.alpha")] = "",
 ) -> None:
     """Draw a sweep's figures."""
@@ -120,7 +127,9 @@ def main(
         drawn[f"heatmap-{x}-{y}"] = draw_heatmap(sweep, x, y, metric or DEFAULT)
     if kind == "seconds":
         drawn["by-seconds"] = draw_curves(sweep, metric or "test_accuracy", band, smooth, "seconds")
-    if kind in ("differences", "ranks", "radar"):
+    if kind == "profiles":
+        drawn[kind] = draw_profiles(sweep, metric or DEFAULT)
+    if kind in ("differences", "ranks", "improvement", "radar"):
         drawn[kind] = _draw_comparison(sweep, kind, metric or DEFAULT, reference)
     if kind == "class-accuracy":
         drawn[kind] = draw_classes(sweep)
@@ -152,8 +161,11 @@ def _draw_comparison(sweep: Collected, kind: str, metric: str, reference: str) -
     found = compare(sweep, reference, metric)
     if kind == "differences":
         return draw_forests(found)
+    if kind == "improvement":
+        return {"": draw_improvements(found)}
     if found.ranks is None:
         raise UserError("--kind ranks: found 1 setting that all methods finished; allowed: 2 or more")
+    sys.stdout.write(f"{found.ranks.verdict()}\n")
     return {"": draw_ranks(found.ranks)}
 
 

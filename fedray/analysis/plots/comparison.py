@@ -1,13 +1,27 @@
-"""Plots of differences with their intervals, and the critical-difference diagram."""
+"""Plots of differences, of probabilities and of shares of runs with their intervals, and of ranks."""
+
+import textwrap
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison import Comparison
-from fedray.analysis.plots.style import WIDTH, iter_styles, make_axes, styled, with_legend
+from fedray.analysis.comparison.aggregates import collect_scores
+from fedray.analysis.comparison.compare import Comparison
+from fedray.analysis.comparison.differences import tabulate_by_seed
+from fedray.analysis.data.axes import label_figures
+from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.data.metrics import is_smaller_better, make_title
+from fedray.analysis.plots.style import LETTER, WIDTH, iter_styles, make_axes, styled, thin_markers, with_legend
+from fedray.analysis.statistics.aggregates import bound_profile, compute_profile, find_lack
 from fedray.analysis.statistics.ranks import Ranks
 from fedray.common.errors import UserError
+from fedray.runs.metric import DEFAULT
+
+POINTS = 201
+"""Number of values at which a profile is drawn."""
+NOTHING_WHOLE = "no setting has a value for every seed of every method"
 
 
 @styled
@@ -89,4 +103,84 @@ def draw_ranks(ranks: Ranks) -> Figure:
     for place, clique in enumerate(cliques):
         level = -0.3 - 0.35 * place
         area.plot((ranks.mean[clique[0]] - 0.04, ranks.mean[clique[-1]] + 0.04), (level, level), color="0", linewidth=2)
+    area.text(
+        0.5,
+        0,
+        textwrap.fill(ranks.verdict(), int(0.8 * figure.get_figwidth() / LETTER)),
+        transform=area.transAxes,
+        ha="center",
+        va="top",
+        fontsize=6,
+    )
     return figure
+
+
+@styled
+def draw_improvements(found: Comparison) -> Figure:
+    """Draw the probability that a run of each method is better than one of the reference, with its interval.
+
+    Raises:
+        UserError: no method but the reference has runs, or no setting is finished.
+    """
+    drawn = [one for one in found.aggregates if one.row != found.to]
+    if not drawn:
+        raise UserError(f"--kind improvement: {NOTHING_WHOLE} besides {found.to}")
+    figure, area = make_axes(f"probability of improvement over {found.to}", "", "", 0.25 + 0.06 * len(drawn))
+    for place, one in enumerate(drawn):
+        if one.bounds is not None:
+            area.plot((one.bounds.low, one.bounds.high), (place, place), color="0.3", linewidth=0.8)
+        area.plot(one.improvement, place, "o", color="0")
+    area.axvline(0.5, color="0.5", linewidth=0.6, linestyle="--")
+    area.plot([], [], "o-", color="0", linewidth=0.8, label="any two runs of a setting")
+    area.set_yticks(range(len(drawn)), [one.row for one in drawn])
+    area.set(xlim=(-0.03, 1.03), ylim=(len(drawn) - 0.5, -0.5))
+    area.grid(axis="y", visible=False)
+    return with_legend(figure, area, note=_describe_scores(drawn[0].scores, "line", found.confidence))
+
+
+def draw_profiles(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
+    """Return data set and model -> figure of the share of each method's runs that are better than a value.
+
+    Raises:
+        UserError: there is no setting in which every method has a value for every seed.
+    """
+    cells, title = tabulate_by_seed(sweep, metric), make_title(metric, sweep.cells)
+    lower = is_smaller_better(metric, sweep.cells)
+    groups = cells.groupby(label_figures(cells), sort=False)
+    found = {str(name): scores for name, group in groups if (scores := collect_scores(group))}
+    if not found:
+        raise UserError(f"--kind profiles: {NOTHING_WHOLE}")
+    return {name: _draw_profile(scores, title, lower) for name, scores in found.items()}
+
+
+@styled
+def _draw_profile(scores: Mapping[str, np.ndarray], title: str, lower: bool, confidence: float = 0.95) -> Figure:
+    """Draw the shares of one figure.
+
+    Args:
+        scores: method -> `(seeds, settings)`, as in `statistics.aggregates`.
+        title: of the metric.
+        lower: the smallest value is the best.
+        confidence: level of the bands at each value.
+    """
+    finite = np.concatenate([one[np.isfinite(one)] for one in scores.values()])
+    ends = (finite.min(), finite.max()) if len(finite) else (0.0, 1.0)
+    margin = 0.03 * (ends[1] - ends[0]) or 1.0
+    values = np.linspace(ends[0] - margin, ends[1] + margin, POINTS)
+    unit = title.partition(",")[0]
+    figure, area = make_axes(unit, "share of runs " + ("below" if lower else "above"), "")
+    for place, ((method, one), style) in enumerate(zip(scores.items(), iter_styles(), strict=False)):
+        every = thin_markers(POINTS, place, len(scores))
+        area.plot(values, compute_profile(one, values, lower), label=method, markevery=every, **style)
+        if (bounds := bound_profile(one, values, lower, confidence)) is not None:
+            area.fill_between(values, *bounds, color=style["color"], alpha=0.15, linewidth=0)
+    area.set(xlim=(values[0], values[-1]), ylim=(-0.03, 1.03))
+    return with_legend(figure, area, note=_describe_scores(next(iter(scores.values())), "band", confidence))
+
+
+def _describe_scores(scores: np.ndarray, what: str, confidence: float) -> str:
+    """Return the note of a figure: numbers of runs, and what its intervals are or why there are none."""
+    seeds, settings = scores.shape
+    lack = find_lack(scores)
+    said = f"no {what}: {lack}" if lack else f"{what}: {confidence:.0%} stratified bootstrap"
+    return f"{seeds * settings} runs each: {settings} setting{'s' * (settings > 1)}, {seeds} seeds\n{said}"

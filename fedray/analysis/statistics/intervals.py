@@ -1,11 +1,10 @@
 """Confidence intervals of a mean difference and of a probability."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import beta, t
+from scipy.stats import beta, ttest_1samp
 
 from fedray.common.rng import generator
 
@@ -40,12 +39,10 @@ def bound_mean(differences: Sequence[float], confidence: float = 0.95) -> Interv
     Returns:
         None for fewer than two differences, and for equal ones, which have no spread.
     """
-    n = len(differences)
-    if n < 2 or np.ptp(differences) <= 1e-9 * np.abs(differences).max():
+    if len(differences) < 2 or np.ptp(differences) <= 1e-9 * np.abs(differences).max():
         return None
-    mean, std = float(np.mean(differences)), float(np.std(differences, ddof=1))
-    half = float(t.ppf((1 + confidence) / 2, n - 1)) * std / math.sqrt(n)
-    return Interval(mean - half, mean + half)
+    found = ttest_1samp(differences, 0.0).confidence_interval(confidence)
+    return Interval(float(found.low), float(found.high))
 
 
 def bootstrap(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.comparison import Difference, pair_by_seed
+from fedray.analysis.comparison.differences import Difference, pair_by_seed
 from fedray.analysis.statistics.significance import find_effect
 from fedray.common.component import format_value
 from fedray.common.errors import UserError, unknown

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from fedray.analysis.comparison import compare
+from fedray.analysis.comparison.compare import compare
 from fedray.analysis.data.axes import find_symbol, label_cells, title_axes
 from fedray.analysis.data.cell_config import CellConfig
 from fedray.analysis.data.collect import collect

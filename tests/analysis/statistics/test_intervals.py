@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from fedray.analysis.statistics.intervals import (
     BOOTSTRAP_SEEDS,
@@ -26,6 +27,19 @@ def test_student_by_hand() -> None:
     assert (found.low, found.high) == pytest.approx((2 - 2.484138, 2 + 2.484138), abs=1e-5)
     assert bound_mean([1.0]) is None
     assert bound_mean([0.3, 0.1 + 0.2]) is None
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 100])
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+def test_student_is_the_formula(n: int, confidence: float) -> None:
+    """Mean ± t(1 - (1 - confidence) / 2, n - 1) s / sqrt(n), to 1e-12 of its length."""
+    values = np.random.default_rng(n).normal(0.5, 2, n)
+    half = t.ppf((1 + confidence) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)
+    found = bound_mean(values.tolist(), confidence)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(
+        (values.mean() - half, values.mean() + half), rel=0, abs=1e-12 * half
+    )
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 10])

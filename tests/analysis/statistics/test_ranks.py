@@ -1,10 +1,16 @@
-"""Mean ranks and the critical difference."""
+"""Mean ranks, Friedman's test and the critical difference."""
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import friedmanchisquare, rankdata
 
-from fedray.analysis.statistics.ranks import find_critical_difference, rank_methods
+from fedray.analysis.statistics.ranks import (
+    compute_friedman_p,
+    count_settings,
+    find_critical_difference,
+    rank_methods,
+)
 from tests.analysis.statistics.test_intervals import tolerance
 
 
@@ -36,3 +42,77 @@ def test_methods_that_are_alike_are_rarely_told_apart() -> None:
     mean = order.mean(axis=1)
     rate = np.mean(mean.max(axis=1) - mean.min(axis=1) >= find_critical_difference(5, 10))
     assert rate <= 0.05 + tolerance(0.05, runs)
+
+
+def ranks_of(*orders: str) -> np.ndarray:
+    """Ranks of the methods a, b, c, ... in each setting, whose order, best first, is a word."""
+    return np.array([[1.0 + order.index(name) for name in sorted(order)] for order in orders])
+
+
+@pytest.mark.parametrize(
+    ("orders", "p"),
+    [
+        (("abc", "abc"), 1 / 6),
+        (("abc", "abc", "abc"), 1 / 36),
+        (("ab",) * 6, 1 / 32),
+        (("ab", "ba"), 1.0),
+        (("abc", "acb"), 3 / 6),
+    ],
+)
+def test_friedman_by_hand(orders: tuple[str, ...], p: float) -> None:
+    """Of k methods only equal orders in all N settings reach the largest sum: k! of k!^N. ab and ba have the least sum.
+
+    abc and acb: rank sums 2, 5, 5, squares 54. With the first order fixed, the six second ones give 56 (abc), 54 (acb,
+    bac), 50 (bca, cab) and 48 (cba): three of six reach 54.
+    """
+    assert compute_friedman_p(ranks_of(*orders)) == pytest.approx(p)
+
+
+def test_friedman_agrees_with_the_distribution_for_many_settings() -> None:
+    """For 30 settings and 6 methods the chi-squared distribution, which SciPy uses, is close."""
+    scores = np.random.default_rng(5).normal(size=(30, 6)) + np.linspace(0, 0.7, 6)
+    expected = friedmanchisquare(*scores.T).pvalue
+    assert 0.02 < expected < 0.2
+    assert compute_friedman_p(rankdata(scores, axis=1)) == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_friedman_holds_its_level(ties: bool) -> None:
+    """Four methods on four settings of noise: p is at most 5 % in at most 5 % of the runs, with ties, too."""
+    rng, runs = np.random.default_rng(6), 200
+    noise = rng.integers(0, 3, (runs, 4, 4)).astype(float) if ties else rng.normal(size=(runs, 4, 4))
+    rate = np.mean([compute_friedman_p(rankdata(one, axis=1)) <= 0.05 for one in noise])
+    assert rate <= 0.05 + tolerance(0.05, runs)
+
+
+@pytest.mark.parametrize(("methods", "settings"), [(2, 6), (3, 3), (7, 3), (10, 3), (20, 3)])
+def test_settings_that_are_needed(methods: int, settings: int) -> None:
+    """Two methods: 2^(1 - N) is at most 5 % from N = 6 on. The same order in all settings is told apart with so
+    many, and with a setting fewer either Friedman's p or Nemenyi's difference does not reach the level."""
+    assert count_settings(methods) == settings
+
+    def shows(count: int) -> bool:
+        found = rank_methods(pd.DataFrame([list(range(methods))] * count), lower=True)
+        assert found is not None
+        return found.cliques() != [list(found.mean)]
+
+    assert shows(settings)
+    assert not shows(settings - 1)
+
+
+def test_without_a_difference_all_methods_are_joined() -> None:
+    """Three settings of three methods: two equal orders and one reversed. Rank sums 5, 6, 7 of 6 on average: p is 34/36
+    or so, and Nemenyi's critical difference, 1.91, would not tell them apart either. Eight settings with a first in
+    seven of them do."""
+    alike = rank_methods(pd.DataFrame({"a": [1, 1, 3], "b": [2, 2, 2], "c": [3, 3, 1]}), lower=True)
+    assert alike is not None
+    assert not alike.differs
+    assert alike.cliques() == [["a", "b", "c"]]
+    assert alike.verdict() == f"Friedman's test: p = {alike.p:.3f}, so 3 methods on 3 settings are not told apart"
+    apart = rank_methods(pd.DataFrame({"a": [1] * 7 + [3], "b": [2] * 8, "c": [3] * 7 + [1]}), lower=True)
+    assert apart is not None
+    assert apart.verdict() == f"Friedman's test: p = {apart.p:.3f}"
+    assert apart.cliques() == [["a", "b"], ["b", "c"]]  # ranks 1.25, 2, 2.75; critical 2.343 sqrt(12 / 48) = 1.17
+    few = rank_methods(pd.DataFrame([range(7)] * 2), lower=True)
+    assert few is not None
+    assert few.verdict().startswith("7 methods on 2 settings can never be told apart by ranks: 3 settings are needed (")

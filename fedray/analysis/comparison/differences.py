@@ -1,8 +1,8 @@
-"""Paired differences between methods: `fedray compare SWEEP --reference fedavg [--metric ...]`.
+"""Paired differences between methods.
 
 For every method and setting: the differences from the reference in the same setting and with the same seed (same data,
-partition and cohorts), their mean, its intervals, and the paired t-test's p, adjusted by Holm's method for the methods
-of a setting. Over all settings: the probability that a method beats the reference, and the methods' mean ranks.
+partition and cohorts), their mean, its interval, and the paired t-test's p, adjusted by Holm's method for the methods
+of a setting.
 """
 
 import math
@@ -14,12 +14,11 @@ import pandas as pd
 
 from fedray.analysis.data.axes import find_columns, find_label, label_cells, label_table
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
-from fedray.analysis.statistics.intervals import BOOTSTRAP_SEEDS, Interval, bootstrap, bound_mean, bound_proportion
-from fedray.analysis.statistics.ranks import Ranks, rank_methods
-from fedray.analysis.statistics.significance import MOST_SEEDS, POWER, apply_holm, compute_p, count_seeds, flip_signs
+from fedray.analysis.data.metrics import NEVER, read_values
+from fedray.analysis.statistics.intervals import Interval, bound_mean, bound_proportion
+from fedray.analysis.statistics.significance import apply_holm, compute_p, count_seeds
 from fedray.common.errors import UserError, unknown
-from fedray.runs.metric import DEFAULT, Metric
+from fedray.runs.metric import Metric
 
 ENDED = ("diverged", "stopped", "pruned")
 """Outcomes without a number that another call of the sweep would only repeat."""
@@ -77,60 +76,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Improvement:
-    """Frequency with which a method beats the reference over all settings and seeds; ties count half."""
+    """Frequency with which a method beats the reference with the same setting and seed; ties count half."""
 
     row: str
     wins: float
     pairs: int
     interval: Interval
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All methods of a sweep against one, in each setting and over all settings.
-
-    title: the metric in words. lower: True if its smallest value is the best. ranks: None for one setting.
-    """
-
-    sweep: str
-    to: str
-    metric: str
-    title: str
-    lower: bool
-    confidence: float
-    differences: list[Difference]
-    improvements: list[Improvement]
-    ranks: Ranks | None
-
-
-def compare(
-    sweep: SweepTable,
-    to: str,
-    metric: str = DEFAULT,
-    confidence: float = 0.95,
-    rows: str = "algorithm",
-    columns: str = "",
-) -> Comparison:
-    """Compare every method with the reference row `to`.
-
-    Raises:
-        UserError: a row, metric or key is unknown, the confidence is outside (0, 1), or runs cannot be paired.
-    """
-    to = find_label(sweep.cells, to, rows)
-    cells = tabulate_by_seed(sweep, metric, rows, columns)
-    differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
-    means = cells.groupby(["_column", "_row"])["_value"].agg(lambda of_seeds: of_seeds.mean(skipna=False)).unstack()
-    return Comparison(
-        sweep.name,
-        to,
-        metric,
-        make_title(metric, sweep.cells),
-        lower,
-        confidence,
-        differences,
-        count_improvements(differences, lower),
-        rank_methods(means, lower, 1 - confidence),
-    )
 
 
 def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", columns: str = "") -> pd.DataFrame:
@@ -210,7 +161,7 @@ def adjust_p_values(differences: Sequence[Difference]) -> list[Difference]:
 
 
 def count_improvements(differences: Sequence[Difference], lower: bool) -> list[Improvement]:
-    """Return for every method the probability that it beats the reference, over all settings and seeds."""
+    """Return for every method how often it beats the reference with the same setting and seed."""
     found = []
     for row in dict.fromkeys(one.row for one in differences):
         gaps = np.array([gap for one in differences if one.row == row for gap in one.gaps])
@@ -219,101 +170,3 @@ def count_improvements(differences: Sequence[Difference], lower: bool) -> list[I
             confidence = differences[0].confidence
             found.append(Improvement(row, wins, len(gaps), bound_proportion(wins, len(gaps), confidence)))
     return found
-
-
-DIFFERENCE_HEADER = ("method", "setting", "n", "difference")
-
-
-def list_columns(confidence: float) -> list[str]:
-    """Return the columns of `format_lines`."""
-    return [
-        *DIFFERENCE_HEADER,
-        f"{100 * confidence:g} % interval (t)",
-        "bootstrap interval",
-        "p (sign flips)",
-        "adjusted p (Holm)",
-        "seeds needed",
-        "",
-    ]
-
-
-def format_lines(found: Comparison) -> list[list[str]]:
-    """Return a line per method and setting, as text."""
-    return [
-        [
-            one.row,
-            one.column,
-            f"{one.n}" + (f" (unpaired: {one.unpaired})" if one.unpaired else ""),
-            "-" if one.mean is None else f"{one.mean:+.2f}",
-            str(one.interval or "-"),
-            str(bootstrap(one.gaps, found.confidence) or "too few seeds"),
-            _format_p(flip_signs(one.gaps)),
-            _format_p(one.adjusted),
-            _format_needed(one),
-            one.verdict(found.lower),
-        ]
-        for one in found.differences
-    ]
-
-
-def _format_p(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
-
-
-def _format_needed(one: Difference) -> str:
-    if one.adjusted is None or one.spread == 0:
-        return "-"
-    return str(one.seeds() or f"> {MOST_SEEDS}")
-
-
-def list_notes(found: Comparison) -> list[str]:
-    """Return notes that explain the numbers."""
-    level = 100 * (1 - found.confidence)
-    return [
-        f"paired by seed; better or worse where the adjusted p is at most {level:.2g} %: the paired t-test's p, "
-        f"corrected by Holm's method for the methods of a setting, so at most {level:.2g} % of settings without any "
-        "difference show one; settings are not corrected for each other",
-        "each interval stands alone, without correction; the t interval assumes normal differences, the bootstrap "
-        f"does not, but it is too short for fewer than {BOOTSTRAP_SEEDS} seeds",
-        "p (sign flips): exact, without assuming normality, never below 2^(1 - n): 5 % needs at least six seeds",
-        f"seeds needed: to tell a difference of this size and spread apart with a probability of {100 * POWER:g} %",
-    ]
-
-
-def describe_all(found: Comparison) -> list[str]:
-    """Return the results over all settings, a line per method."""
-    text = [
-        f"{one.row} beats {found.to} in {one.wins:g} of {one.pairs} pairs of runs: probability of improvement "
-        f"{one.wins / one.pairs:.2f} ({one.interval.low:.2f} .. {one.interval.high:.2f})"
-        for one in found.improvements
-    ]
-    if found.ranks is not None:
-        order = ", ".join(f"{name} {rank:.2f}" for name, rank in found.ranks.mean.items())
-        text.append(
-            f"mean rank over {found.ranks.settings} settings: {order}; critical difference {found.ranks.critical:.2f} "
-            f"(Nemenyi, {100 * found.ranks.level:.2g} %)"
-        )
-    return text
-
-
-def format_report(found: Comparison) -> str:
-    """Format the comparison as Markdown."""
-    grid = [list_columns(found.confidence), *format_lines(found)]
-    widths = [max(len(line[k]) for line in grid) for k in range(len(grid[0]))]
-    written = [
-        "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |" for line in grid
-    ]
-    written.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(
-        [
-            f"**{found.sweep}: difference to {found.to}: {found.title}**",
-            "",
-            *written,
-            "",
-            *(f"- {line}" for line in describe_all(found)),
-            *(f"- {note}" for note in list_notes(found)),
-            "",
-        ]
-    )

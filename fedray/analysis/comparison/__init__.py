@@ -1,0 +1,1 @@
+"""Paired differences between methods, aggregates over all settings and ranks, for `fedray compare` and others."""
