@@ -1,6 +1,7 @@
 """One run from Python: `fedray.simulate(config)` is what `fedray run` does."""
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,7 @@ from fedray.sections import Runtime
 
 Evaluated = Callable[[dict[str, float]], None]
 """Callback with a copy of each newly evaluated round's row."""
+log = logging.getLogger("fedray")
 NAME = 250
 """Maximum number of characters of a run's name."""
 
@@ -114,6 +116,8 @@ def run_problem(
     warn_of_slow_precision(config.training.precision, config.runtime.torch_device)
     with treat_sigterm_as_interrupt(), blame(*config.components), _ready(problem) as (problem, backend):
         simulation = Simulation(problem, backend, profile)  # tries the model: before there is a run in MLflow
+        if simulation.state.frozen:
+            log.info("%s: %s", config.model.name, simulation.counted)
         with show_bar(config.algorithm.name, config.training.rounds, progress) as moved:
             if track is None:
                 _run(simulation, store, evaluated, moved)

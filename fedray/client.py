@@ -362,8 +362,7 @@ class LocalSecondModel(SecondModel):
         return self._c._predict(theta, self._buffers)
 
     def step(self, theta: Tensor, q: Tensor) -> Tensor:
-        mask = self._c.network.mask_moving("all") if self._c.layout.frozen else None
-        return self._descent.step(theta, q, self._c.rate, mask)
+        return self._descent.step(theta, q, self._c.rate)
 
     def adopt_statistics(self) -> None:
         self._buffers = self._c.network.buffers.clone()

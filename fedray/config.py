@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from fedray.algorithms import ALGORITHMS, Algorithm, algorithm
+from fedray.algorithms.partial import share_matrix
 from fedray.common.component import Checked, Component, describe
 from fedray.common.errors import UserError
 from fedray.common.identity import digest_source, hash_of, iter_parts, sum_revisions
@@ -79,8 +80,11 @@ class RunConfig(Checked):
 
     @field_validator("algorithm", mode="before")
     @classmethod
-    def _algorithm(cls, value: Any) -> Algorithm:
-        return algorithm(value)
+    def _algorithm(cls, value: Any, info: ValidationInfo) -> Algorithm:
+        method, model = algorithm(value), info.data.get("model")
+        if model is None or model.lora is None or model.lora.share == "both":
+            return method
+        return share_matrix(method, model.lora.share)
 
     @field_validator("training", mode="before")
     @classmethod

@@ -20,6 +20,7 @@ from fedray.common.schedule import LrStep
 from fedray.datasets.base import Test, Validation
 from fedray.evaluation.registry import PROBES
 from fedray.models import MODELS
+from fedray.models.lora import LoRA
 from fedray.partitions import PARTITIONS
 from fedray.sections import Clients, Evaluation, Personal, Runtime, Training
 
@@ -35,6 +36,7 @@ SECTIONS: dict[str, type[Checked]] = {
     "evaluation": Evaluation,
     "evaluation.personal": Personal,
     "runtime": Runtime,
+    "model.lora": LoRA,
     "data.validation": Validation,
     "data.test": Test,
     **{f"algorithm.{name}": kind for name, kind in ALGORITHMS.items()},

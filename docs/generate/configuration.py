@@ -12,6 +12,8 @@ from fedray.config import RunConfig
 from fedray.datasets import DATASETS
 from fedray.datasets.base import DataSource, Test, Validation
 from fedray.models import MODELS
+from fedray.models.base import ModelSpec
+from fedray.models.lora import LoRA
 from fedray.partitions import PARTITIONS
 from fedray.sections import Personal
 from fedray.sweep.file.sections import Final, Scheduler, Tune
@@ -49,7 +51,7 @@ def _components(registry: Mapping[str, type[Component]], leave_out: Container[st
     for name, kind in registry.items():
         lines += [f"### `{name}`", "", " ".join((kind.__doc__ or "").split()), ""]
         lines += [f"*{kind.paper}*", ""] if kind.paper else []
-        lines += _table(kind, leave_out) if kind.model_fields else []
+        lines += _table(kind, leave_out) if any(key not in leave_out for key in kind.model_fields) else []
     return lines
 
 
@@ -70,8 +72,14 @@ def page() -> str:
         what = " ".join((held.__doc__ or "").split())
         lines += [f"### `data.{key}`", "", f"{what} Default: {default}.", "", *_table(held)]
     lines += _components(DATASETS, DataSource.model_fields)
-    for title, registry in (("partition", PARTITIONS), ("model", MODELS)):
-        lines += [f"## `{title}`", "", *_components(registry)]
+    lines += ["## `partition`", "", *_components(PARTITIONS)]
+    lines += [
+        "## `model`",
+        "",
+        "[Models](models.md) explains these keys, which every model takes in addition to its own:",
+    ]
+    lines += ["", *_table(ModelSpec), "### `model.lora`", "", " ".join((LoRA.__doc__ or "").split()), "", *_table(LoRA)]
+    lines += _components(MODELS, ModelSpec.model_fields)
     lines += ["## `algorithm`", "", "See [algorithms.md](algorithms.md).", ""]
     lines += [
         "## Sections of a sweep file",

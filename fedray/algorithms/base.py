@@ -275,7 +275,10 @@ class Algorithm(Component):
     def check_built(self, layout: Layout, tokens: bool) -> None:
         """Check again once model and data exist, for properties of user classes. Raises UserError."""
         if self.reads_features and layout.heads == set(layout.names):
-            raise UserError(f"model.name: every parameter belongs to the head; {self.name} needs a feature layer")
+            raise UserError(f"model: every trained parameter belongs to the head; {self.name} needs a feature layer")
+        for part in (self.shares, self.keeps):
+            if part not in ("all", "none", "norm") and not layout.name_part(part):
+                raise UserError(f"model: no parameter of {part} is trained; {self.name} needs some")
         if self.perturbs_inputs and tokens:
             raise UserError(f"data.name: the inputs are tokens; {self.name} needs real numbers")
 

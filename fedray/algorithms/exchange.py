@@ -41,8 +41,9 @@ Examples:
     >>> cross_entropy(lambda x: Output(x, x))  # of logits 3 and 4, with label 1: ln(1 + 1/e)
     tensor(0.3133)
 """
-Part = Literal["all", "body", "head", "norm", "not_norm"]
-"""Parts of the parameters; the layout marks the head (the rest is the body) and, by type, normalisation layers.
+Part = Literal["all", "body", "head", "norm", "not_norm", "lora_A", "not_lora_A", "lora_B", "not_lora_B"]
+"""Parts of the parameters; the layout marks the head (the rest is the body) and, by type, normalisation layers and the
+matrices of adapters.
 
 Examples:
     >>> layout = Layout(("body.weight", "head.weight"), ((2, 2), (1, 2)), heads=frozenset({"head.weight"}))

@@ -65,6 +65,11 @@ class FedALA(Algorithm):
             )
         return self
 
+    def check_built(self, layout: Layout, tokens: bool) -> None:
+        super().check_built(layout, tokens)
+        if not layout.heads:
+            raise UserError(f"model: no parameter of head is trained; {self.name} needs some")
+
     def begin(self, c: Client) -> None:
         if not c.first:
             self.mix(c)

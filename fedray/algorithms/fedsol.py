@@ -150,7 +150,7 @@ class FedSOL(WithProximalLoss):
 
     def check_built(self, layout: Layout, tokens: bool) -> None:
         super().check_built(layout, tokens)
-        if not (layout.part(self.perturb) * layout.trainable).any():
+        if not layout.name_part(self.perturb):
             raise UserError(f"algorithm.perturb: found {self.perturb!r}; the model has no parameters there to train")
 
     def label(self) -> str:

@@ -1,11 +1,13 @@
-"""Methods that average a part of the model and leave the rest with the clients: FedPer, LG-FedAvg, FedBN."""
+"""Methods that average a part of the model and leave the rest with clients: FedPer, LG-FedAvg, FedBN, FedSA-LoRA."""
 
-from typing import ClassVar, Literal
+from functools import cache
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, ParameterGroup, Part, Received, Server, Sum, Uploads, Vectors
+from fedray.common.errors import UserError
 
 
 class KeepsPart(Algorithm):
@@ -99,3 +101,49 @@ class FedBN(Algorithm):
     keeps = "norm"
     personal = "kept"
     generic = False
+
+
+EXCHANGE = ("client_state", "opening", "message", "upload", "reply", "adapt", "prepare", "personal_logits")
+"""Hooks of methods that exchange or keep more than parameters, or whose personal model is more than the kept one."""
+
+
+def share_matrix(method: Algorithm, share: Literal["A", "B"]) -> Algorithm:
+    """Return a method as it runs if each client keeps one matrix of the model's adapters.
+
+    With `share: A` and FedAvg this is FedSA-LoRA (Guo et al., Selective aggregation for low-rank adaptation in
+    federated learning, ICLR 2025): A and the head are averaged, B stays with its client, and the personal model is
+    the one that results, unchanged. The local training may be that of any method that exchanges parameters alone.
+
+    Args:
+        method: the method of the configuration.
+        share: the matrix that is averaged (`model.lora.share`).
+
+    Raises:
+        UserError: the method exchanges more than parameters, or has parts of its own.
+    """
+    kind = type(method)
+    plain = all(getattr(kind, hook) is getattr(Algorithm, hook) for hook in EXCHANGE)
+    if not plain or (kind.shares, kind.keeps, kind.personal) != ("all", "none", "tuned"):
+        raise UserError(
+            f"model.lora.share: found {share}, which is for methods that exchange parameters alone; {method.name} "
+            "exchanges or keeps something of its own, so share: both is required"
+        )
+    return _rebuild(kind, share, method.__getstate__())
+
+
+@cache
+def _keep_matrix(kind: type[Algorithm], share: Literal["A", "B"]) -> type[Algorithm]:
+    """Return the method whose clients keep the other matrix."""
+    kept = {"A": "lora_B", "B": "lora_A"}[share]
+
+    def reduce(self: Algorithm, protocol: Any) -> tuple[Any, ...]:
+        return _rebuild, (kind, share, self.__getstate__())
+
+    parts = {"shares": f"not_{kept}", "keeps": kept, "personal": "kept", "generic": False, "__reduce_ex__": reduce}
+    return type(kind.__name__, (kind,), {"__module__": kind.__module__, "__doc__": kind.__doc__, **parts})
+
+
+def _rebuild(kind: type[Algorithm], share: Literal["A", "B"], state: dict[Any, Any]) -> Algorithm:
+    made = object.__new__(_keep_matrix(kind, share))
+    made.__setstate__(state)
+    return made

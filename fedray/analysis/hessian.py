@@ -62,7 +62,7 @@ def draw_filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generat
         d = torch.from_numpy(rng.standard_normal(layout.size, dtype=np.float32)).to(theta.device)
         parts, weights = layout.views(d), layout.views(theta)
         for name in layout.names:
-            if parts[name].ndim < 2 or name in layout.frozen:
+            if parts[name].ndim < 2:
                 parts[name].zero_()
                 continue
             filters, like = parts[name].flatten(1), weights[name].flatten(1)

@@ -109,9 +109,21 @@ def format_page(what: str, name: str) -> str:
         given = "required" if field.is_required() else format_value(field.default)
         text.append(f"  {option} = {given}    ({describe_allowed(field).replace('`', '')})")
         text += [f"      {field.description}"] if field.description else []
+    if what == "models" and getattr(kind, "published", None) is not None:
+        text += ["", _describe_size(kind)]
     if what == "algorithms" and not kind.required():
         from fedray.algorithms import algorithm
         from fedray.engine.cost import measure_cost
 
         text += ["", f"cost, in multiples of the model: {measure_cost(algorithm(name))}"]
     return "\n".join(text)
+
+
+def _describe_size(kind: Any) -> str:
+    """Return how many of its parameters a model trains with the default options, for the published shape."""
+    from fedray.models.base import count_parameters
+
+    shape, classes, _ = kind.published
+    trained, every = count_parameters(kind.parse("model", {}), shape, classes)
+    size = "x".join(map(str, shape))
+    return f"trained {trained:,} of {every:,} parameters, for {size} and {classes} classes; freeze and lora train fewer"

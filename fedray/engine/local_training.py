@@ -323,7 +323,7 @@ class LocalTrainer:
             y, version = c.theta, c.theta._version
             q, part = direction(c), trained_part(c)
             refuse_changed(self.algorithm, "c.theta", y, version)
-            mask = None if part == "all" and not c.layout.frozen else c.network.mask_moving(part)
+            mask = None if part == "all" else c.network.mask(part)
             if watch is not None:
                 watch(c, q if mask is None else q * mask)
             c.theta = descent.step(c.theta, q, c.rate, mask, decoupled_weight)

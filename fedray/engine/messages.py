@@ -1,6 +1,6 @@
 """Messages between the server and the processes that train clients."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -95,3 +95,15 @@ class PersonalEval:
 def count_bytes(tensors: Iterable[Tensor]) -> int:
     """Return the total size in bytes; a tensor that appears under two names counts once."""
     return sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}.values())
+
+
+def join(parts: Sequence[Reply]) -> Reply:
+    """Join the per-client parts of all replies; the processes' sums stay separate."""
+    whole = Reply()
+    for part in parts:
+        whole.states |= part.states
+        whole.each |= part.each
+        whole.diverged |= part.diverged
+        whole.probes |= part.probes
+        whole.sent += part.sent
+    return whole

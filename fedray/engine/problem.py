@@ -16,6 +16,8 @@ from fedray.common.rng import seed_torch
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
+from fedray.models.frozen_weights import share_frozen
+from fedray.models.lora import refuse_unused_adapters
 from fedray.models.network import Network
 from fedray.partitions.held_out import Split, split_samples
 from fedray.partitions.shards import Shards
@@ -173,17 +175,21 @@ class Problem:
         return {"partition.png": self.draw_picture(), "partition.npz": self.pack_split()}
 
     def build_module(self) -> nn.Module:
-        """Return the freshly initialised model of this seed."""
+        """Return the freshly initialised model of this seed, with what is frozen marked as such."""
         with seed_torch(self.config.seed, "init"):
             try:
                 module = self.config.model.build(self.data.input_shape, self.data.num_classes)
             except (RuntimeError, MemoryError) as error:  # raised by torch: too large, or not a valid tensor size
                 raise UserError(f"model: {self.config.model.name} cannot be built: {join_lines(error)}") from None
         self.config.model.load_init(module)
+        with seed_torch(self.config.seed, "adapters"):
+            self.config.model.adapt(module)
         return module
 
     def build_network(self, device: torch.device | str) -> Network:
         """Return the model on `device`, laid out flat, checked against one sample, at the algorithm's x⁰.
+
+        On the CPU all processes of the node share its frozen weights.
 
         Raises:
             UserError: the model does not accept the input shape, or has fewer outputs than the data have classes.
@@ -197,14 +203,16 @@ class Problem:
             bf16=training.precision == "bf16",
             channels_last=self.config.channels_last,
         )
+        if network.theta.device.type == "cpu":
+            share_frozen(network.frozen, network.frozen_sha256)
         algorithm.check_built(network.layout, tokens=self.data.tokens)
         for probe in self.config.evaluation.probes:
             probe.check_built(network.layout, self.data.num_classes)
         self._check_tokens()
-        network.module.eval()
+        network.train(False)
         shape = self.data.input_shape
         try:
-            with torch.no_grad():
+            with torch.no_grad(), refuse_unused_adapters(network.module):
                 logits = network(torch.zeros(1, *shape, device=device)).logits
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
@@ -221,7 +229,7 @@ class Problem:
                 f"model.name: {self.config.model.name} gives outputs of shape {tuple(logits.shape[1:])}, "
                 f"the data have {self.data.num_classes} classes"
             )
-        network.module.train()
+        network.train(True)
         with seed_torch(self.config.seed, "initial"):
             network.start_at(algorithm.initial(network.initial.cpu(), network.layout))
         return network

@@ -28,6 +28,7 @@ from fedray.engine.simulation import Simulation
 from fedray.engine.state import State, theta_sha256
 from fedray.engine.worker import Worker
 from fedray.models.network import Layout
+from fedray.models.parts import iter_statistics
 from fedray.models.preprocess import Preprocess
 from fedray.runs.ending import Ending
 from fedray.runs.last_rounds import describe_accuracy, last_values, mean
@@ -96,7 +97,7 @@ class Result:
 
     @property
     def theta(self) -> Tensor:
-        """float32 `(P,)`: the global model as it was tested, in the order of `model.parameters()`."""
+        """float32 `(P,)`: trained parameters of the global model as it was tested, in `model.parameters()` order."""
         return get_tested_theta(self.state)
 
     def summary(self) -> dict[str, Any]:
@@ -128,6 +129,7 @@ class Result:
             "megabytes_up": state.sent[1] / 1e6,
         }
         hashes = {"theta_sha256": theta_sha256(state.theta), "state_sha256": state.sha256()}
+        hashes |= {"frozen_sha256": state.frozen} if state.frozen else {}
         finished, parts = Ending(Status.FINISHED), () if profile is None else profile.rounds
         totals |= {} if profile is None else profile.metrics()
         return RunRecord(finished, self.history, totals, hashes, state.tables, parts)
@@ -225,10 +227,11 @@ class Result:
         """Return the model with these parameters and running statistics, without preprocessing."""
         module = self.problem.build_module()
         parts = self.layout.views(theta)
-        floats = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+        floats = [buffer for _, _, buffer in iter_statistics(module)]
         with torch.no_grad():
             for name, parameter in module.named_parameters():
-                parameter.copy_(parts[name])
+                if parameter.requires_grad:
+                    parameter.copy_(parts[name])
             for buffer, part in zip(floats, buffers.split([b.numel() for b in floats]), strict=True):
                 buffer.copy_(part.view_as(buffer))
         return module.eval()
@@ -261,6 +264,7 @@ class Result:
         data = self.problem.data
         metadata = more | {
             "theta_sha256": theta_sha256(self.state.theta),
+            **({"frozen_sha256": self.state.frozen} if self.state.frozen else {}),
             "config": self.problem.config.model_dump_json(),
             "preprocessing": json.dumps({"mean": data.mean, "std": data.std, "shape": data.input_shape}),
         }

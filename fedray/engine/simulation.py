@@ -18,11 +18,11 @@ from fedray.engine.backend import Backend
 from fedray.engine.evaluate import PREVIOUS_THETA, Tester, get_tested_theta
 from fedray.engine.exact_sum import add_up, is_finite
 from fedray.engine.guard import forbid_changes
-from fedray.engine.messages import OPENING, Broadcast, ClientTask, Reply, count_bytes
+from fedray.engine.messages import OPENING, Broadcast, ClientTask, Reply, count_bytes, join
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
 from fedray.engine.sampling import draw_cohort, weigh_cohort
-from fedray.engine.state import ClientState, State, StateRef, load_state
+from fedray.engine.state import ClientState, State, StateRef, load_state, refuse_other_weights
 from fedray.engine.worker import PROBED
 from fedray.evaluation.probe import EvaluatedRound, check_metrics
 from fedray.evaluation.probes import summarise_cohort
@@ -59,6 +59,7 @@ class Simulation:
         self.probes = config.evaluation.probes
         network = problem.build_network("cpu")
         self.layout = network.layout
+        self.counted = network.counted
         self._exchanged_buffers = network.find_other_buffers(config.algorithm.keeps)
         backend.open(problem)
         theta = network.theta.clone()
@@ -67,7 +68,7 @@ class Simulation:
         self.replies = Vectors()
         """The server's individual answers to the clients of the last round, `(M, ...)` by ascending id."""
         self._opened = config.algorithm.opening is None
-        self._state = State(0, theta, network.buffers.clone(), server)
+        self._state = State(0, theta, network.buffers.clone(), server, frozen=network.frozen_sha256)
 
     @property
     def done(self) -> bool:
@@ -352,7 +353,8 @@ class Simulation:
         return self._state
 
     def restore(self, state: State) -> None:
-        """Continue from a state of the same configuration."""
+        """Continue from a state of the same configuration. Raises UserError if its frozen weights are other ones."""
+        refuse_other_weights(state, self._state.theta, self._state.frozen)
         self._state = state
         self._opened = state.round > 0 or self.problem.config.algorithm.opening is None
 
@@ -384,18 +386,6 @@ def _add_replies(trained: Trained, replies: Vectors) -> Mapping[int, ClientState
         i: Vectors(load_state(states[i]) | {name: stack[k].clone() for name, stack in replies.items()})
         for k, i in enumerate(sorted(trained.weights))
     }
-
-
-def join(parts: Sequence[Reply]) -> Reply:
-    """Join the per-client parts of all replies; the processes' sums stay separate."""
-    whole = Reply()
-    for part in parts:
-        whole.states |= part.states
-        whole.each |= part.each
-        whole.diverged |= part.diverged
-        whole.probes |= part.probes
-        whole.sent += part.sent
-    return whole
 
 
 def _stack(each: dict[int, Vectors]) -> dict[str, Tensor]:

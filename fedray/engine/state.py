@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 
 
@@ -62,15 +63,39 @@ class State:
     """Wall time of all evaluations."""
     sent: tuple[int, int] = (0, 0)
     """Bytes sent to the clients and by the clients, in all rounds together."""
+    frozen: str = ""
+    """Hash of the weights that no run changes (`Network.frozen_sha256`); they are not in the state."""
 
     def sha256(self) -> str:
-        """Hash of round, theta, buffers, server vectors and each client's hash; equal exactly if all of these are."""
+        """Hash of round, theta, buffers, server vectors, frozen weights and each client's hash; equal exactly if all of
+        these are.
+        """
         server = Vectors({"theta": self.theta, "buffers": self.buffers})
         server |= {f"server.{name}": v for name, v in self.server.items()}
-        digest = hashlib.sha256(f"{self.round} {vectors_sha256(server)}".encode())
+        digest = hashlib.sha256(f"{self.round} {vectors_sha256(server)}{self.frozen}".encode())
         for i, state in sorted(self.clients.items()):
             digest.update(f" {i} {state_sha256(state)}".encode())
         return digest.hexdigest()
+
+
+def refuse_other_weights(state: State, theta: Tensor, frozen: str) -> None:
+    """Refuse a state that belongs to a model with other frozen weights.
+
+    Args:
+        state: from a checkpoint.
+        theta: the trained parameters of the model as it is built here, `(P,)`.
+        frozen: `Network.frozen_sha256` of this model.
+
+    Raises:
+        UserError: it does.
+    """
+    if len(state.theta) != len(theta):
+        raise UserError(f"checkpoint: holds {len(state.theta):,} trained parameters, the model has {len(theta):,}")
+    if state.frozen != frozen:
+        raise UserError(
+            "checkpoint: belongs to other frozen weights than the model has here; another PyTorch draws others, so "
+            "continue with the version that began the run"
+        )
 
 
 def state_sha256(state: ClientState) -> str:

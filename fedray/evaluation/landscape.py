@@ -52,12 +52,11 @@ class Landscape:
         return total
 
     def times(self, theta: Tensor, v: Tensor) -> Tensor:
-        """Return the Hessian at θ times v (P,); rows and columns of frozen parameters are zero."""
+        """Return the Hessian at θ times v `(P,)`."""
         self.network.load(theta)
         parameters = self.network.trained
-        moving = self.network.mask_moving("all")
-        views = self.network.layout.views(v * moving)
-        along = [views[name] for name in self.network.layout.names if name not in self.network.layout.frozen]
+        views = self.network.layout.views(v)
+        along = [views[name] for name in self.network.layout.names]
         total = torch.zeros_like(theta)
         with _use_differentiable_kernels():
             for part in self._parts():
@@ -65,7 +64,7 @@ class Landscape:
                 slope = torch.stack([(g * u).sum() for g, u in zip(gradients, along, strict=True)]).sum()
                 if slope.requires_grad:  # a loss that is linear in θ has no second derivative
                     products = torch.autograd.grad(slope, parameters, materialize_grads=True)
-                    total[moving > 0] += torch.cat([h.detach().reshape(-1) for h in products])
+                    total += torch.cat([h.detach().reshape(-1) for h in products])
         return total
 
     def _parts(self) -> Iterator[Tensor]:

@@ -91,7 +91,7 @@ def _take_directions(twin: LocalClient, algorithm: Algorithm, tau: float) -> Ite
         target, g_p = _compute_proximal_gradient(twin, algorithm, tau)
         q = algorithm.direction(twin)
         if (part := algorithm.trained_part(twin)) != "all":
-            q = q * twin.network.mask_moving(part)
+            q = q * twin.network.mask(part)
         yield target, g_p, q
 
 
@@ -112,7 +112,7 @@ def measure_step(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
     twin, found = _copy_client(c), dict[str, list[float]]()
     with _keep_buffers(c), seed_torch(c.population.seed, "probes", c.round, c.id, c.theta.device):
         for target, g_p, q in _take_directions(twin, algorithm, tau):
-            plain = twin.grad(twin.theta) * twin.network.mask_moving(algorithm.trained_part(twin))
+            plain = twin.grad(twin.theta) * twin.network.mask(algorithm.trained_part(twin))
             twin.network.buffers.copy_(buffers)
             before = _compute_losses(twin, algorithm, twin.theta, target, tau)
             for name, direction in (("", q), ("_plain", plain)):

@@ -4,6 +4,7 @@ from fedray.common.plugins import resolve
 from fedray.models.base import ModelSpec
 from fedray.models.cnn import EMNISTCNN, MLP, VGG11, LeNet, McMahanCNN, SimpleCNN, StridedCNN
 from fedray.models.custom import make_custom_model
+from fedray.models.plain_vit import ViTSmall, ViTTiny
 from fedray.models.resnet import EfficientNetB0, ResNet18, ResNet50
 from fedray.models.text import CharLSTM, TextCNN
 from fedray.models.vit import SLViT
@@ -22,6 +23,8 @@ MODELS: dict[str, type[ModelSpec]] = {
         ResNet50,
         EfficientNetB0,
         SLViT,
+        ViTTiny,
+        ViTSmall,
         CharLSTM,
         TextCNN,
     )

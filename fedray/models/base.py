@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from fedray.common.component import Component
 from fedray.common.errors import UserError, join_lines
 from fedray.common.identity import FILE
+from fedray.common.options import Allowed
 from fedray.common.yaml_files import locate_file
+from fedray.models.lora import LoRA
+from fedray.models.parts import freeze
 
 
 class ModelSpec(Component):
@@ -29,6 +32,14 @@ class ModelSpec(Component):
     """True if channels innermost were measured to be faster on a CPU in float32 (docs/performance.md)."""
     init: Annotated[str | None, FILE] = Field(
         None, description="path of a state_dict (torch.save or .safetensors) to start from"
+    )
+    freeze: tuple[str, ...] = Field(
+        (),
+        description="parameters that are neither trained nor sent: `body`, `head`, names or patterns (`blocks.0`, "
+        "`*.bias`), which also match the modules that a parameter is in",
+    )
+    lora: Annotated[LoRA | None, Allowed("options")] = Field(
+        None, description="train low-rank updates of linear layers, and the head, instead of all parameters"
     )
 
     @property
@@ -72,6 +83,16 @@ class ModelSpec(Component):
         """Return a freshly initialised module; it draws from torch's global generator."""
         raise NotImplementedError
 
+    def adapt(self, module: nn.Module) -> None:
+        """Add adapters, and exclude from training what is frozen; draws from torch's global generator.
+
+        Raises:
+            UserError: a name fits nothing, or nothing is left to train.
+        """
+        if self.lora is not None:
+            self.lora.adapt(module)
+        freeze(module, self.freeze)
+
     def load_init(self, module: nn.Module) -> None:
         """Load the `init` file, if any. Raises UserError if it does not fit."""
         if self.init is None:
@@ -107,10 +128,13 @@ class ModelSpec(Component):
         return {k: v for k, v in state.items() if k not in theirs} | own
 
 
-def count_parameters(spec: ModelSpec, input_shape: tuple[int, ...], num_classes: int) -> int:
-    """Return P of a model without allocating it."""
+def count_parameters(spec: ModelSpec, input_shape: tuple[int, ...], num_classes: int) -> tuple[int, int]:
+    """Return P of a model, the number of trained parameters, and the number of all, without allocating it."""
     with torch.device("meta"):
-        return sum(p.numel() for p in spec.build(input_shape, num_classes).parameters())
+        module = spec.build(input_shape, num_classes)
+        spec.adapt(module)
+        every = list(module.parameters())
+    return sum(p.numel() for p in every if p.requires_grad), sum(p.numel() for p in every)
 
 
 def read_image_shape(input_shape: tuple[int, ...], name: str) -> tuple[int, int, int]:

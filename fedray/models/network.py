@@ -11,12 +11,12 @@ from torch.nn.functional import cross_entropy
 
 from fedray.common.errors import UserError
 from fedray.models.cuda_graph import Recorder
+from fedray.models.frozen_weights import digest_tensors
+from fedray.models.lora import find_matrices
+from fedray.models.parts import EMBEDDINGS, NORMALISATION, find_head, find_parameters, iter_statistics
 
-NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-"""Module types of normalisation layers: batch and instance norms, GroupNorm, LayerNorm, RMSNorm."""
-EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
-"""Module types of embeddings."""
-BESIDE = {"all": "none", "none": "all", "head": "body", "body": "head", "norm": "not_norm", "not_norm": "norm"}
+PAIRS = {"all": "none", "head": "body", "norm": "not_norm", "lora_A": "not_lora_A", "lora_B": "not_lora_B"}
+BESIDE = PAIRS | {other: part for part, other in PAIRS.items()}
 """Part of the model -> the complementary part."""
 VIEWED = 1 << 16
 """Models with more parameters than this are views of the loaded theta; smaller ones hold a copy of it."""
@@ -24,26 +24,27 @@ VIEWED = 1 << 16
 
 @dataclass(frozen=True)
 class Layout:
-    """The slice of theta of each parameter.
+    """The slice of theta of each trained parameter; frozen parameters (without gradient) have none.
 
     Attributes:
         names: of the parameters, in `model.parameters()` order; tied parameters appear once.
         shapes: of the parameters, in the same order.
         heads: names of the head's parameters; everything else is the body.
-        frozen: names of the parameters without gradient.
         norms: names of the parameters of normalisation layers, by module type.
         own_features: True if the model's `features()` gives the features, which then need not be the input of the head.
         embeddings: names of the parameters of embeddings, by module type.
+        lora_a, lora_b: names of the matrices of adapters (`fedray.models.lora`).
         sizes: number of entries of each parameter.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     heads: frozenset[str] = frozenset()
-    frozen: frozenset[str] = frozenset()
     own_features: bool = False
     norms: frozenset[str] = frozenset()
     embeddings: frozenset[str] = frozenset()
+    lora_a: frozenset[str] = frozenset()
+    lora_b: frozenset[str] = frozenset()
     sizes: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,29 +66,23 @@ class Layout:
         """Return float32 `(P,)`: 1 on the head's parameters."""
         return self.mask(lambda name: name in self.heads)
 
+    def name_part(self, part: str) -> frozenset[str]:
+        """Return the names of the parameters of a part, as `part`."""
+        every = frozenset(self.names)
+        parts = {"all": every, "head": self.heads, "norm": self.norms, "lora_A": self.lora_a, "lora_B": self.lora_b}
+        if part == "unbiased":
+            ranks = {name: len(shape) for name, shape in zip(self.names, self.shapes, strict=True)}
+            return frozenset(name for name in every if name not in self.heads or ranks[name] > 1)
+        return parts[part] if part in parts else every - parts[BESIDE[part]]
+
     def part(self, part: str) -> Tensor:
         """Return float32 `(P,)`: 1 on the parameters of a part.
 
         Args:
-            part: all, none, body, head, norm (normalisation layers), not_norm, or unbiased (all but the head's bias).
+            part: all, none, body, head, unbiased (all but the head's bias), norm (normalisation layers), lora_A, lora_B
+                (the matrices of adapters); the last three also with `not_`.
         """
-        ranks = {name: len(shape) for name, shape in zip(self.names, self.shapes, strict=True)}
-        return self.mask(
-            {
-                "all": lambda name: True,
-                "none": lambda name: False,
-                "head": lambda name: name in self.heads,
-                "body": lambda name: name not in self.heads,
-                "norm": lambda name: name in self.norms,
-                "not_norm": lambda name: name not in self.norms,
-                "unbiased": lambda name: name not in self.heads or ranks[name] > 1,
-            }[part]
-        )
-
-    @cached_property
-    def trainable(self) -> Tensor:
-        """Return float32 `(P,)`: 1 on the parameters that receive gradients."""
-        return self.mask(lambda name: name not in self.frozen)
+        return self.mask(self.name_part(part).__contains__)
 
     def views(self, theta: Tensor) -> dict[str, Tensor]:
         """Return the slices of `theta (..., P)` in their own shapes `(..., *shape)`; views, not copies."""
@@ -136,7 +131,10 @@ class Output:
 
 
 class Network:
-    """A module laid out flat: `theta` (P,) and `buffers` (B,) are the storage of its parameters and float buffers.
+    """A module laid out flat: `theta` (P,) and `buffers` (B,) are the storage of what a run changes.
+
+    These are its trained parameters, and the float buffers of all layers but the frozen ones
+    (`fedray.models.parts.iter_statistics`), which stay in evaluation mode.
 
     Args:
         module: the model.
@@ -149,9 +147,11 @@ class Network:
 
     Attributes:
         recorder: replays `gradient` as CUDA graphs, or None.
+        trained: the parameters that theta holds, in its order.
+        frozen: the other parameters, and the float buffers of frozen layers, by name.
 
     Raises:
-        UserError: the module has no linear head, no parameters, or no submodule with the name of a tap.
+        UserError: the module has no linear head, no parameter to train, or no submodule with the name of a tap.
     """
 
     def __init__(
@@ -168,8 +168,11 @@ class Network:
         for convolution in (m for m in module.modules() if bf16 and isinstance(m, nn.Conv2d)):
             convolution.__dict__["forward"] = partial(_convolve, convolution, convolution.forward)
         self._channels_last = channels_last and any(isinstance(m, nn.Conv2d) for m in module.modules())
-        named = dict(module.named_parameters())
-        head_name, self.head = _find_head(module)
+        every = dict(module.named_parameters())
+        named = {name: p for name, p in every.items() if p.requires_grad}
+        if not named:
+            raise UserError(f"model.name: {type(module).__name__} has no parameter to train")
+        head_name, self.head = find_head(module)
         heads = frozenset(name for name in named if name.startswith(head_name + "."))
         own = getattr(module, "features", None)
         self._own: Callable[[Tensor], Tensor] | None = own if callable(own) and not isinstance(own, nn.Module) else None
@@ -177,31 +180,29 @@ class Network:
             tuple(named),
             tuple(tuple(p.shape) for p in named.values()),
             heads,
-            frozenset(name for name, p in named.items() if not p.requires_grad),
             self._own is not None,
-            _find_parameters(module, NORMALISATION) & named.keys(),
-            _find_parameters(module, EMBEDDINGS) & named.keys(),
+            find_parameters(module, NORMALISATION) & named.keys(),
+            find_parameters(module, EMBEDDINGS) & named.keys(),
+            find_matrices(module, "lora_A") & named.keys(),
+            find_matrices(module, "lora_B") & named.keys(),
         )
-        self.parameters: list[nn.Parameter] = list(named.values())
-        self.trained = [p for p in self.parameters if p.requires_grad]
-        in_head, in_norms = {id(named[name]) for name in heads}, {id(named[name]) for name in self.layout.norms}
-        self.parts = {
-            "all": self.trained,
-            "head": [p for p in self.trained if id(p) in in_head],
-            "body": [p for p in self.trained if id(p) not in in_head],
-            "norm": [p for p in self.trained if id(p) in in_norms],
-            "not_norm": [p for p in self.trained if id(p) not in in_norms],
-        }
-        self.theta = _flatten(self.parameters)
+        self.trained: list[nn.Parameter] = list(named.values())
+        self.frozen: dict[str, Tensor] = {name: p for name, p in every.items() if name not in named}
+        self._still = []
+        for path, layer, buffer in iter_statistics(module, frozen=True):
+            self._still.append(layer)
+            self.frozen[f"{path}.buffer {len(self._still)}"] = buffer
+        self.parts = {part: self._choose(part) for part in ("all", "head", "body", "norm", "not_norm")}
+        self.theta = _flatten(self.trained)
         self.initial = self.theta.clone()
         self._sizes = list(self.layout.sizes)
         self._masks: dict[str, Tensor] = {}
         self._indices: dict[str, Tensor] = {}
         self._buffer_indices: dict[str, Tensor] = {}
-        self._float_buffers = [b for b in module.buffers() if b.is_floating_point()]
         self._buffer_heads = _mark_entries(module, lambda path, _: f"{path}.".startswith(f"{head_name}."))
         self._buffer_norms = _mark_entries(module, lambda _, layer: isinstance(layer, NORMALISATION))
-        self.buffers = _flatten(self._float_buffers) if self._float_buffers else torch.zeros(0, device=device)
+        moving = [buffer for _, _, buffer in iter_statistics(module)]
+        self.buffers = _flatten(moving) if moving else torch.zeros(0, device=device)
         self.initial_buffers = self.buffers.clone()
         self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
         self._features: Tensor | None = None
@@ -216,6 +217,28 @@ class Network:
                 raise UserError(f"model.taps: {type(module).__name__} has no submodule {tap!r}")
             modules[tap].register_forward_pre_hook(partial(self._keep_tap, tap))
         self._tap_names = tuple(taps)
+        self._keep_still()
+
+    def _choose(self, part: str) -> list[nn.Parameter]:
+        """Return the trained parameters of a part."""
+        chosen = self.layout.name_part(part)
+        return [p for name, p in zip(self.layout.names, self.trained, strict=True) if name in chosen]
+
+    @cached_property
+    def frozen_sha256(self) -> str:
+        """Hash of the frozen weights; empty if there are none."""
+        return digest_tensors(self.frozen) if self.frozen else ""
+
+    @property
+    def counted(self) -> str:
+        """How much is trained, in words: `trained P of Q parameters`."""
+        parameters = sum(t.numel() for t in self.frozen.values() if isinstance(t, nn.Parameter)) + self.layout.size
+        return f"trained {self.layout.size:,} of {parameters:,} parameters"
+
+    def _keep_still(self) -> None:
+        """Put the frozen layers that have running statistics into evaluation mode."""
+        for layer in self._still:
+            layer.training = False
 
     def _keep_features(self, module: nn.Module, inputs: Sequence[Tensor]) -> None:
         self._features = inputs[0]
@@ -235,10 +258,10 @@ class Network:
         self.load(initial.to(self.theta.device))
         self.initial = initial.to(self.theta.device, copy=True)
 
-    def mask_moving(self, part: str) -> Tensor:
-        """Return float32 `(P,)` on the device: 1 on the parameters of a part that receive gradients."""
+    def mask(self, part: str) -> Tensor:
+        """Return float32 `(P,)` on the device: 1 on the parameters of a part."""
         if part not in self._masks:
-            self._masks[part] = (self.layout.part(part) * self.layout.trainable).to(self.theta.device)
+            self._masks[part] = self.layout.part(part).to(self.theta.device)
         return self._masks[part]
 
     def index(self, part: str) -> Tensor:
@@ -257,14 +280,9 @@ class Network:
         """
         if part in self._buffer_indices:
             return self._buffer_indices[part]
-        belongs = {
-            "all": torch.ones_like(self._buffer_heads),
-            "none": torch.zeros_like(self._buffer_heads),
-            "head": self._buffer_heads,
-            "body": ~self._buffer_heads,
-            "norm": self._buffer_norms,
-            "not_norm": ~self._buffer_norms,
-        }[part]
+        marked = {"head": self._buffer_heads, "norm": self._buffer_norms, "all": torch.ones_like(self._buffer_heads)}
+        none = torch.zeros_like(self._buffer_heads)  # adapters have no running statistics
+        belongs = marked.get(part, none) if part in PAIRS else ~marked.get(BESIDE[part], none)
         self._buffer_indices[part] = belongs.nonzero().flatten().to(self.buffers.device)
         return self._buffer_indices[part]
 
@@ -284,7 +302,7 @@ class Network:
             self.theta.copy_(theta)
             return
         self.theta = theta
-        for parameter, part in zip(self.parameters, theta.split(self._sizes), strict=True):
+        for parameter, part in zip(self.trained, theta.split(self._sizes), strict=True):
             parameter.data = part.view(parameter.shape)
 
     def __call__(self, x: Tensor) -> Output:
@@ -337,17 +355,16 @@ class Network:
 
     def flat(self, gradients: Sequence[Tensor], part: str = "all") -> Tensor:
         """Return gradients by the trained parameters of a part, as one vector `(P,)` that is 0 elsewhere."""
-        if len(gradients) == len(self.parameters):
+        if len(gradients) == len(self.trained):
             return torch.cat([g.reshape(-1) for g in gradients])
         given = {id(p): g for p, g in zip(self.parts[part], gradients, strict=True)}
-        return torch.cat(
-            [given[id(p)].reshape(-1) if id(p) in given else p.new_zeros(p.numel()) for p in self.parameters]
-        )
+        return torch.cat([given[id(p)].reshape(-1) if id(p) in given else p.new_zeros(p.numel()) for p in self.trained])
 
     def train(self, mode: bool) -> None:
         """Switch to training or evaluation mode; costs nothing if the module is in that mode."""
         if self.module.training != mode:
             self.module.train(mode)
+            self._keep_still()
 
     def reset(self, buffers: Tensor) -> None:
         """Set the float buffers (B,), and reset the integer ones (BatchNorm's batch counter)."""
@@ -368,24 +385,9 @@ def _convolve(module: nn.Conv2d, forward: Callable[[Tensor], Tensor], x: Tensor)
         return forward(x.float())
 
 
-def _find_parameters(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> frozenset[str]:
-    """Return the names of the parameters of all layers of some types."""
-    return frozenset(
-        f"{path}.{name}" if path else name
-        for path, layer in module.named_modules()
-        if isinstance(layer, kinds)
-        for name, _ in layer.named_parameters()
-    )
-
-
 def _mark_entries(module: nn.Module, belongs: Callable[[str, nn.Module], bool]) -> Tensor:
     """Return bool `(B,)`: for each entry of the float buffers, True if its layer (path and module) matches."""
-    parts = [
-        torch.full((b.numel(),), belongs(path, layer))
-        for path, layer in module.named_modules()
-        for b in layer.buffers(recurse=False)
-        if b.is_floating_point()
-    ]
+    parts = [torch.full((b.numel(),), belongs(path, layer)) for path, layer, b in iter_statistics(module)]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.bool)
 
 
@@ -394,16 +396,3 @@ def _flatten(tensors: Sequence[Tensor]) -> Tensor:
     for t, part in zip(tensors, torch.split(flat, [t.numel() for t in tensors]), strict=True):
         t.data = part.view(t.shape)
     return flat
-
-
-def _find_head(module: nn.Module) -> tuple[str, nn.Module]:
-    """Return the head's name and module: the class attribute `head` names it, else it is the last nn.Linear."""
-    named = dict(module.named_modules())
-    if isinstance(name := getattr(type(module), "head", None), str):
-        if name not in named:
-            raise UserError(f"model.head: {type(module).__name__}.head names {name!r}, which is not a submodule")
-        return name, named[name]
-    linears = [(name, m) for name, m in named.items() if isinstance(m, nn.Linear)]
-    if not linears:
-        raise UserError(f"model.name: {type(module).__name__} has no nn.Linear to be its head")
-    return linears[-1]

@@ -58,10 +58,10 @@ def simulation(algorithm: str, per_round: int) -> Simulation:
 @pytest.mark.parametrize("per_round", [1, 4])
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedbabu", "fedproto", "fedrep", "local-only", "scaffold"])
 def test_frozen_and_own_parts_through_a_resume(algorithm: str, per_round: int, tmp_path: Path) -> None:
-    """The same state and history as without; nothing frozen has moved on the server or a client; client 2 has none."""
+    """The same state and history as without, nothing of it frozen; client 2 has no state."""
     running = simulation(algorithm, per_round)
-    start, frozen = running.state.theta, running.layout.trainable == 0
-    assert frozen.sum() == 64 * 12 + 12
+    start = running.state.theta
+    assert len(start) == 2 * 12 + 10 * 13, "the first layer's 65 x 12 are not in theta"
     running.step()
     running.step()
     Checkpoints(tmp_path).save(running.state)
@@ -75,7 +75,6 @@ def test_frozen_and_own_parts_through_a_resume(algorithm: str, per_round: int, t
     assert resumed.state.sha256() == final.sha256()
     assert resumed.state.history == final.history
     assert "personal_accuracy" in final.history[-1]
-    assert torch.equal(final.theta[frozen], start[frozen])
     assert 2 not in final.clients
     keeps = running.problem.config.algorithm.keeps
     own = running.layout.part(keeps).nonzero().flatten()
@@ -84,7 +83,6 @@ def test_frozen_and_own_parts_through_a_resume(algorithm: str, per_round: int, t
         assert ("own_buffers" in kept) == (keeps == "all")
         if keeps != "none":
             assert kept["own"].shape == own.shape
-            assert torch.equal(kept["own"][frozen[own]], start[own][frozen[own]])
             assert not torch.equal(kept["own"], start[own])
     if keeps == "all" and per_round > 1:
         statistics = [tuple(kept["own_buffers"].tolist()) for kept in final.clients.values()]

@@ -58,7 +58,7 @@ HEADS = "top.0.weight, top.1.bias, top.1.weight"
         ],
         ({"name": "fedsol", "proximal": "moon"}, BARE, "moon needs a feature layer"),
         *[
-            (name, f"{HERE}:Headless", f"model.name: every parameter belongs to the head; {name} needs a feature layer")
+            (name, f"{HERE}:Headless", f"every trained parameter belongs to the head; {name} needs a feature layer")
             for name in ("moon", "fedgela", "fedrod", "fedbabu", "fedrep")
         ],
         *[

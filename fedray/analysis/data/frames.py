@@ -18,6 +18,7 @@ from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
+from fedray.engine.state import refuse_other_weights
 from fedray.sweep.driver.run import execute
 from fedray.sweep.driver.stages import run_stages
 from fedray.sweep.file.shipped import locate_sweep
@@ -149,8 +150,9 @@ def load(run: str) -> Result:
         raise UserError(f"load: {run} is a sweep; one of its cells is required")
     state = load_newest_state("load", cell)
     problem = Problem.build(RunConfig.parse(read_configuration(client, run)))
-    layout = problem.build_network("cpu").layout
-    return Result(state.history, layout, state, problem, run)
+    network = problem.build_network("cpu")
+    refuse_other_weights(state, network.theta, network.frozen_sha256)
+    return Result(state.history, network.layout, state, problem, run)
 
 
 @check_arguments

@@ -235,7 +235,7 @@ def _count(metric: str, config: CellConfig) -> float:
     if metric == "relative_flops":
         return measure_relative_compute(run)
     shape, classes = find_input_shape(run)
-    model = 4 * count_parameters(run.model, shape, classes) / 1e6
+    model = 4 * count_parameters(run.model, shape, classes)[0] / 1e6
     found = _measure_cost(
         json.dumps(run.algorithm.options()), json.dumps(run.model.options() | {"init": None}), shape, classes
     )

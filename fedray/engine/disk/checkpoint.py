@@ -62,6 +62,7 @@ class Manifest(BaseModel):
     Attributes:
         cell: hash of the run's identity, which its seed and data are part of.
         server, state_sha256: hashes of the file of the global state, and of the whole state.
+        frozen: hash of the frozen weights, which no file holds.
         states: `dropped` once the clients' states of a finished run are removed.
     """
 
@@ -80,6 +81,7 @@ class Manifest(BaseModel):
     clients: dict[int, Written]
     state_sha256: str
     states: str = "kept"
+    frozen: str = ""
 
     @model_validator(mode="after")
     def _check_history(self) -> "Manifest":
@@ -149,6 +151,7 @@ class Checkpoints:
                 "tables": state.tables,
                 "evaluation_seconds": state.evaluation_seconds,
                 "sent": state.sent,
+                "frozen": state.frozen,
                 "server": hashlib.sha256(content).hexdigest(),
                 "clients": clients,
                 "state_sha256": _add_clients(state, stored).sha256(),
@@ -238,6 +241,7 @@ class Checkpoints:
             manifest.tables,
             manifest.evaluation_seconds,
             manifest.sent,
+            manifest.frozen,
         )
         if state.sha256() != manifest.state_sha256:
             raise ValueError("the state does not have the hash it was saved with")
@@ -294,4 +298,4 @@ class Checkpoints:
 
 
 def _add_clients(state: State, clients: dict[int, StoredState]) -> State:
-    return State(state.round, state.theta, state.buffers, state.server, clients)
+    return State(state.round, state.theta, state.buffers, state.server, clients, frozen=state.frozen)

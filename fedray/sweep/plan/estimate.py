@@ -98,8 +98,10 @@ def measure_seconds(key: Key, device: str) -> float:
     torch.set_num_threads(1)  # as a run does
     try:
         model = make_model_spec(json.loads(key.model))
+        module = model.build(key.shape, key.classes)
+        model.adapt(module)
         network = Network(
-            model.build(key.shape, key.classes),
+            module,
             device,
             bf16=key.bf16,
             channels_last=model.channels_last if device == "cpu" else key.bf16,

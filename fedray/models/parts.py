@@ -1,0 +1,88 @@
+"""Parts of a module: its head, its layers by type, and what is frozen."""
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from itertools import accumulate
+
+from torch import Tensor, nn
+
+from fedray.common.errors import UserError
+
+NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+"""Module types of normalisation layers: batch and instance norms, GroupNorm, LayerNorm, RMSNorm."""
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+"""Module types of embeddings."""
+
+
+def find_head(module: nn.Module) -> tuple[str, nn.Module]:
+    """Return the head's name and module: the class attribute `head` names it, else it is the last nn.Linear.
+
+    Raises:
+        UserError: there is none.
+    """
+    named = dict(module.named_modules())
+    if isinstance(name := getattr(type(module), "head", None), str):
+        if name not in named:
+            raise UserError(f"model.head: {type(module).__name__}.head names {name!r}, which is not a submodule")
+        return name, named[name]
+    linears = [(name, m) for name, m in named.items() if isinstance(m, nn.Linear)]
+    if not linears:
+        raise UserError(f"model.name: {type(module).__name__} has no nn.Linear to be its head")
+    return linears[-1]
+
+
+def find_parameters(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> frozenset[str]:
+    """Return the names of the parameters of all layers of some types."""
+    return frozenset(
+        f"{path}.{name}" if path else name
+        for path, layer in module.named_modules()
+        if isinstance(layer, kinds)
+        for name, _ in layer.named_parameters()
+    )
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return True if a shell pattern matches the name of a parameter or layer, or of a module that it is in."""
+    return any(fnmatchcase(path, pattern) for path in accumulate(name.split("."), lambda a, b: f"{a}.{b}"))
+
+
+def freeze(module: nn.Module, patterns: Sequence[str]) -> None:
+    """Exclude the parameters that `model.freeze` names from training. `body` is everything but the head.
+
+    Raises:
+        UserError: a pattern names no parameter, or nothing is left to train.
+    """
+    named = dict(module.named_parameters(remove_duplicate=False))
+    for pattern in patterns:
+        if pattern in ("body", "head"):
+            head = f"{find_head(module)[0]}."
+            chosen = [name for name in named if name.startswith(head) == (pattern == "head")]
+        else:
+            chosen = [name for name in named if matches(name, pattern)]
+        if not chosen:
+            outer = ", ".join(dict.fromkeys(name.partition(".")[0] for name in named))
+            raise UserError(f"model.freeze: {pattern!r} names no parameter; there are: body, head, {outer}")
+        for name in chosen:
+            named[name].requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in named.values()):
+        raise UserError(f"model.freeze: found {', '.join(patterns)}; nothing is left to train")
+
+
+def iter_statistics(module: nn.Module, frozen: bool = False) -> Iterator[tuple[str, nn.Module, Tensor]]:
+    """Yield the path of each float buffer's layer, the layer and the buffer, in `module.buffers()` order.
+
+    A layer is frozen if the nearest module around it that has parameters, or the layer itself, trains none of them.
+
+    Args:
+        module: the model.
+        frozen: yield the buffers of frozen layers instead of the others.
+    """
+    trained = {"": True}
+    seen: set[int] = set()
+    for path, layer in module.named_modules():
+        own = list(layer.parameters())
+        trained[path] = any(p.requires_grad for p in own) if own else trained[path.rpartition(".")[0]]
+        for buffer in layer.buffers(recurse=False):
+            if buffer.is_floating_point() and trained[path] != frozen and id(buffer) not in seen:
+                seen.add(id(buffer))
+                yield path, layer, buffer

@@ -1,0 +1,139 @@
+"""Adapters of linear layers: where they go, how they begin, and which layers cannot have them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedray.common.errors import UserError
+from fedray.models import make_model_spec
+from fedray.models.base import count_parameters
+from fedray.models.lora import LoRA, LoRALinear, refuse_unused_adapters
+from fedray.models.network import Network
+from tests import small
+
+
+def adapted(**options: Any) -> Network:
+    """LeNet, whose linear layers are 7 (384 x 1600), 9 (192 x 384) and 11, the head."""
+    spec = make_model_spec({"name": "lenet", "lora": {"rank": 4, **options}})
+    module = spec.build((3, 32, 32), 10)
+    spec.adapt(module)
+    return Network(module)
+
+
+@pytest.mark.parametrize(
+    ("options", "trained"),
+    [
+        ({}, "7.lora_A 7.lora_B 9.lora_A 9.lora_B 11.weight 11.bias"),
+        ({"targets": ["9"]}, "9.lora_A 9.lora_B 11.weight 11.bias"),
+        ({"targets": ["7", "9"], "train": "B"}, "7.lora_B 9.lora_B 11.weight 11.bias"),
+    ],
+)
+def test_what_is_trained(options: dict[str, Any], trained: str) -> None:
+    """The matrices and the head; all other weights keep their names, and convolutions have no adapters."""
+    network = adapted(**options)
+    assert list(network.layout.names) == trained.split()
+    assert {"0.weight", "3.bias", "7.weight", "7.bias", "9.weight"} <= network.frozen.keys()
+    assert network.layout.heads == {"11.weight", "11.bias"}
+
+
+def test_sizes() -> None:
+    """Rank 4: 4 (1600 + 384) and 4 (384 + 192) numbers, and the head's 1,930, of these and LeNet's 797,962."""
+    extra = 4 * (1600 + 384) + 4 * (384 + 192)
+    spec = make_model_spec({"name": "lenet", "lora": {"rank": 4}})
+    assert count_parameters(spec, (3, 32, 32), 10) == (extra + 1930, 797_962 + extra)
+
+
+def test_it_begins_as_the_model_itself() -> None:
+    """B is 0, A is within the bound of a linear layer's weight, 1/√d_in, and not 0."""
+    torch.manual_seed(0)
+    network = adapted(dropout=0.5)
+    torch.manual_seed(0)
+    plain = Network(make_model_spec("lenet").build((3, 32, 32), 10))
+    x = torch.randn(3, 3, 32, 32)
+    torch.testing.assert_close(network(x).logits, plain(x).logits)
+    views = network.layout.views(network.theta)
+    assert not views["7.lora_B"].any()
+    assert 0.5 / 40 < views["7.lora_A"].abs().max() <= 1 / 40
+
+
+def test_the_update_of_a_layer() -> None:
+    """W x + b + (alpha / r) B A x with r = 1, alpha = 3: 1 + 2 + 3 · 5 · (1 · 1 + 2 · 2)."""
+    layer = nn.Linear(2, 1)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0, 0.5]]))
+        layer.bias.fill_(1)
+        found = LoRALinear(layer, rank=1, scale=3.0)
+        found.lora_A.copy_(torch.tensor([[1.0, 2.0]]))
+        found.lora_B.fill_(5)
+        assert float(found(torch.tensor([1.0, 2.0]))) == 1 + 2 + 3 * 5 * 5
+
+
+def test_dropout_is_of_the_adapters_input_in_training() -> None:
+    """With A = B = I and W = 0 the output is the dropped input: 0 or doubled at 1/2; in evaluation all of it."""
+    layer = nn.Linear(4, 4, bias=False)
+    found = LoRALinear(layer, rank=4, scale=1.0, share_dropped=0.5)
+    with torch.no_grad():
+        layer.weight.zero_()
+        found.lora_A.copy_(torch.eye(4))
+        found.lora_B.copy_(torch.eye(4))
+        output = found(torch.ones(1000, 4))
+        assert set(output.unique().tolist()) == {0.0, 2.0}
+        assert float(output.mean()) == pytest.approx(1, abs=0.1)
+        assert (found.eval()(torch.ones(1000, 4)) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ({"rank": 0}, "model.lora.rank: found 0; input should be greater than 0"),
+        ({"share": "A", "train": "B"}, "model.lora.share: found A with train: B; A does not move, so share: both"),
+        ({"targets": ["3"]}, "model.lora.targets: '3' names no linear layer of the body; valid: 1"),
+        ({"targets": ["5"]}, "model.lora.targets: '5' names no linear layer of the body; valid: 1"),
+    ],
+)
+def test_refused_options(model: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as found:
+        small.problem(model={"name": "mlp", "hidden": [8], "lora": model}).build_network("cpu")
+    assert str(found.value).startswith(line)
+
+
+def test_a_model_without_a_linear_body_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^model.lora: the model has no linear layer besides its head$"):
+        LoRA().adapt(make_model_spec("char_lstm").build((80,), 90))
+
+
+class Attentive(nn.Module):
+    """PyTorch's own attention, which reads the weights of its projection, and its fused block."""
+
+    def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
+        super().__init__()
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.last = nn.Linear(8, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.block(x.view(len(x), 8, 8)).mean(1))
+
+
+@pytest.mark.parametrize(
+    ("targets", "line"),
+    [
+        (["*"], "model.lora.targets: block.self_attn.out_proj is a NonDynamicallyQuantizableLinear; only nn.Linear is"),
+        (["block.linear1"], "model.lora.targets: forward() does not call block.linear1, so an adapter does nothing"),
+    ],
+)
+def test_layers_whose_weights_are_read_elsewhere(targets: list[str], line: str) -> None:
+    """In evaluation mode the block does not call its linear layers, so the adapter would count in training alone."""
+    model = {"name": "tests.models.test_lora:Attentive", "lora": {"targets": targets}}
+    with pytest.raises(UserError) as found:
+        small.problem(model=model).build_network("cpu")
+    assert str(found.value).startswith(line)
+
+
+def test_adapters_that_are_called_pass() -> None:
+    network = adapted()
+    with torch.no_grad(), refuse_unused_adapters(network.module):
+        network(torch.zeros(1, 3, 32, 32))
+    assert "forward" not in vars(network.module[7]), "nothing is left behind"
