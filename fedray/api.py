@@ -191,7 +191,7 @@ def _run_tracked(
     tracker, log = Tracker(), CellRun()
     again, files = store is not None, problem.make_artefacts()
     tracker.open_cell(
-        log, cell, name, resolve_with(config, problem.data), config.tags(), parent=None, again=again, files=files
+        log, cell, name, resolve_with(config, problem.data), config.make_tags(), parent=None, again=again, files=files
     )
 
     def logged(row: dict[str, float]) -> None:

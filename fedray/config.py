@@ -65,22 +65,22 @@ class RunConfig(Checked):
 
     @field_validator("data", mode="before")
     @classmethod
-    def _data(cls, value: Any) -> DataSource:
+    def _make_data(cls, value: Any) -> DataSource:
         return data_source(value)
 
     @field_validator("partition", mode="before")
     @classmethod
-    def _partition(cls, value: Any) -> Partition:
+    def _make_partition(cls, value: Any) -> Partition:
         return make_partition(value)
 
     @field_validator("model", mode="before")
     @classmethod
-    def _model(cls, value: Any) -> ModelSpec:
+    def _make_model(cls, value: Any) -> ModelSpec:
         return make_model_spec(value)
 
     @field_validator("algorithm", mode="before")
     @classmethod
-    def _algorithm(cls, value: Any, info: ValidationInfo) -> Algorithm:
+    def _make_algorithm(cls, value: Any, info: ValidationInfo) -> Algorithm:
         method, model = algorithm(value), info.data.get("model")
         if model is None or model.lora is None or model.lora.share == "both":
             return method
@@ -88,7 +88,7 @@ class RunConfig(Checked):
 
     @field_validator("training", mode="before")
     @classmethod
-    def _training(cls, value: Any, info: ValidationInfo) -> Any:
+    def _choose_optimizer(cls, value: Any, info: ValidationInfo) -> Any:
         """Let a method whose name stands for a local optimiser (`local-adamw`) choose it."""
         method = info.data.get("algorithm")
         optimizer = method.optimizer if method is not None else ""
@@ -100,7 +100,7 @@ class RunConfig(Checked):
         return value.model_copy(update={"optimizer": optimizer}) if plain else value
 
     @field_serializer("data", "partition", "model", "algorithm")
-    def _options(self, component: Component) -> dict[str, Any]:
+    def _dump_options(self, component: Component) -> dict[str, Any]:
         return component.options()
 
     @model_validator(mode="after")
@@ -223,7 +223,7 @@ class RunConfig(Checked):
         except ValidationError as error:
             raise describe(error, "", cls) from None
 
-    def tags(self) -> dict[str, str]:
+    def make_tags(self) -> dict[str, str]:
         """Return the tags by which MLflow's UI groups and filters runs."""
         return {
             "algorithm": self.algorithm.label(),

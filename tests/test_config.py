@@ -44,7 +44,7 @@ SECTIONS = [
     *({"algorithm": name} for name in ALGORITHMS),
     *({"model": name} for name in MODELS),
     *(
-        {"partition": {"name": name} | {key: REQUIRED[key] for key in PARTITIONS[name].required()}}
+        {"partition": {"name": name} | {key: REQUIRED[key] for key in PARTITIONS[name].list_required()}}
         for name in PARTITIONS
     ),
     *({"evaluation": {"probes": [name]}, "algorithm": MEASURED.get(name, "fedavg")} for name in PROBES),

@@ -93,7 +93,7 @@ def make_store(folder: Path) -> None:
     ending = Ending(Status.FINISHED)
     for cell in plan.cells.values():
         run, problem = CellRun(), plan.problems.get_problem(cell)
-        tags, files = {"fedray.sweep": "commands", **cell.run.tags()}, problem.make_artefacts()
+        tags, files = {"fedray.sweep": "commands", **cell.run.make_tags()}, problem.make_artefacts()
         tracker.open_cell(run, cell.hash, cell.label, cell.run.resolved(), tags, parent, again=False, files=files)
         table = {
             "class": [k // 10 for k in range(100)],

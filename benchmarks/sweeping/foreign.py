@@ -38,7 +38,7 @@ from fedray.tracking.tracker import Tracker
 made = make_plan(Sweep.load(Path(sys.argv[1])))
 tracker = Tracker()
 parent = tracker.open_sweep(made.sweep.name, "", describe_cells(made))
-print(made.summary())
+print(made.describe())
 """
 FILL = """
 import sys
@@ -55,7 +55,7 @@ tracker = Tracker()
 parent = tracker.open_sweep(made.sweep.name, "", describe_cells(made))
 for cell in islice(made.cells.values(), len(made.cells) // 2):
     run = CellRun()
-    tags = {"fedray.sweep": made.sweep.name, **cell.run.tags()}
+    tags = {"fedray.sweep": made.sweep.name, **cell.run.make_tags()}
     tracker.open_cell(run, cell.hash, cell.label, cell.run.resolved(), tags, parent)
     rows = [{"round": t, "test_accuracy": 50.0 + t, "test_loss": 1.0} for t in range(1, 31)]
     tracker.close_cell(run, RunRecord(Ending(Status.FINISHED), rows))

@@ -279,7 +279,7 @@ def _find_partition_pictures(sweep: Collected) -> Pictures:
         caption = str(key[0]) + (f", {numbers['clients.total']} clients" if "clients.total" in numbers else "")
         caption += f", {numbers['clients.unseen']} unseen" if float(str(numbers.get("clients.unseen", 0))) > 0 else ""
         runs = group.sort_values("seed", key=pd.to_numeric)["run_id"]
-        found = next(filter(None, (sweep.artefact(run_id, "partition.png") for run_id in runs)), None)
+        found = next(filter(None, (sweep.read_artefact(run_id, "partition.png") for run_id in runs)), None)
         if found:
             pictures.append((caption, _make_uri(found)))
     return pictures

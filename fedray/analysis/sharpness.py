@@ -102,13 +102,13 @@ class Trained:
                 "other data, or another version of the model"
             )
 
-    def eigen(self) -> tuple[Sharpness, np.ndarray]:
+    def find_eigenvalues(self) -> tuple[Sharpness, np.ndarray]:
         """Return the top eigenvalues and their vectors `(5, P)`. Raises UserError if the model is too small."""
         if self.layout.size <= COUNT:
             raise UserError(f"model: {self.layout.size} parameters; more than {COUNT} are required")
         start = generator(self.config.seed, "lanczos").standard_normal(self.layout.size)
         values, vectors = find_top_eigenvalues(
-            lambda v: self.landscape.times(self.theta, v.to(self.theta.device)), start, COUNT
+            lambda v: self.landscape.multiply_hessian(self.theta, v.to(self.theta.device)), start, COUNT
         )
         return Sharpness(
             self.run,
@@ -119,7 +119,7 @@ class Trained:
             [float(value) for value in values],
         ), vectors
 
-    def plane(self, kind: str, vectors: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    def measure_plane(self, kind: str, vectors: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """Return the loss at θ + steps[i] d1 + steps[j] d2.
 
         Args:

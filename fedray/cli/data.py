@@ -55,7 +55,7 @@ def check(name: Name, set_: Settings = None) -> None:
         print(f"warning: {doubt}")
     if wrong:
         raise UserError(f"data.name: {name} is not as published: {'; '.join(wrong)}")
-    print("as published" if source.expected() else "nothing published to compare with")
+    print("as published" if source.get_expected() else "nothing published to compare with")
 
 
 def list_doubts(data: "Dataset") -> Iterator[str]:
@@ -92,7 +92,7 @@ def find_differences(source: "DataSource", data: "Dataset") -> list[str]:
     """Return the differences from the published facts, each as `what: found, published`."""
     import numpy as np
 
-    facts = source.expected()
+    facts = source.get_expected()
     if facts is None:
         return []
     # The channel axis may have been repeated from grey by an option.

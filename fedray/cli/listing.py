@@ -111,7 +111,7 @@ def format_page(what: str, name: str) -> str:
         text += [f"      {field.description}"] if field.description else []
     if what == "models" and getattr(kind, "published", None) is not None:
         text += ["", _describe_size(kind)]
-    if what == "algorithms" and not kind.required():
+    if what == "algorithms" and not kind.list_required():
         from fedray.algorithms import algorithm
         from fedray.engine.cost import measure_cost
 

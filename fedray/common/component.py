@@ -101,7 +101,7 @@ class Component(Checked):
         return found | {name: digest_file(f"{self.section}.{name}", path) for name, path in paths.items()}
 
     @classmethod
-    def symbol(cls, option: str) -> str:
+    def get_symbol(cls, option: str) -> str:
         """Return the paper's letter for an option, or the option's name if there is none."""
         declared = (vars(kind).get("symbols", {}) for kind in cls.__mro__)
         return next((symbols[option] for symbols in declared if option in symbols), option)
@@ -112,11 +112,11 @@ class Component(Checked):
 
     def label(self) -> str:
         """Return the name with the options that have no default: `dirichlet(0.1)`, `pathological(3)`, `iid`."""
-        required = [format_value(getattr(self, name)) for name in self.required()]
+        required = [format_value(getattr(self, name)) for name in self.list_required()]
         return (self.own_name or self.name) + (f"({', '.join(required)})" if required else "")
 
     @classmethod
-    def required(cls) -> list[str]:
+    def list_required(cls) -> list[str]:
         """Return the options without a default, which are part of a label even if they do not vary."""
         return [name for name, field in cls.model_fields.items() if field.is_required()]
 

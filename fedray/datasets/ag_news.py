@@ -37,7 +37,7 @@ class AGNews(DataSource):
     vocabulary: int = Field(10_000, ge=CLASSES, le=1_000_000, description="number of different ids, 0 and 1 included")
     length: int = Field(50, gt=0, le=10_000, description="number of words of an article")
 
-    def expected(self) -> Published:
+    def get_expected(self) -> Published:
         return Published(120_000, 7_600, CLASSES, (self.length,))
 
     def fetch(self) -> None:
@@ -47,7 +47,7 @@ class AGNews(DataSource):
     def load(self) -> Dataset:
         for part in MD5:
             if not _locate(part).exists():
-                raise self.missing(f"ag_news_csv/{part}.csv")
+                raise self.make_missing(f"ag_news_csv/{part}.csv")
         version, paths = f"1 {self.vocabulary} {self.length}", [_locate(part) for part in MD5]
         arrays = cache_arrays(self.name, version, paths, self._decode)
         train, test = ((arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in MD5)

@@ -123,11 +123,11 @@ class DataSource(Component):
             f"{get_data_dir()}"
         )
 
-    def expected(self) -> Published | None:
+    def get_expected(self) -> Published | None:
         """Return the published facts under these options, for `fedray data check`."""
         return self.published
 
-    def missing(self, what: str) -> UserError:
+    def make_missing(self, what: str) -> UserError:
         """Return the error for missing files."""
         return UserError(
             f"data.name: {self.name} is not in {get_data_dir()}: {what} is missing; `fedray data fetch "

@@ -100,7 +100,7 @@ class CINIC10(Images):
 
     def read(self) -> Dataset:
         parts = {"train": ("train", "valid") if self.validation_images == "train" else ("train",), "test": ("test",)}
-        files = {part: self._files(folders) for part, folders in parts.items()}
+        files = {part: self._list_files(folders) for part, folders in parts.items()}
 
         def decode() -> dict[str, np.ndarray]:
             return {
@@ -116,16 +116,16 @@ class CINIC10(Images):
         arrays = cache_arrays(self.name, f"1 {self.validation_images}", paths, decode)
         return Dataset(self.name, arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"], 10)
 
-    def expected(self) -> Published:
+    def get_expected(self) -> Published:
         return Published(180_000 if self.validation_images == "train" else 90_000, 90_000, 10, (3, 32, 32))
 
-    def _files(self, folders: Sequence[str]) -> list[tuple[Path, int]]:
+    def _list_files(self, folders: Sequence[str]) -> list[tuple[Path, int]]:
         found: list[tuple[Path, int]] = []
         for folder in folders:
             for label, kind in enumerate(CIFAR_CLASSES):
                 paths = sorted((get_data_dir() / "cinic-10" / folder / kind).glob("*.png"))
                 if not paths:
-                    raise self.missing(f"cinic-10/{folder}/{kind}/*.png")
+                    raise self.make_missing(f"cinic-10/{folder}/{kind}/*.png")
                 found += [(path, label) for path in paths]
             strange = {path.name for path in (get_data_dir() / "cinic-10" / folder).iterdir() if path.is_dir()}
             if strange := strange - set(CIFAR_CLASSES):
@@ -177,7 +177,7 @@ class TinyImageNet(Images):
     def _read_lines(self, file: str) -> list[str]:
         path = _get_tiny_folder() / file
         if not path.exists():
-            raise self.missing(f"tiny-imagenet-200/{file}")
+            raise self.make_missing(f"tiny-imagenet-200/{file}")
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -193,7 +193,7 @@ class TinyImageNet(Images):
                 raise UserError(f"data.name: {self.name}: wnids.txt: {truncate_repr(kind)} is not a WordNet id")
             paths = sorted((root / kind / "images").glob("*.JPEG"))
             if not paths:
-                raise self.missing(f"tiny-imagenet-200/train/{kind}/images/*.JPEG")
+                raise self.make_missing(f"tiny-imagenet-200/train/{kind}/images/*.JPEG")
             yield from ((path, label) for path in paths)
 
     def _list_val(self, kinds: Sequence[str]) -> Iterator[tuple[Path, int]]:
@@ -207,7 +207,7 @@ class TinyImageNet(Images):
                 )
             path = _get_tiny_folder() / "val" / "images" / name
             if not path.exists():
-                raise self.missing(f"tiny-imagenet-200/val/images/{name}")
+                raise self.make_missing(f"tiny-imagenet-200/val/images/{name}")
             yield path, labels[kind]
 
 
@@ -235,7 +235,7 @@ class FedISIC2019(Images):
         root = get_data_dir() / "fed_isic2019"
         table = root / "train_test_split"
         if not table.exists():
-            raise self.missing("fed_isic2019/train_test_split")
+            raise self.make_missing("fed_isic2019/train_test_split")
         parts: dict[str, list[tuple[Path, int, int]]] = {"train": [], "test": []}
         try:
             with table.open(newline="", encoding="utf-8") as file:
@@ -261,7 +261,7 @@ class FedISIC2019(Images):
         rows = parts["train"] + parts["test"]
         for path, _, _ in rows:
             if not path.exists():
-                raise self.missing(str(path.relative_to(get_data_dir())))
+                raise self.make_missing(str(path.relative_to(get_data_dir())))
         arrays = cache_arrays(
             self.name,
             f"1 {self.size}",
@@ -285,5 +285,5 @@ class FedISIC2019(Images):
             client_test=centres["test"],
         )
 
-    def expected(self) -> Published:
+    def get_expected(self) -> Published:
         return Published(18_597, 4_650, 8, (3, self.size, self.size), clients=6)

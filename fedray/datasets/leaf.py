@@ -41,8 +41,8 @@ def load_leaf(source: DataSource, version: str, decoder: Callable[[list[Path]], 
     files = {part: sorted((folder / part).glob("*.json")) for part in ("train", "test")}
     for part, found in files.items():
         if not found:
-            raise source.missing(str((folder / part / "*.json").relative_to(get_data_dir())))
-    facts = source.expected()
+            raise source.make_missing(str((folder / part / "*.json").relative_to(get_data_dir())))
+    facts = source.get_expected()
     assert facts is not None  # noqa: S101
     arrays = cache_arrays(
         source.name,
@@ -152,7 +152,7 @@ class Shakespeare(DataSource):
     published = Published(None, None, len(LETTERS), (LENGTH,), size="LEAF's scripts make them, up to 1,129 roles")
     predict: Literal["character", "word"] = Field("character", description="what comes next")
 
-    def expected(self) -> Published | None:
+    def get_expected(self) -> Published | None:
         if self.predict == "character" or self.published is None:
             return self.published
         return replace(self.published, classes=words.VOCABULARY, shape=(words.LENGTH,))
@@ -160,7 +160,7 @@ class Shakespeare(DataSource):
     def load(self) -> Dataset:
         if self.predict == "character":
             return load_leaf(self, "1", lambda _: self.decode)
-        return load_leaf(self, "1 words", self._word_decoder)
+        return load_leaf(self, "1 words", self._make_word_decoder)
 
     @classmethod
     def decode(cls, x: list[Any], y: list[Any], where: str) -> tuple[np.ndarray, np.ndarray]:
@@ -171,7 +171,7 @@ class Shakespeare(DataSource):
         return tokens, np.array([numbers[letter] for letter in y], dtype=np.int64)
 
     @classmethod
-    def _word_decoder(cls, train: list[Path]) -> Decode:
+    def _make_word_decoder(cls, train: list[Path]) -> Decode:
         """Return the decoder of words, which numbers the most frequent ones of the training files."""
 
         def checked() -> Iterator[tuple[list[str], list[str]]]:

@@ -37,7 +37,7 @@ class MedMNIST(Images):
     def read(self) -> Dataset:
         path = get_data_dir() / self.files
         if not path.exists():
-            raise self.missing(path.name)
+            raise self.make_missing(path.name)
         try:
             if not zipfile.is_zipfile(path):  # NumPy's message would explain how to load a pickle
                 raise ValueError("it is not an archive of arrays")
@@ -51,8 +51,8 @@ class MedMNIST(Images):
             raise UserError(f"data.name: {self.name}: {path} cannot be read: {join_lines(error)}") from None
         parts = {
             part: (
-                self._images(arrays[f"{part}_images"], f"{path}: {part}_images"),
-                self._labels(arrays[f"{part}_labels"], f"{path}: {part}_labels"),
+                self._check_images(arrays[f"{part}_images"], f"{path}: {part}_images"),
+                self._check_labels(arrays[f"{part}_labels"], f"{path}: {part}_labels"),
             )
             for part in ("train", "val", "test")
         }
@@ -60,13 +60,13 @@ class MedMNIST(Images):
         x, y = (np.concatenate([parts[part][k] for part in train]) for k in (0, 1))
         return Dataset(self.name, x, y, *parts["test"], self.published.classes)
 
-    def expected(self) -> Published:
+    def get_expected(self) -> Published:
         p = self.published
         return Published(
             (p.train or 0) + self.validated * (self.validation_images == "train"), p.test, p.classes, p.shape
         )
 
-    def _images(self, x: np.ndarray, where: str) -> np.ndarray:
+    def _check_images(self, x: np.ndarray, where: str) -> np.ndarray:
         channels, height, width = self.published.shape
         if x.dtype != np.uint8 or x.shape[1:] != ((height, width, 3) if channels == 3 else (height, width)):
             raise UserError(
@@ -75,7 +75,7 @@ class MedMNIST(Images):
             )
         return np.ascontiguousarray(x.transpose(0, 3, 1, 2) if channels == 3 else x[:, None])
 
-    def _labels(self, y: np.ndarray, where: str) -> np.ndarray:
+    def _check_labels(self, y: np.ndarray, where: str) -> np.ndarray:
         if not np.issubdtype(y.dtype, np.integer) or y.size != len(y):
             raise UserError(f"data.name: {self.name}: {where} is {y.dtype} {y.shape}; integers (n, 1) are required")
         return y.reshape(-1).astype(np.int64)

@@ -40,11 +40,11 @@ class Synthetic(Images):
     )
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _refuse_large(self) -> Self:
         refuse_typos((self.train_samples + self.test_samples + self.classes) * math.prod(self.shape))
         return self
 
-    def expected(self) -> Published:
+    def get_expected(self) -> Published:
         return Published(
             self.train_samples, self.test_samples, self.classes, self.shape, clients=self.clients or None, size="none"
         )
@@ -60,14 +60,14 @@ class Synthetic(Images):
         patterns = patches[:, :, rows[:, None], columns]
         return Dataset(
             self.name,
-            *self._part("train", self.train_samples, patterns),
-            *self._part("test", self.test_samples, patterns),
+            *self._make_part("train", self.train_samples, patterns),
+            *self._make_part("test", self.test_samples, patterns),
             self.classes,
             client_train=assign_owners(self.clients, self.train_samples, "train"),
             client_test=assign_owners(self.clients, self.test_samples, "test"),
         )
 
-    def _part(self, part: str, count: int, patterns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _make_part(self, part: str, count: int, patterns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         labels = np.arange(count, dtype=np.int64) % self.classes
         noise = generator(0, f"synthetic/{part}").standard_normal((count, *self.shape), dtype=np.float32)
         images = np.clip(patterns[labels] + self.noise * noise, 0, 1)
@@ -87,11 +87,11 @@ class SyntheticText(DataSource):
     clients: int = Field(0, ge=0, description="number of natural clients; 0 for none")
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _refuse_large(self) -> Self:
         refuse_typos((self.train_samples + self.test_samples) * self.length)
         return self
 
-    def expected(self) -> Published:
+    def get_expected(self) -> Published:
         return Published(
             self.train_samples,
             self.test_samples,
@@ -107,14 +107,14 @@ class SyntheticText(DataSource):
     def load(self) -> Dataset:
         return Dataset(
             self.name,
-            *self._part("train", self.train_samples),
-            *self._part("test", self.test_samples),
+            *self._make_part("train", self.train_samples),
+            *self._make_part("test", self.test_samples),
             self.classes,
             client_train=assign_owners(self.clients, self.train_samples, "train"),
             client_test=assign_owners(self.clients, self.test_samples, "test"),
         )
 
-    def _part(self, part: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+    def _make_part(self, part: str, count: int) -> tuple[np.ndarray, np.ndarray]:
         rng = generator(0, f"synthetic_text/{part}")
         first, steps = rng.integers(self.classes, size=(count, 1)), rng.integers(1, 4, size=(count, self.length))
         text = np.concatenate([first, first + steps.cumsum(axis=1)], axis=1) % self.classes

@@ -67,8 +67,8 @@ class Csv(DataSource):
         features = [self._make_features(table, name, ~is_test) for name in table if name not in used]
         if not features:
             raise UserError(f"data.path: {self.path} has no column for features")
-        x, y = np.concatenate(features, axis=1).astype(np.float32), self._number(table, self.label_column)
-        clients = None if self.client is None else self._number(table, self.client)
+        x, y = np.concatenate(features, axis=1).astype(np.float32), self._encode(table, self.label_column)
+        clients = None if self.client is None else self._encode(table, self.client)
         train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
         client_train, client_test = (None if clients is None else clients[rows] for rows in (train, test))
         arrays = x[train], y[train], x[test], y[test]
@@ -103,7 +103,7 @@ class Csv(DataSource):
             found = truncate_repr(table[name][row])
             raise UserError(f"data.path: {self.path}: row {row + 1}, column {name}: found {found}; {what}")
 
-    def _number(self, table: Table, name: str) -> np.ndarray:
+    def _encode(self, table: Table, name: str) -> np.ndarray:
         """Return the position of each row's value among the sorted values, int64 `(n,)`; integers sort as numbers."""
         numbers, is_empty = _parse(table[name]), table[name] == ""
         self._refuse_row(table, name, is_empty, "a value is required")

@@ -41,19 +41,19 @@ class Torchvision(Images):
         None, gt=0, description="use only this many training images, of each class in proportion, drawn once"
     )
 
-    def _class(self) -> Any:
+    def _import_class(self) -> Any:
         return getattr(importlib.import_module("torchvision.datasets"), self.kind)
 
-    def wanted(self) -> list[tuple[Path, str | None]]:
+    def list_files(self) -> list[tuple[Path, str | None]]:
         """Every file, below `get_data_dir()`, and its published md5 (None where torchvision asks for none)."""
         raise NotImplementedError
 
     def _open(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
         """Images uint8 `(n, c, h, w)` and int64 labels `(n,)` of one split."""
-        for file, md5 in self.wanted():
+        for file, md5 in self.list_files():
             self._ensure(get_data_dir() / file, md5)
         try:
-            images, labels = self._arrays(**arguments)
+            images, labels = self._read_arrays(**arguments)
         except Exception as error:  # the readers assert, unpickle, reshape: anything can come out of a damaged file
             raise UserError(
                 f"data.name: {self.name}: the files in {get_data_dir()} cannot be read: {join_lines(error)}"
@@ -68,9 +68,9 @@ class Torchvision(Images):
             )
         return np.ascontiguousarray(images), labels
 
-    def _arrays(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _read_arrays(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
         """Images as the class has them, without a channel axis if grey, and int64 labels."""
-        found = self._class()(str(get_data_dir()), download=False, **arguments)
+        found = self._import_class()(str(get_data_dir()), download=False, **arguments)
         labels = getattr(found, "targets", None)
         return np.asarray(found.data), np.asarray(found.labels if labels is None else labels, dtype=np.int64)
 
@@ -79,17 +79,17 @@ class Torchvision(Images):
         if not path.exists() and packed.exists():
             _unpack(packed, path)
         if not path.exists():
-            raise self.missing(str(path.relative_to(get_data_dir())))
+            raise self.make_missing(str(path.relative_to(get_data_dir())))
         if not path.is_file():
             raise UserError(f"data.name: {self.name}: {path} is not a file")
         if md5 is not None and _compute_md5(path) != md5:
             raise UserError(f"data.name: {self.name}: {path} is damaged, its md5 is not the published {md5}")
 
     def read(self) -> Dataset:
-        train, test = self._draw_train(*self._part(train=True)), self._part(train=False)
+        train, test = self._draw_train(*self._read_part(train=True)), self._read_part(train=False)
         return Dataset(self.name, *train, *test, self.published.classes)
 
-    def _part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _read_part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
         """Images and labels of the training or the test set, as `_open` returns them."""
         return self._open(train=train)
 
@@ -103,20 +103,20 @@ class Torchvision(Images):
         kept = draw_in_proportion(labels, self.train_samples, generator(0, "train_samples"))
         return images[kept], labels[kept]
 
-    def expected(self) -> Published:
+    def get_expected(self) -> Published:
         return replace(self.published, train=self.train_samples) if self.train_samples else self.published
 
     def fetch(self) -> None:
         try:
-            for arguments in self._splits():
-                self._class()(str(get_data_dir()), download=True, **arguments)
+            for arguments in self._list_train_parts():
+                self._import_class()(str(get_data_dir()), download=True, **arguments)
         except Exception as error:  # sockets, HTTP, checksums, file systems
             raise UserError(
                 f"data.name: {self.name} could not be downloaded ({type(error).__name__}: {error}); put "
                 f"{self.files} in {get_data_dir()}".replace("\n", " ")
             ) from None
 
-    def _splits(self) -> list[dict[str, Any]]:
+    def _list_train_parts(self) -> list[dict[str, Any]]:
         return [{"train": True}]
 
 
@@ -187,7 +187,7 @@ class MNIST(Torchvision):
         "fedsol_code": Recipe((0.1307,), (0.3081,), (*CROP_FLIP, Cutout(cutout=16)), 3),  # D-35
     }
 
-    def wanted(self) -> list[tuple[Path, str | None]]:
+    def list_files(self) -> list[tuple[Path, str | None]]:
         return [
             (Path(self.kind, "raw", f"{part}-{what}-ubyte"), None)
             for part in ("train", "t10k")
@@ -223,24 +223,24 @@ class EMNIST(Torchvision):
     recipes = {"plain": Recipe((0.1736,), (0.3317,))}
     fraction: float = Field(1.0, gt=0, le=1, description="share of each split that is used, drawn once; FedSAM 0.2")
 
-    def wanted(self) -> list[tuple[Path, str | None]]:
+    def list_files(self) -> list[tuple[Path, str | None]]:
         return [
             (Path("EMNIST", "raw", f"emnist-byclass-{part}-{what}-ubyte"), None)
             for part in ("train", "test")
             for what in ("images-idx3", "labels-idx1")
         ]
 
-    def _part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _read_part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
         images, labels = self._open(split="byclass", train=train)
         order = generator(0, "emnist", train).permutation(len(labels))
         kept = np.sort(order[: round(self.fraction * len(labels))])
         return np.ascontiguousarray(images[kept].transpose(0, 1, 3, 2)), labels[kept]
 
-    def expected(self) -> Published:
+    def get_expected(self) -> Published:
         train = self.train_samples or round(697_932 * self.fraction)
         return Published(train, round(116_323 * self.fraction), 62, (1, 28, 28))
 
-    def _splits(self) -> list[dict[str, Any]]:
+    def _list_train_parts(self) -> list[dict[str, Any]]:
         return [{"split": "byclass", "train": True}]
 
 
@@ -298,20 +298,20 @@ class CIFAR10(Torchvision):
         kept = np.sort(np.concatenate(drawn))
         return images[kept], labels[kept]
 
-    def expected(self) -> Published:
+    def get_expected(self) -> Published:
         if self.imbalance is None:
-            return super().expected()
+            return super().get_expected()
         sizes = count_long_tail(self._per_class, self.published.classes, self.imbalance)
         return replace(self.published, train=sum(sizes))
 
-    def wanted(self) -> list[tuple[Path, str | None]]:
-        kind = self._class()
+    def list_files(self) -> list[tuple[Path, str | None]]:
+        kind = self._import_class()
         lists = [*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])]
         return [(Path(kind.base_folder, name), md5) for name, md5 in lists]
 
-    def _arrays(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _read_arrays(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
         """Read without torchvision, which would unpickle any content of the files."""
-        kind = self._class()
+        kind = self._import_class()
         files = kind.train_list if arguments["train"] else kind.test_list
         images, labels = zip(*(read_batch(get_data_dir() / kind.base_folder / name) for name, _ in files), strict=True)
         return np.concatenate(images), np.concatenate([np.asarray(part, dtype=np.int64) for part in labels])
@@ -347,14 +347,14 @@ class SVHN(Torchvision):
         "fedgela": Recipe(*SVHN_COLOURS),
     }
 
-    def wanted(self) -> list[tuple[Path, str | None]]:
-        kind = self._class()
+    def list_files(self) -> list[tuple[Path, str | None]]:
+        kind = self._import_class()
         return [(Path(kind.split_list[part][1]), kind.split_list[part][2]) for part in ("train", "test")]
 
-    def _part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _read_part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
         return self._open(split="train" if train else "test")
 
-    def _splits(self) -> list[dict[str, Any]]:
+    def _list_train_parts(self) -> list[dict[str, Any]]:
         return [{"split": "train"}, {"split": "test"}]
 
 

@@ -207,7 +207,7 @@ def find_input_shape(config: RunConfig, known: Published | None = None) -> tuple
     Raises:
         UserError: the shape is not known before the data are read.
     """
-    known = known or config.data.expected()
+    known = known or config.data.get_expected()
     if known is not None:
         shape, classes = known.shape, known.classes
         channels = (

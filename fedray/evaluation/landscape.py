@@ -41,17 +41,17 @@ class Landscape:
         """Return the mean cross-entropy at θ."""
         self.network.load(theta)
         with torch.no_grad():
-            return sum(float(part) for part in self._parts())
+            return sum(float(part) for part in self._iter_losses())
 
     def gradient(self, theta: Tensor) -> Tensor:
         """Return the gradient at θ, `(P,)`."""
         self.network.load(theta)
         total = torch.zeros_like(theta)
-        for part in self._parts():
+        for part in self._iter_losses():
             total += self.network.flat(torch.autograd.grad(part, self.network.trained, materialize_grads=True))
         return total
 
-    def times(self, theta: Tensor, v: Tensor) -> Tensor:
+    def multiply_hessian(self, theta: Tensor, v: Tensor) -> Tensor:
         """Return the Hessian at θ times v `(P,)`."""
         self.network.load(theta)
         parameters = self.network.trained
@@ -59,7 +59,7 @@ class Landscape:
         along = [views[name] for name in self.network.layout.names]
         total = torch.zeros_like(theta)
         with _use_differentiable_kernels():
-            for part in self._parts():
+            for part in self._iter_losses():
                 gradients = torch.autograd.grad(part, parameters, create_graph=True, materialize_grads=True)
                 slope = torch.stack([(g * u).sum() for g, u in zip(gradients, along, strict=True)]).sum()
                 if slope.requires_grad:  # a loss that is linear in θ has no second derivative
@@ -67,7 +67,7 @@ class Landscape:
                     total += torch.cat([h.detach().reshape(-1) for h in products])
         return total
 
-    def _parts(self) -> Iterator[Tensor]:
+    def _iter_losses(self) -> Iterator[Tensor]:
         """Yield the loss, chunk by chunk of samples."""
         for start in range(0, len(self.indices), CHUNK):
             x, y = self.samples.batch(self.indices[start : start + CHUNK])

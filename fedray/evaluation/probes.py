@@ -234,7 +234,7 @@ class Steps:
         for name, value in taken.items():
             self.found.setdefault(name, []).append(value)
 
-    def means(self) -> dict[str, float]:
+    def average(self) -> dict[str, float]:
         """Return the mean of each metric over the steps that have it."""
         return {name: sum(values) / len(values) for name, values in self.found.items()}
 
@@ -258,7 +258,7 @@ def probe_client(
     testing = [probe for probe in probes if "local" in probe.tested_models]
     correct, sums = _test_local_model(c, algorithm, testing, test, tested)
     seen = TrainedClient(c=c, algorithm=algorithm, correct=correct, sums=sums, test_samples=len(tested))
-    found = steps.means()
+    found = steps.average()
     for probe in probes:
         found |= check_metrics(probe, probe.of_client(seen), found)
     return found

@@ -160,7 +160,7 @@ def compare_sides(
         lr: γ.
     """
     g, half = local.gradient(y), y + rho / 2 * d
-    conflict, curvature = dot(g, g_p), dot(local.times(y, d), g_p)
+    conflict, curvature = dot(g, g_p), dot(local.multiply_hessian(y, d), g_p)
 
     def change(point: Tensor, along: Tensor) -> float:
         return local.loss(point - lr * along) - local.loss(point)

@@ -43,7 +43,7 @@ class FromFile(Partition):
         apart = [part for part in parts if part != "test" or data.is_merged]
         for part, other in combinations(apart, 2):
             if len(both := np.intersect1d(parts[part].indices, parts[other].indices)):
-                raise self._wrong(f"lists the sample {both[0]} for {part} and for {other}")
+                raise self._make_error(f"lists the sample {both[0]} for {part} and for {other}")
         if (small := parts["train"].sizes.min()) < self.min_size:
             raise UserError(
                 f"partition.min_size: {self.path} leaves a client with {small} samples, {self.min_size} are required"
@@ -56,7 +56,7 @@ class FromFile(Partition):
     def split_test(self, data: Dataset, shards: Shards, seed: int, how: Literal["share", "disjoint"]) -> Shards:
         return self.held("test") or super().split_test(data, shards, seed, how)
 
-    def _wrong(self, what: str) -> UserError:
+    def _make_error(self, what: str) -> UserError:
         return UserError(f"partition.path: {self.path} {what}")
 
     def _check(self, part: str, shards: Shards, clients: int, samples: int) -> None:
@@ -64,22 +64,22 @@ class FromFile(Partition):
             raise UserError(f"clients.total: found {clients}; {self.path} lists {len(shards)} clients for {part}")
         strange = shards.indices[(shards.indices < 0) | (shards.indices >= samples)]
         if len(strange):
-            raise self._wrong(f"lists the sample {strange[0]} for {part}; allowed are 0 to {samples - 1}")
+            raise self._make_error(f"lists the sample {strange[0]} for {part}; allowed are 0 to {samples - 1}")
         found, counts = np.unique(shards.indices, return_counts=True)
         if not self.overlap and len(counts) and counts.max() > 1:
             twice = found[counts > 1][0]
-            raise self._wrong(f"lists the sample {twice} twice for {part}; partition.overlap: true accepts it")
+            raise self._make_error(f"lists the sample {twice} twice for {part}; partition.overlap: true accepts it")
 
     def _refuse_other_data(self, data: Dataset, samples: list[int] | None, digest: str | None) -> None:
         found = [len(data.y_train)] if data.is_merged else [len(data.y_train), len(data.y_test)]
         if samples is not None and samples != found:
             kinds = {1: "training and test samples as one set", 2: "training and test samples apart"}
-            raise self._wrong(
+            raise self._make_error(
                 f"counts {' + '.join(map(str, samples))} samples ({kinds.get(len(samples), 'unknown')}); "
                 f"{data.name} has {' + '.join(map(str, found))} {'with' if data.is_merged else 'without'} data.test"
             )
         if digest not in (None, data.labels_digest):
-            raise self._wrong(
+            raise self._make_error(
                 f"was made for labels with the digest {str(digest)[:16]}; those of {data.name} have "
                 f"{data.labels_digest[:16]}: other samples, or another order"
             )
@@ -90,23 +90,23 @@ class FromFile(Partition):
         arrays = _read_json(path) if path.suffix == ".json" else read_npz("partition.path", path)
         known = {f"{part}_{what}" for part in PARTS for what in ("indices", "offsets")} | {"samples", "digest"}
         if strange := sorted(set(arrays) - known):
-            raise self._wrong(f"holds {truncate_repr(strange[0])}; allowed are {', '.join(sorted(known))}")
+            raise self._make_error(f"holds {truncate_repr(strange[0])}; allowed are {', '.join(sorted(known))}")
         for name, array in arrays.items():
             if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-                raise self._wrong(f"holds {name} as {array.dtype} {array.shape}; integers (n,) are required")
+                raise self._make_error(f"holds {name} as {array.dtype} {array.shape}; integers (n,) are required")
         parts: dict[str, Shards] = {}
         for part in PARTS:
             indices, offsets = (arrays.get(f"{part}_{what}") for what in ("indices", "offsets"))
             if indices is None and offsets is None and part != "train":
                 continue
             if indices is None or offsets is None:
-                raise self._wrong(f"lacks {part}_{'indices' if indices is None else 'offsets'}")
+                raise self._make_error(f"lacks {part}_{'indices' if indices is None else 'offsets'}")
             if len(offsets) < 2 or offsets[0] or offsets[-1] != len(indices) or (np.diff(offsets) < 0).any():
-                raise self._wrong(f"has {part}_offsets that do not rise from 0 to {len(indices)}")
+                raise self._make_error(f"has {part}_offsets that do not rise from 0 to {len(indices)}")
             parts[part] = Shards(indices.astype(np.int64), offsets.astype(np.int64))
         digest = arrays.get("digest")
         if digest is not None and (digest.dtype != np.uint8 or len(digest) != 32):
-            raise self._wrong(f"holds digest as {digest.dtype} {digest.shape}; uint8 (32,) is required")
+            raise self._make_error(f"holds digest as {digest.dtype} {digest.shape}; uint8 (32,) is required")
         sizes = arrays["samples"].tolist() if "samples" in arrays else None
         return parts, sizes, None if digest is None else digest.tobytes().hex()
 

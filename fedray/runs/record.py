@@ -37,7 +37,7 @@ class RunRecord:
         """The last evaluated round, 1-based; 0 for none."""
         return int(self.history[-1]["round"]) if self.history else 0
 
-    def metrics(self) -> dict[str, float]:
+    def summarise(self) -> dict[str, float]:
         """Return what is logged once: `totals`, the round of a divergence, and summaries of a run that succeeded."""
         diverged = {} if self.ending.diverged_round is None else {"diverged_round": self.ending.diverged_round}
         return (summarise_rounds(self.history) if self.ending.status.is_success else {}) | {**self.totals, **diverged}

@@ -70,16 +70,16 @@ class Evaluation(Checked):
         """Return True if personal models are tested after a round, from 1, of this many."""
         return self.personal is not None and (round % self.personal.every == 0 or round >= rounds)
 
-    def averaged(self, rounds: int, personal: bool = False) -> tuple[int, ...]:
+    def list_averaged(self, rounds: int, personal: bool = False) -> tuple[int, ...]:
         """Return the rounds whose tests `last10_*` averages; with `personal`, the tests of personal models."""
         is_due = self.is_personal_due if personal else self.is_due
         return tuple(t for t in last_rounds(rounds) if is_due(t, rounds))
 
     @field_validator("probes", mode="before")
     @classmethod
-    def _probes(cls, value: Any) -> Any:
+    def _make_probes(cls, value: Any) -> Any:
         return registry.make_probes(value) if isinstance(value, list | tuple) else value
 
     @field_serializer("probes")
-    def _written(self, probes: tuple[Probe, ...]) -> list[Any]:
+    def _dump_probes(self, probes: tuple[Probe, ...]) -> list[Any]:
         return [probe.options() if type(probe).model_fields else probe.name for probe in probes]

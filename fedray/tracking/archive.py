@@ -50,7 +50,7 @@ class StoredSweep:
     runs: dict[str, Run]
     client: MlflowClient
 
-    def points(self, cell: str) -> Points:
+    def read_points(self, cell: str) -> Points:
         """Return all values of all metrics of a cell's run."""
         run = self.runs[cell]
         found: Points = {}

@@ -183,30 +183,30 @@ class Tracker:
             self._make(run, opening)
 
     def _find_or_make(self, run: CellRun, opening: _Opening, known: bool) -> None:
-        found = self._counting(opening.cell) if known or run.id else []
+        found = self._find_runs(opening.cell) if known or run.id else []
         if not found:
             self._make(run, opening)
-            found = self._counting(opening.cell)  # another driver may have created one as well
+            found = self._find_runs(opening.cell)  # another driver may have created one as well
             if found[0].info.run_id == run.id:
                 return
             self.client.delete_run(run.id)
         first = found[0]
         run.id, run.start, run.new = first.info.run_id, first.info.start_time, False
         self.client.update_run(run.id, status="RUNNING")
-        self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in self._tags(opening).items()])
+        self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in self._make_tags(opening).items()])
         if not first.data.params:  # they are written last
             self._describe(run.id, opening)
         logged = self.client.get_metric_history(run.id, "test_accuracy")
         run.logged = max((metric.step for metric in logged), default=0)
 
-    def _counting(self, cell: str) -> list[Run]:
+    def _find_runs(self, cell: str) -> list[Run]:
         """Return the runs of a cell that are not superseded, the oldest first: every driver takes the same one."""
         counting = f"tags.`fedray.cell` = '{cell}' AND tags.`fedray.status` != 'superseded'"
         found = search(self.client, self.experiment, counting)
         return sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))
 
     def _make(self, run: CellRun, opening: _Opening) -> None:
-        made = self.client.create_run(self.experiment, run_name=opening.label, tags=self._tags(opening))
+        made = self.client.create_run(self.experiment, run_name=opening.label, tags=self._make_tags(opening))
         run.id, run.start, run.new = made.info.run_id, made.info.start_time, True
         self._describe(run.id, opening)
 
@@ -224,7 +224,7 @@ class Tracker:
         self.client.log_batch(run_id, params=[Param(k, v) for k, v in flat(config).items()])
 
     @staticmethod
-    def _tags(opening: _Opening) -> dict[str, str]:
+    def _make_tags(opening: _Opening) -> dict[str, str]:
         tags = opening.tags
         whole = {
             "fedray.kind": "cell",
@@ -260,7 +260,7 @@ class Tracker:
             written: called once the store has everything.
         """
         self._mirrors.close_cell(run.cell, record)
-        ending, metrics = record.ending, record.metrics()
+        ending, metrics = record.ending, record.summarise()
         tags = {"fedray.status": str(ending.status), "fedray.message": redact(ending.message)[:5000]}
         tags |= {f"fedray.{name}": value for name, value in record.hashes.items()}
         tags |= {"fedray.stopper": ending.stopper} if ending.stopper else {}

@@ -35,10 +35,12 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
     assert (small.mean, small.interval.low, small.interval.high) == pytest.approx((2, 2 - half, 2 + half), abs=1e-5)
     assert large.interval is not None
     assert (large.interval.low, large.interval.high) == pytest.approx((5.1 - half / 10, 5.1 + half / 10), abs=1e-5)
-    assert small.seeds() == count_seeds(2, 1, 0.05 / 2) != count_seeds(2, 1, 0.05)  # Holm has two methods here
+    assert (
+        small.count_needed_seeds() == count_seeds(2, 1, 0.05 / 2) != count_seeds(2, 1, 0.05)
+    )  # Holm has two methods here
     assert (small.adjusted, large.adjusted) == pytest.approx((0.074180, 2 * 0.000128), abs=1e-6)
-    assert [one.verdict(lower=False) for one in found.differences] == ["not told apart", "better", "too few seeds"]
-    assert [one.verdict(lower=True) for one in found.differences] == ["not told apart", "worse", "too few seeds"]
+    assert [one.judge(lower=False) for one in found.differences] == ["not told apart", "better", "too few seeds"]
+    assert [one.judge(lower=True) for one in found.differences] == ["not told apart", "worse", "too few seeds"]
     assert (lone.n, lone.mean, lone.interval, lone.unpaired) == (1, -10, None, 1)
     assert [(one.row, one.wins, one.pairs) for one in found.improvements] == [
         ("fedsam ρ=0.1", 3, 4),

@@ -43,13 +43,15 @@ def softmax_regression(samples: int = 700) -> tuple[Landscape, Tensor, np.ndarra
 
 def test_products_of_softmax_regression() -> None:
     found, theta, hessian = softmax_regression()
-    columns = torch.stack([found.times(theta, v) for v in torch.eye(15)]).numpy()
+    columns = torch.stack([found.multiply_hessian(theta, v) for v in torch.eye(15)]).numpy()
     np.testing.assert_allclose(columns, hessian, atol=2e-7)
 
 
 def test_eigenvalues_of_softmax_regression() -> None:
     found, theta, hessian = softmax_regression()
-    values, vectors = find_top_eigenvalues(lambda v: found.times(theta, v), np.random.default_rng(1).normal(size=15))
+    values, vectors = find_top_eigenvalues(
+        lambda v: found.multiply_hessian(theta, v), np.random.default_rng(1).normal(size=15)
+    )
     np.testing.assert_allclose(values, np.linalg.eigvalsh(hessian)[::-1][:5], rtol=1e-4)
     np.testing.assert_allclose(hessian @ vectors[0], values[0] * vectors[0], atol=1e-4)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1)
@@ -92,7 +94,7 @@ def test_products_are_differences_of_gradients(name: str) -> None:
     theta = network.theta.clone()
     v = torch.from_numpy(np.random.default_rng(1).normal(size=len(theta)).astype(np.float32))
     v /= torch.linalg.vector_norm(v)
-    product = found.times(theta, v)
+    product = found.multiply_hessian(theta, v)
 
     double = module.double()
     inputs = found.samples.batch(np.arange(4))[0]
@@ -122,7 +124,7 @@ def test_frozen_parameters_are_no_directions() -> None:
     x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     found = landscape(module, x, np.arange(20) % 3)
     theta = found.network.theta.clone()
-    hessian = torch.stack([found.times(theta, v) for v in torch.eye(len(theta))])
+    hessian = torch.stack([found.multiply_hessian(theta, v) for v in torch.eye(len(theta))])
     assert hessian.shape == (38, 38)
     torch.testing.assert_close(hessian, hessian.T, rtol=1e-4, atol=1e-6)
     assert hessian.any()

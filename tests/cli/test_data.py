@@ -92,7 +92,7 @@ def test_check_knows_what_options_change() -> None:
         ("cinic10", 90_000),
         ({"name": "cinic10", "validation_images": "train"}, 180_000),
     ):
-        expected = data_source(value).expected()
+        expected = data_source(value).get_expected()
         assert expected is not None
         assert expected.train == train
 

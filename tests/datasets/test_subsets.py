@@ -51,7 +51,7 @@ def test_imbalance_keeps_a_long_tail_of_the_training_images(root: Path, monkeypa
 
 
 def test_published_size_of_a_long_tail() -> None:
-    facts = data_source({"name": "cifar100", "imbalance": 100}).expected()
+    facts = data_source({"name": "cifar100", "imbalance": 100}).get_expected()
     assert facts is not None
     assert (facts.train, facts.test) == (10_847, 10_000)
 

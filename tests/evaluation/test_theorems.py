@@ -34,7 +34,7 @@ class Bowl:
     def gradient(self, theta: Tensor) -> Tensor:
         return self.a * (theta - self.b)
 
-    def times(self, theta: Tensor, v: Tensor) -> Tensor:
+    def multiply_hessian(self, theta: Tensor, v: Tensor) -> Tensor:
         return self.a * v
 
 

@@ -101,7 +101,7 @@ def test_a_folder_of_pfllibs_is_a_data_set_with_natural_clients(tmp_path: Path) 
 
 @pytest.mark.parametrize("protocol", [3, 4, 5])
 def test_a_partition_of_fl_benchs_is_a_split_or_a_data_set(tmp_path: Path, protocol: int) -> None:
-    """Positions of training and then test samples; with the samples beside them, a data set."""
+    """Positions of training and then test samples; with the samples, a data set."""
     none = np.array([], dtype=np.int64)
     clients = [
         {"train": np.array([0, 1700]), "val": none, "test": np.array([1])},

@@ -37,8 +37,8 @@ def test_evaluations_that_are_averaged(
     rounds 89 to 98 count: 90 is tested either way, and the last.
     """
     evaluation = Evaluation.model_validate(asked)
-    assert evaluation.averaged(rounds) == globally
-    assert evaluation.averaged(rounds, personal=True) == personally
+    assert evaluation.list_averaged(rounds) == globally
+    assert evaluation.list_averaged(rounds, personal=True) == personally
 
 
 def test_by_default_short_runs_are_evaluated_in_every_round() -> None:

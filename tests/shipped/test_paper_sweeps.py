@@ -396,7 +396,7 @@ def test_last_ten_rounds_are_averaged_on_a_gpu(name: str) -> None:
     for point in iter_points(Sweep.load(SWEEPS / f"{name}.yaml")):
         run = RunConfig.parse(point)
         rounds, count = run.training.rounds, 4 if name == "fedgela/table11" else 10
-        assert run.evaluation.averaged(rounds) == tuple(range(rounds - count + 1, rounds + 1))
+        assert run.evaluation.list_averaged(rounds) == tuple(range(rounds - count + 1, rounds + 1))
         assert run.runtime.torch_device == "cuda"
 
 

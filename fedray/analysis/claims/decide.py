@@ -100,7 +100,7 @@ def decide_pairs(claim: Claim, pairs: Sequence[Pair], comparisons: int) -> str:
     low, high = _get_region(claim)
     strict = 1 - (1 - CONFIDENCE) / comparisons
     for pair in pairs:
-        found = pair.bounds(strict)
+        found = pair.get_interval(strict)
         if not pair.lost and found is not None and (found.high < low or found.low > high):
             return REFUTED
     if not all(pair.gaps or pair.lost for pair in pairs):
@@ -130,5 +130,5 @@ def _get_region(claim: Claim) -> tuple[float, float]:
 
 def _are_inside(claim: Claim, pairs: Sequence[Pair], confidence: float) -> bool:
     low, high = _get_region(claim)
-    bounds = [pair.bounds(confidence) for pair in pairs]
+    bounds = [pair.get_interval(confidence) for pair in pairs]
     return all(found is not None and found.low > low and found.high < high for found in bounds)

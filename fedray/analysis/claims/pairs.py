@@ -43,9 +43,9 @@ class Pair:
 
     @property
     def interval(self) -> Interval | None:
-        return self.bounds(CONFIDENCE)
+        return self.get_interval(CONFIDENCE)
 
-    def bounds(self, confidence: float) -> Interval | None:
+    def get_interval(self, confidence: float) -> Interval | None:
         """Return Student's interval; a single point if no seed changes the number."""
         if self.exact and self.mean is not None:
             return Interval(self.mean, self.mean)
@@ -62,7 +62,7 @@ class Side:
     entries: tuple[Entry, ...]
     form: Literal["value", "drop", "spread"] = "value"
 
-    def by_seed(self, found: Mapping[Entry, pd.Series]) -> pd.Series:
+    def get_by_seed(self, found: Mapping[Entry, pd.Series]) -> pd.Series:
         """Return the number of each seed that all entries have."""
         if not all(entry in found for entry in self.entries):
             return pd.Series(dtype=float)
@@ -284,7 +284,7 @@ def _make_pair(claim: Claim, duel: Duel, numbers: Numbers, printed: float | None
 
 def _compute_gaps(claim: Claim, duel: Duel, found: Mapping[Entry, pd.Series], lower: bool) -> dict[str, float | None]:
     """Return seed -> how much better ours is, in the claim's unit; None for a percentage of 0."""
-    sides = [duel.ours.by_seed(found).rename("ours"), duel.theirs.by_seed(found).rename("theirs")]
+    sides = [duel.ours.get_by_seed(found).rename("ours"), duel.theirs.get_by_seed(found).rename("theirs")]
     both = pd.concat(sides, axis=1).dropna()
     lower = {"value": lower, "drop": not lower, "spread": True}[duel.ours.form]
     gaps: dict[str, float | None] = {}

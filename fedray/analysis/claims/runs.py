@@ -69,7 +69,7 @@ def list_expected(sweep: Sweep) -> SweepTable:
     after: dict[str, list[CellConfig]] = {}
     drawn_keys: dict[str, list[str]] = {}
     seeds = len(sweep.final.seeds)
-    for number, (config, space) in enumerate(sweep.combinations()):
+    for number, (config, space) in enumerate(sweep.iter_combinations()):
         draws = [apply_draw(config, values) for values in make_draws(sweep, config, space)]
         after[str(number * seeds)] = [_parse({**draw, "seed": seed}) for draw in draws for seed in sweep.tune.seeds]
         drawn_keys |= {str(number * seeds + k): list(space) for k in range(seeds)}
@@ -108,18 +108,18 @@ class Price:
         self.measured = measured
         self._known: dict[str, tuple[float, float] | None] = {}
 
-    def of(self, configs: Sequence[CellConfig]) -> tuple[float, float] | None:
+    def estimate(self, configs: Sequence[CellConfig]) -> tuple[float, float] | None:
         """Return gradients and hours of all cells; None if some data or a user's class is not available here."""
-        found = [self._one(config) for config in configs]
+        found = [self._estimate_one(config) for config in configs]
         whole = [one for one in found if one is not None]
         if len(whole) < len(found):
             return None
         return sum(one[0] for one in whole), sum(one[1] for one in whole)
 
-    def _one(self, config: CellConfig) -> tuple[float, float] | None:
+    def _estimate_one(self, config: CellConfig) -> tuple[float, float] | None:
         identity = repr({part: value for part, value in config.values.items() if part != "seed"})
         if identity not in self._known:
-            if any(path.partition(":")[0] not in sys.modules for path in config.plugins()):
+            if any(path.partition(":")[0] not in sys.modules for path in config.plugins):
                 self._known[identity] = None  # the store names a class that this process has not imported
                 return None
             run = config.run or RunConfig.parse(config.values)

@@ -84,7 +84,7 @@ def format_cost(one: Decided, price: Price) -> str:
     missing = [*iter_configs(open_cells)]
     missing += [config for cell in open_cells["cell"] for config in one.sweep.after.get(cell, ())]
     if missing:
-        found = price.of(missing)
+        found = price.estimate(missing)
         parts.append(f"{format_count(len(missing), 'cell')} would cost " + _format_price(found, price.measured))
     return ", ".join(parts)
 

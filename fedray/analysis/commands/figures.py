@@ -165,7 +165,7 @@ def _draw_comparison(sweep: Collected, kind: str, metric: str, reference: str) -
         return {"": draw_improvements(found)}
     if found.ranks is None:
         raise UserError("--kind ranks: found 1 setting that all methods finished; allowed: 2 or more")
-    sys.stdout.write(f"{found.ranks.verdict()}\n")
+    sys.stdout.write(f"{found.ranks.describe()}\n")
     return {"": draw_ranks(found.ranks)}
 
 

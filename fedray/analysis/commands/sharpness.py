@@ -46,13 +46,13 @@ def main(
     for each in run:
         trained = Trained(each, samples, device)
         make_dir(out)
-        found, vectors = trained.eigen()
+        found, vectors = trained.find_eigenvalues()
         path = out / f"{each}.json"
         path.write_text(json.dumps(asdict(found) | {"ratio": found.ratio}, indent=1) + "\n", encoding="utf-8")
         sys.stdout.write(f"{found}\n  {path}\n")
         if plot == "none":
             continue
-        losses = trained.plane(plot, vectors, steps)
+        losses = trained.measure_plane(plot, vectors, steps)
         planes.append(losses)
         method = trained.config.algorithm.label()
         titles.append(f"{method}\nλ1 = {found.eigenvalues[0]:.3g}, λ1/λ5 = {found.ratio:.3g}")

@@ -15,8 +15,8 @@ def main(
 ) -> None:
     """Print the chosen options of a method as YAML for a run or for the base of a sweep."""
     board = read_board(on)
-    values = board.options(method)
-    case = next(config for config, _ in board.sweep.combinations() if name_method(config) == method)
+    values = board.get_options(method)
+    case = next(config for config, _ in board.sweep.iter_combinations() if name_method(config) == method)
     config = apply_draw(case, values)
     chosen: dict[str, Any] = {"algorithm": get_dotted(config, "algorithm")}
     for key, value in values.items():

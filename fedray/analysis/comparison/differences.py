@@ -61,11 +61,11 @@ class Difference:
         """Sample standard deviation of the differences."""
         return float(np.std(self.gaps, ddof=1))
 
-    def seeds(self) -> int | None:
+    def count_needed_seeds(self) -> int | None:
         """Seeds needed to tell a difference of this size and spread apart, uncorrected; None above 1000."""
         return count_seeds(float(np.mean(self.gaps)), self.spread, (1 - self.confidence) / self.family)
 
-    def verdict(self, lower: bool) -> str:
+    def judge(self, lower: bool) -> str:
         """Return `better` or `worse` if the adjusted p is at most 1 - confidence, otherwise `not told apart`."""
         if self.adjusted is None or self.mean is None:
             return "too few seeds"

@@ -37,7 +37,7 @@ def format_lines(found: Comparison) -> list[list[str]]:
             _format_p(flip_signs(one.gaps)),
             _format_p(one.adjusted),
             _format_needed(one),
-            one.verdict(found.lower),
+            one.judge(found.lower),
         ]
         for one in found.differences
     ]
@@ -52,7 +52,7 @@ def _format_p(value: float | None) -> str:
 def _format_needed(one: Difference) -> str:
     if one.adjusted is None or one.spread == 0:
         return "-"
-    return str(one.seeds() or f"> {MOST_SEEDS}")
+    return str(one.count_needed_seeds() or f"> {MOST_SEEDS}")
 
 
 def list_notes(found: Comparison) -> list[str]:
@@ -111,7 +111,7 @@ def list_all_notes(found: Comparison) -> list[str]:
         )
     if found.ranks is not None:
         notes.append(
-            f"mean rank over {found.ranks.settings} settings: {found.ranks.verdict()}; critical difference "
+            f"mean rank over {found.ranks.settings} settings: {found.ranks.describe()}; critical difference "
             f"{found.ranks.critical:.2f} (Nemenyi, {100 * found.ranks.level:.2g} %)"
         )
     return notes

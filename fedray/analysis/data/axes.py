@@ -34,7 +34,7 @@ def find_symbol(key: str, cells: pd.DataFrame) -> str:
     if name := list_names(cells).get(key):
         return name
     section, _, option = key.rpartition(".")
-    letters = (config.symbol(section, option) for config in iter_configs(cells))
+    letters = (config.get_symbol(section, option) for config in iter_configs(cells))
     return next((letter for letter in letters if letter != option), option)
 
 
@@ -156,7 +156,7 @@ def _label_by_key(
         kind: [
             name
             for name in options
-            if group[name].nunique(dropna=False) > 1 or name in {*next(iter_configs(group)).always_named(), *always}
+            if group[name].nunique(dropna=False) > 1 or name in {*next(iter_configs(group)).always_named, *always}
         ]
         for kind, group in cells.groupby(f"{key}.name")
     }
@@ -164,7 +164,7 @@ def _label_by_key(
     def name(cell: pd.Series) -> str:
         kind, config = cell[f"{key}.name"], cell["config"]
         values = [
-            f"{names.get(name) or config.symbol(key, name.removeprefix(f'{key}.'))}={cell[name]}"
+            f"{names.get(name) or config.get_symbol(key, name.removeprefix(f'{key}.'))}={cell[name]}"
             for name in named[kind]
             if pd.notna(cell[name])
         ]

@@ -58,6 +58,7 @@ class CellConfig:
         """Value of a dotted key; None if there is none."""
         return get_dotted(self.values, key)
 
+    @property
     def texts(self) -> dict[str, str]:
         """Dotted key -> value as text, without `runtime`, which changes no number."""
         return flat({key: value for key, value in self.values.items() if key != "runtime"})
@@ -66,17 +67,19 @@ class CellConfig:
         """Return the configuration without display names."""
         return replace(self, names={}, labels=replace(self.labels, names={}))
 
-    def symbol(self, section: str, option: str) -> str:
-        """Letter for an option of the class that a section chooses; the option's name if it has none."""
+    def get_symbol(self, section: str, option: str) -> str:
+        """Return the letter for an option of the class that a section chooses; the option's name if it has none."""
         own = self.labels.symbols.get(str(self.get(f"{section}.name")), {})
-        return own.get(option) or Component.symbol(option)
+        return own.get(option) or Component.get_symbol(option)
 
+    @property
     def always_named(self) -> set[str]:
         """Keys that are part of a name even if all cells share their value: required options of the partition."""
         kind = str(self.get("partition.name"))
-        options = PARTITIONS[kind].required() if kind in PARTITIONS else self.labels.required.get(kind, [])
+        options = PARTITIONS[kind].list_required() if kind in PARTITIONS else self.labels.required.get(kind, [])
         return {f"partition.{option}" for option in options}
 
+    @property
     def plugins(self) -> list[str]:
         """Classes outside of fedray that the configuration names."""
         return list_plugins(self.values)

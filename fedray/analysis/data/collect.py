@@ -42,11 +42,11 @@ class SweepTable:
     tuned: dict[str, dict[str, Any]]
     after: Mapping[str, Sequence[CellConfig]] = field(default_factory=dict, kw_only=True)
 
-    def history(self, run_id: str, metric: str) -> dict[int, float]:
+    def get_history(self, run_id: str, metric: str) -> dict[int, float]:
         """Return evaluated round -> value, in order; empty if the run has not logged the metric."""
         return {}
 
-    def started(self, run_id: str) -> int:
+    def get_start(self, run_id: str) -> int:
         """Return the start of a run, ms since 1970."""
         return 0
 
@@ -69,13 +69,13 @@ class Collected(SweepTable):
     read: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict, kw_only=True, repr=False)
     """Histories read so far."""
 
-    def history(self, run_id: str, metric: str) -> dict[int, float]:
+    def get_history(self, run_id: str, metric: str) -> dict[int, float]:
         if (run_id, metric) not in self.read:
             points = self.client.get_metric_history(run_id, metric)
             self.read[run_id, metric] = dict(sorted((point.step, float(point.value)) for point in points))
         return self.read[run_id, metric]
 
-    def artefact(self, run_id: str, name: str) -> bytes | None:
+    def read_artefact(self, run_id: str, name: str) -> bytes | None:
         """Return a file of a run, or None."""
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -83,7 +83,7 @@ class Collected(SweepTable):
             except (MlflowException, OSError):
                 return None
 
-    def started(self, run_id: str) -> int:
+    def get_start(self, run_id: str) -> int:
         return int(self.runs[run_id].info.start_time)
 
 
@@ -143,7 +143,7 @@ def make_cell_row(cell: str, label: str, config: CellConfig, chosen: Iterable[st
         config: its configuration.
         chosen: keys whose values a tune stage has chosen; they are stored under `chosen.KEY`.
     """
-    texts = config.texts()
+    texts = config.texts
     moved = {f"chosen.{key}": texts.pop(key, None) for key in chosen}
     return {"cell": cell, "label": label, "status": Status.MISSING, "run_id": None, "config": config, **texts, **moved}
 

@@ -116,7 +116,7 @@ def _collect_curves(sweep: Collected) -> pd.DataFrame:
         (cell, label, round, metric, value)
         for metric in list_by_round(sweep)
         for cell, label, run_id in zip(have["cell"], have["label"], have["run_id"], strict=True)
-        for round, value in sweep.history(str(run_id), metric).items()
+        for round, value in sweep.get_history(str(run_id), metric).items()
     ]
     return pd.DataFrame(rows, columns=["cell", "label", "round", "metric", "value"])
 

@@ -174,7 +174,7 @@ def list_averaged_rounds(name: str, cells: pd.DataFrame) -> list[tuple[int, ...]
         if rounds is not None:
             asked = Evaluation.model_validate({key: value for key, value in given.items() if value is not None})
             found += [
-                asked.averaged(rounds, of_clients)
+                asked.list_averaged(rounds, of_clients)
                 for of_clients in (False, True)
                 if name == "generic_accuracy" or of_clients == ("personal" in name or "unseen" in name)
             ]
@@ -260,4 +260,4 @@ def _find_first_round(sweep: SweepTable, run_id: str, target: float) -> float:
 
 def _read_accuracies(sweep: SweepTable, run_id: str) -> dict[int, float]:
     """Return by round the generic accuracy if the run has logged it, or else the test accuracy of a global model."""
-    return sweep.history(run_id, "generic_accuracy") or sweep.history(run_id, "test_accuracy")
+    return sweep.get_history(run_id, "generic_accuracy") or sweep.get_history(run_id, "test_accuracy")

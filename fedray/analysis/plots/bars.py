@@ -36,7 +36,9 @@ def draw_bars(sweep: Collected, metric: str, at: int | None = None, lines: bool 
         UserError: no run logs such metrics, or none at that round, or the parts of lines are not numbers.
     """
     cells, parts = label_finished(sweep), list_parts(sweep, metric)
-    read = {(run_id, part): sweep.history(run_id, f"{metric}_{part}") for run_id in cells["run_id"] for part in parts}
+    read = {
+        (run_id, part): sweep.get_history(run_id, f"{metric}_{part}") for run_id in cells["run_id"] for part in parts
+    }
     value = {key: found[at or max(found)] for key, found in read.items() if found and (at is None or at in found)}
     if not value:
         rounds = sorted({round for found in read.values() for round in found})

@@ -37,7 +37,7 @@ def draw_classes(sweep: Collected) -> dict[str, Figure]:
     for (setting, method), group in cells.groupby(["_column", "_row"], sort=False):
         rows = [
             join_runs(
-                {run_id: sweep.history(run_id, f"accuracy_class_{part}") for run_id in group["run_id"]}, group
+                {run_id: sweep.get_history(run_id, f"accuracy_class_{part}") for run_id in group["run_id"]}, group
             ).mean(axis=1)
             for part in parts
         ]

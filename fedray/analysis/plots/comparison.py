@@ -34,7 +34,7 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
             continue
         figure, area = make_axes(f"difference to {found.to}", "", setting, 0.25 + 0.06 * len(drawn))
         for place, one in enumerate(drawn):
-            told = one.verdict(found.lower) in ("better", "worse")
+            told = one.judge(found.lower) in ("better", "worse")
             mean = float(one.mean or 0)
             bounds = (one.interval.low, one.interval.high) if one.interval else (mean, mean)
             area.plot(bounds, (place, place), color="0.3", linewidth=0.8)
@@ -82,7 +82,7 @@ def draw_ranks(ranks: Ranks) -> Figure:
     """Draw mean ranks on a line, 1 on the left; a bar joins methods that are not told apart (Demšar 2006, figure 1)."""
     names, count = list(ranks.mean), len(ranks.mean)
     half = (count + 1) // 2
-    cliques = ranks.cliques()
+    cliques = ranks.find_cliques()
     depth = 0.35 * len(cliques) + 0.4
     figure = Figure(figsize=(WIDTH * 1.3, 0.5 + 0.14 * (half + 2 * len(cliques))), layout="constrained")
     area = figure.subplots()
@@ -106,7 +106,7 @@ def draw_ranks(ranks: Ranks) -> Figure:
     area.text(
         0.5,
         0,
-        textwrap.fill(ranks.verdict(), int(0.8 * figure.get_figwidth() / LETTER)),
+        textwrap.fill(ranks.describe(), int(0.8 * figure.get_figwidth() / LETTER)),
         transform=area.transAxes,
         ha="center",
         va="top",

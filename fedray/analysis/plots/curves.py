@@ -103,7 +103,7 @@ def draw_curves(
 
 def _read(sweep: Collected, cells: pd.DataFrame, wanted: Sequence[str], across: Sequence[str]) -> Logged:
     names = [name for name in (*wanted, *across) if name != SECONDS]
-    logged = {name: {str(run): sweep.history(run, name) for run in cells["run_id"]} for name in names}
+    logged = {name: {str(run): sweep.get_history(run, name) for run in cells["run_id"]} for name in names}
     if SECONDS in across:
         each = zip(cells["run_id"].astype(str), cells["metrics.seconds_per_round"], strict=True)
         logged[SECONDS] = {run: {t: t * seconds for t in logged[wanted[0]][run]} for run, seconds in each}
@@ -117,7 +117,7 @@ def _read_deviations(sweep: Collected, cells: pd.DataFrame, wanted: Sequence[str
     """Return the `_std` of the metrics that have one."""
     names = list_by_round(sweep)
     if have := [name for name in wanted if f"{name}_std" in names]:
-        return {name: {str(run): sweep.history(run, f"{name}_std") for run in cells["run_id"]} for name in have}
+        return {name: {str(run): sweep.get_history(run, f"{name}_std") for run in cells["run_id"]} for name in have}
     those = ", ".join(name for name in names if f"{name}_std" in names)
     raise UserError(
         f"--band: found clients; no run logs {' or '.join(f'{name}_std' for name in wanted)}; "

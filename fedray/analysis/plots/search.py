@@ -50,7 +50,7 @@ def list_trials(sweep: SweepTable) -> pd.DataFrame:
         _setting=settings,
         _value=cells[column],
         _rounds=[_count_rounds(sweep, run_id) for run_id in cells["run_id"]],
-        _order=[sweep.started(run_id) for run_id in cells["run_id"]],
+        _order=[sweep.get_start(run_id) for run_id in cells["run_id"]],
     ).sort_values("_order", kind="stable")
 
 
@@ -219,7 +219,7 @@ def draw_all(sweep: SweepTable) -> dict[str, dict[str, Figure]]:
 
 
 def _count_rounds(sweep: SweepTable, run_id: str) -> int:
-    return max(sweep.history(run_id, "test_accuracy"), default=0)
+    return max(sweep.get_history(run_id, "test_accuracy"), default=0)
 
 
 def _title_value(sweep: SweepTable) -> str:

@@ -144,7 +144,7 @@ def make_blocks(
 
 
 def _wrap(label: str, height: float) -> str:
-    """A label in lines that fit beside a panel, without what it says after a comma."""
+    """A label in lines that fit next to a panel, without what it says after a comma."""
     return _fill(label.partition(",")[0], int(height / UPRIGHT))
 
 

@@ -41,7 +41,7 @@ class Ranks:
         """True if Friedman's test shows that the methods are not all alike; without it pairs are not compared."""
         return self.p <= self.level + 1e-12
 
-    def cliques(self) -> list[list[str]]:
+    def find_cliques(self) -> list[list[str]]:
         """Return the longest runs of methods that are not told apart: ranks that differ by less than `critical`, or all
         methods if Friedman's test shows no difference."""
         names, found = list(self.mean), list[list[str]]()
@@ -53,7 +53,7 @@ class Ranks:
                 found.append(run)
         return found
 
-    def verdict(self) -> str:
+    def describe(self) -> str:
         """Return the result of Friedman's test in words."""
         count = f"{len(self.mean)} methods on {self.settings} settings"
         tested = f"Friedman's test: p = {self.p:.3f}" if self.p >= 0.001 else "Friedman's test: p < 0.001"

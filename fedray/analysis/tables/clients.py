@@ -28,7 +28,7 @@ def read_accuracies(sweep: Collected, cells: pd.DataFrame) -> pd.DataFrame:
     """
     found = []
     for cell in cells.to_dict("records"):
-        text = sweep.artefact(cell["run_id"], "clients.csv")
+        text = sweep.read_artefact(cell["run_id"], "clients.csv")
         if text is not None:
             run = {"method": cell["_row"], "setting": cell["_column"], "seed": cell["seed"]}
             found.append(pd.read_csv(io.BytesIO(text)).assign(**run))
@@ -94,7 +94,7 @@ def read_confusions(sweep: Collected, cells: pd.DataFrame) -> dict[tuple[str, st
     """
     found = {}
     for (setting, method), group in cells.groupby(["_column", "_row"], sort=False):
-        texts = [sweep.artefact(run_id, "confusion.csv") for run_id in group["run_id"]]
+        texts = [sweep.read_artefact(run_id, "confusion.csv") for run_id in group["run_id"]]
         counts = [pd.read_csv(io.BytesIO(text), index_col="class").to_numpy() for text in texts if text is not None]
         if counts:
             with np.errstate(invalid="ignore"):

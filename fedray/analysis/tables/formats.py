@@ -135,7 +135,7 @@ def _fill(table: ResultTable, key: Key, written: Callable[[str], str], emphasis:
     )
     return " ".join(
         part
-        for part in (value, written(_format_change(entry)), written(_format_printed(entry)), written(entry.note()))
+        for part in (value, written(_format_change(entry)), written(_format_printed(entry)), written(entry.note))
         if part
     )
 

@@ -62,8 +62,8 @@ def to_word(text: str) -> str:
 def _shorten(label: str, config: CellConfig) -> str:
     """Return `dirichlet0.1` for `dirichlet α=0.1`: a required option, which each label names, needs no letter."""
     kind = str(config.get("partition.name"))
-    for key in config.always_named():
-        label = label.replace(f"{kind} {config.symbol(*key.split('.', 1))}=", kind)
+    for key in config.always_named:
+        label = label.replace(f"{kind} {config.get_symbol(*key.split('.', 1))}=", kind)
     return label
 
 

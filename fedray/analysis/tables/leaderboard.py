@@ -55,22 +55,23 @@ class Board:
     @property
     def spaces(self) -> dict[str, Space]:
         """Method -> what is searched for it, in the file's order."""
-        return {name_method(config): space for config, space in self.sweep.combinations()}
+        return {name_method(config): space for config, space in self.sweep.iter_combinations()}
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """Seeds of the final stage."""
         return self.sweep.final.seeds if self.sweep.final else ()
 
+    @property
     def final(self) -> pd.DataFrame:
-        """Return the rows of the final stage."""
+        """The rows of the final stage."""
         return self.rows[self.rows["stage"] == "final"]
 
-    def options(self, method: str) -> dict[str, Any]:
+    def get_options(self, method: str) -> dict[str, Any]:
         """Return the chosen options of a method. Raises UserError if it was not tuned yet."""
         if method not in (known := self.spaces):
             raise unknown("method", method, known)
-        found = self.final()[self.final()["method"] == method]["options"]
+        found = self.final[self.final["method"] == method]["options"]
         if found.empty:
             raise UserError(f"{method}: is not trained yet on {self.name}, so no options are chosen")
         chosen: dict[str, Any] = json.loads(found.iloc[0])
@@ -179,7 +180,7 @@ def list_rows(sweep: Sweep) -> list[dict[str, Any]]:
     held = {stage: name for stage, name in stages.items() if name in sweeps_in(client, experiment)}
     if not held:
         raise UserError(f"sweep: {sweep.name!r} is not in this store")
-    spaces = {name_method(config): space for config, space in sweep.combinations()}
+    spaces = {name_method(config): space for config, space in sweep.iter_combinations()}
     return [row for stage, name in held.items() for row in _list_stage(stored_sweep(name), stage, sweep, spaces)]
 
 
@@ -214,7 +215,7 @@ def list_standings(board: Board) -> list[Standing]:
 
     Holm's correction holds within each of the two families: differences to FedAvg, and to the best.
     """
-    final = board.final()
+    final = board.final
     found = [_stand(board, method, final[final["method"] == method]) for method in _list_methods(board)]
     whole = sorted((one for one in found if not one.reason), key=lambda one: -one.mean)
     families = [_compare(board, whole, to) for to in (REFERENCE, whole[0].method if whole else "")]
@@ -261,7 +262,7 @@ def _compare(board: Board, whole: Sequence[Standing], to: str) -> dict[str, Diff
     """Return method -> its difference to one method, all of a family; empty if that one is not whole."""
     if to not in [one.method for one in whole]:
         return {}
-    rows = board.final()
+    rows = board.final
     rows = rows[rows["method"].isin([one.method for one in whole])]
     cells = rows.assign(_row=rows["method"], _column=to, _value=rows["accuracy"])
     return {one.row: one for one in pair_by_seed(cells, to)}
@@ -294,7 +295,7 @@ def format_standings(standings: Sequence[Standing]) -> list[list[str]]:
 def _format_difference(one: Difference | None) -> tuple[str, str]:
     if one is None or one.mean is None:
         return "-", "-"
-    return f"{one.mean:+.2f} ({one.interval or 'no spread'})", one.verdict(False)
+    return f"{one.mean:+.2f} ({one.interval or 'no spread'})", one.judge(False)
 
 
 def format_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
@@ -323,10 +324,10 @@ def _warn(value: Any, distribution: Mapping[str, list[Any]]) -> str:
 
 def list_choices(board: Board) -> list[list[str]]:
     """Return a line per chosen value: method, key, value, its range, and a warning at the edge."""
-    final = board.final()
+    final = board.final
     return [
         [method, f"`{key}`", format_value(value), f"`{format_range(space[key])}`", _warn(value, space[key])]
         for method, space in board.spaces.items()
         if (final["method"] == method).any()
-        for key, value in board.options(method).items()
+        for key, value in board.get_options(method).items()
     ]

@@ -42,7 +42,7 @@ def list_macros(table: ResultTable) -> dict[str, str]:
 
 def _list_parts(entry: Entry) -> Iterator[tuple[str, str]]:
     """Yield end of the key -> LaTeX: the whole entry, then its parts."""
-    whole = format_value(entry.mean, entry.std, entry.digits), entry.note()
+    whole = format_value(entry.mean, entry.std, entry.digits), entry.note
     yield "", " ".join(map(escape_tex, filter(None, whole)))
     if entry.whole and entry.mean is not None:
         yield "/mean", f"{entry.mean:.{entry.digits}f}"

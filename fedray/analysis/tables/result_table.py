@@ -46,6 +46,7 @@ class Entry:
             return None
         return self.mean - self.printed.value
 
+    @property
     def note(self) -> str:
         """`(1 diverged, 2 missing)`, or nothing for a complete entry."""
         return f"({', '.join(f'{n} {status}' for status, n in sorted(self.others.items()))})" if self.others else ""

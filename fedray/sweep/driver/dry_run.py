@@ -61,7 +61,7 @@ def print_plan(plan: Plan, address: str | None) -> None:
 def _averaged(runs: Sequence[RunConfig]) -> Iterator[str]:
     """Yield the rounds that `last10_*` averages, with the number of cells for each choice if cells differ."""
     for metric, personal in (("test_accuracy", False), ("personal_accuracy", True)):
-        rounds = (run.evaluation.averaged(run.training.rounds, personal) for run in runs)
+        rounds = (run.evaluation.list_averaged(run.training.rounds, personal) for run in runs)
         found = Counter(describe_rounds([one]) for one in rounds if one)
         many = len(found) > 1
         each = [said + f" in {count} of {len(runs)} cells" * many for said, count in found.items()]

@@ -43,7 +43,7 @@ def plan_and_print(sweep: Sweep, file: str, force: bool = False, only: Sequence[
         raise UserError(f"{file}: {error}") from None
     for line in describe_partial(sweep):
         print(escape(line))
-    print(made.summary(), flush=True)
+    print(made.describe(), flush=True)
     return made
 
 
@@ -90,11 +90,11 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
         stack.enter_context(lock_sweep(plan.sweep.name))
         placement = Placement()
         if plan.to_run:
-            with ThreadPoolExecutor(1, "imports") as beside:  # seconds each; Ray needs the main thread for signals
-                imported = beside.submit(import_module, "fedray.sweep.trials.tune")
+            with ThreadPoolExecutor(1, "imports") as pool:  # seconds each; Ray needs the main thread for signals
+                imported = pool.submit(import_module, "fedray.sweep.trials.tune")
                 stack.enter_context(use_cluster(address, _choose_preloads(plan, max_concurrent)))
                 imported.result()
-            plan = plan.resolved(plan.to_run, placement)
+            plan = plan.resolve(plan.to_run, placement)
             with tempfile.NamedTemporaryFile(dir=get_storage(), prefix="seen-") as marker:
                 refuse_unseen("FEDRAY_STORAGE", Path(marker.name))
         claims = stack.enter_context(CellLocks(get_cell_locks_file()))

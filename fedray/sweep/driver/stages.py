@@ -91,7 +91,10 @@ def preview_final_stage(sweep: Sweep) -> Sweep:
     """Return the final stage as far as it is known before tuning, with the first draw in place of the chosen one."""
     return make_final_stage(
         sweep,
-        [apply_draw(config, draw(space, sweep.searcher, 0, sweep.samples)) for config, space in sweep.combinations()],
+        [
+            apply_draw(config, draw(space, sweep.searcher, 0, sweep.samples))
+            for config, space in sweep.iter_combinations()
+        ],
     )
 
 
@@ -105,14 +108,14 @@ def choose(plan: Plan) -> list[Choice]:
     Raises:
         UserError: a method and setting has no draw that has finished with every seed.
     """
-    known = plan.values(plan.known)
+    known = plan.get_values(plan.known)
     found = make_studies(plan.sweep, plan.maker.make)
     list(advance(found, known))
     return [_pick_best(plan, study, known) for study in found]
 
 
 def _pick_best(plan: Plan, study: Study, known: Mapping[str, float | None]) -> Choice:
-    best = study.best(known, plan.sweep.metric.is_smaller_better)
+    best = study.find_best(known, plan.sweep.metric.is_smaller_better)
     if best is None:
         advice = "; leave the scheduler out, or raise scheduler.grace" if plan.sweep.scheduler else ""
         raise UserError(

@@ -106,7 +106,7 @@ def _judge(sweep: StoredSweep, cell: Mapping[str, Any], finished: Sequence[Mappi
     if reason := _other_environment(tags, run.runtime.torch_device == "cpu"):
         return _compare_accuracies(label, reason, record, sweep, cell, finished)
     wrong = [key for key, value in record.hashes.items() if value != tags.get(f"fedray.{key}")]
-    wrong += _differences(record.history, sweep.points(cell["hash"]))
+    wrong += _differences(record.history, sweep.read_points(cell["hash"]))
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     return Verdict(label, "different" if wrong else "same", ", ".join(wrong[:3]) + more)
 

@@ -331,7 +331,7 @@ class Sweep(Checked):
         except ValidationError as error:
             raise UserError(f"--set: {describe(error, '', type(self))}") from None
 
-    def combinations(self) -> Iterator[tuple[dict[str, Any], Space]]:
+    def iter_combinations(self) -> Iterator[tuple[dict[str, Any], Space]]:
         """Yield cases x grid in the file's order: a configuration, and the space to draw for it.
 
         A dotted key that only some entries of its section have is crossed with those.
@@ -360,12 +360,12 @@ class Sweep(Checked):
         """Keys of `grid` and `search` that some methods lack -> the names of methods with the key, and without."""
         found = {}
         for key in dict.fromkeys([*self.grid, *self.search]):
-            with_it, without = find_partial(self._entries(key.partition(".")[0]), key)
+            with_it, without = find_partial(self._list_entries(key.partition(".")[0]), key)
             if with_it and without:
                 found[key] = with_it, without
         return found
 
-    def _entries(self, section: str) -> list[Any]:
+    def _list_entries(self, section: str) -> list[Any]:
         """Return the values that the cells have for a whole section."""
         if section in self.grid:
             return self.grid[section]

@@ -208,9 +208,9 @@ def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] =
     for key, value in section.items() if isinstance(section, Mapping) else ():
         if key != "name":
             value = value["name"] if isinstance(value, Mapping) else value
-            words.append(f"{run.algorithm.symbol(key)}={format_value(value)}")
+            words.append(f"{run.algorithm.get_symbol(key)}={format_value(value)}")
     words.append(run.partition.label())
-    named = ("algorithm", "partition", "seed", *(f"partition.{option}" for option in run.partition.required()))
+    named = ("algorithm", "partition", "seed", *(f"partition.{option}" for option in run.partition.list_required()))
     for key in varied:
         if not key.startswith("algorithm.") and key not in named:
             value = get_dotted(point, key)
@@ -218,7 +218,7 @@ def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] =
                 value = value["name"]
             if value is not None:
                 option = key.rpartition(".")[2]
-                option = run.partition.symbol(option) if key.startswith("partition.") else option
+                option = run.partition.get_symbol(option) if key.startswith("partition.") else option
                 words.append(f"{option}={format_value(value)}")
     return escape(" ".join([*words, f"s{run.seed}"]))
 

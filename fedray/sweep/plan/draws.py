@@ -21,7 +21,7 @@ def iter_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
     Draws of `optuna` follow from results; here random ones take their place (`fedray.sweep.plan.studies` makes the
     real ones).
     """
-    for config, space in sweep.combinations():
+    for config, space in sweep.iter_combinations():
         for values in make_draws(sweep, config, space):
             yield apply_draw(config, values)
 

@@ -53,7 +53,7 @@ class Key:
 
 def get_facts(run: RunConfig) -> Published | None:
     """Return sizes and shape of a run's data: published, or counted in the data; None if the data are missing."""
-    known = run.data.expected()
+    known = run.data.get_expected()
     if known is not None and known.train is not None and known.test is not None:
         return known
     return _count_data(json.dumps(run.data.options() | {"validation": None}))
@@ -74,7 +74,7 @@ def make_key(run: RunConfig, known: Published | None = None) -> Key:
     Raises:
         UserError: the data's shape is not known.
     """
-    known = known or run.data.expected()
+    known = known or run.data.get_expected()
     shape, classes = find_input_shape(run, known)
     samples = -(-known.train // run.clients.dealt) if known and known.train else 1
     return Key(

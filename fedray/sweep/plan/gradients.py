@@ -26,7 +26,7 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
     Returns:
         The number, or None for data of unknown size.
     """
-    known = known or run.data.expected()
+    known = known or run.data.get_expected()
     if known is None or known.train is None or known.test is None:
         return None
     training, evaluation, method = run.training, run.evaluation, run.algorithm
@@ -48,7 +48,7 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
 
 def count_training_gradients(run: RunConfig) -> float | None:
     """Return the batch gradients of a run's training, a forward pass counting as a third; None if of unknown size."""
-    known = run.data.expected()
+    known = run.data.get_expected()
     if known is None or known.train is None:
         return None
     samples = _count_samples(run, known.train)
@@ -80,7 +80,7 @@ def count_gradients_per_step(run: RunConfig) -> float:
         return _count_of_step(passes)
     if run.training.local_steps is None:
         return _count_of_step(passes) + passes.full_gradients / run.training.epochs
-    known = run.data.expected()
+    known = run.data.get_expected()
     if known is None or known.train is None:
         raise UserError(
             f"equal_budget: {run.algorithm.name} passes over the whole shard, and the size of {run.data.name} is not "

@@ -69,7 +69,7 @@ class Plan:
         """Resource requests of trials, with the number of trials that make each."""
         return Counter(cell.run.runtime for cell in self.to_run)
 
-    def summary(self) -> str:
+    def describe(self) -> str:
         """Return one line: the number of cells, of finished and diverged ones, and of those left to run."""
         statuses = Counter(outcome.status for outcome in self.known.values())
         return (
@@ -89,7 +89,7 @@ class Plan:
         new = {cell.hash: cell for cell in drawn if cell.hash not in self.cells}
         return replace(self, cells={**self.cells, **new}) if new else self
 
-    def resolved(self, cells: Sequence[Cell], placement: "Placement") -> "Plan":
+    def resolve(self, cells: Sequence[Cell], placement: "Placement") -> "Plan":
         """Return the plan with numbers for `gpus_per_actor: auto` in some of its cells; Ray must be running.
 
         Raises:
@@ -99,7 +99,7 @@ class Plan:
         made = {cell.hash: replace(cell, run=run) for cell, run in zip(cells, runs, strict=True)}
         return replace(self, cells={**self.cells, **made})
 
-    def values(self, outcomes: Mapping[str, Outcome]) -> dict[str, float | None]:
+    def get_values(self, outcomes: Mapping[str, Outcome]) -> dict[str, float | None]:
         """Return the selection metric of each outcome, for cells that need not run again.
 
         Raises:
@@ -148,7 +148,7 @@ def make_plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Pl
     while True:  # for a search that learns, each turn adds a generation that has been run
         known = look_up_outcomes([cell for cell in made.cells if cell not in made.known])
         made = replace(made, known={**made.known, **known})
-        learnt = made.learn({} if force or not sweep.learns else made.values(made.known))
+        learnt = made.learn({} if force or not sweep.learns else made.get_values(made.known))
         if learnt is made:
             return made
         made = learnt

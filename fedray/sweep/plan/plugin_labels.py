@@ -24,10 +24,12 @@ def describe_plugins(run: RunConfig) -> dict[str, Any]:
     probes = [probe for probe in run.evaluation.probes if probe in own]
     return {
         "symbols": {
-            one.name: {option: one.symbol(option) for option in type(one).model_fields if one.symbol(option) != option}
+            one.name: {
+                option: one.get_symbol(option) for option in type(one).model_fields if one.get_symbol(option) != option
+            }
             for one in own
         },
-        "required": {one.name: one.required() for one in own if one is run.partition},
+        "required": {one.name: one.list_required() for one in own if one is run.partition},
         "names": {one.name: one.own_name for one in own if one.own_name},
         "titles": {metric: title for probe in probes for metric, title in probe.metrics.items()},
         "lower": sorted(metric for probe in probes for metric in probe.lower_is_better),

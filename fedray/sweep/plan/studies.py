@@ -70,7 +70,7 @@ class Study:
             all_draws = [*(one.values for one in self.draws), *self._ask(known)]
             afforded = take_affordable(self._sweep, self.configs[0], all_draws)
             self._spent = len(afforded) < len(all_draws) or len(all_draws) == self.samples
-            made = [self._drawn(values) for values in afforded[len(self.draws) :]]
+            made = [self._make_draw(values) for values in afforded[len(self.draws) :]]
             self.draws += made
             new += [cell for one in made for cell in one.cells]
         return new
@@ -78,10 +78,10 @@ class Study:
     def _ask(self, known: Known) -> list[dict[str, Any]]:
         return [draw(self.space, self._sweep.searcher, index, self.samples) for index in range(self.samples)]
 
-    def _drawn(self, values: dict[str, Any]) -> Draw:
+    def _make_draw(self, values: dict[str, Any]) -> Draw:
         return Draw(values, [self._make(apply_draw(config, values)) for config in self.configs])
 
-    def best(self, known: Known, lower: bool) -> tuple[int, float] | None:
+    def find_best(self, known: Known, lower: bool) -> tuple[int, float] | None:
         """Return index and score of the best finished draw, the first of equal ones."""
         scores = [(index, score) for index, one in enumerate(self.draws) if (score := one.score(known)) is not None]
         if not scores:
@@ -122,7 +122,7 @@ class LearningStudy(Study):
         count = min(self._generation, self.samples - len(self.draws))
         asked = [self._study.ask(self._distributions) for _ in range(count)]
         self._asked += asked
-        return [{key: self._value(key, trial.params[key]) for key in self.space} for trial in asked]
+        return [{key: self._decode(key, trial.params[key]) for key in self.space} for trial in asked]
 
     @property
     def _distributions(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class LearningStudy(Study):
                 made[key] = FloatDistribution(arguments[0], arguments[1], log=kind == "loguniform")
         return made
 
-    def _value(self, key: str, value: Any) -> Any:
+    def _decode(self, key: str, value: Any) -> Any:
         ((kind, arguments),) = self.space[key].items()
         if kind == "choice":
             return arguments[value]
@@ -154,7 +154,7 @@ def make_studies(sweep: Sweep, make: Make) -> list[Study]:
         make: returns the cell of a configuration.
     """
     groups: dict[str, tuple[list[dict[str, Any]], Space]] = {}
-    for config, space in sweep.combinations():
+    for config, space in sweep.iter_combinations():
         setting = {name: value for name, value in config.items() if name != "seed"}
         key = json.dumps([setting, space], sort_keys=True, default=str)
         groups.setdefault(key, ([], space))[0].append(config)

@@ -28,15 +28,16 @@ class _Live:
     def bundles(self) -> list[dict[str, float]]:
         return [get_bundle(self.run.runtime)] * self.actors
 
+    @property
     def pace(self) -> float | None:
-        """Return seconds per round, if known."""
+        """Seconds per round, if known."""
         if self.first is None or self.last is None or self.last[1] <= self.first[1]:
             return None
         return (self.last[0] - self.first[0]) / (self.last[1] - self.first[1])
 
-    def remaining(self, now: float, length: float) -> float:
+    def estimate_remaining(self, now: float, length: float) -> float:
         """Return seconds until it ends: by its pace, else by the length of a cell on one actor (NaN if unknown)."""
-        pace = self.pace()
+        pace = self.pace
         if pace is not None and self.last is not None:
             ends = self.last[0] + pace * (self.run.training.rounds - self.last[1])
         else:
@@ -80,12 +81,12 @@ class ActorAllocator(tune.Callback):
         held = [one for live in self._live.values() for one in live.bundles]
         free = max(self._capacity.count_actors(run.runtime, held), 0 if self._live else 1)
         length, now = self._estimate_length(), time.monotonic()
-        running = [Running(live.actors, live.remaining(now, length)) for live in self._live.values()]
+        running = [Running(live.actors, live.estimate_remaining(now, length)) for live in self._live.values()]
         return allocate(free, left, running, length, max_useful_actors(run))
 
     def _estimate_length(self) -> float:
         """Return seconds of a cell with one actor, the mean of the known ones; NaN if there are none."""
-        paced = [(live, live.pace()) for live in self._live.values()]
+        paced = [(live, live.pace) for live in self._live.values()]
         known = [pace * live.run.training.rounds * live.actors for live, pace in paced if pace is not None]
         return fmean([*self._lengths, *known]) if self._lengths or known else float("nan")
 

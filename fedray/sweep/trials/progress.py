@@ -30,7 +30,7 @@ class Progress:
         self._running: dict[str, tuple[str, float]] = {}
         self._rows: dict[str, str] = {}
         self._began: float | None = None
-        self._live = Live(get_renderable=self._table, console=self.console, refresh_per_second=2, transient=True)
+        self._live = Live(get_renderable=self._make_table, console=self.console, refresh_per_second=2, transient=True)
 
     def __enter__(self) -> "Progress":
         if self.console.is_terminal:
@@ -41,13 +41,13 @@ class Progress:
         if self.console.is_terminal:
             self._live.stop()
 
-    def started(self, cell: str, label: str) -> None:
+    def note_start(self, cell: str, label: str) -> None:
         """Show that a trial of the cell begins."""
         now = time.monotonic()
         self._running[cell], self._began = (label, now), self._began or now
         self._rows[cell] = "starting"
 
-    def row(self, cell: str, row: Mapping[str, float], rounds: int) -> None:
+    def note_row(self, cell: str, row: Mapping[str, float], rounds: int) -> None:
         """Show the last evaluated round of a running cell."""
         self._rows[cell] = f"round {row['round']:.0f}/{rounds}  {row['test_accuracy']:.2f} %"
 
@@ -55,13 +55,13 @@ class Progress:
         """Print one line that is not an outcome."""
         self.console.print(redact(text), markup=False, soft_wrap=True)
 
-    def ended(self, cell: str, status: Status, text: str) -> None:
+    def note_end(self, cell: str, status: Status, text: str) -> None:
         """Show the outcome of a cell."""
         label, since = self._running.pop(cell, (cell, time.monotonic()))
         self._rows.pop(cell, None)
         self.outcomes[cell] = status
         mark = f"[{len(self.outcomes)}/{self.total}]".rjust(2 * len(str(self.total)) + 3)
-        took = f"({time.monotonic() - since:.1f} s{self._eta()})"
+        took = f"({time.monotonic() - since:.1f} s{self._estimate_end()})"
         self.console.print(
             f"{mark} {status:<9} {label}: {redact(text)} {took}",
             style=STYLE.get(status),
@@ -69,18 +69,18 @@ class Progress:
             soft_wrap=True,
         )
 
-    def _eta(self) -> str:
+    def _estimate_end(self) -> str:
         left = self.total - len(self.outcomes)
         if not left or not self.outcomes or self._began is None:
             return ""
         seconds = (time.monotonic() - self._began) / len(self.outcomes) * left
         return f"; {left} to go, about {int(seconds // 60)}:{int(seconds % 60):02d}"
 
-    def _table(self) -> Table:
+    def _make_table(self) -> Table:
         counts = {status: list(self.outcomes.values()).count(status) for status in STYLE}
         summary = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
         table = Table(
-            title=f"{len(self.outcomes)}/{self.total} done{', ' + summary if summary else ''}{self._eta()}",
+            title=f"{len(self.outcomes)}/{self.total} done{', ' + summary if summary else ''}{self._estimate_end()}",
             box=None,
             title_justify="left",
         )

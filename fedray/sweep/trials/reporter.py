@@ -48,30 +48,30 @@ class TuneReporter(tune.Callback):
         return {}  # pickled for Tuner.restore, which is not used; a store and a display cannot be pickled
 
     def on_trial_start(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        self._start(self._cell(trial))
+        self._start(self._get_cell(trial))
 
     def _start(self, cell: Cell) -> None:
         if cell.hash not in self._runs:
             self._runs[cell.hash] = CellRun()
             self._write(partial(self._open, cell, self._runs[cell.hash], cell.hash in self.session.plan.known))
         self._histories[cell.hash] = []  # a trial's first report holds all rows so far
-        self.progress.started(cell.hash, cell.label)
+        self.progress.note_start(cell.hash, cell.label)
 
     def on_trial_result(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, result: dict[str, Any], **_: Any
     ) -> None:
-        cell = self._cell(trial)
+        cell = self._get_cell(trial)
         rows = result["rows"]
         if rows:
             self._histories[cell.hash] += rows
-            self.progress.row(cell.hash, rows[-1], cell.run.training.rounds)
+            self.progress.note_row(cell.hash, rows[-1], cell.run.training.rounds)
         if "record" in result:
             self._close(cell, result["record"])
         elif rows:
             self._write(lambda: self.session.tracker.log_rows(self._runs[cell.hash], rows))
 
     def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        cell = self._cell(trial)
+        cell = self._get_cell(trial)
         if cell.hash not in self.progress.outcomes:  # Tune ended it, by `stop` or a scheduler
             sweep, history = self.session.plan.sweep, self._histories[cell.hash]
             reached = history and any(history[-1].get(key, 0) >= value for key, value in sweep.stop.items())
@@ -80,10 +80,10 @@ class TuneReporter(tune.Callback):
         drop_results(trial)  # Tune keeps the trial until the sweep ends
 
     def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        self.progress.note(f"the process of {self._cell(trial).label} died; starting it again from its checkpoint")
+        self.progress.note(f"the process of {self._get_cell(trial).label} died; starting it again from its checkpoint")
 
     def on_trial_error(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        cell = self._cell(trial)
+        cell = self._get_cell(trial)
         if cell.hash not in self._runs:  # none of its processes ever started
             self._start(cell)
         error = trial.get_error()
@@ -117,7 +117,7 @@ class TuneReporter(tune.Callback):
         self.session.writer.send(write)
 
     def _open(self, cell: Cell, run: CellRun, known: bool) -> None:
-        tags = {"fedray.sweep": self.session.plan.sweep.name, **cell.run.tags()}
+        tags = {"fedray.sweep": self.session.plan.sweep.name, **cell.run.make_tags()}
         self.session.tracker.open_cell(
             run,
             cell.hash,
@@ -142,7 +142,7 @@ class TuneReporter(tune.Callback):
     def _close(self, cell: Cell, record: RunRecord) -> None:
         ending, history, run = record.ending, record.history, self._runs[cell.hash]
         drops = ending.status is Status.FINISHED and not cell.run.keeps_states
-        written = partial(self._written, cell, _drop_states if drops else _do_nothing)
+        written = partial(self._finish, cell, _drop_states if drops else _do_nothing)
         run.ended = time.monotonic()  # the writer may lag far behind
         self._write(lambda: self.session.tracker.close_cell(run, record, written))
         del self._histories[cell.hash]  # so that the driver's memory does not grow with finished cells
@@ -150,9 +150,9 @@ class TuneReporter(tune.Callback):
         text = ending.message or (describe_accuracy(history) if history else "no evaluation")
         if ending.traceback:
             text += f" (traceback: {self._keep(cell, ending.traceback)})"
-        self.progress.ended(cell.hash, ending.status, text)
+        self.progress.note_end(cell.hash, ending.status, text)
 
-    def _written(self, cell: Cell, tidy_up: Callable[[Cell], None]) -> None:
+    def _finish(self, cell: Cell, tidy_up: Callable[[Cell], None]) -> None:
         """Tidy up and release a cell once the store has its outcome; earlier, another sweep could run it again."""
         tidy_up(cell)
         self.session.claims.release(cell.hash)
@@ -172,7 +172,7 @@ class TuneReporter(tune.Callback):
             return f"in MLflow; {path} cannot be written: {error.strerror}"
         return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
-    def _cell(self, trial: Trial) -> Cell:
+    def _get_cell(self, trial: Trial) -> Cell:
         return self.session.plan.cells[trial.config["cell"].hash]
 
 

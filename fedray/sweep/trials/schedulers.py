@@ -76,20 +76,20 @@ class PerGroupScheduler(FIFOScheduler):
     def __getstate__(self) -> dict[str, Any]:
         return {}  # pickled for Tuner.restore, which is not used
 
-    def _of(self, trial: Trial) -> TrialScheduler:
+    def _get_group(self, trial: Trial) -> TrialScheduler:
         return self._each[self._group(trial.config["cell"].hash)]
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        self._of(trial).on_trial_add(tune_controller, trial)
+        self._get_group(trial).on_trial_add(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        self._of(trial).on_trial_error(tune_controller, trial)
+        self._get_group(trial).on_trial_error(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        return str(self._of(trial).on_trial_result(tune_controller, trial, result))
+        return str(self._get_group(trial).on_trial_result(tune_controller, trial, result))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        self._of(trial).on_trial_complete(tune_controller, trial, result)
+        self._get_group(trial).on_trial_complete(tune_controller, trial, result)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        self._of(trial).on_trial_remove(tune_controller, trial)
+        self._get_group(trial).on_trial_remove(tune_controller, trial)

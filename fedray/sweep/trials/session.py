@@ -139,7 +139,7 @@ class Session:
         cells = [cell for cell in self.plan.to_run if cell.hash in claimed]
         for hash in claimed - {cell.hash for cell in cells}:
             self.claims.release(hash)
-        self.plan = self.plan.resolved(cells, self.placement)
+        self.plan = self.plan.resolve(cells, self.placement)
         return [self.plan.cells[cell.hash] for cell in cells]
 
     def note(self, found: Mapping[str, Outcome]) -> None:
@@ -149,7 +149,7 @@ class Session:
         done = {cell: outcome.metrics for cell, outcome in found.items() if outcome.status is Status.FINISHED}
         self.accuracies |= {cell: metrics[DEFAULT] for cell, metrics in done.items() if DEFAULT in metrics}
         if not self.plan.force:
-            self.values |= self.plan.values(found) if self.plan.sweep.learns else {}
+            self.values |= self.plan.get_values(found) if self.plan.sweep.learns else {}
 
     def learn(self) -> set[str]:
         """Draw as far as the outcomes allow; returns the hashes of the new cells, which are not taken yet."""

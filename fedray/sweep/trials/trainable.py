@@ -134,11 +134,11 @@ class CellTrainable(tune.Trainable):
             with blame(*self._simulation.problem.config.components):
                 return self._advance(self._simulation, self._rounds)
         except ray.exceptions.RayTaskError as error:  # raised by code in an actor, possibly a plug-in's
-            return self._last(RunRecord(describe_error(error.cause, str(error)), self._history))
+            return self._report_end(RunRecord(describe_error(error.cause, str(error)), self._history))
         except ray.exceptions.RayError:
             raise  # a failure of the cluster: Tune restarts the trial, which continues from its checkpoint
         except Exception as error:
-            return self._last(RunRecord(describe_error(error), self._history))
+            return self._report_end(RunRecord(describe_error(error), self._history))
 
     def _advance(self, simulation: Simulation, states: Iterator[State]) -> dict[str, Any]:
         started = time.monotonic()
@@ -148,16 +148,16 @@ class CellTrainable(tune.Trainable):
                 break
             new = len(state.history) > self._reported
             if (new and self._cell.report_each) or time.monotonic() - started > REPORT_SECONDS:
-                return {"done": False, **self._rows()}
-        return self._last(make_result(simulation).record())
+                return {"done": False, **self._take_rows()}
+        return self._report_end(make_result(simulation).record())
 
-    def _rows(self) -> dict[str, Any]:
+    def _take_rows(self) -> dict[str, Any]:
         rows, self._reported = self._history[self._reported :], len(self._history)
         last = rows[-1] if rows and self._cell.report_each else {}  # Tune keeps statistics of each number
         return {"rows": rows, "made": self._made, **last, "round": int(rows[-1]["round"]) if rows else 0}
 
-    def _last(self, record: RunRecord) -> dict[str, Any]:
-        return {"done": True, **self._rows(), "record": record}
+    def _report_end(self, record: RunRecord) -> dict[str, Any]:
+        return {"done": True, **self._take_rows(), "record": record}
 
     def cleanup(self) -> None:
         """Close at the end of the process; the rounds of an unfinished cell (after an interrupt) are kept."""

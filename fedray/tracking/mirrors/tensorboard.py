@@ -35,7 +35,7 @@ class Copy:
         self._writer.flush()
 
     def close(self, record: RunRecord) -> None:
-        for name, value in record.metrics().items():
+        for name, value in record.summarise().items():
             self._writer.add_scalar(f"summary/{name}", value, record.last_round)
         self._writer.add_text("status", str(record.ending.status), record.last_round)
         self._writer.close()

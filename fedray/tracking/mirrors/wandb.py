@@ -36,5 +36,5 @@ class Copy:
             self._run.log({name: value for name, value in row.items() if name != "round"}, step=int(row["round"]))
 
     def close(self, record: RunRecord) -> None:
-        self._run.summary.update({**record.metrics(), "status": str(record.ending.status)})
+        self._run.summary.update({**record.summarise(), "status": str(record.ending.status)})
         self._run.finish(exit_code=0 if record.ending.status.is_success else 1)

@@ -27,7 +27,7 @@ def test_mean_ranks_by_hand() -> None:
     assert found is not None
     assert found.mean == {"a": 1.0, "b": 2.25, "c": 2.75}
     assert found.settings == 2
-    assert found.cliques() == [["a", "b", "c"]]  # critical difference 2.343 sqrt(12 / 12) = 2.34
+    assert found.find_cliques() == [["a", "b", "c"]]  # critical difference 2.343 sqrt(12 / 12) = 2.34
     assert found.critical == pytest.approx(2.343, abs=1e-3)
     lowest = rank_methods(means, lower=True)
     assert lowest is not None
@@ -94,7 +94,7 @@ def test_settings_that_are_needed(methods: int, settings: int) -> None:
     def shows(count: int) -> bool:
         found = rank_methods(pd.DataFrame([list(range(methods))] * count), lower=True)
         assert found is not None
-        return found.cliques() != [list(found.mean)]
+        return found.find_cliques() != [list(found.mean)]
 
     assert shows(settings)
     assert not shows(settings - 1)
@@ -107,12 +107,14 @@ def test_without_a_difference_all_methods_are_joined() -> None:
     alike = rank_methods(pd.DataFrame({"a": [1, 1, 3], "b": [2, 2, 2], "c": [3, 3, 1]}), lower=True)
     assert alike is not None
     assert not alike.differs
-    assert alike.cliques() == [["a", "b", "c"]]
-    assert alike.verdict() == f"Friedman's test: p = {alike.p:.3f}, so 3 methods on 3 settings are not told apart"
+    assert alike.find_cliques() == [["a", "b", "c"]]
+    assert alike.describe() == f"Friedman's test: p = {alike.p:.3f}, so 3 methods on 3 settings are not told apart"
     apart = rank_methods(pd.DataFrame({"a": [1] * 7 + [3], "b": [2] * 8, "c": [3] * 7 + [1]}), lower=True)
     assert apart is not None
-    assert apart.verdict() == f"Friedman's test: p = {apart.p:.3f}"
-    assert apart.cliques() == [["a", "b"], ["b", "c"]]  # ranks 1.25, 2, 2.75; critical 2.343 sqrt(12 / 48) = 1.17
+    assert apart.describe() == f"Friedman's test: p = {apart.p:.3f}"
+    assert apart.find_cliques() == [["a", "b"], ["b", "c"]]  # ranks 1.25, 2, 2.75; critical 2.343 sqrt(12 / 48) = 1.17
     few = rank_methods(pd.DataFrame([range(7)] * 2), lower=True)
     assert few is not None
-    assert few.verdict().startswith("7 methods on 2 settings can never be told apart by ranks: 3 settings are needed (")
+    assert few.describe().startswith(
+        "7 methods on 2 settings can never be told apart by ranks: 3 settings are needed ("
+    )

@@ -61,7 +61,7 @@ def test_family_wise_error_under_the_null(seeds: int, methods: int) -> None:
         gaps = noise[1:] - noise[0]
         each = zip(gaps, ttest_1samp(gaps, 0.0, axis=1).pvalue, strict=True)
         family = [Difference(f"m{k}", "setting", tuple(gap), 0, 0.95, p) for k, (gap, p) in enumerate(each)]
-        errors += any(one.verdict(lower=False) != "not told apart" for one in adjust_p_values(family))
+        errors += any(one.judge(lower=False) != "not told apart" for one in adjust_p_values(family))
     assert errors / RUNS <= 0.05 + tolerance(0.05)
 
 

@@ -107,7 +107,7 @@ def test_published_configurations_are_those_of_the_registries(name: str) -> None
             chosen = options.pop("name", ())
             if chosen in ((), (BEST_BASELINE,)):
                 continue
-            required = {option: 1 for option in registry[chosen[0]].required()}
+            required = {option: 1 for option in registry[chosen[0]].list_required()}
             for option, values in options.items():
                 for value in values:
                     nested = {"name": value} if option.endswith(".name") else value

@@ -108,7 +108,7 @@ def test_optuna_finds_more_than_chance(select: str) -> None:
         (study,) = make_studies(asked, make)
         while new := study.advance(known):
             known |= {cell.hash: (-1 if lower else 1) * truth(cell.point) for cell in new}
-        best = study.best(known, lower)
+        best = study.find_best(known, lower)
         assert best is not None
         return 90 - abs(best[1])
 
@@ -121,11 +121,13 @@ def test_what_diverged_ranks_below_all_that_finished_and_is_never_the_best() -> 
     cells = study.advance({})
     values = [None, 10.0, 50.0, 51.0, 60.0, None]
     known: Known = dict(zip((cell.hash for cell in cells), values, strict=True))
-    assert study.best(known, lower=False) == (1, 50.5), "a draw of which a seed is missing has no mean"
-    assert study.best(known, lower=True) == (1, 50.5)
-    assert study.best({}, lower=False) is None
+    assert study.find_best(known, lower=False) == (1, 50.5), "a draw of which a seed is missing has no mean"
+    assert study.find_best(known, lower=True) == (1, 50.5)
+    assert study.find_best({}, lower=False) is None
     known = dict(zip((cell.hash for cell in cells), [1.0, 2.0, 2.0, 1.0, 2.0, 1.0], strict=True))
-    assert study.best(known, lower=False) == study.best(known, lower=True) == (0, 1.5), "the first of equal ones"
+    assert study.find_best(known, lower=False) == study.find_best(known, lower=True) == (0, 1.5), (
+        "the first of equal ones"
+    )
 
 
 def test_optuna_draws_from_every_range_as_it_is_written() -> None:
