@@ -7,7 +7,7 @@ import pytest
 
 from fedray.algorithms import algorithm
 from fedray.engine.cost import measure_cost
-from tests.shipped.test_paper_sweeps import CELLS, NO_TABLES
+from tests.shipped.papers import CELLS, NO_TABLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
 AGAINST_PRINT = re.compile(r"\| \*(?:agrees|deviates|cannot)\*[^|]*\|$", re.M)
