@@ -24,9 +24,9 @@ def mean(values: Collection[float]) -> float:
     return sum(values) / len(values)
 
 
-def describe_accuracy(history: Sequence[Mapping[str, float]], metric: str = "test_accuracy") -> str:
+def describe_accuracy(history: Sequence[Mapping[str, float]]) -> str:
     """Return the number that tables show of a run and the rounds behind it: `93.24 %, mean of rounds 91 to 100`."""
-    found = last_values(history, metric)
+    found = last_values(history, "test_accuracy")
     return f"{mean(found.values()):.2f} %, {describe_rounds([found])}"
 
 

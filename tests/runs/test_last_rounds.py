@@ -56,7 +56,6 @@ def test_rows_without_the_metric_are_left_out() -> None:
     assert last_values(history, "personal_accuracy") == {20: 60}
     assert last_values(history, "test_accuracy") == {17: 34, 18: 36, 19: 38, 20: 40}
     assert describe_accuracy(history) == "37.00 %, mean of rounds 17 to 20"
-    assert describe_accuracy(history, "personal_accuracy") == "60.00 %, round 20"
 
 
 HUNDRED, FIFTY, TWENTY = range(91, 101), range(41, 51), range(17, 21)

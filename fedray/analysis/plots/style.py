@@ -90,17 +90,16 @@ class Panels:
     zoom: dict[str, Axes]
 
 
-def make_panels(names: Sequence[str], x: str, y: str, zoom: bool = False, height: float = MAIN) -> Panels:
+def make_panels(names: Sequence[str], x: str, y: str, height: float = MAIN) -> Panels:
     """Return a panel per name, as wide as a column or, for two or more, as the page; all share both axes.
 
     Args:
         names: the panels' names, which become their titles.
         x: label of the axis across.
         y: label of the axis upwards; its part after a comma is left to the caption.
-        zoom: True for a lower panel each. They share only the axis across: a zoom on 90 % shows nothing of 40 %.
         height: height of a panel, inches.
     """
-    return make_blocks(names, x, [y], zoom, height)[0]
+    return make_blocks(names, x, [y], height=height)[0]
 
 
 def make_blocks(
@@ -114,7 +113,7 @@ def make_blocks(
         names: as in `panels`.
         x: as in `panels`.
         labels: labels of the axes upwards, one per block.
-        zoom: as in `panels`.
+        zoom: True for a lower panel each. They share only the axis across: a zoom on 90 % shows nothing of 40 %.
         height: as in `panels`.
     """
     aside = len(names) == 1 and len(labels) > 1
