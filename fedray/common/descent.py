@@ -58,7 +58,7 @@ class SGD(Rule):
 
 @dataclass(frozen=True)
 class Optimiser:
-    """What a run's local steps have in common.
+    """Settings that all local steps of a run share.
 
     Attributes:
         clip_norm: C; None for no clipping.

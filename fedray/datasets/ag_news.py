@@ -16,7 +16,7 @@ from fedray.datasets.words import WORD, number_frequent
 
 URL = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"
 MD5 = {"train": "b1a00f826fdfbd249f79597b59e1dc12", "test": "d52ea96a97a2d943681189a97654912d"}
-"""Of Zhang, Zhao and LeCun's files, as torchtext lists them."""
+"""Sums of Zhang, Zhao and LeCun's files, as torchtext lists them."""
 CLASSES = 4
 Articles = list[tuple[list[str], int]]
 """Words and class of each article."""

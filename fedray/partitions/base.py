@@ -74,7 +74,7 @@ class Partition(Component):
         strange = shards.indices[(shards.indices < 0) | (shards.indices >= samples)]
         if len(strange):
             raise UserError(
-                f"partition.name: {self.name} deals the sample {strange[0]}; those of the training set are 0 to "
+                f"partition.name: {self.name} deals the sample {strange[0]}; the training set has samples 0 to "
                 f"{samples - 1}"
             )
 

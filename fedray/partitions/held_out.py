@@ -66,7 +66,7 @@ def split_samples(
 def _split_samples(
     source: DataSource, partition: Partition, data: Dataset, clients: int, dealt: int, seed: int
 ) -> Split:
-    """Split the samples among `dealt` clients, of which the first `clients` train."""
+    """Split the samples among `dealt` clients; the first `clients` of them train."""
     validation, test = source.validation, source.test
     if partition.splits:
         return _set_apart(_read_split(source, partition, data, dealt, seed), clients)

@@ -50,7 +50,7 @@ class Clients(Checked):
 
     @property
     def dealt(self) -> int:
-        """Return the number of clients that are dealt samples: those that train, and the unseen ones."""
+        """Number of clients that are dealt samples: `total` that train, and the unseen ones."""
         return self.total + self.unseen
 
     @property

@@ -46,13 +46,13 @@ PLUGINS: dict[str, tuple[str, str, str, str]] = {
         "Partition",
         "draw",
         f"{SHARDS} + len(labels)] * clients)",
-        "partition.name: {path} deals the sample 1437; those of the training set are 0 to 1436",
+        "partition.name: {path} deals the sample 1437; the training set has samples 0 to 1436",
     ),
     "below": (
         "Partition",
         "draw",
         f"{SHARDS} - 9] * clients)",
-        "partition.name: {path} deals the sample -9; those of the training set are 0 to 1436",
+        "partition.name: {path} deals the sample -9; the training set has samples 0 to 1436",
     ),
     "floats": (
         "Partition",

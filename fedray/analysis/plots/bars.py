@@ -54,7 +54,7 @@ def draw_bars(sweep: Collected, metric: str, at: int | None = None, lines: bool 
         drawn = [(k, method, ids) for k, (method, ids) in enumerate(groups) if ids]
         when = "the last evaluated round" if at is None else f"round {at}"
         what = make_title(f"{metric}_", cells).removesuffix(" of the last round").rstrip("_ ")
-        figure, area = make_axes(f"local step, {when}" if lines else when, what, str(setting))
+        figure, area = make_axes(f"{'local step' if lines else metric + '_*'}, {when}", what, str(setting))
         looks = list(islice(iter_styles(), len(groups)))
         for place, (k, method, ids) in enumerate(drawn):
             heights = pd.DataFrame([[value.get((run_id, part), np.nan) for part in parts] for run_id in ids])

@@ -19,7 +19,7 @@ WITHOUT_EFFECT = ("format", "macros")
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What `fedray tables` is asked for, beyond the sweep; the fields are its options, as `build` explains them."""
+    """Options of `fedray tables`, besides the sweep; `build` explains them."""
 
     metric: str = DEFAULT
     rows: str = ""
