@@ -1,5 +1,6 @@
 """The Ray backend gives the inline backend's numbers: for any number of actors, killed or resumed, for all methods."""
 
+import os
 import re
 import time
 from pathlib import Path
@@ -99,6 +100,19 @@ def test_personal_models_give_the_same_inline_and_with_1_2_3_actors(name: str, b
     assert {"personal_accuracy", "personal_std", "personal_worst10", "generic_accuracy"} <= expected[2][-1].keys()
     for backend in backends.values():
         assert small.outcome(Simulation(problem, backend)) == expected
+
+
+def test_actors_map_the_same_frozen_weights(backends: dict[int, RayBackend]) -> None:
+    """1.6 MB of them, and B with its clients: the inline backend's numbers; each actor reads the file of their hash."""
+    model = {"name": "mlp", "hidden": [1024, 320], "lora": {"rank": 2, "share": "A"}}
+    problem = Problem.build(RunConfig.parse(config("fedavg", rounds=2, lr=0.01).resolved() | {"model": model}))
+    expected = small.outcome(Simulation(problem, InlineBackend()))
+    name = f"fedray-frozen-{os.getuid()}/{problem.build_network('cpu').frozen_sha256}"
+    for backend in backends.values():
+        assert small.outcome(Simulation(problem, backend)) == expected
+        for actor in backend._actors:
+            maps = ray.get(actor.__ray_call__.remote(lambda actor: Path("/proc/self/maps").read_text()))
+            assert name in maps
 
 
 @pytest.mark.parametrize("source", ["clients", "pool"])
