@@ -36,7 +36,7 @@ class ModelSpec(Component):
     freeze: tuple[str, ...] = Field(
         (),
         description="parameters that are neither trained nor sent: `body`, `head`, names or patterns (`blocks.0`, "
-        "`*.bias`), which also match the modules that a parameter is in",
+        '`*.bias`, a number in quotes: `"3"`), which also match the modules that a parameter is in',
     )
     lora: Annotated[LoRA | None, Allowed("options")] = Field(
         None, description="train low-rank updates of linear layers, and the head, instead of all parameters"
