@@ -66,6 +66,7 @@ bench: .venv/ready
 	$(BENCH).sweeping.per_cell --out $(RESULTS)/sweep-per-cell.json
 	$(BENCH).sweeping.growth --out $(RESULTS)/sweep-growth.json
 	$(BENCH).sweeping.foreign --out $(RESULTS)/sweep-foreign.json
+	$(BENCH).sweeping.commands --out $(RESULTS)/commands.json
 	$(BENCH).load --pairs $(PAIRS) --out $(RESULTS)/load.json
 	$(BENCH).scale --out $(RESULTS)/scale.json
 	$(BENCH).traffic --rounds 10 --out $(RESULTS)/traffic.json

@@ -28,25 +28,25 @@ def print_status(
     every: Annotated[bool, typer.Option("--all", help="list every cell, finished ones too")] = False,
 ) -> None:
     """Show how far a sweep is: each cell's hash and run, and why it failed, with the traceback's file."""
-    from fedray.analysis.data.collect import collect
+    from fedray.analysis.data.stored import read_sweep
     from fedray.tracking.location import get_storage
 
     if name is None:
         _print_sweeps()
         return
-    sweep = collect(name)
-    counts = sweep.cells["status"].value_counts()
-    print(f"{sweep.name}: {len(sweep.cells)} cells, " + ", ".join(f"{n} {status}" for status, n in counts.items()))
+    sweep = read_sweep(name)
+    counts = Counter(sweep.statuses).most_common()
+    print(f"{sweep.name}: {len(sweep.cells)} cells, " + ", ".join(f"{n} {status}" for status, n in counts))
     for outcome in (*LISTED_ORDER, *([Status.FINISHED] if every else [])):
-        cells = sweep.cells[sweep.cells["status"] == outcome]
+        every_cell = zip(sweep.cells, sweep.runs, sweep.statuses, strict=True)
+        cells = [(cell, run) for cell, run, status in every_cell if status is outcome]
         shown = cells if every else cells[:LISTED]
-        for cell in shown.to_dict("records"):
-            reason = cell.get("message")
-            why = f": {reason}" if isinstance(reason, str) and reason else ""
-            print(escape(f"{outcome:<11} {cell['cell']}  {cell['label']}{why}"))
-            if isinstance(cell["run_id"], str):  # pandas has NaN for a cell without a run
-                print(f"            run {cell['run_id']}")
-            traceback = get_storage() / "cells" / str(cell["cell"]) / "traceback.txt"
+        for cell, run in shown:
+            reason = "" if run is None else run.data.tags.get("fedray.message", "")
+            print(escape(f"{outcome:<11} {cell['hash']}  {cell['label']}{f': {reason}' if reason else ''}"))
+            if run is not None:
+                print(f"            run {run.info.run_id}")
+            traceback = get_storage() / "cells" / cell["hash"] / "traceback.txt"
             if outcome is Status.FAILED and traceback.exists():
                 print(f"            {traceback}")
         if len(shown) < len(cells):
@@ -56,9 +56,9 @@ def print_status(
 def _print_sweeps() -> None:
     """Print a line for each sweep of the store: its cells by status, and when it was first called."""
     from fedray.sweep.plan.storage import find_killed, is_sweep_running
-    from fedray.tracking.store import cells_of, open_store, pick_best, read_status, search, sweeps_in
+    from fedray.tracking.store import cells_of, open_reader, pick_best, read_status, search, sweeps_in
 
-    client, experiment = open_store()
+    client, experiment = open_reader()
     sweeps, best = sweeps_in(client, experiment), pick_best(search(client, experiment, "tags.`fedray.kind` = 'cell'"))
     status = {cell: read_status(run) for cell, run in best.items()}
     status |= dict.fromkeys(find_killed(cell for cell in status if status[cell] is Status.RUNNING), Status.INTERRUPTED)

@@ -68,7 +68,7 @@ def stored_sweep(name: str) -> StoredSweep:
         raise unknown("sweep", name, parents)
     parent = parents[name]
     cells = cells_of(client, parent)
-    runs = best_runs(client, experiment, [cell["hash"] for cell in cells])
+    runs: dict[str, Any] = dict(best_runs(client, experiment, [cell["hash"] for cell in cells]))
     return StoredSweep(name, parent.data.tags.get(DESCRIPTION, ""), cells, runs, client)
 
 

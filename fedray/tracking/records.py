@@ -1,8 +1,10 @@
 """Record of a cell's run, independent of MLflow."""
 
+import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fedray.runs.status import Status
 
@@ -37,3 +39,15 @@ class CellRun:
     began: float = field(default_factory=time.monotonic)
     ended: float | None = None
     new: bool = False
+
+
+def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Flatten a configuration to dotted names and strings; long values become digests (MLflow limits their length)."""
+    result: dict[str, str] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            result |= flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            text = str(value)
+            result[prefix + key] = text if len(text) <= 500 else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return result

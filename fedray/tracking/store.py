@@ -5,22 +5,28 @@ import fcntl
 import json
 import logging
 import os
+import sqlite3
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 from urllib.request import urlopen
-
-from mlflow import MlflowClient
-from mlflow.entities import Run, ViewType
-from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 
 from fedray.common.errors import UserError, join_lines, redact, unknown
 from fedray.runs.status import Status
 from fedray.tracking.location import is_there, local_file, refuse_unusable, store_uri
 from fedray.tracking.records import Outcome
+from fedray.tracking.sqlite_store import SqliteClient, StoredRun
+
+if TYPE_CHECKING:  # MLflow takes two seconds to import
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+    AnyClient: TypeAlias = MlflowClient | SqliteClient
+    """A client that reads: MLflow's, or fedray's for a SQLite file."""
+    AnyRun: TypeAlias = Run | StoredRun
 
 EXPERIMENT = "fedray"
 UI = "http://127.0.0.1:5000"
@@ -42,8 +48,30 @@ class StoreNotFound(UserError):
     """The store, or its experiment, does not exist yet."""
 
 
-def open_store(create: bool = False) -> tuple[MlflowClient, str]:
-    """Open the store.
+def open_reader() -> "tuple[AnyClient, str]":
+    """Open the store for reading only: a SQLite file whose artefacts are files without MLflow.
+
+    Returns:
+        The client and the id of the experiment.
+
+    Raises:
+        UserError: the store cannot be used.
+        StoreNotFound: there is none.
+    """
+    local = local_file(store_uri())
+    if local is None or not is_there():
+        return open_store()
+    refuse_unusable(store_uri())
+    try:
+        client = SqliteClient(local)
+        experiment = client.get_experiment(_get_experiment_name())
+    except sqlite3.Error as error:
+        raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {join_lines(error)}") from None
+    return open_store() if experiment is None else (client, experiment)
+
+
+def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
+    """Open the store with MLflow's client.
 
     Args:
         create: create the store and the experiment if they are missing.
@@ -63,10 +91,12 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     uri = store_uri()
     local = local_file(uri)
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
+    name = _get_experiment_name()
     if not create and not is_there():
         raise StoreNotFound(f"MLFLOW_TRACKING_URI: there is no store at {local}; run a sweep first, or name its store")
     refuse_unusable(uri)
+    from mlflow import MlflowClient
+
     try:
         with _one_at_a_time(local):
             if local is not None and not is_there():
@@ -84,12 +114,18 @@ def open_store(create: bool = False) -> tuple[MlflowClient, str]:
         raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
 
 
+def _get_experiment_name() -> str:
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
+
+
 def _make(store: Path, experiment: str) -> None:
     """Create a SQLite store with the experiment in a file next to it, which is renamed once it is complete.
 
     MLflow creates the tables one by one and cannot resume: a process that is killed meanwhile would leave a store that
     cannot be opened.
     """
+    from mlflow import MlflowClient
+
     new = store.with_name(f"{store.name}.new")
     files = (new, new.with_name(f"{new.name}-journal"))
     for left in files:
@@ -187,8 +223,21 @@ def _one_at_a_time(store: Path | None) -> Iterator[None]:
         os.close(directory)
 
 
-def search(client: MlflowClient, experiment: str, filter: str, view: int = ViewType.ACTIVE_ONLY) -> Iterator[Run]:
-    """Yield all runs that match MLflow's filter string, newest first; deleted ones if `view` says so."""
+def search(client: "AnyClient", experiment: str, filter: str, deleted: bool = False) -> "Iterator[AnyRun]":
+    """Yield all runs, newest first, that match a filter in MLflow's language.
+
+    Args:
+        client: reads the store.
+        experiment: its id.
+        filter: conditions on tags, such as "tags.`fedray.kind` = 'cell'", joined by AND.
+        deleted: return deleted runs, and only these.
+    """
+    if isinstance(client, SqliteClient):
+        yield from client.find_runs(experiment, filter, deleted)
+        return
+    from mlflow.entities import ViewType
+
+    view = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
     token = None
     while True:
         page = client.search_runs(
@@ -200,15 +249,15 @@ def search(client: MlflowClient, experiment: str, filter: str, view: int = ViewT
             return
 
 
-def sweeps_in(client: MlflowClient, experiment: str) -> dict[str, Run]:
+def sweeps_in(client: "AnyClient", experiment: str) -> "dict[str, AnyRun]":
     """Return name -> the sweep's own run; the newest if there are several, as `Tracker.open_sweep` takes it."""
-    found: dict[str, Run] = {}
+    found: dict[str, AnyRun] = {}
     for run in search(client, experiment, "tags.`fedray.kind` = 'sweep'"):
         found.setdefault(run.data.tags["fedray.sweep"], run)
     return found
 
 
-def cells_of(client: MlflowClient, sweep: Run) -> list[dict[str, Any]]:
+def cells_of(client: "AnyClient", sweep: "AnyRun") -> list[dict[str, Any]]:
     """Return the cells that a sweep's own run lists (`hash`, `label`, `config` and more), in the sweep's order."""
     with tempfile.TemporaryDirectory() as folder:
         path = client.download_artifacts(sweep.info.run_id, "cells.json", folder)
@@ -216,7 +265,16 @@ def cells_of(client: MlflowClient, sweep: Run) -> list[dict[str, Any]]:
     return cells
 
 
-def claims_of(client: MlflowClient, sweep: Run) -> list[dict[str, Any]]:
+def read_artefact(client: "AnyClient", run_id: str, name: str) -> bytes | None:
+    """Return a file of a run; None if it has none of that name."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return Path(client.download_artifacts(run_id, name, folder)).read_bytes()
+        except _with_mlflow_errors(OSError):
+            return None
+
+
+def claims_of(client: "AnyClient", sweep: "AnyRun") -> list[dict[str, Any]]:
     """Return the claims of a sweep's file as its own run has them; empty if there are none."""
     if not any(file.path == "claims.json" for file in client.list_artifacts(sweep.info.run_id)):
         return []
@@ -226,25 +284,46 @@ def claims_of(client: MlflowClient, sweep: Run) -> list[dict[str, Any]]:
     return claims
 
 
-def runs_of(client: MlflowClient, experiment: str, cells: Iterable[str]) -> Iterator[Run]:
+def is_recorded(
+    client: "AnyClient",
+    experiment: str,
+    name: str,
+    cells: Sequence[Mapping[str, Any]],
+    claims: Sequence[Mapping[str, Any]],
+    counts: Mapping[Status, int],
+) -> bool:
+    """Return True if a sweep's own run already is what `Tracker.open_sweep` and `close_sweep` would make of it."""
+    run = sweeps_in(client, experiment).get(name)
+    if run is None or run.info.status == "RUNNING" or run.data.tags.get("fedray.cells") != format_counts(counts):
+        return False
+    listed = json.loads(json.dumps([list(cells), list(claims)]))
+    return bool([cells_of(client, run), claims_of(client, run)] == listed)
+
+
+def format_counts(counts: Mapping[Status, int]) -> str:
+    """Return the tag of a sweep's run that counts its cells: `1 diverged, 27 finished`."""
+    return ", ".join(f"{number} {status}" for status, number in sorted(counts.items()) if number)
+
+
+def runs_of(client: "AnyClient", experiment: str, cells: Iterable[str]) -> "Iterator[AnyRun]":
     """Yield all runs of these cells, superseded ones included, with one query for each."""
     for cell in cells:
         yield from search(client, experiment, f"tags.`fedray.cell` = '{cell}'")
 
 
-def is_deleted(client: MlflowClient, experiment: str, cell: str) -> bool:
+def is_deleted(client: "AnyClient", experiment: str, cell: str) -> bool:
     """Return True if the store holds a deleted run of the cell (`fedray rm`)."""
-    return next(search(client, experiment, f"tags.`fedray.cell` = '{cell}'", ViewType.DELETED_ONLY), None) is not None
+    return next(search(client, experiment, f"tags.`fedray.cell` = '{cell}'", deleted=True), None) is not None
 
 
-def best_runs(client: MlflowClient, experiment: str, cells: Iterable[str]) -> dict[str, Run]:
+def best_runs(client: "AnyClient", experiment: str, cells: Iterable[str]) -> "dict[str, AnyRun]":
     """Map each cell hash to the run that counts, across sweeps: the best status, and of those the newest."""
     return pick_best(runs_of(client, experiment, cells))
 
 
-def pick_best(runs: Iterable[Run]) -> dict[str, Run]:
+def pick_best(runs: "Iterable[AnyRun]") -> "dict[str, AnyRun]":
     """Map each cell hash to the run that counts, of runs with the newest first."""
-    best: dict[str, Run] = {}
+    best: dict[str, AnyRun] = {}
     for run in runs:
         cell = run.data.tags["fedray.cell"]
         if run.data.tags.get("fedray.status") == "superseded":
@@ -261,17 +340,17 @@ def delete_runs(runs: Iterable[str]) -> None:
         client.delete_run(run)
 
 
-def metrics(run: Run) -> dict[str, float]:
+def metrics(run: "AnyRun") -> dict[str, float]:
     """Return a run's latest metrics under the names that tables use, without the prefix of summaries."""
     return {name.removeprefix(SUMMARY): value for name, value in run.data.metrics.items()}
 
 
-def read_status(run: Run) -> Status:
+def read_status(run: "AnyRun") -> Status:
     """Return the status that a run's tag holds."""
     return Status.parse(run.data.tags.get("fedray.status"))
 
 
-def outcomes_in(client: MlflowClient, experiment: str, cells: Iterable[str]) -> dict[str, Outcome]:
+def outcomes_in(client: "AnyClient", experiment: str, cells: Iterable[str]) -> dict[str, Outcome]:
     """Return cell hash -> outcome of the cells that have one."""
     return {
         cell: Outcome(read_status(run), run.data.tags.get("fedray.stopper", ""), metrics(run))
@@ -282,13 +361,19 @@ def outcomes_in(client: MlflowClient, experiment: str, cells: Iterable[str]) -> 
 def outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
     """Return `outcomes_in` before anything is written; empty if there is no store yet. Raises UserError."""
     try:
-        client, experiment = open_store()
+        client, experiment = open_reader()
     except StoreNotFound:
         return {}
     try:
         return outcomes_in(client, experiment, cells)
-    except MlflowException as error:
+    except _with_mlflow_errors(sqlite3.Error) as error:
         raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
+
+
+def _with_mlflow_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return these exceptions and, if MLflow is imported, the one that its client raises."""
+    module = sys.modules.get("mlflow.exceptions")
+    return others if module is None else (*others, module.MlflowException)
 
 
 def is_transient(error: Exception) -> bool:
@@ -300,10 +385,13 @@ def is_transient(error: Exception) -> bool:
     Args:
         error: exception of the attempt.
     """
-    if isinstance(error, MlflowException):
-        if error.error_code == ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
+    if isinstance(error, _with_mlflow_errors()):
+        from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
+
+        answer: Any = error
+        if answer.error_code == ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
             return False
-        status = error.get_http_status_code()
+        status = answer.get_http_status_code()
         return bool(status >= 500 or status in (401, 403, 404, 429))
     return isinstance(error, OSError)  # the requests library's errors, which MLflow passes on for artefacts
 
@@ -313,7 +401,7 @@ def refusals() -> Iterator[None]:
     """Turn final refusals of the store into a UserError; transient errors are raised unchanged."""
     try:
         yield
-    except MlflowException as error:
+    except _with_mlflow_errors() as error:
         if is_transient(error):
             raise
         raise UserError(f"MLFLOW_TRACKING_URI: the store refuses a request: {redact(join_lines(error))}") from None

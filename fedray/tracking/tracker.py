@@ -31,11 +31,12 @@ from fedray.tracking.location import patience
 from fedray.tracking.mirrors.mirrors import Mirrors
 from fedray.tracking.outbox import Outbox
 from fedray.tracking.provenance import environment_tags, git_tags
-from fedray.tracking.records import CellRun, Outcome
+from fedray.tracking.records import CellRun, Outcome, flat
 from fedray.tracking.store import (
     DESCRIPTION,
     SETTING,
     SUMMARY,
+    format_counts,
     is_transient,
     open_store,
     outcomes_in,
@@ -139,8 +140,7 @@ class Tracker:
             counts: of its cells.
             page: Markdown that MLflow shows on the parent's page; empty: the description stays there.
         """
-        cells = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()) if number)
-        tags = [RunTag("fedray.cells", cells), *([RunTag(MLFLOW_RUN_NOTE, page)] if page else [])]
+        tags = [RunTag("fedray.cells", format_counts(counts)), *([RunTag(MLFLOW_RUN_NOTE, page)] if page else [])]
         whole = not any(counts.get(status) for status in (Status.FAILED, Status.INTERRUPTED, Status.MISSING))
 
         def write() -> None:
@@ -202,7 +202,7 @@ class Tracker:
     def _find_runs(self, cell: str) -> list[Run]:
         """Return the runs of a cell that are not superseded, the oldest first: every driver takes the same one."""
         counting = f"tags.`fedray.cell` = '{cell}' AND tags.`fedray.status` != 'superseded'"
-        found = search(self.client, self.experiment, counting)
+        found: Iterable[Any] = search(self.client, self.experiment, counting)
         return sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))
 
     def _make(self, run: CellRun, opening: _Opening) -> None:
@@ -337,15 +337,3 @@ def _csv(table: Mapping[str, Sequence[float]]) -> str:
     writer.writerow(table)
     writer.writerows([f"{value:.10g}" for value in row] for row in zip(*table.values(), strict=True))
     return file.getvalue()
-
-
-def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Flatten a configuration to dotted names and strings; long values become digests (MLflow limits their length)."""
-    result: dict[str, str] = {}
-    for key, value in nested.items():
-        if isinstance(value, Mapping):
-            result |= flat(value, f"{prefix}{key}.")
-        elif value is not None:
-            text = str(value)
-            result[prefix + key] = text if len(text) <= 500 else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-    return result

@@ -1,6 +1,8 @@
 """The command starts fast: commands that need no PyTorch do not import it, and none imports what it does not use."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,12 @@ from pathlib import Path
 import pytest
 
 import fedray
+from fedray.runs.status import Status
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.plan import make_plan
+from fedray.sweep.trials.session import describe_cells
+from fedray.tracking.tracker import Tracker
+from tests.analysis.runs import history, write_run
 
 CODE = """
 import sys, time
@@ -78,6 +86,46 @@ def test_lists_and_refusals_import_pytorch_at_most(tmp_path: Path, arguments: li
     found, _, modules, said = call(tmp_path, *arguments)
     assert ("own:Own" not in arguments) or "  pull = 0.5 " in said
     assert (found, modules & (HEAVY - {"torch", "numpy"})) == (code, set()), said
+
+
+@pytest.fixture
+def finished(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a sweep of two cells, and a store in which both have finished."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    document = {
+        "name": "done",
+        "base": {"data": "digits", "partition": "iid", "model": {"name": "mlp", "hidden": [4]}, "algorithm": "fedavg"},
+        "grid": {"seed": [0, 1]},
+    }
+    (tmp_path / "done.yaml").write_text(json.dumps(document))
+    plan, tracker = make_plan(Sweep.parse(document)), Tracker()
+    parent = tracker.open_sweep("done", "", describe_cells(plan))
+    for cell in plan.cells.values():
+        write_run(tracker, {"hash": cell.hash, "label": cell.label, "config": cell.run.resolved()}, history(60))
+    tracker.close_sweep(parent, {Status.FINISHED: 2})
+    tracker.close()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "imported", "text"),
+    [
+        (["status"], set(), "2 finished"),
+        (["status", "done", "--all"], set(), "done: 2 cells, 2 finished"),
+        (["tables", "done"], HEAVY - {"mlflow", "ray", "matplotlib"}, "60.00 ± 0.00"),
+        (["sweep", "done.yaml"], HEAVY - {"mlflow", "matplotlib"}, "done: 2 finished"),
+    ],
+)
+def test_what_only_reads_a_sqlite_store_takes_no_mlflow(
+    finished: Path, arguments: list[str], imported: set[str], text: str
+) -> None:
+    """MLflow takes two seconds to import. A sweep with nothing to do leaves the store as it is."""
+    before = (finished / "mlflow.db").read_bytes()
+    code, _, modules, said = call(finished, *arguments)
+    assert (code, (modules & HEAVY) - imported) == (0, set()), said
+    assert text in said
+    assert (finished / "mlflow.db").read_bytes() == before
 
 
 PLAN = """

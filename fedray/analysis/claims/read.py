@@ -11,7 +11,7 @@ from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.shipped import CLAIMS, get_sweeps_folder, list_papers, list_sweeps
 from fedray.sweep.file.sweep import Sweep
 from fedray.tracking.location import is_there
-from fedray.tracking.store import claims_of, open_store, sweeps_in
+from fedray.tracking.store import claims_of, open_reader, sweeps_in
 
 
 class Claims(Checked):
@@ -58,7 +58,7 @@ def read_stored(name: str) -> Claims | None:
     """Return the claims of a sweep of this store, as its file had them at its last call; None if there are none."""
     if not is_there():
         return None
-    client, experiment = open_store()
+    client, experiment = open_reader()
     sweep = sweeps_in(client, experiment).get(name)
     found = [] if sweep is None else claims_of(client, sweep)
     return Claims(name=name, claims=tuple(Claim.model_validate(one) for one in found)) if found else None

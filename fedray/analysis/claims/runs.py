@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from fedray.analysis.data.cell_config import CellConfig, iter_configs
-from fedray.analysis.data.collect import Search, SweepTable, UnknownSweep, collect, make_cell_row
+from fedray.analysis.data.collect import Search, SweepTable, collect, make_cell_row
+from fedray.analysis.data.stored import UnknownSweep
 from fedray.common.yaml_files import load_yaml
 from fedray.config import RunConfig
 from fedray.sweep.driver.stages import preview_final_stage

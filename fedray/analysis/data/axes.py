@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 
@@ -161,7 +162,7 @@ def _label_by_key(
         for kind, group in cells.groupby(f"{key}.name")
     }
 
-    def name(cell: pd.Series) -> str:
+    def name(cell: Mapping[Any, Any]) -> str:
         kind, config = cell[f"{key}.name"], cell["config"]
         values = [
             f"{names.get(name) or config.get_symbol(key, name.removeprefix(f'{key}.'))}={cell[name]}"
@@ -170,7 +171,8 @@ def _label_by_key(
         ]
         return " ".join([names.get(kind, kind), *values])
 
-    return cells[[f"{key}.name", "config", *options]].apply(name, axis=1)
+    records = cells[[f"{key}.name", "config", *options]].to_dict("records")
+    return pd.Series([name(one) for one in records], cells.index, dtype=object)
 
 
 def _list_valid_keys(columns: Iterable[str]) -> set[str]:

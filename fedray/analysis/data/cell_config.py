@@ -16,7 +16,7 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.partitions import PARTITIONS
 from fedray.sweep.file.dotted import COMPONENTS, get_dotted
-from fedray.tracking.tracker import flat
+from fedray.tracking.records import flat
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,18 @@
 """From MLflow to a checked table of runs: one row per cell of a sweep, including missing ones."""
 
-import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from mlflow import MlflowClient
-from mlflow.entities import Run
-from mlflow.exceptions import MlflowException
 
 from fedray.analysis.data.cell_config import CellConfig, PluginLabels
-from fedray.common.errors import UserError, unknown
+from fedray.analysis.data.stored import read_sweep
 from fedray.runs.status import Status
-from fedray.sweep.plan.storage import find_killed
-from fedray.tracking.store import best_runs, cells_of, metrics, open_store, read_status, sweeps_in
+from fedray.tracking.store import metrics, read_artefact
 
-
-class UnknownSweep(UserError):
-    """Raised if the store knows no sweep of that name."""
+if TYPE_CHECKING:
+    from fedray.tracking.store import AnyClient, AnyRun
 
 
 @dataclass(frozen=True)
@@ -63,9 +55,9 @@ class Search:
 class Collected(SweepTable):
     """A sweep from MLflow. runs: run_id -> MLflow's run, for cells that have one. parent: the sweep's own run."""
 
-    client: MlflowClient
-    runs: dict[str, Run]
-    parent: Run
+    client: "AnyClient"
+    runs: "dict[str, AnyRun]"
+    parent: "AnyRun"
     read: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict, kw_only=True, repr=False)
     """Histories read so far."""
 
@@ -77,11 +69,7 @@ class Collected(SweepTable):
 
     def read_artefact(self, run_id: str, name: str) -> bytes | None:
         """Return a file of a run, or None."""
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                return Path(self.client.download_artifacts(run_id, name, folder)).read_bytes()
-            except (MlflowException, OSError):
-                return None
+        return read_artefact(self.client, run_id, name)
 
     def get_start(self, run_id: str) -> int:
         return int(self.runs[run_id].info.start_time)
@@ -90,46 +78,27 @@ class Collected(SweepTable):
 def collect(name: str) -> Collected:
     """Return all cells of a sweep, including those that another sweep ran.
 
-    If only the smoke version of the sweep was run, its cells are returned, and a message says so.
-
     Args:
         name: name of the sweep.
 
     Raises:
         UnknownSweep: the store does not know it.
-        UserError: the store cannot be used, or the sweep has no cells.
+        UserError: as in `stored.read_sweep`.
     """
-    client, experiment = open_store()
-    parents = sweeps_in(client, experiment)
-    if name not in parents and f"{name}-smoke" in parents:
-        print(f"{name}: only its smoke version has been run; this is {name}-smoke", file=sys.stderr)
-        name += "-smoke"
-    if name not in parents:
-        raise UnknownSweep(
-            str(unknown("sweep", name, parents))
-            if parents
-            else f"sweep: {name!r} is not in this store, which holds no sweep at all"
-        )
-    cells = cells_of(client, parents[name])
-    if not cells:
-        raise UserError(f"sweep: {name!r} lists no cells; run it again")
-    best = best_runs(client, experiment, [cell["hash"] for cell in cells])
-    found = [best.get(cell["hash"]) for cell in cells]
-    rows = [_make_row(cell, run) for cell, run in zip(cells, found, strict=True)]
-    killed = find_killed(row["cell"] for row in rows if row["status"] is Status.RUNNING)
-    rows = [row | {"status": Status.INTERRUPTED} if row["cell"] in killed else row for row in rows]
+    found = read_sweep(name)
+    rows = [_make_row(*one) for one in zip(found.cells, found.runs, found.statuses, strict=True)]
     return Collected(
-        name,
+        found.name,
         pd.DataFrame(rows),
-        _find_search(cells),
-        {cell["hash"]: cell["tuned"] for cell in cells if "tuned" in cell},
-        client,
-        {run.info.run_id: run for run in found if run is not None},
-        parents[name],
+        _find_search(found.cells),
+        {cell["hash"]: cell["tuned"] for cell in found.cells if "tuned" in cell},
+        found.client,
+        {run.info.run_id: run for run in found.runs if run is not None},
+        found.parent,
     )
 
 
-def _find_search(cells: list[dict[str, Any]]) -> Search:
+def _find_search(cells: Sequence[Mapping[str, Any]]) -> Search:
     found = next((cell["search"] for cell in cells if "search" in cell), None)
     return Search() if found is None else Search(tuple(found["keys"]), found["select"])
 
@@ -148,11 +117,11 @@ def make_cell_row(cell: str, label: str, config: CellConfig, chosen: Iterable[st
     return {"cell": cell, "label": label, "status": Status.MISSING, "run_id": None, "config": config, **texts, **moved}
 
 
-def _make_row(cell: dict[str, Any], run: Run | None) -> dict[str, Any]:
+def _make_row(cell: Mapping[str, Any], run: "AnyRun | None", status: Status) -> dict[str, Any]:
     config = CellConfig(cell["config"], PluginLabels(**cell.get("plugins", {})), cell.get("names", {}))
     row = make_cell_row(cell["hash"], cell["label"], config, cell.get("tuned", {}).get("values", ()))
     if run is not None:
-        row |= {"status": read_status(run), "run_id": run.info.run_id}
+        row |= {"status": status, "run_id": run.info.run_id}
         row |= {f"metrics.{name}": value for name, value in metrics(run).items()}
         row |= {"message": run.data.tags.get("fedray.message", "")}
     return row

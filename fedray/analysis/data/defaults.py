@@ -10,7 +10,7 @@ from fedray.datasets import DATASETS
 from fedray.models import MODELS
 from fedray.partitions import PARTITIONS
 from fedray.sections import Clients, Evaluation, Training
-from fedray.tracking.tracker import flat
+from fedray.tracking.records import flat
 
 PLAIN: Mapping[str, type[BaseModel]] = {"clients": Clients, "training": Training, "evaluation": Evaluation}
 CHOSEN: Mapping[str, Mapping[str, type[BaseModel]]] = {

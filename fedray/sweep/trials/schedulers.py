@@ -12,7 +12,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from fedray.cluster.ray_private import make_median_rule
 from fedray.config import RunConfig
 from fedray.sweep.file.sweep import Sweep
-from fedray.tracking.tracker import flat
+from fedray.tracking.records import flat
 
 
 def make_scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]) -> TrialScheduler:

@@ -92,15 +92,33 @@ class Session:
         from fedray.tracking.tracker import Tracker  # here: MLflow takes seconds to import
 
         self.tracker = Tracker()
-        sweep = self.plan.sweep
-        claims = [claim.model_dump(mode="json", exclude_unset=True) for claim in sweep.claims]
+        sweep, claims = self.plan.sweep, self._describe_claims()
         self.parent = self.tracker.open_sweep(sweep.name, sweep.description, describe_cells(self.plan), claims)
         self._listed = len(self.plan.cells)
 
     def close(self) -> None:
-        """Let the writer end the sweep's run, and wait until everything has arrived in the store."""
+        """Let the writer end the sweep's run, and wait until everything has arrived in the store.
+
+        A call that had nothing to do leaves a store that already says so as it is, without importing MLflow.
+        """
+        if not self._asked and self._is_recorded():
+            return
         self.open()
         self.writer.ask(self._close)
+
+    def _is_recorded(self) -> bool:
+        """Return True if the sweep's run in the store lists these cells and claims, and has this end."""
+        from fedray.tracking.store import StoreNotFound, is_recorded, open_reader
+
+        try:
+            client, experiment = open_reader()
+        except StoreNotFound:
+            return False
+        name, cells, claims = self.plan.sweep.name, describe_cells(self.plan), self._describe_claims()
+        return is_recorded(client, experiment, name, cells, claims, self.counts)
+
+    def _describe_claims(self) -> list[dict[str, Any]]:
+        return [claim.model_dump(mode="json", exclude_unset=True) for claim in self.plan.sweep.claims]
 
     def _close(self) -> None:
         if not self.parent:

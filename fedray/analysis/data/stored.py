@@ -1,0 +1,74 @@
+"""Cells of a sweep as the store lists them, with their runs and statuses; without their configurations.
+
+It imports neither pandas nor PyTorch, so that `fedray status` is quick.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedray.common.errors import UserError, unknown
+from fedray.runs.status import Status
+from fedray.sweep.plan.storage import find_killed
+from fedray.tracking.store import best_runs, cells_of, open_reader, read_status, sweeps_in
+
+if TYPE_CHECKING:
+    from fedray.tracking.store import AnyClient, AnyRun
+
+
+class UnknownSweep(UserError):
+    """Raised if the store knows no sweep of that name."""
+
+
+@dataclass(frozen=True)
+class StoredSweep:
+    """A sweep of the store.
+
+    Attributes:
+        name: the sweep's, or that of its smoke version.
+        client: reads the store.
+        parent: the sweep's own run.
+        cells: `hash`, `label`, `config` and more of each cell, in the sweep's order.
+        runs: for each cell the run that counts; None without one.
+        statuses: for each cell; a running one whose process is gone is interrupted.
+    """
+
+    name: str
+    client: "AnyClient"
+    parent: "AnyRun"
+    cells: Sequence[Mapping[str, Any]]
+    runs: "Sequence[AnyRun | None]"
+    statuses: Sequence[Status]
+
+
+def read_sweep(name: str) -> StoredSweep:
+    """Return a sweep; if only its smoke version was run, that one, with a message.
+
+    Raises:
+        UnknownSweep: the store does not know it.
+        UserError: the store cannot be used, or the sweep has no cells.
+    """
+    client, experiment = open_reader()
+    parents = sweeps_in(client, experiment)
+    if name not in parents and f"{name}-smoke" in parents:
+        print(f"{name}: only its smoke version has been run; this is {name}-smoke", file=sys.stderr)
+        name += "-smoke"
+    if name not in parents:
+        raise UnknownSweep(
+            str(unknown("sweep", name, parents))
+            if parents
+            else f"sweep: {name!r} is not in this store, which holds no sweep at all"
+        )
+    cells = cells_of(client, parents[name])
+    if not cells:
+        raise UserError(f"sweep: {name!r} lists no cells; run it again")
+    best = best_runs(client, experiment, [cell["hash"] for cell in cells])
+    runs = [best.get(cell["hash"]) for cell in cells]
+    statuses = [Status.MISSING if run is None else read_status(run) for run in runs]
+    running = [cell["hash"] for cell, status in zip(cells, statuses, strict=True) if status is Status.RUNNING]
+    killed = set(find_killed(running))
+    final = [
+        Status.INTERRUPTED if cell["hash"] in killed else status for cell, status in zip(cells, statuses, strict=True)
+    ]
+    return StoredSweep(name, client, parents[name], cells, runs, final)
