@@ -7,6 +7,7 @@ Ray may change any of them with a minor version, so requirements.txt caps ray be
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.job_config import JobConfig
 
@@ -88,6 +89,21 @@ def give_trials_waiting_processes() -> None:
 
     class_cache.DEFAULT_ENV_VARS.clear()
     class_cache.ENV_VARS_TO_PROPAGATE.clear()
+
+
+def restart_trials_killed_for_memory() -> None:
+    """Let Tune restart a trial whose process Ray ends because memory runs out, like any whose process dies.
+
+    Ray reports it as `OutOfMemoryError`, which Tune does not expect from a call: it would end the whole sweep.
+    """
+    from ray.air.execution._internal.actor_manager import RayActorManager
+
+    handle = RayActorManager._actor_task_failed
+
+    def handle_failure(manager: RayActorManager, task: Any, error: Exception) -> None:
+        handle(manager, task, RayActorError(error_msg=str(error)) if isinstance(error, OutOfMemoryError) else error)
+
+    RayActorManager._actor_task_failed = handle_failure  # type: ignore[assignment, method-assign]
 
 
 def kill_process(trial: "Trial") -> None:

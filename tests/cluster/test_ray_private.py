@@ -3,14 +3,21 @@
 import importlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
+from ray.air.execution._internal.actor_manager import RayActorManager
+from ray.air.execution._internal.tracked_actor import TrackedActor
+from ray.air.execution._internal.tracked_actor_task import TrackedActorTask
+from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.tune.experiment import Trial
 
 import fedray
+from fedray.cluster.ray_private import restart_trials_killed_for_memory
 
 NAMES = [
+    "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed",
     "ray._private.services:get_ray_address_from_environment",
     "ray._private.utils:get_num_cpus",
     "ray._private.worker:_global_node",
@@ -35,7 +42,7 @@ OF_A_TRIAL = [
 ]
 PRIVATE = re.compile(
     r"(?<![a-z])_private\b|_raylet|internal_kv|class_cache|run_metadata|temporary_state|get_pickled_error|_on_insufficient"
-    r"|_runtime_env_has"
+    r"|_runtime_env_has|_actor_task_failed"
 )
 FILE = "cluster/ray_private.py"
 
@@ -64,6 +71,17 @@ def test_ray_has_the_name(name: str) -> None:
 @pytest.mark.parametrize("name", OF_A_TRIAL)
 def test_a_trial_has_the_attribute(name: str) -> None:
     refuse_missing(Trial("nothing", stub=True), name, f"Trial.{name}")
+
+
+def test_a_process_that_ended_for_memory_is_one_that_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune tells the trial, which it then restarts; without the change it raises RuntimeError, and the sweep ends."""
+    monkeypatch.setattr(RayActorManager, "_actor_task_failed", RayActorManager._actor_task_failed)
+    restart_trials_killed_for_memory()
+    manager, seen = SimpleNamespace(_failed_actor_ids=set(), _cleanup_actor=lambda tracked_actor: None), []
+    actor = TrackedActor(7, on_error=lambda actor, error: seen.append(error))
+    RayActorManager._actor_task_failed(manager, TrackedActorTask(actor), OutOfMemoryError("2 workers were killed"))
+    assert isinstance(seen[0], RayActorError)
+    assert "2 workers were killed" in str(seen[0])
 
 
 def test_a_missing_name_is_told_in_one_line() -> None:

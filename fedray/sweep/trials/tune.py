@@ -9,7 +9,7 @@ from pathlib import Path
 import ray
 from ray import tune
 
-from fedray.cluster.ray_private import give_trials_waiting_processes
+from fedray.cluster.ray_private import give_trials_waiting_processes, restart_trials_killed_for_memory
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.storage import make_scratch
 from fedray.sweep.trials.allocator import ActorAllocator
@@ -30,6 +30,7 @@ cluster for its resources, which takes time; but a cluster with autoscaling grow
 be as many as it has CPUs."""
 
 give_trials_waiting_processes()
+restart_trials_killed_for_memory()
 
 
 def run_cells(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
