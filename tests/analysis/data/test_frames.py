@@ -1,15 +1,19 @@
 """Results as DataFrames: of a store written by hand, and of a sweep run from Python on a Ray that stays."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fedray
+from fedray.analysis.data.collect import collect
+from fedray.analysis.tables.build import list_clients, list_runs
 from fedray.common.errors import UserError
+from fedray.runs.metric import DEFAULT
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
+from tests.analysis.runs import FEDAVG, SMALL, cell, history, write, write_run
 from tests.sweep.running import SWEEP, done
 from tests.sweep.running import fedray as command
 
@@ -29,6 +33,27 @@ def test_results_of_a_sweep(store: Tracker) -> None:
     assert list(accuracy["round"]) == [1, 2, 1, 2]
     assert list(accuracy["cell"]) == [cells[0]["hash"]] * 2 + [cells[1]["hash"]] * 2
     assert set(found.curves["metric"]) == {"test_accuracy", "test_loss", "train_loss"}
+
+
+def test_the_page_names_the_columns(store: Tracker) -> None:
+    """docs/analysis.md lists the columns of each table of runs, in their order; of `cells` the first ones."""
+    write_run(
+        store, cell(FEDAVG, 0.5, 0), history(50), tables={"clients": {"client": [0], "samples": [4], "accuracy": [50]}}
+    )
+    write(store, [cell(FEDAVG, 0.5, 0)], [])
+    sweep, found = collect("sweep"), fedray.results("sweep")
+    page = (Path(__file__).parents[3] / "docs/analysis.md").read_text(encoding="utf-8")
+    listed = {
+        line.split("|")[1].strip(" `"): re.findall(r"`([\w.]+)`", line.split("|")[3])
+        for line in page.splitlines()
+        if line.startswith(("| `fedray tables NAME --format", "| `fedray.results"))
+    }
+    assert [*listed["fedray tables NAME --format seeds"], DEFAULT] == list(list_runs(sweep))
+    assert listed["fedray tables NAME --format clients"][:6] == list(list_clients(sweep))
+    assert listed["fedray.results(NAME).curves"] == list(found.curves)
+    cells = listed["fedray.results(NAME).cells"]
+    assert cells[:4] == list(found.cells)[:4]
+    assert {*cells[4:6], "metrics.test_accuracy"} <= set(found.cells)
 
 
 def test_results_of_a_sweep_that_nobody_ran(store: Tracker) -> None:
