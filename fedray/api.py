@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from fedray.sections import Runtime
 Evaluated = Callable[[dict[str, float]], None]
 """Callback with a copy of each newly evaluated round's row."""
 log = logging.getLogger("fedray")
+NOWHERE: AbstractContextManager[Path | None] = contextlib.nullcontext()
+"""A run without checkpoints."""
 NAME = 250
 """Maximum number of characters of a run's name."""
 
@@ -89,7 +92,8 @@ def simulate(
     data = data or load_data(parsed.data)
     cell = "" if track is None and checkpoints is None else parsed.cell(data.digest)
     directory = None if checkpoints is None else locate("simulate: checkpoints", str(checkpoints))
-    return run_problem(Problem.build(parsed, data), cell, track, directory, evaluated, profile, progress)
+    held = contextlib.nullcontext(directory)
+    return run_problem(Problem.build(parsed, data), cell, track, held, evaluated, profile, progress)
 
 
 @isolate_run()
@@ -97,28 +101,36 @@ def run_problem(
     problem: Problem,
     cell: str = "",
     track: str | None = None,
-    checkpoints: Path | None = None,
+    checkpoints: AbstractContextManager[Path | None] = NOWHERE,
     evaluated: Evaluated = lambda row: None,
     profile: Profile | None = None,
     progress: bool | None = None,
 ) -> Result:
-    """Run one problem; `cell` is its hash, needed with `track` or `checkpoints`. The rest is as for `simulate`."""
+    """Run one problem.
+
+    Args:
+        problem: data, configuration and clients.
+        cell: its hash, needed with `track` or `checkpoints`.
+        track: as for `simulate`, like the arguments that are not listed here.
+        checkpoints: yields the directory of the checkpoints, None for none; entered once nothing can be refused any
+            more but what it refuses itself.
+    """
     if track is not None:
         from fedray.tracking.location import refuse_unwritable_store
         from fedray.tracking.mirrors.mirrors import refuse_missing_extras
 
         refuse_missing_extras(problem.config.runtime.mirror)
         refuse_unwritable_store()
-    store = None if checkpoints is None else Checkpoints(checkpoints, cell)
-    if store is not None:
-        store.refuse_other_cell()
     config = problem.config
     warn_of_slow_precision(config.training.precision, config.runtime.torch_device)
     with treat_sigterm_as_interrupt(), blame(*config.components), _ready(problem) as (problem, backend):
         simulation = Simulation(problem, backend, profile)  # tries the model: before there is a run in MLflow
         if simulation.state.frozen:
             log.info("%s: %s", config.model.name, simulation.counted)
-        with show_bar(config.algorithm.name, config.training.rounds, progress) as moved:
+        with checkpoints as directory, show_bar(config.algorithm.name, config.training.rounds, progress) as moved:
+            store = None if directory is None else Checkpoints(directory, cell)
+            if store is not None:
+                store.refuse_other_cell()
             if track is None:
                 _run(simulation, store, evaluated, moved)
                 return make_result(simulation)

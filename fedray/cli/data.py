@@ -29,7 +29,7 @@ def fetch(name: Name) -> None:
     from fedray.datasets.base import get_data_dir
 
     if name not in DATASETS:
-        raise unknown("data.name", name, DATASETS)
+        raise unknown("data.name", name, DATASETS, "`fedray list datasets`")
     if name in ("npz", "folder", "domains", "csv"):
         raise UserError(f"data.name: {name} is your own; give it as data.path")
     _make_source(name, {}).fetch()
@@ -186,9 +186,11 @@ def import_split(
 
     import numpy as np
 
+    from fedray.common.yaml_files import locate_file
     from fedray.engine.disk.client_files import write
     from fedray.partitions.foreign_splits import read_folder
 
+    out = locate_file("OUT", str(out))
     arrays, file = read_folder(folder), io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, **arrays)
     try:

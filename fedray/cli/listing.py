@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from fedray.common.errors import unknown
+from fedray.common.names import LISTS
 
-SECTIONS = {"algorithms": "algorithm", "models": "model", "datasets": "data", "partitions": "partition"}
+SECTIONS = {listed: section for section, listed in LISTS.items()}
 """Listed kind -> the section of a configuration that chooses it."""
 KINDS = (*SECTIONS, "metrics", "sweeps")
 
@@ -29,7 +30,7 @@ def list_(
         return
     entries = get_registry(what) if what in SECTIONS else list_entries(what)
     if name not in entries and (what not in SECTIONS or ":" not in name):
-        raise unknown(f"list {what}", name, entries)
+        raise unknown(f"list {what}", name, entries, f"`fedray list {what}`")
     print(format_page(what, name) if what in SECTIONS else f"{name}: {entries[name]}")
 
 

@@ -124,11 +124,11 @@ def open_ui(
     ] = "127.0.0.1",
 ) -> None:
     """Open MLflow's UI on this directory's store (or MLFLOW_TRACKING_URI), by default on 127.0.0.1."""
-    from fedray.tracking.location import store_uri
+    from fedray.tracking.location import is_server, store_uri
     from fedray.tracking.store import save_view
 
     uri = store_uri()
-    if uri.startswith(("http://", "https://")):
+    if is_server(uri):
         raise UserError(f"MLFLOW_TRACKING_URI: {redact(uri)} is a server, which shows its own UI in a browser")
     page = f"http://{host}:{port}{save_view(name)}"
     try:

@@ -65,8 +65,8 @@ def run(
         refuse_missing_extras(chosen.run.runtime.mirror)
     profile = Profile() if profiled else None
     if track:
-        with hold_cell(chosen.hash, again=force or profiled) as checkpoints:
-            result = run_problem(problem, chosen.hash, chosen.label, checkpoints, profile=profile)
+        held = hold_cell(chosen.hash, again=force or profiled)
+        result = run_problem(problem, chosen.hash, chosen.label, held, profile=profile)
     else:
         result = run_problem(problem, profile=profile)
     if save is not None:

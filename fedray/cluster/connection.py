@@ -4,8 +4,10 @@ import contextlib
 import logging
 import os
 import socket
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import IO, Any
 
 import ray
 
@@ -101,12 +103,47 @@ def _join(address: str) -> None:
         if remote
         else {"job_config": Job(runtime_env={"env_vars": get_environment()} if get_environment() else None)}
     )
+    with tempfile.TemporaryFile() as output:
+        try:
+            with _redirect_stderr(output):
+                ray.init(address, log_to_driver=remote, logging_level=logging.ERROR, **job)
+        except Exception as error:
+            ray.shutdown()
+            raise UserError(f"--address: cannot join {address}: {_explain(error, _read(output))}") from None
+        if said := _read(output):
+            print(said, end="", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _redirect_stderr(output: IO[bytes]) -> Iterator[None]:
+    """Write standard error to a file for the duration of a block; Ray's C++ code logs each of its attempts there."""
+    if sys.stderr is None:  # it is closed, and descriptor 2 may be another file
+        yield
+        return
+    sys.stderr.flush()
+    real = os.dup(2)
+    os.dup2(output.fileno(), 2)
     try:
-        ray.init(address, log_to_driver=remote, logging_level=logging.ERROR, **job)
-    except Exception as error:
-        ray.shutdown()
-        hint = "" if "RAY_AUTH_MODE" in os.environ else "; if the cluster asks for a token, set RAY_AUTH_MODE=token"
-        raise UserError(f"--address: cannot join {address}: {join_lines(error)}{hint}") from None
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(real, 2)
+        os.close(real)
+
+
+def _read(output: IO[bytes]) -> str:
+    output.seek(0)
+    return output.read().decode(errors="replace")
+
+
+def _explain(error: Exception, output: str) -> str:
+    """Return why a cluster cannot be joined: Ray's error does not say that a token is missing, its output does."""
+    mode = os.environ.get("RAY_AUTH_MODE")
+    if "InvalidAuthToken" in output:
+        if mode == "token":
+            return "it refuses this user's token; RAY_AUTH_TOKEN or ~/.ray/auth_token has to hold the cluster's"
+        return "it asks for a token; set RAY_AUTH_MODE=token"
+    return join_lines(error) + ("; if the cluster asks for a token, set RAY_AUTH_MODE=token" if mode is None else "")
 
 
 def _find_current() -> str:

@@ -10,6 +10,8 @@ SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 """Environment variables whose values are never printed or logged, nor are passwords in MLFLOW_TRACKING_URI."""
 LONGEST = 80
 """Maximum number of characters of a value that a message repeats."""
+NEAREST, MANY = 5, 12
+"""Number of names that a message repeats of a list with more than MANY."""
 
 
 class UserError(Exception):
@@ -53,12 +55,23 @@ class Diverged(Exception):
         return f"diverged in round {self.round}, {where}: {self.what}"
 
 
-def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
-    """Return the error for an unknown name: the nearest valid one first, then all of them."""
+def unknown(kind: str, name: str, valid: Iterable[str], listing: str = "") -> UserError:
+    """Return the error for an unknown name: the nearest valid one first, then all of them.
+
+    Args:
+        kind: the key or option, with which the message begins.
+        name: what was found.
+        valid: the names that are allowed.
+        listing: the command or page that lists them; a long list is then cut to the nearest names.
+    """
     names = sorted(set(valid))
     near = get_close_matches(name[:LONGEST], names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return UserError(f"{kind}: unknown name {truncate_repr(name)}; {hint}valid: {', '.join(names)}")
+    told = f"valid: {', '.join(names)}"
+    if listing and len(names) > MANY:
+        nearest = get_close_matches(name[:LONGEST], names, n=NEAREST, cutoff=0.0)
+        told = f"nearest of {len(names)}: {', '.join(nearest)}; {listing} lists all"
+    return UserError(f"{kind}: unknown name {truncate_repr(name)}; {hint}{told}")
 
 
 def truncate_repr(value: object) -> str:

@@ -4,3 +4,5 @@ SWEEP = r"^\w[\w.-]*(/\w[\w.-]*)*$"
 """A sweep's name: words of letters, digits and `_ - .`, joined by `/`; no word begins with a dot."""
 METRIC = r"^[\w.:/ -]+$"
 """A metric's name, as MLflow takes it."""
+LISTS = {"algorithm": "algorithms", "model": "models", "data": "datasets", "partition": "partitions"}
+"""Section of a configuration -> the argument of `fedray list` that lists its names."""

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from fedray.common.component import Component
 from fedray.common.errors import UserError, truncate_repr, unknown
+from fedray.common.names import LISTS
 
 FOLDER = "FEDRAY_PLUGINS"
 """Environment variable: folder that is searched last for a user's own classes. Ray's workers inherit it."""
@@ -87,7 +88,8 @@ def find_class(
     if isinstance(name, str) and name in registry:
         return registry[name]
     if base is None or (isinstance(name, str) and ":" not in name):
-        raise UserError(f"{unknown(_get_key(section), str(name), registry)}{getattr(base, 'hint', '')}")
+        listing = f"`fedray list {LISTS[section]}`" if section in LISTS else ""
+        raise UserError(f"{unknown(_get_key(section), str(name), registry, listing)}{getattr(base, 'hint', '')}")
     path = name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}"
     found = load_class(section, path) if isinstance(name, str) else name
     return _with_name(section, path, found, base, adapt)

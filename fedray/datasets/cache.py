@@ -63,6 +63,7 @@ def cache_arrays(
     folder = root / f"{name}-{_make_key(version, sources)}"
     if not os.path.isdir(folder):
         partial = root / f".{name}-{uuid.uuid4().hex}"
+        new = [path for path in (root, *root.parents) if not path.exists()]
         try:
             root.mkdir(parents=True, exist_ok=True)
             _remove_old(root)
@@ -79,8 +80,9 @@ def cache_arrays(
             raise UserError(f"data.name: {name}: {root} cannot be written: {error}") from None
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-            with contextlib.suppress(OSError):  # not empty, as a rule
-                root.rmdir()
+            with contextlib.suppress(OSError):  # not empty, unless it has failed
+                for path in new:
+                    path.rmdir()
     try:
         files = sorted(path for path in folder.iterdir() if path.suffix == ".npy")
         if not files:

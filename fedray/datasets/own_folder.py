@@ -65,9 +65,15 @@ class Pictures(Images):
             return list(self.list_pictures(root / "train")), list(self.list_pictures(root / "test"))
         if self.split is None:
             raise UserError(f"data.split is required: {root} does not hold the folders train and test")
-        train, test = _split(list(self.list_pictures(root)), self.split)
+        pictures = list(self.list_pictures(root))
+        train, test = _split(pictures, self.split)
         if not test:
             raise UserError(f"data.split: found {self.split:g}, which leaves no picture for the test set")
+        groups = {one.path.parent for one in train}
+        if lost := [one for one in pictures if one.path.parent not in groups]:
+            raise UserError(
+                f"data.split: found {self.split:g}, which leaves no picture of {lost[0].path.parent} for training"
+            )
         return train, test
 
     def read(self) -> Dataset:

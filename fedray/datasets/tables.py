@@ -13,6 +13,8 @@ from fedray.datasets.dataset import Dataset
 
 TEXTS = 1000
 """Largest number of different texts in a column of features; a column with more holds names or ids."""
+EXACT = 2**53
+"""Integers from here on are not all distinct as float64."""
 Table = dict[str, np.ndarray]
 """Column -> its fields as text, `(n,)`."""
 
@@ -20,7 +22,8 @@ Table = dict[str, np.ndarray]
 class Csv(DataSource):
     """A comma-separated table with a header; each row is a sample, and each column not named below a feature.
 
-    Numbers are standardised; a column with other values gives a feature of 0 and 1 for each of its texts. Labels and
+    Numbers are standardised; a column of texts gives a feature of 0 and 1 for each of them. A column with more numbers
+    than texts is refused unless `texts` names it: a text in it is a slip or stands for a missing number. Labels and
     clients are numbered in sorted order. The test set is `test_path`, the rows with `test` in the column `split`, or
     part of each client's rows (`data.test`).
     """
@@ -34,6 +37,7 @@ class Csv(DataSource):
     split: str | None = Field(None, description="column with `train` or `test` in each row")
     test_path: str | None = Field(None, description="a second file with the same columns: the test set")
     drop: tuple[str, ...] = Field((), description="columns that are not used")
+    texts: tuple[str, ...] = Field((), description="columns of texts even if they look like numbers: codes, say")
     standardise: bool = Field(
         True, description="numbers get mean 0 and deviation 1 over the training rows (with `data.test`: all rows)"
     )
@@ -47,6 +51,9 @@ class Csv(DataSource):
         if len(ways) != 1:
             found = " and ".join(ways) or "no test set"
             raise UserError(f"data: found {found}; one of split, test_path and test: {{from: clients}} is required")
+        named = [name for name in (self.label_column, self.client, self.split) if name is not None]
+        if twice := [name for name in named if named.count(name) > 1]:
+            raise UserError(f"data: the column {truncate_repr(twice[0])} is named for two purposes")
         return self
 
     def load(self) -> Dataset:
@@ -89,7 +96,8 @@ class Csv(DataSource):
         if twice := [name for name in header if header.count(name) > 1]:
             raise UserError(f"data.{key}: {file} has two columns {truncate_repr(twice[0])}")
         named = {"label": self.label_column, "client": self.client, "split": self.split}
-        for option, name in [*named.items(), *(("drop", name) for name in self.drop)]:
+        several = [(option, name) for option in ("drop", "texts") for name in getattr(self, option)]
+        for option, name in [*named.items(), *several]:
             if name is not None and name not in header:
                 raise unknown(f"data.{option}", name, header)
         for number, row in enumerate(rows, 1):
@@ -104,10 +112,13 @@ class Csv(DataSource):
             raise UserError(f"data.path: {self.path}: row {row + 1}, column {name}: found {found}; {what}")
 
     def _encode(self, table: Table, name: str) -> np.ndarray:
-        """Return the position of each row's value among the sorted values, int64 `(n,)`; integers sort as numbers."""
+        """Return the position of each row's value among the sorted values, int64 `(n,)`.
+
+        Integers sort as numbers, unless one is too large to be told apart from others.
+        """
         numbers, is_empty = _parse(table[name]), table[name] == ""
         self._refuse_row(table, name, is_empty, "a value is required")
-        is_number = not np.isnan(numbers).any()
+        is_number = bool((np.abs(numbers) < EXACT).all())
         if is_number and name == self.label_column:
             self._refuse_row(table, name, numbers % 1 != 0, "classes are texts or integers")
         values = numbers if is_number else table[name].astype(str)
@@ -116,7 +127,12 @@ class Csv(DataSource):
     def _make_features(self, table: Table, name: str, is_train: np.ndarray) -> np.ndarray:
         """Return a column's features, float64: `(n, 1)`, or `(n, texts)` of a column with texts."""
         values, is_empty = _parse(table[name]), table[name] == ""
-        if np.isnan(values[~is_empty]).any():
+        is_text = np.isnan(values) & ~is_empty
+        if is_text.any() or name in self.texts:
+            if name not in self.texts and is_text.sum() < (~is_text & ~is_empty).sum():
+                self._refuse_row(
+                    table, name, is_text, "a number is required; leave a missing one empty, or name the column in texts"
+                )
             self._refuse_row(table, name, is_empty, "a text is required")
             texts, positions = np.unique(table[name].astype(str), return_inverse=True)
             if len(texts) > TEXTS:

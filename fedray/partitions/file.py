@@ -101,9 +101,10 @@ class FromFile(Partition):
                 continue
             if indices is None or offsets is None:
                 raise self._make_error(f"lacks {part}_{'indices' if indices is None else 'offsets'}")
+            indices, offsets = indices.astype(np.int64), offsets.astype(np.int64)
             if len(offsets) < 2 or offsets[0] or offsets[-1] != len(indices) or (np.diff(offsets) < 0).any():
                 raise self._make_error(f"has {part}_offsets that do not rise from 0 to {len(indices)}")
-            parts[part] = Shards(indices.astype(np.int64), offsets.astype(np.int64))
+            parts[part] = Shards(indices, offsets)
         digest = arrays.get("digest")
         if digest is not None and (digest.dtype != np.uint8 or len(digest) != 32):
             raise self._make_error(f"holds digest as {digest.dtype} {digest.shape}; uint8 (32,) is required")
@@ -111,10 +112,17 @@ class FromFile(Partition):
         return parts, sizes, None if digest is None else digest.tobytes().hex()
 
 
+def _refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is listed twice")
+    return found
+
+
 def _read_json(path: Path) -> dict[str, np.ndarray]:
     """Return the lists of a JSON as the arrays of a `partition.npz`. Raises UserError."""
     try:
-        content: Any = json.loads(path.read_bytes())
+        content: Any = json.loads(path.read_bytes(), object_pairs_hook=_refuse_twice)
     except FileNotFoundError:
         raise UserError(f"partition.path: {path} does not exist") from None
     except (OSError, ValueError, RecursionError) as error:

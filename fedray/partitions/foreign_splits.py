@@ -43,6 +43,12 @@ def _read_pfllib(folder: Path) -> dict[str, np.ndarray]:
         contents = [_read_client(paths[client]) for client in clients]
         for key in ("x", "y"):
             values = [_as_array(paths[client], content, key) for client, content in zip(clients, contents, strict=True)]
+            if len(types := {str(value.dtype) for value in values}) > 1:
+                raise UserError(
+                    f"FOLDER: {folder / part}: {key} is {' and '.join(sorted(types))}; one type is required"
+                )
+            if empty := [client for client, value in zip(clients, values, strict=True) if not len(value)]:
+                raise UserError(f"FOLDER: {paths[empty[0]]} holds no sample")
             try:
                 arrays[f"{key}_{part}"] = np.concatenate(values)
             except (ValueError, TypeError) as error:
@@ -67,7 +73,11 @@ def _as_array(path: Path, content: Any, key: str) -> np.ndarray:
     value = content.get(key) if isinstance(content, dict) else None
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "uif" or not value.ndim:
         raise UserError(f"FOLDER: {path} has no array of numbers {key}")
-    return value.astype(np.int64 if key == "y" else np.uint8 if value.dtype == np.uint8 else np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = value.astype(np.int64 if key == "y" else np.uint8 if value.dtype == np.uint8 else np.float32)
+    if key == "y" and not np.array_equal(cast, value):
+        raise UserError(f"FOLDER: {path} has labels y that are not integers")
+    return cast
 
 
 def _read_fl_bench(folder: Path) -> dict[str, np.ndarray]:
@@ -77,10 +87,14 @@ def _read_fl_bench(folder: Path) -> dict[str, np.ndarray]:
             listed = OnlyArrays(file, encoding="latin1").load()["data_indices"]
         clients = [listed[i] for i in range(len(listed))]  # a list, or a dictionary by client
         parts = {
-            name: Shards.from_lists([np.asarray(client[part], dtype=np.int64).reshape(-1) for client in clients])
+            name: Shards.from_lists([_as_positions(client[part]) for client in clients])
             for name, part in (("train", "train"), ("test", "test"), ("validation", "val"))
-            if any(len(client[part]) for client in clients)
+            if name == "train" or any(len(client[part]) for client in clients)
         }
+        if not clients:
+            raise ValueError("it lists no client")
+        if not parts["train"].sizes.all():
+            raise ValueError(f"client {int(np.argmin(parts['train'].sizes))} has no training sample")
     except Exception as error:  # pickle raises anything
         raise UserError(f"FOLDER: {path} is not a partition of FL-bench's: {join_lines(error)}") from None
     if not (folder / "data.npy").is_file():
@@ -98,6 +112,13 @@ def _read_fl_bench(folder: Path) -> dict[str, np.ndarray]:
         arrays[f"client_{part}"] = np.repeat(np.arange(len(shards)), shards.sizes)
     check_arrays("npz", f"FOLDER: {folder}", arrays)
     return arrays
+
+
+def _as_positions(listed: Any) -> np.ndarray:
+    found = np.asarray(listed).reshape(-1)
+    if len(found) and (found.dtype.kind not in "iu" or found.min() < 0):
+        raise ValueError("positions are integers from 0")
+    return found.astype(np.int64)
 
 
 def _read_array(path: Path, key: str) -> np.ndarray:

@@ -65,7 +65,7 @@ def stored_sweep(name: str) -> StoredSweep:
     client, experiment = open_store()
     parents = sweeps_in(client, experiment)
     if name not in parents:
-        raise unknown("sweep", name, parents)
+        raise unknown("sweep", name, parents, "`fedray status`")
     parent = parents[name]
     cells = cells_of(client, parent)
     runs: dict[str, Any] = dict(best_runs(client, experiment, [cell["hash"] for cell in cells]))
@@ -184,7 +184,7 @@ def _merge(archive: CheckedArchive, sweep: ArchivedStage) -> tuple[int, int]:
     tracker, listed = Tracker(), {cell.hash for cell in sweep.cells}
     held = [cell for cell in archive.cells if cell in listed]
     known = best_runs(tracker.client, tracker.experiment, held)
-    cells = [cell.model_dump(exclude_unset=True) for cell in sweep.cells]
+    cells = [cell.model_dump(exclude_unset=True, by_alias=True) for cell in sweep.cells]
     parent = tracker.open_sweep(sweep.name, sweep.description, _union(sweep.name, cells))
     added = 0
     for cell in held:

@@ -113,6 +113,54 @@ class ArchivedSearch(_Strict):
     select: Line
 
 
+Symbols = Annotated[dict[Label, dict[Label, Label]], _at_most(100)]
+Lines = Annotated[list[Label], FailFast(), Field(max_length=1000)]
+
+
+class ArchivedPlugins(_Strict):
+    """Words of a cell's plug-ins for tables and figures, as `describe_plugins` returns them."""
+
+    symbols: Symbols
+    required: Annotated[dict[Label, Lines], _at_most(100)]
+    names: Annotated[dict[Label, Label], _at_most(100)]
+    titles: Annotated[dict[Label, Label], _at_most(1000)]
+    lower: Lines
+
+
+class ArchivedHeldOut(_Strict):
+    """The samples that a tune stage held out."""
+
+    fraction: Real
+    source: Label = Field(alias="from")
+
+
+class ArchivedChoice(_Strict):
+    """How the configuration of a final cell was chosen, as `describe_choices` returns it."""
+
+    stage: Label
+    select: Label
+    held_out: ArchivedHeldOut | None
+    train_on: Label
+    seeds: Annotated[list[Whole], FailFast(), Field(max_length=1000)]
+    searcher: Label
+    scheduler: Line
+    equal_budget: Label = "draws"
+    values: Entries
+    score: Real
+    draws: Whole
+    finished: Whole
+    rounds: Whole
+    gradients: Annotated[Real, Field(strict=False)] | None
+    ranges: Annotated[dict[Label, Line], _at_most(1000)]
+    edges: Lines
+
+    @model_validator(mode="after")
+    def _has_ranges(self) -> Self:
+        if strange := (self.values.keys() - self.ranges.keys()) | (set(self.edges) - self.values.keys()):
+            raise ValueError(f"{truncate_repr(min(strange))} has no value with a range")
+        return self
+
+
 class ArchivedCell(_Strict):
     """A cell as the sweep's run lists it.
 
@@ -127,10 +175,10 @@ class ArchivedCell(_Strict):
     label: Label
     config: Entries
     identity: Entries
-    plugins: Entries | None = None
+    plugins: ArchivedPlugins | None = None
     names: Annotated[dict[Label, Label], _at_most(1000)] | None = None
     search: ArchivedSearch | None = None
-    tuned: Entries | None = None
+    tuned: ArchivedChoice | None = None
 
     @model_validator(mode="after")
     def _is_hash(self) -> Self:
@@ -158,6 +206,12 @@ class ArchivedSweep(ArchivedStage):
 
     format: int
     tune: ArchivedStage | None = None
+
+    @model_validator(mode="after")
+    def _names_its_stage(self) -> Self:
+        if self.tune is not None and self.tune.name != f"{self.name}/tune":
+            raise ValueError(f"tune.name: found {truncate_repr(self.tune.name)}; {self.name}/tune is required")
+        return self
 
     @property
     def stages(self) -> list[ArchivedStage]:

@@ -135,6 +135,11 @@ def refuse_unwritable_store() -> None:
         ) from None
 
 
+def is_server(uri: str) -> bool:
+    """Return True for the address of a server, not of a database or a file."""
+    return uri.startswith(("http://", "https://"))
+
+
 def is_there() -> bool:
     """Return True if there is a store to query; a missing or empty SQLite file does not count."""
     local = local_file(store_uri())

@@ -9,6 +9,7 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
@@ -16,7 +17,7 @@ from urllib.request import urlopen
 
 from fedray.common.errors import UserError, join_lines, redact, unknown
 from fedray.runs.status import Status
-from fedray.tracking.location import is_there, local_file, refuse_unusable, store_uri
+from fedray.tracking.location import is_server, is_there, local_file, refuse_unusable, store_uri
 from fedray.tracking.records import Outcome
 from fedray.tracking.sqlite_store import SqliteClient, StoredRun
 
@@ -41,6 +42,8 @@ DESCRIPTION = "fedray.description"
 """Tag of a sweep's run."""
 TRAINING_KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Tag by which MLflow's list of experiments opens the training view."""
+QUERIES = 16
+"""Number of queries that a server gets at once: the time of a slow one is that of its network, or of a proxy."""
 IS_CELL = "tags.`fedray.kind` = 'cell'"
 
 
@@ -150,7 +153,7 @@ def address(run: str) -> str:
         run: its id.
     """
     uri = store_uri()
-    remote = uri.startswith(("http://", "https://"))
+    remote = is_server(uri)
     server = redact(uri).rstrip("/") if remote else UI
     try:
         if not remote:
@@ -175,7 +178,7 @@ def save_view(sweep: str = "") -> str:
     """
     client, experiment = open_store()
     if sweep and sweep not in (known := sweeps_in(client, experiment)):
-        raise unknown("sweep", sweep, known)
+        raise unknown("sweep", sweep, known, "`fedray status`")
     chosen = f" AND tags.`fedray.sweep` = '{sweep}'" if sweep else ""
     section = {"display": True, "isReordered": False, "deleted": False, "isGenerated": True}
     first = {
@@ -306,9 +309,18 @@ def format_counts(counts: Mapping[Status, int]) -> str:
 
 
 def runs_of(client: "AnyClient", experiment: str, cells: Iterable[str]) -> "Iterator[AnyRun]":
-    """Yield all runs of these cells, superseded ones included, with one query for each."""
-    for cell in cells:
-        yield from search(client, experiment, f"tags.`fedray.cell` = '{cell}'")
+    """Yield all runs of these cells, superseded ones included: a query for each, several at once to a server."""
+
+    def ask(cell: str) -> "list[AnyRun]":
+        return list(search(client, experiment, f"tags.`fedray.cell` = '{cell}'"))
+
+    if not is_server(store_uri()):
+        for cell in cells:
+            yield from ask(cell)
+        return
+    with ThreadPoolExecutor(QUERIES, "queries") as pool:
+        for found in pool.map(ask, cells):
+            yield from found
 
 
 def is_deleted(client: "AnyClient", experiment: str, cell: str) -> bool:

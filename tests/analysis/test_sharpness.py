@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def logged(store: Tracker, resolved: Mapping[str, Any], cell: str = "abc") -> st
 
 
 def trained(config: RunConfig) -> Result:
-    return run_problem(Problem.build(config), "abc", checkpoints=get_storage() / "cells" / "abc")
+    return run_problem(Problem.build(config), "abc", checkpoints=nullcontext(get_storage() / "cells" / "abc"))
 
 
 def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +116,7 @@ def test_a_folder_that_cannot_be_made_is_found_out_first(store: Tracker, monkeyp
     """Before the eigenvalues, which take minutes."""
     config = RunConfig.parse(RUN)
     trained(config)
-    monkeypatch.setattr(Trained, "eigen", lambda trained: pytest.fail("eigenvalues were computed"))
+    monkeypatch.setattr(Trained, "find_eigenvalues", lambda trained: pytest.fail("eigenvalues were computed"))
     Path("file").touch()
     with pytest.raises(UserError, match="--out: file cannot be written: File exists"):
         main([logged(store, config.resolved())], out=Path("file"))

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,25 @@ def listed(line: str, train: object, *changes: str, clients: int = 2, **parts: o
 def generated(line: str, name: str, content: bytes) -> Case:
     """`fedray data import-split` of a folder with this file."""
     return Case(["data", "import-split", "folder", "out.npz"], line, put(f"folder/{name}", content))
+
+
+def fl_bench(line: str, clients: list[object]) -> Case:
+    """The same of a folder of FL-bench's."""
+    start = "FOLDER: folder/partition.pkl is not a partition of FL-bench's: "
+    return generated(start + line, "partition.pkl", pickle.dumps({"data_indices": clients}))
+
+
+def pfllib(line: str, x: Sequence[object], y: Sequence[object]) -> Case:
+    """The same of a folder of PFLlib's, whose clients have these samples for training and for testing."""
+
+    def write(here: Path) -> None:
+        for part in ("train", "test"):
+            (here / "folder" / part).mkdir(parents=True)
+            for client, (samples, labels) in enumerate(zip(x, y, strict=True)):
+                content = {"x": np.asarray(samples), "y": np.asarray(labels)}
+                np.savez(here / "folder" / part / f"{client}.npz", data=np.array(content))
+
+    return Case(["data", "import-split", "folder", "out.npz"], line, write)
 
 
 def bare(here: Path) -> None:
@@ -105,6 +125,51 @@ CASES: dict[str, Case] = {
         "file of arrays",
         "partition.pkl",
         pickle.dumps({"data_indices": Opens()}),
+    ),
+    "folder of no clients": fl_bench("ValueError: it lists no client", []),
+    "folder without training samples": fl_bench(
+        "ValueError: client 1 has no training sample",
+        [{"train": [0], "val": [], "test": [1]}, {"train": [], "val": [], "test": [2]}],
+    ),
+    "folder with half a position": fl_bench(
+        "ValueError: positions are integers from 0", [{"train": [0.5], "val": [], "test": []}]
+    ),
+    "folder with a position below 0": fl_bench(
+        "ValueError: positions are integers from 0", [{"train": [-1], "val": [], "test": []}]
+    ),
+    "folder with half a label": pfllib(
+        "FOLDER: folder/train/0.npz has labels y that are not integers", [[1, 2]], [[0.5, 1]]
+    ),
+    "folder with no label": pfllib(
+        "FOLDER: folder/train/0.npz has labels y that are not integers", [[1, 2]], [[np.nan, 1]]
+    ),
+    "folder of two types": pfllib(
+        "FOLDER: folder/train: x is float32 and uint8; one type is required",
+        [np.zeros((2, 1), np.uint8), np.zeros((2, 1))],
+        [[0, 1]] * 2,
+    ),
+    "folder with an empty client": pfllib(
+        "FOLDER: folder/train/1.npz holds no sample", [np.zeros((2, 1)), np.zeros((0, 1))], [[0, 1], []]
+    ),
+    "folder of numbers beyond float32": pfllib(
+        "FOLDER: folder: x_train holds NaN or infinity", [np.full((2, 1), 1e300)], [[0, 1]]
+    ),
+    "split onto a folder": Case(
+        ["data", "import-split", "folder", "out.npz"],
+        "OUT: out.npz is not a regular file",
+        lambda here: (here / "out.npz").mkdir(),
+    ),
+    "split with a name twice": run(
+        "partition.path: split.json is not a readable JSON: ValueError: a name is listed twice",
+        "partition={name: file, path: split.json}",
+        prepare=put("split.json", '{"train": [[0]], "train": [[1]]}'),
+    ),
+    "split with offsets that fall": run(
+        "partition.path: split.npz has train_offsets that do not rise from 0 to 4",
+        "partition={name: file, path: split.npz}",
+        prepare=lambda here: np.savez(
+            here / "split.npz", train_indices=np.arange(4), train_offsets=np.array([0, 3, 1, 4], np.uint64)
+        ),
     ),
     "npz absent": run("data.path: data.npz does not exist", NPZ),
     "npz is text": run(

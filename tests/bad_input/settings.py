@@ -203,6 +203,15 @@ CASES: dict[str, Case] = {
     "no CUDA": run(
         "runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu", "runtime.device=cuda"
     ),
+    "actors that never fit": run(
+        "runtime.actors: 100000 actors of 1 CPU and 0 GPU each are asked for, …",
+        "runtime={backend: ray, actors: 100000}",
+    ),
+    "a run on a cluster that is not there": run(
+        "--address: cannot connect to 127.0.0.1:1: [Errno 111] Connection refused",
+        "runtime.backend=ray",
+        RAY_ADDRESS="127.0.0.1:1",
+    ),
     "no actors": run("--set: runtime.actors: found 0; input should be greater than 0 or 'auto'", "runtime.actors=0"),
     "no threads": run("--set: runtime.threads: found -1; input should be greater than 0", "runtime.threads=-1"),
     "hidden 0": run("--set: model.hidden.0: found 0; input should be greater than 0", "model.hidden=[0]"),

@@ -79,6 +79,9 @@ CASES: dict[str, Case] = {
     "bad cell": sweep(
         "algorithm.rho: found -0.1; input should be greater than or equal to 0", grid={"algorithm.rho": [0.1, -0.1]}
     ),
+    "a blank name": sweep(
+        "names.fedavg: found ' '; a name is one line of characters that can be printed", names={"fedavg": " "}
+    ),
     "a name that nothing has": sweep("names: unknown name 'fedsan'; did you mean…", names={"fedsan": "SAM"}),
     "a name of an unknown section": sweep("names: unknown name 'algoritm'; did you…", names={"algoritm.rho": "ρ"}),
     "a name of two lines": sweep(
@@ -360,6 +363,11 @@ CASES: dict[str, Case] = {
         "grid.seed: found []; at least one value is required", "--smoke", smoke={"grid": {"seed": []}}
     ),
     "smoke key": sweep("smoke: unknown name 'gird'; did you mean 'grid'? valid: base, cases, grid", smoke={"gird": {}}),
+    "actors that never fit": Case(
+        ["sweep", "sweep.yaml"],
+        "runtime.actors: 100000 actors of 1 CPU and 0 GPU each are asked for, …",
+        put("sweep.yaml", yaml.safe_dump({"name": "x", "base": BASE | {"runtime": {"actors": 10**5}}})),
+    ),
     "too many actors": Case(
         ["sweep", "sweep.yaml", "--dry-run"],
         "runtime.actors: 100000 actors of 1 CPU and 0 GPU each are asked for, 2 fit;…",

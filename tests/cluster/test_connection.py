@@ -82,6 +82,47 @@ def test_the_address_file_of_a_cluster_that_has_ended(monkeypatch: pytest.Monkey
     assert seen == ["token"]
 
 
+TOKEN = b"[2026 W] gcs_client.cc:210: Unauthenticated: RPC error: InvalidAuthToken: is missing or incorrect\n"
+"""Line that Ray's C++ code writes every second for 20 s to a cluster's stranger."""
+
+
+@pytest.mark.parametrize(
+    ("written", "mode", "reason"),
+    [
+        (TOKEN, None, "it asks for a token; set RAY_AUTH_MODE=token"),
+        (TOKEN, "token", "it refuses this user's token; RAY_AUTH_TOKEN or ~/.ray/auth_token has to hold the cluster's"),
+        (b"", None, "ConnectionError: no answer; if the cluster asks for a token, set RAY_AUTH_MODE=token"),
+        (b"Ray's own\nlines\n", "disabled", "ConnectionError: no answer"),
+    ],
+)
+def test_a_cluster_that_cannot_be_joined_is_one_line(
+    written: bytes, mode: str | None, reason: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if mode is not None:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+
+    def refused(*_: object, **__: object) -> None:
+        os.write(2, written)
+        raise ConnectionError("no answer")
+
+    monkeypatch.setattr(ray, "init", refused)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(UserError) as caught, use_cluster(address):
+            pass
+    assert str(caught.value) == f"--address: cannot join {address}: {reason}"
+    assert capfd.readouterr().err == ""
+
+
+def test_lines_of_ray_appear_once_a_cluster_is_joined(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ray, "init", lambda *_, **__: os.write(2, b"a warning\n"))
+    with socket.create_server(("127.0.0.1", 0)) as server, use_cluster(f"127.0.0.1:{server.getsockname()[1]}"):
+        os.write(2, b"later\n")
+    assert capfd.readouterr().err == "a warning\nlater\n"
+
+
 def test_what_a_client_of_ray_is_given_can_be_sent_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray sends the arguments of `ray.init("ray://...")` to the cluster by json.dumps; a JobConfig cannot go so."""
     given: dict[str, object] = {}

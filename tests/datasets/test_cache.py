@@ -64,6 +64,17 @@ def test_an_interrupted_decoding_leaves_nothing(source: Path, monkeypatch: pytes
     assert not (source.parent / ".fedray-cache").exists()
 
 
+def test_a_decoding_that_fails_leaves_no_folder_above_the_cache(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDRAY_DATA", str(source.parent / "far" / "away"))
+
+    def fails() -> Arrays:
+        raise UserError("broken")
+
+    with pytest.raises(UserError, match=r"^broken$"):
+        cache_arrays("d", "1", [source], fails)
+    assert list(source.parent.iterdir()) == [source]
+
+
 def test_two_processes_at_once(source: Path) -> None:
     """The second to finish finds the folder there, takes it and removes its own."""
     inner, _ = counting({"a": np.ones(2)})

@@ -205,6 +205,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"path": "parts/..", "split": 0.5}, "needs `client: folder`"),
     ({"path": "more"}, "data.path: more/test/dog/0.png: no training picture is of that class and client"),
     ({"path": "flat", "split": 0.1}, "data.split: found 0.1, which leaves no picture for the test set"),
+    ({"path": "flat", "split": 0.9}, "data.split: found 0.9, which leaves no picture of flat/cat for training"),
     ({"path": "text", "split": 0.5}, "cannot be read: UnidentifiedImageError"),
     ({"path": "flat", "split": 0.5, "size": 0}, "data.size: found 0; input should be greater than 0"),
 ]
@@ -217,3 +218,4 @@ def test_what_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch, options: d
     with pytest.raises(UserError) as refused:
         load("folder", **{"size": 4, **options})
     assert message in str(refused.value)
+    assert not (root / ".fedray-cache").exists()

@@ -41,6 +41,23 @@ def test_numbers_are_standardised_by_the_training_rows_and_texts_become_columns(
     assert (plain.x_train.tolist(), plain.x_test.tolist()) == ([[1], [3]], [[5]])
 
 
+def test_numbers_that_are_codes_are_texts_on_request() -> None:
+    """Codes 1, 2 and X: a column each, in this order. Without `texts` the X among numbers counts as a slip."""
+    content = "code,kind,part\n1,0,train\nX,1,train\n2,0,test\n"
+    data = load(content, split="part", texts=["code"])
+    assert (data.x_train.tolist(), data.x_test.tolist()) == ([[1, 0, 0], [0, 0, 1]], [[0, 1, 0]])
+    assert load(content.replace("X", "3"), split="part", texts=["code"]).x_test.tolist() == [[0, 1, 0]]
+
+
+def test_long_ids_are_told_apart() -> None:
+    """2^53 and 2^53 + 1 are one number as float64, and two clients."""
+    data = load(
+        f"x,kind,who,part\n1,0,{2**53},train\n2,1,{2**53 + 1},train\n3,1,{2**53},test\n", split="part", client="who"
+    )
+    assert data.client_train is not None
+    assert data.client_train.tolist() == [0, 1]
+
+
 def test_a_second_file_is_the_test_set() -> None:
     """Labels 2 and 10 are the classes 0 and 1: integers sort as numbers."""
     Path("test.csv").write_text("kind,age\n10,7\n")
@@ -106,6 +123,13 @@ def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
         (OWN.replace("sex", "age"), {"split": "part"}, "own.csv has two columns 'age'"),
         ("age,kind,part\n", {"split": "part"}, "own.csv has no rows below its header"),
         ("kind,part\n1,train\n0,test\n", {"split": "part"}, "own.csv has no column for features"),
+        (OWN, {"split": "part", "client": "part"}, "data: the column 'part' is named for two purposes"),
+        (
+            OWN.replace("3,", "NA,"),
+            {"split": "part"},
+            "found 'NA'; a number is required; leave a missing one empty, or name the column in texts",
+        ),
+        (OWN.replace("3,", "nan,"), {"split": "part"}, "row 2, column age: found 'nan'; a number is required"),
         ("age,kind,part\n1,0.5,train\n1,1,test\n", {"split": "part"}, "found '0.5'; classes are texts or integers"),
     ],
 )

@@ -88,6 +88,43 @@ def test_a_node_lost_and_a_late_one_change_nothing(cluster: Cluster, tmp_path: P
 
 
 @pytest.mark.faults
+def test_a_node_that_dies_while_states_spill_changes_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """60 states of 4 x (75 x 8,000 + 10) = 2.4 MB are 144 MB in a store of 100 MB, which spills in every round.
+
+    The node is SIGKILLed, with the trial, both actors and all states, as soon as another state goes to disk and there
+    is a checkpoint. The trial restarts on a node that joins then.
+    """
+    runtime = {"actors": 2, "checkpoint_every": 5}
+    sweep = SWEEP | {
+        "base": SWEEP["base"]
+        | {
+            "clients": {"total": 60, "per_round": 20},
+            "model": {"name": "mlp", "hidden": [8_000]},
+            "training": {"rounds": 30, "local_steps": 1, "batch_size": 8},
+            "evaluation": {"every": 10},
+            "runtime": runtime,
+        },
+        "grid": {"algorithm": ["scaffold"]},
+    }
+    spilled = Path(ray._private.worker._global_node.get_session_dir_path())
+    node = cluster.add_node(num_cpus=2, **SMALL)
+
+    def count() -> int:
+        return len(list(spilled.glob("ray_spilled_objects_*/*")))
+
+    driver = fedray(tmp_path, "sweep", str(write(tmp_path, sweep)), "--address", cluster.address)
+    wait(lambda: count() > 0 and any((tmp_path / ".fedray/cells").glob("*/checkpoint-*.json")))
+    before = count()
+    wait(lambda: count() > before)
+    cluster.remove_node(node, allow_graceful=False)
+    assert driver.poll() is None, "it died too late"
+    wait(lambda: sum(one["Alive"] for one in ray.nodes()) == 1)
+    cluster.add_node(num_cpus=2, **SMALL)
+    assert "small: 1 finished" in done(driver)
+    assert state_hashes(tmp_path) == undisturbed(sweep)
+
+
+@pytest.mark.faults
 def test_four_actors_on_three_nodes_share_gpus_and_each_node_s_copy_of_the_data(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -69,3 +69,31 @@ def test_an_experiment_that_is_deleted_meanwhile_is_one_line(store: Proxy, tmp_p
     error = done(driver, 2)
     assert "MLFLOW_TRACKING_URI: the store refuses a request: " in error
     assert "Traceback" not in error
+
+
+@pytest.mark.faults
+def test_a_store_that_answers_slowly_delays_no_training(store: Proxy, tmp_path: Path) -> None:
+    """Eight cells with a second before each answer. The writes wait for each other, the cells do not wait for them:
+    when the last cell ends, less than half of the log has arrived.
+
+    A cell costs 11 requests: its run (create, look for a twin), three files, the data set, parameters, rows with the
+    results, the confusion matrix, the end (2); and one more for each further report of rows, of which two rounds give
+    at most two. The sweep costs 12. The next call asks for the eight outcomes at once.
+    """
+    sweep = SWEEP | {
+        "base": SWEEP["base"] | {"training": SWEEP["base"]["training"] | {"rounds": 2}},
+        "grid": {"algorithm": ["fedavg"], "seed": list(range(8))},
+    }
+    store.delay = 1.0
+    driver = fedray(tmp_path, "sweep", str(write(tmp_path, sweep)), MLFLOW_TRACKING_URI=address(store))
+    until(driver.stdout, "[8/8]")
+    arrived = len(store.seen)
+    assert "small: 8 finished" in done(driver)
+    assert arrived < len(store.seen) / 2
+    assert len(store.seen) <= 12 + 13 * 8
+    assert store.most == 1, "writes keep their order"
+    assert state_hashes(tmp_path) == undisturbed(sweep)
+    logged_once(tmp_path, 2)
+    again = done(fedray(tmp_path, "sweep", "sweep.yaml", MLFLOW_TRACKING_URI=address(store)))
+    assert "small: 8 cells, 8 finished" in again
+    assert store.most >= 4

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import ray
+import yaml
 
 from fedray.cluster.connection import use_cluster
+from tests.sweep.running import REPOSITORY, SWEEP
 
 JOIN = "import ray, sys; ray.init(sys.argv[1], logging_level='ERROR'); print('joined')"
 
@@ -29,3 +31,31 @@ def test_only_who_has_the_token_can_join_a_local_ray(tmp_path: Path, monkeypatch
         assert joined(address, RAY_AUTH_MODE="token")
         assert not joined(address, RAY_AUTH_MODE="token", HOME=str(tmp_path))
         assert not joined(address, RAY_AUTH_MODE="disabled")
+
+
+@pytest.mark.faults
+def test_a_cluster_that_asks_for_a_token_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself writes 20 lines that do not name the remedy."""
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump(SWEEP))
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "FEDRAY_", "MLFLOW_"))
+    }
+    with use_cluster():
+        address = ray.get_runtime_context().gcs_address
+        done = subprocess.run(
+            [sys.executable, "-m", "fedray.cli", "sweep", "sweep.yaml", "--address", address],
+            cwd=tmp_path,
+            env=environment | {"PYTHONPATH": str(REPOSITORY)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"fedray: --address: cannot join {address}: it asks for a token; set RAY_AUTH_MODE=token\n",
+    )
+    assert list(tmp_path.iterdir()) == [file]

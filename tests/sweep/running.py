@@ -105,7 +105,7 @@ def outcome(folder: Path) -> dict[str, str]:
     }
 
 
-def until_listening(port: int, seconds: float = 60) -> None:
+def until_listening(port: int, seconds: float = 200) -> None:
     """Return once something listens at the port of this machine. Raises TimeoutError if nothing does in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

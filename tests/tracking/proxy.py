@@ -4,6 +4,7 @@ import base64
 import contextlib
 import http.client
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -12,13 +13,32 @@ USER, PASSWORD = "alice", "pa55/wo%rd+x"
 
 
 class Proxy(ThreadingHTTPServer):
-    """Listens on 127.0.0.1. `refuse` is the status of every reply; 0: only requests without password get 401."""
+    """Listens on 127.0.0.1.
+
+    Attributes:
+        refuse: status of every reply; 0: only requests without password get 401.
+        delay: seconds before each reply.
+        seen: paths of all requests.
+        most: largest number of requests that waited at once.
+    """
 
     daemon_threads = True
 
     def __init__(self, target: int) -> None:
-        self.target, self.refuse, self.seen = target, 0, 0
+        self.target, self.refuse, self.delay = target, 0, 0.0
+        self.seen: list[str] = []
+        self.most, self._waiting, self._lock = 0, 0, threading.Lock()
         super().__init__(("127.0.0.1", 0), Handler)
+
+    def wait(self, path: str) -> None:
+        """Note a request, and let it wait."""
+        with self._lock:
+            self.seen.append(path)
+            self._waiting += 1
+            self.most = max(self.most, self._waiting)
+        time.sleep(self.delay)
+        with self._lock:
+            self._waiting -= 1
 
     @property
     def port(self) -> int:
@@ -35,7 +55,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         expected = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         status = self.server.refuse or (0 if self.headers.get("Authorization") == expected else 401)
-        self.server.seen += 1
+        self.server.wait(self.path)
         answer = b"go away"
         kind = "text/plain"
         if not status:

@@ -10,6 +10,7 @@ import pytest
 from fedray.cli.archive import import_
 from fedray.common.errors import UserError
 from fedray.common.identity import hash_of
+from fedray.tracking.archive import import_sweep, stored_sweep
 from tests.tracking.tricks import CELL, RUN, Members, Trick, pack, refuse
 
 Change = Callable[[dict[str, Any]], object]
@@ -58,6 +59,30 @@ def identified(change: Change) -> Change:
         cell["hash"] = hash_of(cell["identity"])
 
     return both
+
+
+WORDS = {"symbols": {}, "required": {}, "names": {}, "titles": {}, "lower": []}
+CHOICE = {
+    "stage": "sweep/tune", "select": "last10_validation_accuracy", "held_out": {"fraction": 0.1, "from": "clients"},
+    "train_on": "all", "seeds": [100], "searcher": "sobol", "scheduler": "", "equal_budget": "gradients",
+    "values": {"training.lr": 0.1}, "score": 70.5, "draws": 4, "finished": 4, "rounds": 16, "gradients": 1200.0,
+    "ranges": {"training.lr": "[0.01, 1], log"}, "edges": [],
+}  # fmt: skip
+
+
+def words(**changes: Any) -> Change:
+    """Give the cell words of plug-ins, correct except for the changes."""
+    return at("cells", 0, "plugins", to=WORDS | changes)
+
+
+def chosen(**changes: Any) -> Change:
+    """Say how the cell was chosen, correctly except for the changes."""
+    return at("cells", 0, "tuned", to=CHOICE | changes)
+
+
+def staged(name: str) -> Change:
+    """Add a tune stage of this name."""
+    return at("tune", to={"name": name, "description": "", "cells": []})
 
 
 DEEP = b'{"format": 1, "name": "x", "description": "", "cells": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -122,6 +147,23 @@ MANY = at("cells", 0, "config", to={str(k): 0 for k in range(5000)})
         (MANY, "at most 1000 entries are allowed"),
         (at("cells", 0, "status", to="finished"), "cells.0"),
         (at("cells", 0, "tuned", to="x"), "cells.0.tuned"),
+        (words(symbols=3), "cells.0.plugins.symbols"),
+        (words(symbols={"own:A": {"rho": 1}}), "cells.0.plugins.symbols.own:A.rho"),
+        (words(symbols={"own:A": {"rho": "\x1b[2J"}}), "cells.0.plugins.symbols.own:A.rho"),
+        (words(titles={"drift": ["a"]}), "cells.0.plugins.titles.drift"),
+        (words(lower="drift"), "cells.0.plugins.lower"),
+        (words(more=1), "unknown name 'more'"),
+        (chosen(values=3), "cells.0.tuned.values"),
+        (chosen(edges="training.lr"), "cells.0.tuned.edges"),
+        (chosen(edges=["algorithm.rho"]), "'algorithm.rho' has no value with a range"),
+        (chosen(ranges={}), "'training.lr' has no value with a range"),
+        (chosen(score=float("nan")), "cells.0.tuned.score"),
+        (chosen(held_out={"fraction": "all", "from": "clients"}), "cells.0.tuned.held_out.fraction"),
+        (chosen(stage="two\nlines"), "cells.0.tuned.stage"),
+        (chosen(more=1), "unknown name 'more'"),
+        (at("tune", to=7), "tune: expected a mapping"),
+        (staged("evil"), "tune.name: found 'evil'; sweep/tune is required"),
+        (staged("sweep"), "tune.name: found 'sweep'; sweep/tune is required"),
         (at("cells", 0, "plugins", to=[1]), "cells.0.plugins"),
         (at("cells", 0, "search", to={"keys": [1], "select": "x"}), "cells.0.search.keys.0"),
     ],
@@ -130,6 +172,19 @@ MANY = at("cells", 0, "config", to={str(k): 0 for k in range(5000)})
 def test_what_the_sweep_says(change: Change | bytes, message: str, exported: Members, store: Path) -> None:
     pack(store / "evil.zip", rewritten("sweep.json", change)(exported))
     refuse(store, message)
+
+
+def test_words_of_plug_ins_and_choices_arrive_as_they_were(
+    exported: Members, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    for change in (words(), chosen(), staged("sweep/tune")):
+        exported = rewritten("sweep.json", change)(exported)
+    import_sweep(pack(tmp_path / "good.zip", exported))
+    (found,) = stored_sweep("sweep").cells
+    assert (found["plugins"], found["tuned"]) == (WORDS, CHOICE)
+    assert stored_sweep("sweep/tune").cells == []
 
 
 ACCURACY = ("metrics", "test_accuracy")

@@ -36,9 +36,8 @@ def find(name: str) -> Path:
         return get_sweeps_folder() / name / CLAIMS
     if name in list_sweeps():
         return get_sweeps_folder() / f"{name}.yaml"
-    raise unknown(
-        "claims: give the file of a sweep of yours, or a shipped name", name, [*list_papers(), *list_sweeps()]
-    )
+    valid = [*list_papers(), *list_sweeps()]
+    raise unknown("claims: give the file of a sweep of yours, or a shipped name", name, valid, "`fedray list sweeps`")
 
 
 def find_claims(name: str) -> tuple[Claims, Path | None]:

@@ -151,7 +151,8 @@ def _label_by_key(
     if key in columns and key != "config":
         return cells[key].fillna("-").astype(str)
     if not _is_section(cells, key):
-        raise unknown("--rows/--cols", key, _list_valid_keys(columns))
+        sections = {name.removesuffix(".name") for name in columns if name.endswith(".name")}
+        raise unknown_key("--rows/--cols", key, cells, {*sections, "seed"})
     options = [name for name in columns if name.startswith(f"{key}.") and name != f"{key}.name"]
     named = {
         kind: [
@@ -175,9 +176,7 @@ def _label_by_key(
     return pd.Series([name(one) for one in records], cells.index, dtype=object)
 
 
-def _list_valid_keys(columns: Iterable[str]) -> set[str]:
-    return (
-        {name.removesuffix(".name") for name in columns if name.endswith(".name")}
-        | {name for name in columns if "." in name and not name.startswith(("metrics.", "chosen."))}
-        | {"seed"}
-    )
+def unknown_key(option: str, key: str, cells: pd.DataFrame, others: Iterable[str] = ()) -> UserError:
+    """Return the error for an option that is neither a dotted key of the cells nor one of the other names."""
+    keys = {str(name) for name in cells if "." in str(name) and not str(name).startswith(("metrics.", "chosen."))}
+    return unknown(option, key, keys.union(others), "docs/configuration.md")

@@ -80,7 +80,7 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
     column = next((name for name in (f"metrics.{FINAL}{metric}", f"metrics.{metric}") if name in cells), "")
     if finished.any() and not column:
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
-        raise unknown("--metric", metric, [*have, *FORMS, *COUNTED])
+        raise unknown("--metric", metric, [*have, *FORMS, *COUNTED], "`fedray list metrics`")
     if not column:
         return pd.Series(np.nan, cells.index)
     logged, untuned = cells[column], column.removesuffix(f"_e{wanted.epochs}")
@@ -112,7 +112,8 @@ def list_parts(sweep: SweepTable, metric: str) -> list[str]:
         if name.startswith(f"{metric}_") and not name.endswith("_std")
     }
     if not found:
-        raise unknown("--metric", metric, {name.rpartition("_")[0] for name in list_by_round(sweep) if "_" in name})
+        names = {name.rpartition("_")[0] for name in list_by_round(sweep) if "_" in name}
+        raise unknown("--metric", metric, names, "`fedray list metrics`")
     return sorted(found, key=lambda part: [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", part)])
 
 

@@ -56,7 +56,7 @@ def read_sweep(name: str) -> StoredSweep:
         name += "-smoke"
     if name not in parents:
         raise UnknownSweep(
-            str(unknown("sweep", name, parents))
+            str(unknown("sweep", name, parents, "`fedray status`"))
             if parents
             else f"sweep: {name!r} is not in this store, which holds no sweep at all"
         )

@@ -109,7 +109,8 @@ def _read(sweep: Collected, cells: pd.DataFrame, wanted: Sequence[str], across: 
         logged[SECONDS] = {run: {t: t * seconds for t in logged[wanted[0]][run]} for run, seconds in each}
     for name, runs in logged.items():
         if not any(runs.values()):
-            raise unknown("--x" if name in across else "--metric", name, list_by_round(sweep))
+            option = "--x" if name in across else "--metric"
+            raise unknown(option, name, list_by_round(sweep), "`fedray list metrics`")
     return logged
 
 

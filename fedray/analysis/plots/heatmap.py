@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
-from fedray.analysis.data.axes import label_finished, title_axes
+from fedray.analysis.data.axes import label_finished, title_axes, unknown_key
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
 from fedray.analysis.plots.panels import split_figures
 from fedray.analysis.plots.style import make_panels, styled
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError
 from fedray.runs.metric import DEFAULT
 
 FIELD, LOWEST = 0.32, 1.0
@@ -42,9 +42,7 @@ def draw_heatmap(sweep: Collected, x: str, y: str, metric: str = DEFAULT) -> dic
         if not key:
             raise UserError(f"{option} is required for a heatmap: a key, algorithm.rho, say")
         if key not in sweep.cells:
-            raise unknown(
-                option, key, [str(one) for one in sweep.cells if "." in str(one) and "metrics." not in str(one)]
-            )
+            raise unknown_key(option, key, sweep.cells)
         if sweep.cells[key].nunique() < 2:
             raise UserError(f"{option}: {key} has one value in this sweep; a key that varies is required")
     cells = label_finished(sweep, without=(x, y, *_find_followers(sweep.cells, x), *_find_followers(sweep.cells, y)))

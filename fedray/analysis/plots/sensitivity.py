@@ -4,12 +4,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
-from fedray.analysis.data.axes import find_symbol, label_finished
+from fedray.analysis.data.axes import find_symbol, label_finished, unknown_key
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, make_title, read_values
 from fedray.analysis.plots.panels import iter_methods, split_figures
 from fedray.analysis.plots.style import describe_seeds, iter_styles, make_panels, set_value_ticks, styled, with_legend
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError
 from fedray.runs.metric import DEFAULT
 
 DODGE, WIDEST = 2.5, 12.0
@@ -35,7 +35,7 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
         UserError: the key is not a number, or never varies by itself.
     """
     if x not in sweep.cells:
-        raise unknown("--x", x, [str(key) for key in sweep.cells if "." in str(key) and "metrics." not in str(key)])
+        raise unknown_key("--x", x, sweep.cells)
     numbers = pd.to_numeric(sweep.cells[x], errors="coerce")
     if (numbers.isna() & sweep.cells[x].notna()).any():
         raise UserError(f"--x: the values of {x} are not numbers: {', '.join(sorted(set(sweep.cells[x].dropna())))}")

@@ -70,7 +70,7 @@ class Board:
     def get_options(self, method: str) -> dict[str, Any]:
         """Return the chosen options of a method. Raises UserError if it was not tuned yet."""
         if method not in (known := self.spaces):
-            raise unknown("method", method, known)
+            raise unknown("method", method, known, "docs/leaderboard.md")
         found = self.final[self.final["method"] == method]["options"]
         if found.empty:
             raise UserError(f"{method}: is not trained yet on {self.name}, so no options are chosen")

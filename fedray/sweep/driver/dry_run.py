@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedray.cluster.connection import count_cpus, use_cluster
 from fedray.cluster.resources import count_capacity, get_bundle, list_nodes, refuse_infeasible
+from fedray.common.errors import escape
 from fedray.config import RunConfig
 from fedray.engine.residence import KEPT
 from fedray.runs.last_rounds import describe_rounds
@@ -31,7 +33,7 @@ def print_plan(plan: Plan, address: str | None) -> None:
     for number, cell in enumerate(plan.cells.values(), 1):
         if plan.is_chosen(cell):
             status = known[cell.hash].status if cell.hash in known else "to run"
-            table.add_row(str(number), cell.hash, status, cell.label)
+            table.add_row(str(number), cell.hash, status, Text(escape(cell.label)))
     console.print(table)
     for line in _averaged([cell.run for cell in plan.cells.values() if plan.is_chosen(cell)]):
         console.print(line, soft_wrap=True)

@@ -19,10 +19,17 @@ from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.plan import Plan
-from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, lock_sweep, refuse_unwritable_storage
+from fedray.sweep.plan.storage import (
+    CellLocks,
+    find_storage_parent,
+    get_cell_locks_file,
+    lock_sweep,
+    refuse_second_call,
+    refuse_unwritable_storage,
+)
 from fedray.sweep.trials.session import Session
 from fedray.sweep.trials.writer import Writer
-from fedray.tracking.location import get_storage, refuse_unwritable_store
+from fedray.tracking.location import refuse_unwritable_store
 from fedray.tracking.mirrors.mirrors import refuse_missing_extras
 
 POLL = 2.0
@@ -87,7 +94,7 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
         stack.enter_context(treat_sigterm_as_interrupt())
         if plan.to_run:
             refuse_bad_address(address)
-        stack.enter_context(lock_sweep(plan.sweep.name))
+        refuse_second_call(plan.sweep.name)
         placement = Placement()
         if plan.to_run:
             with ThreadPoolExecutor(1, "imports") as pool:  # seconds each; Ray needs the main thread for signals
@@ -95,8 +102,9 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
                 stack.enter_context(use_cluster(address, _choose_preloads(plan, max_concurrent)))
                 imported.result()
             plan = plan.resolve(plan.to_run, placement)
-            with tempfile.NamedTemporaryFile(dir=get_storage(), prefix="seen-") as marker:
+            with tempfile.NamedTemporaryFile(dir=find_storage_parent(), prefix=".seen-") as marker:
                 refuse_unseen("FEDRAY_STORAGE", Path(marker.name))
+        stack.enter_context(lock_sweep(plan.sweep.name))  # from here on something is written
         claims = stack.enter_context(CellLocks(get_cell_locks_file()))
         session = Session(plan, claims, stack.enter_context(Writer()), placement=placement)
         session.note(plan.known)

@@ -38,7 +38,7 @@ def _name_axes(cases: Any) -> Any:
 
 
 def _refuse_unprintable(name: str) -> str:
-    if not name.isprintable():
+    if not name.strip() or not name.isprintable():
         raise ValueError("a name is one line of characters that can be printed")
     return name
 
@@ -134,7 +134,7 @@ class Sweep(Checked):
     @classmethod
     def _check_select(cls, metric: str) -> str:
         if metric not in SELECT:
-            raise unknown("select", metric, SELECT)
+            raise unknown("select", metric, SELECT, "`fedray list metrics`")
         return metric
 
     @field_validator("stop")

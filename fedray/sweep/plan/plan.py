@@ -159,7 +159,7 @@ def refuse_unknown_names(sweep: Sweep) -> None:
     known = {name for registry, *_ in COMPONENTS.values() for name in registry}
     for key in sweep.names:
         if re.fullmatch(r"\w+", key) and key not in known and key not in RunConfig.model_fields:
-            raise unknown("names", key, known)
+            raise unknown("names", key, known, "`fedray list algorithms|models|datasets|partitions`")
         if re.fullmatch(r"\w+(\.\w+)+", key) and key.partition(".")[0] not in RunConfig.model_fields:
             raise unknown("names", key.partition(".")[0], RunConfig.model_fields)
 

@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -92,22 +93,27 @@ def pick_point(sweep: Sweep, which: str | None = None) -> dict[str, Any]:
     return matches[0]
 
 
-@contextlib.contextmanager
-def hold_cell(hash: str, again: bool) -> Iterator[Path]:
-    """Lock a cell and yield its directory, the same that a sweep would use.
+def hold_cell(hash: str, again: bool) -> AbstractContextManager[Path]:
+    """Return a context that locks a cell and yields its directory, the same that a sweep would use.
 
     Args:
         hash: the cell's hash.
         again: empty the directory first; earlier runs no longer count.
 
     Raises:
-        UserError: another process runs the cell, or the storage cannot be written.
+        UserError: store or storage cannot be written; on entering, also that another process runs the cell.
     """
     from fedray.tracking.location import refuse_unwritable_store
-    from fedray.tracking.store import open_store  # here: MLflow takes seconds to import
 
     refuse_unwritable_storage()
     refuse_unwritable_store()
+    return _hold_cell(hash, again)
+
+
+@contextlib.contextmanager
+def _hold_cell(hash: str, again: bool) -> Iterator[Path]:
+    from fedray.tracking.store import open_store  # here: MLflow takes seconds to import
+
     open_store(create=True)  # before anything is written to the storage
     directory = get_cell_dir(hash)
     with CellLocks(get_cell_locks_file()) as locks:

@@ -64,14 +64,19 @@ def _get_offset(cell: str) -> int:
     return int(cell, 16) % OFFSETS
 
 
+def find_storage_parent() -> Path:
+    """Return the storage, or the nearest folder above it that exists."""
+    storage = get_storage()
+    return next(path for path in (storage, *storage.parents) if path.exists())
+
+
 def refuse_unwritable_storage() -> None:
     """Refuse a storage that cannot be written to or created, without creating it. Raises UserError."""
     path = os.environ.get("FEDRAY_STORAGE", "")
     if "://" in path:
         raise UserError(f"FEDRAY_STORAGE: found {truncate_repr(redact(path))}; expected a directory, got an address")
     try:
-        storage = get_storage()
-        with tempfile.TemporaryFile(dir=next(path for path in (storage, *storage.parents) if path.exists())):
+        with tempfile.TemporaryFile(dir=find_storage_parent()):
             pass
     except OSError as error:
         raise UserError(
@@ -153,6 +158,16 @@ def is_sweep_running(name: str) -> bool:
         return not _try_lock(opened)
 
 
+def refuse_second_call(name: str) -> None:
+    """Raise UserError if another process runs the sweep. Nothing is created."""
+    if is_sweep_running(name):
+        raise _is_running(name)
+
+
+def _is_running(name: str) -> UserError:
+    return UserError(f"{name}: another process is running this sweep (it holds {get_sweep_lock_file(name)})")
+
+
 def find_killed(cells: Iterable[str]) -> set[str]:
     """Return the cells with a folder in this storage that no process runs, of cells that the store calls running.
 
@@ -172,7 +187,7 @@ def lock_sweep(name: str) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         if not _try_lock(file):
-            raise UserError(f"{name}: another process is running this sweep (it holds {path})")
+            raise _is_running(name)
         yield
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
-from fedray.common.errors import redact
+from fedray.common.errors import escape, redact
 from fedray.runs.status import Status
 
 STYLE = {
@@ -44,7 +45,7 @@ class Progress:
     def note_start(self, cell: str, label: str) -> None:
         """Show that a trial of the cell begins."""
         now = time.monotonic()
-        self._running[cell], self._began = (label, now), self._began or now
+        self._running[cell], self._began = (escape(label), now), self._began or now
         self._rows[cell] = "starting"
 
     def note_row(self, cell: str, row: Mapping[str, float], rounds: int) -> None:
@@ -53,7 +54,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Print one line that is not an outcome."""
-        self.console.print(redact(text), markup=False, soft_wrap=True)
+        self.console.print(escape(redact(text)), markup=False, soft_wrap=True)
 
     def note_end(self, cell: str, status: Status, text: str) -> None:
         """Show the outcome of a cell."""
@@ -63,7 +64,7 @@ class Progress:
         mark = f"[{len(self.outcomes)}/{self.total}]".rjust(2 * len(str(self.total)) + 3)
         took = f"({time.monotonic() - since:.1f} s{self._estimate_end()})"
         self.console.print(
-            f"{mark} {status:<9} {label}: {redact(text)} {took}",
+            f"{mark} {status:<9} {label}: {escape(redact(text))} {took}",
             style=STYLE.get(status),
             markup=False,
             soft_wrap=True,
@@ -87,5 +88,5 @@ class Progress:
         table.add_column("running", no_wrap=True)
         table.add_column("last evaluation", no_wrap=True)
         for cell, (name, _) in self._running.items():
-            table.add_row(name, self._rows[cell])
+            table.add_row(Text(name), self._rows[cell])
         return table

@@ -146,7 +146,12 @@ def test_a_method_of_the_users(board: Board) -> None:
     [
         ("fedavgm", [], "fedavgm has no range"),
         ("fedper", ["training.lr={uniform: [0, 1]}"], "fedper is personalised; leaderboard/tiny ranks global models"),
+        ("ditto", ["training.lr={uniform: [0, 1]}"], "ditto is personalised; leaderboard/tiny ranks global models"),
         ("fedprox", [], "fedprox is on leaderboard/tiny"),
+        ("fedavgm", ["training.rounds={choice: [9]}"], "--search: training.rounds is part of the board's setting"),
+        ("fedavgm", ["training.local_steps={choice: [9]}"], "--search: training.local_steps is part of the board's"),
+        ("fedavgm", ["partition.alpha={choice: [9]}"], "--search: partition.alpha is part of the board's setting"),
+        ("fedavgm", ["algorithm={choice: [fedprox]}"], "--search: algorithm is part of the board's setting"),
         ("fedavgm", ["training.lr"], "--search: found 'training.lr'; KEY=RANGE is required"),
         ("fedavgm", ["training.lr={normal: [0, 1]}"], "--search.training.lr: unknown name 'normal'"),
     ],
@@ -163,10 +168,20 @@ class Bad(FedAvg):
         raise RuntimeError("no such\nshape")
 
 
-def test_a_method_that_fails_is_refused_in_one_line(board: Board) -> None:
+class Exits(FedAvg):
+    """Ends the process in its first step."""
+
+    def direction(self, *args: object, **kwargs: object) -> None:  # type: ignore[override]
+        raise SystemExit(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("Bad", "RuntimeError: no such shape"), ("Exits", "SystemExit: 0")], ids=["raises", "exits"]
+)
+def test_a_method_that_fails_is_refused_in_one_line(name: str, reason: str, board: Board) -> None:
     space = parse_search(["training.lr={uniform: [0, 1]}"])
-    with pytest.raises(UserError, match=r":Bad fails on a small model: RuntimeError: no such shape$"):
-        make_sweep(board, f"{__name__}:Bad", space)
+    with pytest.raises(UserError, match=rf":{name} fails on a small model: {reason}$"):
+        make_sweep(board, f"{__name__}:{name}", space)
 
 
 def test_unknown_boards(board: Board) -> None:
