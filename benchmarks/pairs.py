@@ -197,9 +197,16 @@ def paired(first: Callable[[], object], second: Callable[[], object], pairs: int
 
 @dataclass
 class Report:
-    """Results of a benchmark, printed line by line and, if asked for, kept as JSON."""
+    """Results of a benchmark, printed line by line and, if asked for, kept as JSON.
+
+    Attributes:
+        name: of the benchmark.
+        facts: about machine and commit.
+        lines: the figures.
+    """
 
     name: str
+    facts: dict[str, str] = field(default_factory=dict)
     lines: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, figure: str, measured: object, goal: str = "", **more: Any) -> None:
@@ -214,8 +221,8 @@ class Report:
 @contextlib.contextmanager
 def report(name: str, out: Path | None) -> Iterator[Report]:
     """Yield a benchmark's report: first the machine, last the duration; written to `out` if given."""
-    made, began, here = Report(name), time.monotonic(), machine()
-    print(f"{name} | " + ", ".join(f"{key} {value}" for key, value in here.items()), flush=True)
+    made, began = Report(name, machine()), time.monotonic()
+    print(f"{name} | " + ", ".join(f"{key} {value}" for key, value in made.facts.items()), flush=True)
     yield made
     took = round(time.monotonic() - began)
     print(f"took {took} s", flush=True)
@@ -226,7 +233,7 @@ def report(name: str, out: Path | None) -> Iterator[Report]:
                 {
                     "benchmark": name,
                     "command": " ".join(["python -m", _module(), *sys.argv[1:]]),
-                    "machine": here,
+                    "machine": made.facts,
                     "seconds": took,
                     "figures": made.lines,
                 },
@@ -237,7 +244,7 @@ def report(name: str, out: Path | None) -> Iterator[Report]:
 
 
 def _module() -> str:
-    return ".".join(Path(sys.argv[0]).resolve().relative_to(ROOT).with_suffix("").parts)
+    return ".".join(Path(sys.argv[0]).resolve().relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
 
 
 def machine() -> dict[str, str]:
@@ -257,8 +264,16 @@ def machine() -> dict[str, str]:
         "cpu": f"{model} x {os.cpu_count()} ({' '.join(features)})",
         "load": f"{os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
-        **{name: metadata.version(name) for name in ("torch", "ray", "numpy")},
+        **{name: version for name in ("torch", "ray", "numpy") if (version := _find_version(name))},
     }
+
+
+def _find_version(package: str) -> str | None:
+    """Return the version of an installed package."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def descendants(pid: int) -> list[int]:

@@ -31,7 +31,7 @@ def main(workload: str = "w2", pairs: Annotated[int, typer.Option(min=1)] = 20, 
         def unguarded() -> None:
             with contextlib.ExitStack() as stack:
                 for module in ("local_training", "simulation"):
-                    stack.enter_context(mock.patch(f"fedray.engine.{module}.unchanged", _nothing))
+                    stack.enter_context(mock.patch(f"fedray.engine.{module}.forbid_changes", _nothing))
                 stack.enter_context(mock.patch("fedray.engine.local_training.refuse_changed"))
                 average.step()
 

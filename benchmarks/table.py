@@ -1,4 +1,4 @@
-"""Write the two tables and the chart of docs/performance.md from the files in benchmarks/results.
+"""Write the tables and the chart of docs/performance.md from the files in benchmarks/results.
 
     python -m benchmarks.table
 
@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.gpu_day.__main__ import MINUTES
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -97,9 +99,9 @@ def format_measured(measured: Any) -> str:
 def is_met(figure: dict[str, Any]) -> bool | None:
     """Compare a figure with its goal (`<= 1.05`, `>= 2.5`, `<= 1/20`, `< 1, the same layout`); None without a goal."""
     goal = re.match(r"(<=|<|>=) .*?(1/)?([\d.]+)(,.*)?$", figure["goal"])
-    if goal is None:
-        return None
     measured = figure["measured"]
+    if goal is None or isinstance(measured, str):  # such as "not measured: ..."
+        return None
     value = measured["median"] if isinstance(measured, dict) else measured
     limit = 1 / float(goal[3]) if goal[2] else float(goal[3])
     return bool({"<=": value <= limit, "<": value < limit, ">=": value >= limit}[goal[1]])
@@ -144,6 +146,20 @@ def all_runs(runs: list[Run]) -> str:
     return "\n".join([table, "", *(f"- {machine}" for machine in sorted(machines))])
 
 
+def on_gpu(runs: list[Run]) -> str:
+    """Return a row for each figure of the GPU's parts (`benchmarks.gpu_day`); a part without a file is not measured."""
+    rows = []
+    for part in MINUTES:
+        run = next((run for run in reversed(runs) if run.content["benchmark"] == f"gpu {part}"), None)
+        if run is None:
+            rows.append([part, "not measured", "", "", "", ""])
+            continue
+        for figure in run.content["figures"]:
+            used, device = str(figure.get("utilisation", "")), run.machine["device"]
+            rows.append([part, figure["figure"], format_measured(figure["measured"]), figure["goal"], used, device])
+    return write_rows(["part", "figure", "measured", "goal", "GPU used, %", "device"], rows)
+
+
 def draw_chart(runs: list[Run], file: Path) -> None:
     """Draw the time of a round of each system relative to plain PyTorch, per workload."""
     from matplotlib.figure import Figure
@@ -174,8 +190,8 @@ def draw_chart(runs: list[Run], file: Path) -> None:
 
 
 def fill_page(text: str, runs: list[Run]) -> str:
-    """Return the page with both tables between their marks."""
-    for mark, table in (("summary", summary(runs)), ("runs", all_runs(runs))):
+    """Return the page with the tables between their marks."""
+    for mark, table in (("summary", summary(runs)), ("gpu", on_gpu(runs)), ("runs", all_runs(runs))):
         begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"
         before, _, rest = text.partition(begin)
         text = f"{before}{begin}{table}\n{end}{rest.partition(end)[2]}"

@@ -33,7 +33,10 @@ class DynamicRegularisation(Proximal):
         return Vectors(h=theta.new_zeros(theta.shape))
 
     def proximal(self, c: Client, theta: Tensor) -> Tensor:
-        return self.coefficient(c) * (theta - c.theta_0 + c.state.h)
+        pull = theta - c.theta_0  # a new vector, which takes the sum
+        pull += c.state.h
+        pull *= self.coefficient(c)
+        return pull
 
     def decoupled_weight(self, c: Client) -> float:
         return self.coefficient(c)

@@ -5,8 +5,9 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Client, Received, Server, Vectors, unit
+from fedray.algorithms.base import Client, Received, Server, Vectors
 from fedray.algorithms.feddyn import DynamicRegularisation
+from fedray.common.vectors import move_along
 
 
 class FedGloSS(DynamicRegularisation):
@@ -70,14 +71,14 @@ class FedGloSS(DynamicRegularisation):
         return Vectors(super().server_state(theta), ascent=theta.new_zeros(theta.shape))
 
     def broadcast(self, server: Server) -> Tensor:
-        return server.theta + self.radius(self.rho, server.round) * unit(server.state.ascent)
+        return move_along(server.theta, self.radius(self.rho, server.round), server.state.ascent)
 
     def message(self, server: Server) -> Vectors:
         return Vectors(super().message(server), rho=server.theta.new_tensor(self.radius(self.rho_l, server.round)))
 
     def gradient(self, c: Client) -> Tensor:
         g = c.grad(c.theta)
-        return c.grad(c.theta + c.message.rho * unit(g)) if self.rho_l else g
+        return c.grad(move_along(c.theta, c.message.rho, g)) if self.rho_l else g
 
     def divisor(self, server: Server) -> int:
         return server.clients * (1 if self.dual_divisor == "clients" else server.cohort)

@@ -5,7 +5,8 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Received, Server, Vectors, unit
+from fedray.algorithms.base import Algorithm, Client, Received, Server, Vectors
+from fedray.common.vectors import move_along
 
 
 class FedNSAM(Algorithm):
@@ -41,7 +42,7 @@ class FedNSAM(Algorithm):
 
     def gradient(self, c: Client) -> Tensor:
         along = c.grad(c.theta) if self.perturbation == "gradient" else -c.message.m
-        return c.grad(c.theta + self.rho * unit(along))
+        return c.grad(move_along(c.theta, self.rho, along))
 
     def aggregate(self, server: Server, got: Received) -> None:
         update = server.server_lr * got.update

@@ -13,6 +13,7 @@ from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Upl
 from fedray.algorithms.feddyn import DynamicRegularisation
 from fedray.algorithms.scaffold import ControlVariates
 from fedray.common.errors import UserError
+from fedray.common.vectors import move_along
 from fedray.models.network import Layout
 
 
@@ -28,7 +29,7 @@ class LocalSAM(Algorithm):
             raise UserError(f"algorithm.perturb: found {self.perturb!r}; the model has no parameters there to train")
 
     def gradient(self, c: Client) -> Tensor:
-        return c.grad(c.theta + self.rho * unit(self.ascent(c)))
+        return c.grad(move_along(c.theta, self.rho, self.ascent(c)))
 
     def ascent(self, c: Client) -> Tensor:
         """Return the direction of the perturbation, not normalised."""
@@ -150,7 +151,7 @@ class FedSpeed(LocalSAM, DynamicRegularisation):
             return super().gradient(c)
         g = c.grad(c.theta)
         along = g if self.perturb == "all" else g * c.layout.part(self.perturb).to(g.device)
-        return (1 - self.mix) * g + self.mix * c.grad(c.theta + self.rho * unit(along))
+        return (1 - self.mix) * g + self.mix * c.grad(move_along(c.theta, self.rho, along))
 
     def server_state(self, theta: Tensor) -> Vectors:
         return super().server_state(theta) if self.dual_mean == "all" else Vectors()

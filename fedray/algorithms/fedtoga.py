@@ -5,8 +5,9 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads, Vectors, unit
+from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads, Vectors
 from fedray.algorithms.feddyn import DynamicRegularisation
+from fedray.common.vectors import move_along
 
 
 class FedTOGA(DynamicRegularisation):
@@ -95,11 +96,12 @@ class FedTOGA(DynamicRegularisation):
         """Return r, the direction of the perturbation."""
         if not self.sam_correction:
             return c.grad(c.theta)
-        r = c.local.ascent_delta
-        if self.perturbation != "neighbour":
-            r = r + c.grad(c.theta)
+        if self.perturbation == "neighbour":
+            return c.local.ascent_delta + c.local.g_tilde
+        r = c.grad(c.theta)  # a new vector, which takes the sum
+        r += c.local.ascent_delta
         if self.perturbation != "global":
-            r = r + c.local.g_tilde
+            r += c.local.g_tilde
         return r
 
     def decoupled_weight(self, c: Client) -> float:
@@ -109,7 +111,7 @@ class FedTOGA(DynamicRegularisation):
         if not self.sam:
             return c.grad(c.theta)
         rho = self.rho if self.radius == "rho" else self.rho**2
-        c.local.g_tilde = c.grad(c.theta + rho * unit(self.ascent(c)))
+        c.local.g_tilde = c.grad(move_along(c.theta, rho, self.ascent(c)))
         return c.local.g_tilde
 
     def direction(self, c: Client) -> Tensor:

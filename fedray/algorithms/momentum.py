@@ -5,7 +5,8 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads, Vectors, unit
+from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads, Vectors
+from fedray.common.vectors import move_along
 
 
 class ClientMomentum(Algorithm):
@@ -76,7 +77,7 @@ class MoFedSAM(ClientMomentum):
     step: Literal["mean", "printed"] = Field("mean", description="server step: η_g U, or -η_g Δ (D-20)")
 
     def direction(self, c: Client) -> Tensor:
-        g_tilde = c.grad(c.theta + self.rho * unit(c.grad(c.theta)))
+        g_tilde = c.grad(move_along(c.theta, self.rho, c.grad(c.theta)))
         return self.beta * g_tilde + (1 - self.beta) * c.message.delta
 
     def aggregate(self, server: Server, got: Received) -> None:

@@ -4,9 +4,8 @@ Nothing draws from a shared stream, so a draw depends neither on the order in wh
 many processes train them, nor on a resume: there is no generator state to save.
 """
 
-import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -25,24 +24,35 @@ def generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.ra
     return np.random.Generator(np.random.PCG64(make_key(seed, purpose, round, client)))
 
 
-@contextlib.contextmanager
-def seed_torch(seed: int, purpose: str, round: int = 0, client: int = 0, device: torch.device = CPU) -> Iterator[None]:
+def seed_torch(seed: int, purpose: str, round: int = 0, client: int = 0, device: torch.device = CPU) -> "TorchStream":
     """Let torch draw from one keyed stream within a block (the CPU's generator, and that of a CUDA `device`).
 
     Afterwards the global generators are as before. torch.random.fork_rng and torch.manual_seed would do the same, but
     on a machine without a GPU they record a traceback at each call, in case CUDA starts later, which takes longer than
     training a small client.
     """
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        generators.append(
-            torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
-        )
-    kept = [used.get_state() for used in generators]
-    for used in generators:
-        used.manual_seed(make_key(seed, purpose, round, client))
-    try:
-        yield
-    finally:
-        for used, state in zip(generators, kept, strict=True):
+    return TorchStream(make_key(seed, purpose, round, client), list_generators(device))
+
+
+def list_generators(device: torch.device) -> list[torch.Generator]:
+    """Return torch's global generators: the CPU's, and that of a CUDA `device`."""
+    if device.type != "cuda":
+        return [torch.default_generator]
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return [torch.default_generator, torch.cuda.default_generators[index]]
+
+
+class TorchStream:
+    """A block in which generators are seeded (`seed_torch`)."""
+
+    def __init__(self, key: int, generators: Sequence[torch.Generator]) -> None:
+        self._key, self._generators = key, generators
+
+    def __enter__(self) -> None:
+        self._kept = [used.get_state() for used in self._generators]
+        for used in self._generators:
+            used.manual_seed(self._key)
+
+    def __exit__(self, *_: object) -> None:
+        for used, state in zip(self._generators, self._kept, strict=True):
             used.set_state(state)

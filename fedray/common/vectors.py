@@ -38,3 +38,18 @@ def unit(v: Tensor, eps: float = 1e-7) -> Tensor:
     """
     result: Tensor = v / (torch.linalg.vector_norm(v, dim=-1, keepdim=True) + eps)
     return result
+
+
+def move_along(theta: Tensor, length: Tensor | float, v: Tensor, eps: float = 1e-7) -> Tensor:
+    """Return `theta + length * unit(v)`, in one new tensor: for large models new memory takes as long as the numbers.
+
+    Args:
+        theta: `(..., P)`.
+        length: a number, or a tensor that broadcasts.
+        v: `(..., P)`, not 0-dimensional.
+        eps: as in `unit`.
+    """
+    moved = unit(v, eps)
+    moved *= length
+    moved += theta
+    return moved

@@ -66,6 +66,25 @@ class Accumulator:
         for part, summed in zip(vector.reshape(-1).split(BLOCK), self.sums[name].view(-1).split(BLOCK), strict=True):
             summed.add_(_scale(part, factor).to(torch.int64))
 
+    def add_rows(self, name: str, rows: Tensor, factors: Sequence[float]) -> None:
+        """Add several small vectors, as `add_unchecked` would one by one.
+
+        Args:
+            name: name of the sum.
+            rows: `(n, ...)`; overwritten if they are float64.
+            factors: each vector's weight x 2^44.
+        """
+        if len(rows) == 1:
+            self.add_unchecked(name, rows[0], factors[0])
+            return
+        scaled = rows.to(torch.float64)
+        if len(set(factors)) == 1:
+            scaled.mul_(factors[0])
+        else:
+            for row, factor in zip(scaled, factors, strict=True):
+                row.mul_(factor)
+        self._add(name, scaled.round_().to(torch.int64).sum(0))
+
     def fetch(self) -> dict[str, Tensor]:
         """Return the sums on the CPU, in one wait."""
         return dict(zip(self.sums, download(list(self.sums.values())), strict=True))

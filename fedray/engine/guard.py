@@ -6,8 +6,7 @@ tensor, and a view shares the counter of its base. Two ways around it go undetec
 counter, and a tensor's NumPy array.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from torch import Tensor
 
@@ -15,8 +14,7 @@ from fedray.algorithms.base import Algorithm
 from fedray.common.errors import UserError
 
 
-@contextlib.contextmanager
-def forbid_changes(algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+def forbid_changes(algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> "Guard":
     """Refuse changes in place: after the block, which runs the algorithm's code, every tensor must be as before.
 
     Args:
@@ -26,10 +24,23 @@ def forbid_changes(algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> Itera
     Raises:
         UserError: a tensor was changed in place.
     """
-    before = {name: tensor._version for name, tensor in tensors.items()}
-    yield
-    for name, tensor in tensors.items():
-        refuse_changed(algorithm, name, tensor, before[name])
+    return Guard(algorithm, tensors)
+
+
+class Guard:
+    """A block in which tensors must not change (`forbid_changes`)."""
+
+    def __init__(self, algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> None:
+        self._algorithm = algorithm
+        self._before = [(name, tensor, tensor._version) for name, tensor in tensors.items()]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is None:
+            for name, tensor, version in self._before:
+                refuse_changed(self._algorithm, name, tensor, version)
 
 
 def refuse_changed(algorithm: Algorithm, name: str, tensor: Tensor, version: int) -> None:

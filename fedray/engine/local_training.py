@@ -1,8 +1,8 @@
 """Local training: batches, learning rate, clipping, weight decay, momentum; and personal models. Independent of Ray."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from torch import Tensor
@@ -12,11 +12,14 @@ from fedray.algorithms.local_optimizers import AdamW, Muon
 from fedray.client import LocalClient, Population
 from fedray.common.descent import SGD, Descent, Optimiser, Rule
 from fedray.common.errors import UserError
-from fedray.common.rng import generator, seed_torch
+from fedray.common.rng import TorchStream, generator, seed_torch
 from fedray.common.vectors import Vectors
-from fedray.engine.guard import forbid_changes, refuse_changed
+from fedray.engine.batches import draw_batches, find_batch_sizes
+from fedray.engine.guard import Guard, forbid_changes, refuse_changed
 from fedray.engine.messages import OPENING, Broadcast, ClientTask
+from fedray.engine.recorded_steps import RecordedSteps
 from fedray.engine.state import load_state
+from fedray.models.cuda_graph import Recorder
 from fedray.models.network import Network
 from fedray.partitions.shards import Shards
 from fedray.sections import Training
@@ -32,42 +35,6 @@ RESERVED = {"update", "shared_update", "buffers", "train_loss", "sums"}
 """Names of uploads that are reserved for fedray."""
 
 
-def draw_batches(
-    training: Training,
-    samples: int,
-    seed: int,
-    round: int,
-    client: int,
-    purpose: str = "",
-    steps: int | None = None,
-) -> Iterator[np.ndarray]:
-    """Yield positions in the client's shard, one int64 array per step.
-
-    An epoch's last batch may be smaller, or left out.
-
-    Args:
-        training: batch size, epochs or steps.
-        samples: number of samples in the client's shard.
-        seed: the run's seed. Together with round, client and purpose it keys the order.
-        round: t, from 0.
-        client: its id.
-        purpose: purpose of the draw; empty for ordinary local training.
-        steps: number of steps; by default the configuration's.
-    """
-    rng = generator(seed, f"{purpose}shuffle", round, client)
-    size = samples if training.batch_size == "full" else training.batch_size
-    left = training.steps(samples) if steps is None else steps
-    while left > 0:
-        order = rng.permutation(samples) if training.shuffle else np.arange(samples)
-        for start in range(0, samples, size):
-            if left == 0:
-                return
-            if training.last_batch == "drop" and 0 < start > samples - size:
-                break
-            left -= 1
-            yield order[start : start + size]
-
-
 @dataclass(frozen=True, kw_only=True)
 class LocalTrainer:
     """Trains the clients of a run in one process, one at a time, and makes their personal models.
@@ -80,6 +47,7 @@ class LocalTrainer:
         shards: each client's training samples.
         stepping: another method whose server step is taken and which may need uploads of its own; None for none.
         recorded: local steps, from 1, after which measured clients keep their parameters for the probes.
+        recorder: replays local steps as CUDA graphs; None for none.
     """
 
     algorithm: Algorithm
@@ -89,6 +57,7 @@ class LocalTrainer:
     shards: Shards
     stepping: Algorithm | None = None
     recorded: frozenset[int] = frozenset()
+    recorder: Recorder | None = None
 
     def start(self, broadcast: Broadcast, task: ClientTask, relaxed: bool = False) -> LocalClient:
         """Return a client before its first step: at x, except for the parts it keeps. The network gets its buffers."""
@@ -118,8 +87,8 @@ class LocalTrainer:
             momentum=training.momentum,
             weight=task.weight,
             first=not kept,
-            batch_size=samples if training.batch_size == "full" else min(training.batch_size, samples),
-            optimiser=Optimiser(training.clip_norm, training.weight_decay, self._mask_decayed(), self._make_rule),
+            batch_size=training.largest_batch(samples),
+            optimiser=self._optimiser,
             counted_steps=training.counted_steps(samples, len(self.shards[0]))
             if broadcast.steps is None
             else broadcast.steps,
@@ -137,7 +106,11 @@ class LocalTrainer:
         return x.index_copy(0, shared, x[shared] + beta * (x[shared] - last))
 
     def train(
-        self, broadcast: Broadcast, task: ClientTask, watch: Watch | None = None
+        self,
+        broadcast: Broadcast,
+        task: ClientTask,
+        watch: Watch | None = None,
+        order: Iterable[np.ndarray] | None = None,
     ) -> tuple[LocalClient, dict[str, Sum | PerClient]]:
         """Make all local steps of one client.
 
@@ -145,6 +118,7 @@ class LocalTrainer:
             broadcast: what the client receives.
             task: the client.
             watch: called with the client and the direction before each step.
+            order: its batches, as `batches.draw_ahead` gives them; None if they are not drawn yet.
 
         Returns:
             The client (its new state, its update) and every upload, including `update` and `buffers`. The update holds
@@ -153,15 +127,15 @@ class LocalTrainer:
         algorithm, network = self.algorithm, self.network
         c = self.start(broadcast, task, relaxed=True)
         c.recorded = self.recorded if broadcast.measured else frozenset()
-        with self._draw_and_guard(c, "torch"):  # dropout
-            rule = self._take_steps(c, watch=watch)
+        with _seed(c, "torch"), self._guard(c):  # dropout
+            rule = self._take_steps(c, watch=watch, order=order)
             uploads = self._upload(c)
         if broadcast.round == OPENING:  # nothing of this training lasts but the method's own uploads
             c.state = Vectors()
             return c, uploads
         own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
         exchanged = network.find_other_buffers(algorithm.keeps)
-        if len(own):
+        if own.numel():
             c.state[OWN] = c.theta[own]
         if "second" in vars(c):
             c.state |= c.second.state
@@ -174,9 +148,9 @@ class LocalTrainer:
             if self.training.relaxed_average == "models":
                 update = c.state[LAST] - broadcast.theta[network.index(algorithm.shares)]
                 uploads["update"] = Sum(update, task.weight)
-        if len(own_buffers):
+        if own_buffers.numel():
             c.state[OWN_BUFFERS] = network.buffers[own_buffers]
-        if len(exchanged):
+        if exchanged.numel():
             uploads["buffers"] = Sum((network.buffers - broadcast.buffers)[exchanged], task.weight)
         return c, uploads
 
@@ -197,7 +171,7 @@ class LocalTrainer:
         else:
             trainer = self
         c = trainer.start(broadcast, task, relaxed=kind == "trained")
-        with self._draw_and_guard(c, "personal torch"):
+        with _seed(c, "personal torch"), self._guard(c):
             if kind == "tuned" and epochs:
                 trainer._tune(c, self.algorithm.finetuned_part)
             elif kind == "trained":
@@ -225,7 +199,7 @@ class LocalTrainer:
         broadcast, trainer = replace(broadcast, steps=None), replace(self, training=self._make_tuning(epochs))
         trains_part = method.keeps not in ("none", "all")
         c = trainer.start(broadcast, task, relaxed=not trains_part)
-        with self._draw_and_guard(c, "personal torch"):
+        with _seed(c, "personal torch"), self._guard(c):
             if trains_part:
                 trainer._tune(c, method.keeps)
             else:
@@ -273,7 +247,13 @@ class LocalTrainer:
             rule.state |= {n.removeprefix(OPTIMIZER): v for n, v in c.state.items() if n.startswith(OPTIMIZER)}
         return rule
 
-    def _take_steps(self, c: LocalClient, purpose: str = "", watch: Watch | None = None) -> Rule:
+    def _take_steps(
+        self,
+        c: LocalClient,
+        purpose: str = "",
+        watch: Watch | None = None,
+        order: Iterable[np.ndarray] | None = None,
+    ) -> Rule:
         """Call `begin` and take all local steps; return the local optimiser. purpose: keys the draws."""
         algorithm, training = self.algorithm, self.training
         algorithm.begin(c)
@@ -287,6 +267,7 @@ class LocalTrainer:
             rate=lambda c: algorithm.rate(c) * training.lr_decay_within**c.epoch,
             rule=rule,
             watch=watch,
+            order=order,
         )
         return rule
 
@@ -301,6 +282,7 @@ class LocalTrainer:
         decoupled_weight: float = 0.0,
         rule: Rule | None = None,
         watch: Watch | None = None,
+        order: Iterable[np.ndarray] | None = None,
     ) -> None:
         """Take the canonical step on direction q, K_i times: clip, d by the local optimiser, y <- y - η_k d.
 
@@ -313,22 +295,39 @@ class LocalTrainer:
             decoupled_weight: λ of a term λ y that is not clipped.
             rule: the local optimiser; default `training.optimizer`, without anything carried over.
             watch: sees q, 0 on what the step does not change.
+            order: the batches; None to draw them.
         """
         seed, descent, samples = c.population.seed, Descent(c.optimiser, rule), c.population.samples
         augment = generator(seed, f"{purpose}augment", c.round, c.id) if samples.augment else None
         c.step_rate = rate
-        order = draw_batches(self.training, c.samples, seed, c.round, c.id, purpose, c.steps)
-        for k, batch in enumerate(c.held.batches(order, augment)):
-            c.start_step(k, *batch)
+        if order is None:
+            order = draw_batches(self.training, c.samples, seed, c.round, c.id, purpose, c.steps)
+        recorded = None
+        if self.recorder is not None and watch is None and not c.recorded:
+            recorded = RecordedSteps(self.recorder, c, descent.rule, self.algorithm.name)
+
+        def take(seen: Client) -> None:
             y, version = c.theta, c.theta._version
-            q, part = direction(c), trained_part(c)
+            q = direction(seen)
             refuse_changed(self.algorithm, "c.theta", y, version)
             mask = None if part == "all" else c.network.mask(part)
             if watch is not None:
                 watch(c, q if mask is None else q * mask)
-            c.theta = descent.step(c.theta, q, c.rate, mask, decoupled_weight)
+            seen.theta = descent.step(c.theta, q, seen.rate, mask, decoupled_weight)
+
+        for k, batch in enumerate(c.held.batches(order, augment)):
+            c.start_step(k, *batch)
+            part = trained_part(c)
+            if recorded is None:
+                take(c)
+            elif len(c.y) in self._recorded_sizes:
+                recorded.take((self.algorithm.name, direction.__name__, part, decoupled_weight), take)
+            else:
+                recorded.take_eagerly(take)
             if k + 1 in c.recorded:
                 c.path[k + 1] = c.theta
+        if recorded is not None:
+            recorded.leave()
 
     def _upload(self, c: LocalClient) -> dict[str, Sum | PerClient]:
         """Return what the methods upload. Raises UserError for a value that is no upload, or a name that is taken."""
@@ -347,15 +346,21 @@ class LocalTrainer:
                 uploads[name] = upload
         return uploads
 
-    @contextlib.contextmanager
-    def _draw_and_guard(self, c: LocalClient, purpose: str) -> Iterator[None]:
-        """Within a block, key torch's draws by the client and refuse changes of the client's inputs in place."""
+    def _guard(self, c: LocalClient) -> Guard:
+        """Refuse changes of the client's inputs in place within a block."""
         given = {"c.theta_0": c.theta_0, "the initial parameters": c.network.initial}
         given |= {f"c.message.{name}": v for name, v in c.message.items()}
         given |= {f"c.state.{name}": v for name, v in c.state.items()}
-        drawn = seed_torch(c.population.seed, purpose, c.round, c.id, c.theta.device)
-        with drawn, forbid_changes(self.algorithm, given):
-            yield
+        return forbid_changes(self.algorithm, given)
+
+    @cached_property
+    def _optimiser(self) -> Optimiser:
+        """Clipping, weight decay and the local optimiser of all clients."""
+        return Optimiser(self.training.clip_norm, self.training.weight_decay, self._mask_decayed(), self._make_rule)
+
+    @cached_property
+    def _recorded_sizes(self) -> frozenset[int]:
+        return find_batch_sizes(self.training, self.shards.sizes)
 
     def _mask_decayed(self) -> Tensor | None:
         """Return float32 `(P,)`, 1 for the parameters with weight decay; None if all have it."""
@@ -363,3 +368,8 @@ class LocalTrainer:
             return None
         network = self.network
         return network.layout.mask(lambda name: name.rpartition(".")[2] != "bias").to(network.initial.device)
+
+
+def _seed(c: LocalClient, purpose: str) -> TorchStream:
+    """Key torch's draws by the client within a block."""
+    return seed_torch(c.population.seed, purpose, c.round, c.id, c.theta.device)

@@ -1,46 +1,70 @@
 """Results of one process's share of a round: exact sums and checks, which are read once, when the share is done.
 
-A check that read its result at once would make the process wait for the device at every vector of every client.
+A check that read its result at once would make the process wait for the device at every vector of every client. Small
+vectors are added up for several clients at a time: one by one, a tiny model's sums would take as long as its training.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedray.common.transfer import download
-from fedray.engine.exact_sum import SCALE, Accumulator, NotSummable, refuse_inexact
+from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, refuse_inexact
 
 
-class _Check(NamedTuple):
-    """What has to hold for a vector: the positions of its extremes among the scalars that are read."""
+@dataclass(eq=False)
+class _Group:
+    """Vectors with one name and shape.
 
-    client: int
+    Attributes:
+        what: their name in messages.
+        summed: whether they are added up; otherwise they only have to be finite.
+        shape: their shape.
+        terms: number of vectors in the whole sum.
+        factors: weight x 2^44 of each; 0 without a sum.
+        waiting: the last ones, not measured yet.
+        extremes: of those before, float64 `(2, n)` each: the least and the largest entries, NaN if one is.
+    """
+
     what: str
-    factor: float
+    summed: bool
+    shape: torch.Size
     terms: int
-    low: int
-    high: int
+    factors: list[float] = field(default_factory=list)
+    waiting: list[Tensor] = field(default_factory=list)
+    extremes: list[Tensor] = field(default_factory=list)
+
+    def measure(self, sums: Accumulator) -> None:
+        """Note the extremes of the waiting vectors, and add them up; single numbers are added when they are read."""
+        if not self.waiting:
+            return
+        waiting, self.waiting = self.waiting, []
+        stack = waiting[0][None] if len(waiting) == 1 else torch.stack(waiting)
+        rows = stack.reshape(len(waiting), -1)
+        self.extremes.append(torch.stack([rows.amin(1), rows.amax(1)]).double())
+        if self.summed and self.shape.numel() > 1:
+            sums.add_rows(self.what, stack, self.factors[-len(waiting) :])
 
 
 class Reduction:
     """Adds vectors up on the device where they are, and notes what must hold for them.
 
-    Nothing is read back from the device before `settle` or `finish`. The sums are valid only if nobody is refused.
+    Nothing is read back from the device before `settle` or `finish`. The sums are valid only if no client is refused.
     """
 
     def __init__(self) -> None:
         self._sums = Accumulator()
-        self._scalars: list[Tensor] = []
-        self._checks: list[_Check] = []
-        self._numbers: list[tuple[str, torch.Size, float, int]] = []
+        self._groups: dict[tuple[object, ...], _Group] = {}
+        self._notes: list[tuple[int, _Group, int]] = []
         self._totals: dict[str, tuple[torch.Size, int]] = {}
 
     def check(self, client: int, what: str, vector: Tensor) -> None:
         """Note that a vector must be finite. what: its name in the message."""
         if vector.numel():
-            self._checks.append(_Check(client, what, 0.0, 1, *self._measure(vector.detach())))
+            self._note(client, what, vector, 0.0, 1, False)
 
     def add(self, client: int, name: str, vector: Tensor, weight: float, terms: int) -> None:
         """Add weight x vector to a sum, and note that it must be finite and not too large, as `Accumulator.add`.
@@ -52,16 +76,21 @@ class Reduction:
             weight: factor of the vector.
             terms: number of vectors in the whole sum.
         """
-        vector, factor = vector.detach(), weight * SCALE
-        if not vector.numel():
-            self._sums.add(name, vector, weight, terms)
-            return
-        low, high = self._measure(vector)
-        self._checks.append(_Check(client, name, abs(factor), terms, low, high))
-        if vector.numel() == 1:  # such as a loss: operations on tensors would take longer than the step
-            self._numbers.append((name, vector.shape, factor, low))
+        if vector.numel():
+            self._note(client, name, vector, weight * SCALE, terms, True)
         else:
-            self._sums.add_unchecked(name, vector, factor)
+            self._sums.add(name, vector, weight, terms)
+
+    def _note(self, client: int, what: str, vector: Tensor, factor: float, terms: int, summed: bool) -> None:
+        key = what, summed, vector.shape, vector.dtype
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group(what, summed, vector.shape, terms)
+        self._notes.append((client, group, len(group.factors)))
+        group.factors.append(factor)
+        group.waiting.append(vector.detach())
+        if len(group.waiting) * vector.numel() >= BLOCK:
+            group.measure(self._sums)
 
     def settle(self) -> dict[int, str]:
         """Read what was noted since the last call, in one copy.
@@ -69,7 +98,7 @@ class Reduction:
         Returns:
             client -> the first reason why its vectors cannot be used; empty if all can.
         """
-        return self._judge(download(self._stack_scalars()))
+        return self._judge(download(self._join_extremes()))
 
     def finish(self, also: Sequence[Tensor] = ()) -> tuple[dict[int, str], dict[str, Tensor], list[Tensor]]:
         """Settle, and fetch the sums; one wait for everything.
@@ -80,37 +109,45 @@ class Reduction:
         Returns:
             As `settle`; the exact sums on the CPU, int64 in units of 2^-44; and the tensors of `also` on the CPU.
         """
-        stacked, sums = self._stack_scalars(), self._sums.sums
-        copies = download([*stacked, *sums.values(), *also])
-        refused = self._judge(copies[: len(stacked)])
-        fetched = dict(zip(sums, copies[len(stacked) :], strict=False))
+        joined, sums = self._join_extremes(), self._sums.sums
+        copies = download([*joined, *sums.values(), *also])
+        refused = self._judge(copies[: len(joined)])
+        fetched = dict(zip(sums, copies[len(joined) :], strict=False))
         fetched |= {name: torch.full(shape, n, dtype=torch.int64) for name, (shape, n) in self._totals.items()}
-        return refused, fetched, copies[len(stacked) + len(sums) :]
+        return refused, fetched, copies[len(joined) + len(sums) :]
 
-    def _stack_scalars(self) -> list[Tensor]:
-        scalars, self._scalars = self._scalars, []
-        return [torch.stack(scalars)] if scalars else []
+    def _join_extremes(self) -> list[Tensor]:
+        """Measure what waits; return the extremes of all groups in one tensor, float64 `(2, n)`, if there are any."""
+        for group in self._groups.values():
+            group.measure(self._sums)
+        found = [part for group in self._groups.values() for part in group.extremes]
+        return [torch.cat(found, 1)] if found else []
 
     def _judge(self, read: Sequence[Tensor]) -> dict[int, str]:
-        values = read[0].tolist() if read else []
+        notes, groups = self._notes, list(self._groups.values())
+        self._notes, self._groups = [], {}
+        if not read:
+            return {}
+        ends = np.cumsum([len(group.factors) for group in groups])
+        values = dict(zip(groups, np.split(read[0].numpy(), ends[:-1], axis=1), strict=True))
         refused: dict[int, str] = {}
-        for check in self._checks:
-            if check.client not in refused:
+        if any(_is_refused(group, found) for group, found in values.items()):
+            for client, group, place in notes:
+                low, high = values[group][:, place].tolist()
                 try:
-                    refuse_inexact(check.what, max(-values[check.low], values[check.high]), check.factor, check.terms)
+                    refuse_inexact(group.what, max(-low, high), abs(group.factors[place]), group.terms)
                 except NotSummable as reason:
-                    refused[check.client] = str(reason)
-        if not refused:
-            for name, shape, factor, place in self._numbers:
-                self._totals[name] = shape, self._totals.get(name, (shape, 0))[1] + round(values[place] * factor)
-        self._checks, self._numbers = [], []
+                    refused.setdefault(client, str(reason))
+            return refused
+        for group in groups:
+            if group.summed and group.shape.numel() == 1:
+                total = sum(map(round, (values[group][0] * group.factors).tolist()))
+                self._totals[group.what] = group.shape, self._totals.get(group.what, (group.shape, 0))[1] + total
         return refused
 
-    def _measure(self, vector: Tensor) -> tuple[int, int]:
-        """Note a vector's least and largest entry to be read; return their positions. Both are NaN if one is."""
-        place = len(self._scalars)
-        extremes = [vector.reshape(())] if vector.numel() == 1 else list(torch.aminmax(vector))
-        if vector.dtype is not torch.float32:
-            extremes = [extreme.double() for extreme in extremes]
-        self._scalars += extremes
-        return place, place + len(extremes) - 1
+
+def _is_refused(group: _Group, extremes: np.ndarray) -> bool:
+    """Return True if `refuse_inexact` refuses any vector of a group. extremes: float64 `(2, n)`."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        sizes = np.maximum(-extremes[0], extremes[1]) * np.abs(group.factors) * group.terms
+    return not bool((sizes < LIMIT).all())

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedray.algorithms.base import Received, Server
-from fedray.common.errors import Diverged, UserError
+from fedray.common.errors import Diverged
 from fedray.common.rng import seed_torch
 from fedray.common.vectors import Vectors
 from fedray.engine.backend import Backend
@@ -19,34 +19,14 @@ from fedray.engine.evaluate import PREVIOUS_THETA, Tester, get_tested_theta
 from fedray.engine.exact_sum import add_up, is_finite
 from fedray.engine.guard import forbid_changes
 from fedray.engine.messages import OPENING, Broadcast, ClientTask, Reply, count_bytes, join
+from fedray.engine.probing import Prober, Trained
 from fedray.engine.problem import Problem
 from fedray.engine.profile import Profile
 from fedray.engine.sampling import draw_cohort, weigh_cohort
 from fedray.engine.state import ClientState, State, StateRef, load_state, refuse_other_weights
 from fedray.engine.worker import PROBED
-from fedray.evaluation.probe import EvaluatedRound, check_metrics
-from fedray.evaluation.probes import summarise_cohort
 
 log = logging.getLogger("fedray")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """Result of a round's local training.
-
-    Attributes:
-        weights: client -> π_i, for clients that took part.
-        parts: the reply of each process.
-        reply: the per-client parts of all replies.
-        dropped: number of clients whose numbers went wrong.
-        broadcast: what each client received.
-    """
-
-    weights: dict[int, float]
-    parts: Sequence[Reply]
-    reply: Reply
-    dropped: int
-    broadcast: Broadcast
 
 
 class Simulation:
@@ -218,7 +198,8 @@ class Simulation:
         tested = self.tester.test()
         row = {"round": self._state.round, **tested.row, "train_loss": float(sums["train_loss"])}
         if self.probes:
-            row |= self._probe(trained, sums, tested.sums, row)
+            prober = Prober(problem=self.problem, backend=self.backend, layout=self.layout, shared=self._shared)
+            row |= prober.measure(self._state, trained, sums, tested.sums, row)
         row["lr"] = trained.broadcast.lr
         if self._drops:
             row["dropped_clients"] = float(self._state.dropped)
@@ -230,40 +211,6 @@ class Simulation:
             tables={**s.tables, **tested.tables},
             evaluation_seconds=s.evaluation_seconds + time.perf_counter() - started,
         )
-
-    def _probe(
-        self, trained: Trained, sums: Mapping[str, Tensor], tested: Mapping[str, Tensor], row: Mapping[str, float]
-    ) -> dict[str, float]:
-        """Return the probes' metrics: means over the cohort, and values of the round."""
-        data, measured = self.problem.data, trained.reply.probes
-        seen = EvaluatedRound(
-            weights=trained.weights,
-            measured=measured,
-            update=sums.get("update"),
-            moved=(self._state.theta - trained.broadcast.theta)[self._shared],
-            theta=get_tested_theta(self._state),
-            layout=self.layout,
-            correct=tested.get("correct", torch.zeros(0)),
-            sums=tested,
-            test_counts=torch.from_numpy(
-                np.bincount(data.y_test[self.problem.evaluated["test"]], minlength=data.num_classes)
-            ),
-            holds=self._mark_held_classes,
-            samples={i: int(self.problem.shards.sizes[i]) for i in trained.weights},
-            client_sums={probe.name: _find_sums(sums, f"{PROBED}{probe.name}.") for probe in self.probes},
-            gradient=self._sum_gradients() if any(probe.needs_gradient for probe in self.probes) else None,
-        )
-        found = summarise_cohort(measured)
-        for probe in self.probes:
-            found |= check_metrics(probe, probe.of_round(seen), found)
-        if taken := found.keys() & {*row, "lr", "dropped_clients", "megabytes_sent"}:
-            raise UserError(f"evaluation.probes: {min(taken)} is measured without a probe; rename the probe's metric")
-        return found
-
-    def _sum_gradients(self) -> Tensor | None:
-        """Return the full gradient at the tested model, `(P,)`; None if it is not finite."""
-        found = add_up(self.backend.evaluate(get_tested_theta(self._state), self._state.buffers, "gradient"))
-        return None if "gradient_missing" in found else found["gradient"]
 
     def lap(self, part: str) -> None:
         """Attribute the time since the last call to this part, if the run is profiled."""
@@ -341,12 +288,6 @@ class Simulation:
         data = self.problem.data
         return self.problem.shards.count_labels(data.y_train, data.num_classes)
 
-    def _mark_held_classes(self, client: int) -> Tensor:
-        """Return bool `(C,)`, True for the classes in a client's training samples."""
-        data = self.problem.data
-        labels = data.y_train[self.problem.shards[client]]
-        return torch.from_numpy(np.bincount(labels, minlength=data.num_classes) > 0)
-
     @property
     def state(self) -> State:
         """The run after the last whole round. Neither the state nor its tensors are ever modified in place."""
@@ -392,8 +333,3 @@ def _stack(each: dict[int, Vectors]) -> dict[str, Tensor]:
     """Stack per-client uploads to `(M, ...)`, by ascending client id."""
     names = {name for vectors in each.values() for name in vectors}
     return {name: torch.stack([each[i][name] for i in sorted(each)]) for name in sorted(names)}
-
-
-def _find_sums(sums: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the sums whose names begin with a prefix, without it."""
-    return {name.removeprefix(prefix): v for name, v in sums.items() if name.startswith(prefix)}

@@ -17,6 +17,7 @@ from fedray.common.transfer import upload
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Samples
 from fedray.engine import device as devices
+from fedray.engine.batches import draw_ahead
 from fedray.engine.device import keep_memory
 from fedray.engine.exact_sum import Accumulator, NotSummable
 from fedray.engine.local_training import LocalTrainer
@@ -56,8 +57,6 @@ class Worker:
         self.problem = problem
         self.probes = config.evaluation.probes
         self.network = problem.build_network(device)
-        if config.runtime.cuda_graph:
-            self.network.recorder = Recorder()
         self.device = device
         self.residence: Residence | None = None
         self.keeps_states = False
@@ -80,6 +79,7 @@ class Worker:
             shards=problem.dealt,
             stepping=None if config.stepping is config.algorithm else config.stepping,
             recorded=frozenset().union(*(probe.recorded_steps() for probe in self.probes)),
+            recorder=Recorder() if config.runtime.cuda_graph else None,
         )
         opening = config.algorithm.opening
         self.opener = None if opening is None else replace(self.trainer, algorithm=opening, stepping=None)
@@ -105,10 +105,11 @@ class Worker:
         config, there = self.problem.config, self._to_device(broadcast)
         reduction, probed, reply = Reduction(), Accumulator(), Reply()
         states: dict[int, Vectors] = {}
-        for task in map(self._task_to_device, tasks):
+        for given, order in draw_ahead(config.training, trainer.shards, config.seed, broadcast, tasks):
+            task = self._task_to_device(given)
             with _explain(f"client {task.client} ({len(self.problem.shards[task.client])} samples)"):
                 steps = Steps(self.probes, config.algorithm)
-                c, uploads = trainer.train(there, task, steps if broadcast.measured and steps.probes else None)
+                c, uploads = trainer.train(there, task, steps if broadcast.measured and steps.probes else None, order)
                 each = self._reduce(c, task, uploads, reduction, broadcast.cohort)
             reply.sent += count_bytes(sent.vector for sent in uploads.values())
             if each:
@@ -330,6 +331,8 @@ class Worker:
         return replace(broadcast, theta=theta, buffers=buffers, message=Vectors(zip(names, message, strict=True)))
 
     def _task_to_device(self, task: ClientTask) -> ClientTask:
+        if self.residence is None:
+            return task
         there = task.state.get_on_device() if isinstance(task.state, DeviceState) else None
         if there is None:
             state = load_state(task.state)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedray.common.errors import UserError
-from fedray.models.cuda_graph import Recorder
 from fedray.models.frozen_weights import digest_tensors
 from fedray.models.lora import find_matrices
 from fedray.models.parts import EMBEDDINGS, NORMALISATION, find_head, find_parameters, iter_statistics
@@ -146,7 +145,6 @@ class Network:
         channels_last: keep images with the channels innermost, if there are convolutions.
 
     Attributes:
-        recorder: replays `gradient` as CUDA graphs, or None.
         trained: the parameters that theta holds, in its order.
         frozen: the other parameters, and the float buffers of frozen layers, by name.
 
@@ -163,7 +161,6 @@ class Network:
         channels_last: bool = False,
     ) -> None:
         self.module = module.to(device)
-        self.recorder: Recorder | None = None
         self._bf16 = bf16
         for convolution in (m for m in module.modules() if bf16 and isinstance(m, nn.Conv2d)):
             convolution.__dict__["forward"] = partial(_convolve, convolution, convolution.forward)
@@ -343,12 +340,6 @@ class Network:
         Returns:
             The loss, and the gradient `(P,)`.
         """
-        if self.recorder is None:
-            return self._gradient(part, theta, x, y)
-        loss, gradient = self.recorder(f"{part} {self.module.training}", partial(self._gradient, part), theta, x, y)
-        return loss, gradient
-
-    def _gradient(self, part: str, theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         self.load(theta)
         loss = cross_entropy(self(x).logits, y)
         return loss.detach(), self.flat(torch.autograd.grad(loss, self.parts[part], materialize_grads=True), part)

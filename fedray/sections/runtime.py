@@ -40,8 +40,8 @@ class Runtime(Checked):
     )
     cuda_graph: bool = Field(
         False,
-        description="on a GPU, gradients of the cross-entropy are recorded and replayed as CUDA graphs: small "
-        "models wait less for Python",
+        description="on a GPU, local steps are recorded and replayed as CUDA graphs: small models wait less for "
+        "Python; steps that cannot be recorded run eagerly, and a warning says so",
     )
     checkpoint_every: Annotated[int, EXCLUDED] = Field(50, gt=0, description="rounds between checkpoints")
     keep_states: Annotated[bool | None, EXCLUDED] = Field(

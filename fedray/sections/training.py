@@ -179,6 +179,10 @@ class Training(Schedule):
             return self.steps(samples)
         return self.epochs * (samples if self.nominal_steps == "own" else of_client_0) / self.batch_size
 
+    def largest_batch(self, samples: int) -> int:
+        """Return the size of a whole batch of a client with this many samples."""
+        return samples if self.batch_size == "full" else min(self.batch_size, samples)
+
     def steps_per_epoch(self, samples: int) -> int:
         """Return the mini-batch steps of one pass over this many samples; at least one, even if `last_batch` drops
         it.

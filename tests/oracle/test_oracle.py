@@ -29,7 +29,7 @@ from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.backend import InlineBackend
-from fedray.engine.local_training import draw_batches
+from fedray.engine.batches import draw_batches
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.models.network import Layout

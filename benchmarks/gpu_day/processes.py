@@ -1,0 +1,113 @@
+"""Plain processes that stand for actors: they train clients side by side, on one GPU, without Ray."""
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+from torch import Tensor
+
+from fedray.engine.disk import client_files
+from fedray.engine.disk.client_files import Version, Written
+from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
+from fedray.engine.problem import Problem
+from fedray.engine.state import ClientState
+from fedray.engine.worker import Worker, count_chunks
+
+
+class Processes:
+    """A backend of some processes, which serve one problem after another.
+
+    Args:
+        count: number of processes.
+        env: environment variables that they get besides this process's.
+    """
+
+    def __init__(self, count: int, env: Mapping[str, str] | None = None) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._running = []
+        with _environment(env or {}):
+            for _ in range(count):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_serve, args=(theirs,), daemon=True)
+                process.start()
+                theirs.close()
+                self._pipes.append(ours)
+                self._running.append(process)
+
+    def open(self, problem: Problem) -> None:
+        self._problem = problem
+        self._ask("open", [(problem,)] * len(self._pipes))
+
+    def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
+        count = len(self._pipes)
+        return self._ask("train", [(broadcast, list(tasks)[k::count]) for k in range(count)])
+
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
+        chunks, count = range(count_chunks(len(self._problem.evaluated[split]))), len(self._pipes)
+        return self._ask("evaluate", [(theta, buffers, chunks[k::count], split) for k in range(count)])
+
+    def evaluate_personal(
+        self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
+    ) -> dict[int, dict[str, float]]:
+        count = len(self._pipes)
+        shares = self._ask("evaluate_personal", [(broadcast, list(tasks)[k::count], request) for k in range(count)])
+        return {client: scores for share in shares for client, scores in share.items()}
+
+    def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
+        return client_files.write_states(directory, versions)
+
+    def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
+        return client_files.hash_states(states)
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._running:
+            process.join(30)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def _ask(self, what: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Let every process call a method of its worker at the same time; raise what one of them raises."""
+        for pipe, given in zip(self._pipes, arguments, strict=True):
+            pipe.send((what, given))
+        answers = [pipe.recv() for pipe in self._pipes]
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _serve(pipe: Connection) -> None:
+    """Answer calls until the pipe is closed."""
+    worker: Any = None
+    while True:
+        try:
+            what, given = pipe.recv()
+        except EOFError:
+            return
+        try:
+            if what == "open":
+                worker, answer = Worker(*given), None
+            else:
+                answer = getattr(worker, what)(*given)
+        except Exception as error:  # the other side raises it
+            answer = error
+        pipe.send(answer)
