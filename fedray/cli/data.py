@@ -1,4 +1,4 @@
-"""`fedray data fetch | check | show | import-split`."""
+"""`fedray data fetch | check | show | import | import-split`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +10,8 @@ from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.common.yaml_files import parse_yaml
 
 if TYPE_CHECKING:  # imported where they are used: PyTorch takes two seconds, and `--help` does not need it
+    import numpy as np
+
     from fedray.datasets.base import DataSource
     from fedray.datasets.dataset import Dataset
 
@@ -182,29 +184,68 @@ def import_split(
     out: Annotated[Path, typer.Argument(help="the .npz file to write")],
 ) -> None:
     """Turn a folder that PFLlib or FL-bench generated into an npz data set with natural clients, or into a split."""
-    import io
-
-    import numpy as np
-
     from fedray.common.yaml_files import locate_file
-    from fedray.engine.disk.client_files import write
     from fedray.partitions.foreign_splits import read_folder
 
     out = locate_file("OUT", str(out))
-    arrays, file = read_folder(folder), io.BytesIO()
-    np.savez_compressed(file, allow_pickle=False, **arrays)
-    try:
-        write(out.resolve().parent, out.name, file.getvalue())
-    except OSError as error:
-        raise UserError(f"OUT: {out} cannot be written: {error.strerror}") from None
+    arrays = read_folder(folder)
+    _write_arrays(out, arrays)
     if "x_train" not in arrays:
         counted = {key.removesuffix("_indices"): len(array) for key, array in arrays.items() if "indices" in key}
         parts = ", ".join(f"{count} {part}" for part, count in counted.items())
         print(f"{out}: {len(arrays['train_offsets']) - 1} clients, {parts} samples")
         print(f"partition: {{name: file, path: {out}}}, with data: {{name: ..., test: {{from: clients}}}}")
         return
+    _print_data_set(out, arrays)
+
+
+@data_app.command(name="import")
+def import_hub(
+    source: Annotated[str, typer.Argument(help="hf:NAME, a data set of Hugging Face's hub, or hf:FOLDER")],
+    out: Annotated[Path, typer.Argument(help="the .npz file to write")],
+    train: Annotated[str, typer.Option(help="split for training, or a slice of one: 'train[:80%]'")] = "train",
+    test: Annotated[str, typer.Option(help="split for testing")] = "test",
+    label: Annotated[str | None, typer.Option(help="column of the classes; default: the only one of classes")] = None,
+    client: Annotated[str | None, typer.Option(help="column of the natural clients")] = None,
+    size: Annotated[int | None, typer.Option(min=1, max=4096, help="side in pixels to scale pictures to")] = None,
+) -> None:
+    """Turn a data set of pictures or numbers of Hugging Face into an npz data set (`pip install 'fedray[hf]'`)."""
+    from fedray.common.yaml_files import locate_file
+    from fedray.datasets.own.hub import Columns, read_hub
+
+    out = locate_file("OUT", str(out))
+    kind, _, name = source.partition(":")
+    if kind != "hf" or not name:
+        raise UserError(f"SOURCE: found {truncate_repr(source)}; hf:NAME is required")
+    arrays = read_hub(name, Columns(train, test, label, client, size))
+    _write_arrays(out, arrays)
+    _print_data_set(out, arrays)
+
+
+def _write_arrays(out: Path, arrays: "dict[str, np.ndarray]") -> None:
+    """Write an npz file, whole or not at all. Raises UserError."""
+    import io
+
+    import numpy as np
+
+    from fedray.engine.disk.client_files import write
+
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **arrays)
+    try:
+        write(out.resolve().parent, out.name, file.getvalue())
+    except OSError as error:
+        raise UserError(f"OUT: {out} cannot be written: {error.strerror}") from None
+
+
+def _print_data_set(out: Path, arrays: "dict[str, np.ndarray]") -> None:
+    """Print what the file holds, and the sections of a configuration that use it."""
+    samples = f"{len(arrays['y_train'])} training and {len(arrays['y_test'])} test samples"
+    if "client_train" not in arrays:
+        print(f"{out}: {samples} of shape {arrays['x_train'].shape[1:]}\ndata: {{name: npz, path: {out}}}")
+        return
     clients = int(arrays["client_train"].max()) + 1
-    print(f"{out}: {clients} clients, {len(arrays['y_train'])} training and {len(arrays['y_test'])} test samples")
+    print(f"{out}: {clients} clients, {samples}")
     print(f"data: {{name: npz, path: {out}}}, partition: natural, clients: {{total: {clients}}}")
 
 

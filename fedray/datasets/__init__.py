@@ -9,9 +9,9 @@ from fedray.datasets.base import DataSource
 from fedray.datasets.image_folders import CINIC10, FedISIC2019, TinyImageNet
 from fedray.datasets.leaf import FEMNIST, Shakespeare
 from fedray.datasets.medmnist import FURTHER, PathMNIST, TissueMNIST
-from fedray.datasets.own_folder import Domains, Folder
+from fedray.datasets.own.folders import Domains, Folder
+from fedray.datasets.own.tables import Csv
 from fedray.datasets.synthetic import Synthetic, SyntheticText
-from fedray.datasets.tables import Csv
 from fedray.datasets.torchvision_sets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
 
 DATASETS: dict[str, type[DataSource]] = {

@@ -108,6 +108,15 @@ CASES: dict[str, Case] = {
         [[0], [1]],
         "data={name: digits, validation: {}}",
     ),
+    "import from elsewhere": Case(
+        ["data", "import", "zenodo:mnist", "out.npz"], "SOURCE: found 'zenodo:mnist'; hf:NAME is required"
+    ),
+    "import of an empty folder": Case(
+        ["data", "import", "hf:./own", "out.npz"],
+        "hf:./own: --train train cannot be read: …",
+        lambda here: (here / "own").mkdir(),
+        {"HF_HUB_OFFLINE": "1"},
+    ),
     "folder of nobody": generated(
         "FOLDER: folder has neither train/0.npz, test/0.npz, ... (PFLlib's dataset/NAME) nor partition.pkl "
         "(FL-bench's data/NAME)",

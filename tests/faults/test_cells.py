@@ -5,12 +5,19 @@ import signal
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from mlflow import MlflowClient
 
+from fedray.common.vectors import Vectors
+from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
+from fedray.engine.loop import run
 from fedray.engine.state import load_state
 from fedray.engine.worker import LESS_MEMORY
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.cells import CellMaker
 from tests.sweep.running import SWEEP, done, fedray, logged_once, outcome, runs, state_hashes, undisturbed, write
 
 
@@ -37,7 +44,7 @@ def test_a_cell_that_runs_out_of_memory_or_disk_does_not_disturb_the_others(tmp_
     )  # it lifts the limit of its process
     out = done(fedray(tmp_path, "sweep", str(write(tmp_path, small))), code=1)
     assert "small: 2 failed, 1 finished" in out
-    messages = {run.data.tags["fedray.message"] for run in runs(tmp_path)} - {""}
+    messages = {one.data.tags["fedray.message"] for one in runs(tmp_path)} - {""}
     greedy, disk = sorted(messages, key=lambda text: "checkpoint" in text)
     assert "client " in greedy
     assert " samples): out of memory: " in greedy
@@ -49,7 +56,7 @@ def test_a_cell_that_runs_out_of_memory_or_disk_does_not_disturb_the_others(tmp_
     marker.unlink()
     assert "small: 1 failed, 2 finished" in done(fedray(tmp_path, "sweep", "sweep.yaml"), code=1)
     expected = undisturbed(small | {"cases": small["cases"][1:]})
-    found = {run.data.tags["fedray.cell"]: run.data.tags.get("fedray.state_sha256") for run in runs(tmp_path)}
+    found = {one.data.tags["fedray.cell"]: one.data.tags.get("fedray.state_sha256") for one in runs(tmp_path)}
     assert expected.items() <= found.items()
 
 
@@ -82,20 +89,17 @@ def test_sigterm_keeps_the_rounds_made_and_the_next_call_goes_on(tmp_path: Path)
     logged_once(tmp_path, 12)
 
 
-@pytest.mark.faults
-def test_sigkill_with_moments_that_clients_keep(tmp_path: Path) -> None:
-    """A SIGKILL of the driver's processes after a checkpoint; two Ray actors train, each client keeps AdamW's moments.
+def kill_and_resume(folder: Path, slow: dict[str, Any]) -> dict[int, Vectors]:
+    """Kill the processes of a sweep of one cell by SIGKILL after its first checkpoint, and run it again to its end.
 
-    Every second round has a checkpoint; 12 rounds of 3 clients that sleep 0.5 s take at least 9 s.
+    Two Ray actors train. Every second round has a checkpoint; 12 rounds of 3 clients that sleep take 9 s or more.
+    The resumed cell must have the state of an undisturbed one, and each round once.
 
-    The resumed cell has the state (theta and moments) of an undisturbed one, and each round once.
+    Returns:
+        What each client kept when it was killed.
     """
-    adamw = {"optimizer": "adamw", "adamw": {"state": "client"}, "lr": 0.01}
-    runtime = SWEEP["base"]["runtime"] | {"actors": 2}
-    base = SWEEP["base"] | {"training": SWEEP["base"]["training"] | adamw, "runtime": runtime}
-    slow = {"name": "small", "base": base, "grid": {"algorithm": [{"name": "tests.plugins:Slow", "nap": 0.5}]}}
-    driver = fedray(tmp_path, "sweep", str(write(tmp_path, slow)))
-    cells, deadline = tmp_path / ".fedray/cells", time.monotonic() + 240
+    driver = fedray(folder, "sweep", str(write(folder, slow)))
+    cells, deadline = folder / ".fedray/cells", time.monotonic() + 240
     while not (made := [Checkpoints(path).rounds() for path in cells.glob("*")]) or not any(made):
         assert driver.poll() is None, "it ended before it was killed"
         assert time.monotonic() < deadline, "no checkpoint in 240 s"
@@ -106,7 +110,40 @@ def test_sigkill_with_moments_that_clients_keep(tmp_path: Path) -> None:
     state = Checkpoints(path, path.name).load()
     assert state is not None
     assert 0 < state.round < 12
-    assert any(name.startswith("optimizer_") for kept in state.clients.values() for name in load_state(kept))
-    assert "small: 1 finished" in done(fedray(tmp_path, "sweep", "sweep.yaml"))
-    assert state_hashes(tmp_path) == undisturbed(slow)
-    logged_once(tmp_path, 12)
+    kept = {i: load_state(one) for i, one in state.clients.items()}  # the resumed run removes their files
+    assert "small: 1 finished" in done(fedray(folder, "sweep", "sweep.yaml"))
+    assert state_hashes(folder) == undisturbed(slow)
+    logged_once(folder, 12)
+    return kept
+
+
+def one_slow(**sections: dict[str, Any]) -> dict[str, Any]:
+    """A sweep of one cell whose clients sleep; sections: additions to those of its base."""
+    base = SWEEP["base"] | {"runtime": SWEEP["base"]["runtime"] | {"actors": 2}}
+    base |= {name: base[name] | more for name, more in sections.items()}
+    return {"name": "small", "base": base, "grid": {"algorithm": [{"name": "tests.plugins:Slow", "nap": 0.5}]}}
+
+
+@pytest.mark.faults
+def test_sigkill_with_moments_that_clients_keep(tmp_path: Path) -> None:
+    """Each client keeps AdamW's moments, which are part of the state compared."""
+    slow = one_slow(training={"optimizer": "adamw", "adamw": {"state": "client"}, "lr": 0.01})
+    kept = kill_and_resume(tmp_path, slow)
+    assert any(name.startswith("optimizer_") for vectors in kept.values() for name in vectors)
+
+
+@pytest.mark.faults
+def test_sigkill_with_clients_that_never_train(tmp_path: Path) -> None:
+    """Four newcomers are tested every third round, before and after the kill: the numbers of an undisturbed run."""
+    slow = one_slow(clients={"unseen": 4}, evaluation={"personal": {"epochs": [0, 1], "every": 3}})
+    kept = kill_and_resume(tmp_path, slow)
+    assert max(kept, default=0) < 10, "newcomers keep nothing"
+    maker = CellMaker(Sweep.model_validate(slow))
+    [cell] = maker.make_all().values()
+    with mock.patch("time.sleep"):
+        rows = run(maker.problems.get_problem(cell), InlineBackend()).history
+    [found], client = runs(tmp_path), MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    for name in ("unseen_accuracy", "unseen_std", "unseen_worst10", "unseen_finetuned_accuracy"):
+        logged = {one.step: one.value for one in client.get_metric_history(found.info.run_id, name)}
+        assert logged == {row["round"]: row[name] for row in rows if name in row}
+        assert sorted(logged) == [3, 6, 9, 12]
