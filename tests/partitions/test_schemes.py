@@ -388,8 +388,8 @@ class Drawn(Partition):
         ([np.arange(2)] * 3, "partition.name: own:Drawn.draw returns a list; Shards are required"),
         (Shards.from_lists([np.arange(2)] * 2), "own:Drawn deals to 2 clients; clients.total is 3"),
         (Shards.from_lists([np.arange(2)] * 4), "own:Drawn deals to 4 clients; clients.total is 3"),
-        (Shards.from_lists([np.arange(2), np.arange(2), np.array([5, 6])]), "the sample 6; .* are 0 to 5"),
-        (Shards.from_lists([np.arange(2), np.arange(2), np.array([-1])]), "the sample -1; .* are 0 to 5"),
+        (Shards.from_lists([np.arange(2), np.arange(2), np.array([5, 6])]), "the sample 6; .* samples 0 to 5"),
+        (Shards.from_lists([np.arange(2), np.arange(2), np.array([-1])]), "the sample -1; .* samples 0 to 5"),
     ],
 )
 def test_what_a_class_of_the_users_own_deals_is_checked(shards: object, message: str) -> None:
