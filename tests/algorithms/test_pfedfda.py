@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedray.algorithms.heads import FedBABU
 from fedray.algorithms.pfedfda import EPS, PFedFDA, find_least, make_lda, number_in_class, score_betas, shrink
 from fedray.common.errors import UserError
+from fedray.common.vectors import Vectors
 from fedray.engine.backend import InlineBackend
 from fedray.engine.messages import ClientTask
 from fedray.engine.simulation import Simulation
@@ -116,7 +117,9 @@ def personal(options: dict[str, Any], client: int, **training: Any) -> tuple[np.
     while not running.done:
         running.step()
     worker = Worker(running.problem)
-    c = worker.trainer.personalise(running._make_broadcast(running._make_server(4, 1)), ClientTask(client, 1.0, {}), 0)
+    c = worker.trainer.personalise(
+        running._make_broadcast(running._make_server(4, 1)), ClientTask(client, 1.0, Vectors()), 0
+    )
     output, y = c.shard(running.state.theta)
     c.start_step(0, *worker.train_samples.batch(c.indices))
     return output.features.numpy(), y.numpy(), running.problem.config.algorithm.personal_logits(c).detach().numpy()
