@@ -54,7 +54,10 @@ class FedNTD(AuxiliaryLoss):
     """q = ∇ [CE + β τ² KL(softmax(z_g/τ) || softmax(z/τ))], both without the true class's logit; z_g: logits at x."""
 
     name = "fedntd"
-    paper = "Lee et al., Preservation of the global knowledge by not-true distillation, NeurIPS 2022, eq. 5"
+    paper = (
+        "Lee et al., Preservation of the global knowledge by not-true distillation in federated learning, "
+        "NeurIPS 2022, eq. 5"
+    )
     idea = "distils the global model's view of the not-true classes"
     beta: float = Field(1.0, ge=0, description="β: weight of the distillation")
     tau: float = Field(
@@ -76,7 +79,10 @@ class FedAvgKL(AuxiliaryLoss):
     """
 
     name = "fedavg-kl"
-    paper = "Lee et al., FedSOL, CVPR 2024, table 1 (KL, base)"
+    paper = (
+        "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions in federated learning, "
+        "CVPR 2024, table 1 (KL, base)"
+    )
     idea = "distils the global model"
     weight: float = Field(1.0, ge=0, description="w: weight of the KL term")
     tau: float = Field(3.0, gt=0, description="τ: temperature")
@@ -100,7 +106,7 @@ class MOON(AuxiliaryLoss):
     """
 
     name = "moon"
-    paper = "Li et al., Model-contrastive federated learning, CVPR 2021, algorithm 1"
+    paper = "Li, He and Song, Model-contrastive federated learning, CVPR 2021, algorithm 1"
     idea = "pulls features to the global model's, away from the previous local one's"
     reads_features = True
     mu: float = Field(

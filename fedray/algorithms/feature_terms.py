@@ -73,7 +73,10 @@ class FedDecorr(AuxiliaryLoss):
     """
 
     name = "feddecorr"
-    paper = "Shi et al., Towards understanding and mitigating dimensional collapse in heterogeneous FL, ICLR 2023"
+    paper = (
+        "Shi et al., Towards understanding and mitigating dimensional collapse in heterogeneous federated "
+        "learning, ICLR 2023"
+    )
     idea = "decorrelates the dimensions of the features"
     reads_features = True
     beta: float = Field(

@@ -10,7 +10,10 @@ class FedAvg(Algorithm):
     """q = g(y); x <- x + η_g Σ π_i u_i."""
 
     name = "fedavg"
-    paper = "McMahan et al., Communication-efficient learning of deep networks, AISTATS 2017, algorithm 1"
+    paper = (
+        "McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS "
+        "2017, algorithm 1"
+    )
     idea = "local SGD, averaged"
 
 
@@ -45,7 +48,7 @@ class LocalAdamW(FedAvg):
 
     name = "local-adamw"
     paper = (
-        "the baseline of Liu et al., FedAdamW: a communication-efficient optimizer with convergence and generalization "
+        "Liu et al., FedAdamW: a communication-efficient optimizer with convergence and generalization "
         "guarantees for federated large models, AAAI 2026"
     )
     idea = "local AdamW, averaged"
@@ -60,9 +63,6 @@ class LocalMuon(FedAvg):
     """
 
     name = "local-muon"
-    paper = (
-        "the baseline of Liu et al., FedMuon: accelerating federated learning with matrix orthogonalization, 2025, "
-        "arXiv 2510.27403"
-    )
+    paper = "Liu et al., FedMuon: accelerating federated learning with matrix orthogonalization, 2025, arXiv 2510.27403"
     idea = "local Muon, averaged"
     optimizer = "muon"

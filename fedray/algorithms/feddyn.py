@@ -96,7 +96,9 @@ class FedDC(DynamicRegularisation):
 
     name = "feddc"
     bound_to_sgd = "makes variates of updates divided by K η"
-    paper = "Gao et al., FedDC: non-IID data via local drift decoupling and correction, CVPR 2022"
+    paper = (
+        "Gao et al., FedDC: federated learning with non-IID data via local drift decoupling and correction, CVPR 2022"
+    )
     idea = "tracks each client's drift and corrects it, with control variates"
     alpha: float = Field(
         0.1,

@@ -24,7 +24,10 @@ class FedGloSS(DynamicRegularisation):
     """
 
     name = "fedgloss"
-    paper = "Caldarola et al., Beyond local sharpness: communication-efficient global SAM, CVPR 2025"
+    paper = (
+        "Caldarola et al., Beyond local sharpness: communication-efficient global sharpness-aware "
+        "minimization for federated learning, CVPR 2025"
+    )
     idea = "the server broadcasts a perturbed model, along its last step; clients add SAM and duals"
     alpha: float = Field(
         0.1,

@@ -24,7 +24,8 @@ class FedGMT(Algorithm):
 
     name = "fedgmt"
     paper = (
-        "Li et al., One arrow, two hawks: sharpness-aware minimization for FL via global model trajectory, ICML 2025"
+        "Li et al., One arrow, two hawks: sharpness-aware minimization for federated learning via global model "
+        "trajectory, ICML 2025"
     )
     idea = "distils a moving average of the global models, and carries duals"
     gamma: float = Field(

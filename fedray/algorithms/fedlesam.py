@@ -48,7 +48,10 @@ class FedLESAM(Towards):
     """
 
     name = "fedlesam"
-    paper = "Fan et al., Locally estimated global perturbations are better than local perturbations, ICML 2024"
+    paper = (
+        "Fan et al., Locally estimated global perturbations are better than local perturbations for federated "
+        "sharpness-aware minimization, ICML 2024"
+    )
     idea = "SAM along the global model's own path, one gradient per step"
     rho: float = Field(
         0.01, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"FedTOGA": 0.01, "FedLESAM's code": 0.5}}

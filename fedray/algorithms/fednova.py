@@ -41,7 +41,10 @@ class FedNova(Proximal):
 
     name = "fednova"
     bound_to_sgd = "counts how far K steps of SGD go"
-    paper = "Wang et al., Tackling the objective inconsistency problem, NeurIPS 2020"
+    paper = (
+        "Wang et al., Tackling the objective inconsistency problem in heterogeneous federated optimization, "
+        "NeurIPS 2020"
+    )
     idea = "each update is divided by the client's effective number of steps before averaging"
     mu: float = Field(0.0, ge=0, description="μ: weight of a proximal term; 0 for plain FedNova")
     tau: Literal["effective", "steps"] = Field(

@@ -135,7 +135,10 @@ class FedSpeed(LocalSAM, DynamicRegularisation):
     """
 
     name = "fedspeed"
-    paper = "Sun et al., FedSpeed: larger local interval, less communication round, ICLR 2023, algorithm 1"
+    paper = (
+        "Sun et al., FedSpeed: larger local interval, less communication round, and higher generalization "
+        "accuracy, ICLR 2023, algorithm 1"
+    )
     idea = "SAM with dynamic regularisation"
     mix: float = Field(
         1.0,

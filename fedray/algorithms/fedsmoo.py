@@ -18,7 +18,10 @@ class FedSMOO(DynamicRegularisation):
     """
 
     name = "fedsmoo"
-    paper = "Sun et al., Dynamic regularized sharpness aware minimization in federated learning, ICML 2023, algorithm 1"
+    paper = (
+        "Sun et al., Dynamic regularized sharpness aware minimization in federated learning: approaching "
+        "global consistency and smooth landscape, ICML 2023, algorithm 1"
+    )
     idea = "one global perturbation: dynamic regularisation of SAM"
     rho: float = Field(
         0.1, ge=0, description="ρ: SAM radius, of e and of s", json_schema_extra={"paper": {"FedTOGA": 0.1}}

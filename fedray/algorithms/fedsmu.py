@@ -19,7 +19,8 @@ class FedSMU(Algorithm):
 
     name = "fedsmu"
     paper = (
-        "Lu et al., FedSMU: communication-efficient and generalization-enhanced FL through symbolic updates, ICML 2025"
+        "Lu et al., FedSMU: communication-efficient and generalization-enhanced federated learning through symbolic "
+        "model updates, ICML 2025"
     )
     idea = "clients send the signs of their updates"
     sends_update = False

@@ -120,7 +120,10 @@ class FedSOL(WithProximalLoss):
     """
 
     name = "fedsol"
-    paper = "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions, CVPR 2024, algorithm 1"
+    paper = (
+        "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions in federated learning, "
+        "CVPR 2024, algorithm 1"
+    )
     idea = "descends where a proximal loss is worst, instead of adding it"
     rho: float = Field(
         2.0,
@@ -214,7 +217,10 @@ class Projection(WithProximalLoss):
     """
 
     name = "projection"
-    paper = "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions, CVPR 2024, table 1"
+    paper = (
+        "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions in federated learning, "
+        "CVPR 2024, table 1"
+    )
     idea = "removes the part of each step that conflicts with a proximal loss"
     choices = {"kl": FedAvgKL, "fedprox": FedProx}
     proximal: Proximal = Field(

@@ -17,7 +17,10 @@ class FedSWA(Algorithm):
     """
 
     name = "fedswa"
-    paper = "Liu et al., Improving generalization in federated learning with highly heterogeneous data, ICML 2025"
+    paper = (
+        "Liu et al., Improving generalization in federated learning with highly heterogeneous data via "
+        "momentum-based stochastic controlled weight averaging, ICML 2025"
+    )
     idea = "a learning rate that falls within each round, and a server step beyond the mean"
     rho: float = Field(
         0.1,

@@ -27,7 +27,7 @@ class FedTOGA(DynamicRegularisation):
     name = "fedtoga"
     paper = (
         "Li et al., Neighborhood and global perturbations supported SAM in federated learning: from local tweaks to "
-        "global awareness (FedTOGA), arXiv 2408.14144, algorithm 1"
+        "global awareness, 2024, arXiv 2408.14144, algorithm 1"
     )
     idea = "SAM and dynamic regularisation, both corrected by the global update"
     rho: float = Field(0.1, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"LeNet, ResNet-18": 0.1}})

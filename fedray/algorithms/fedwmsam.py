@@ -29,7 +29,10 @@ class FedWMSAM(Towards, ClientMomentum):
     """
 
     name = "fedwmsam"
-    paper = "Li et al., FedWMSAM: fast and flat federated learning via weighted momentum and SAM, NeurIPS 2025"
+    paper = (
+        "Li et al., FedWMSAM: fast and flat federated learning via weighted momentum and sharpness-aware "
+        "minimization, NeurIPS 2025"
+    )
     idea = "SAM along the momentum's path, one gradient per step, with variates and a learnt α"
     rho: float = Field(
         0.01, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"best": 0.01, "FedWMSAM's code": 0.1}}

@@ -22,7 +22,7 @@ class FedRod(LinearHead):
 
     name = "fedrod"
     bound_to_sgd = "trains its second heads by SGD"
-    paper = "Chen and Chao, On bridging generic and personalized federated learning, ICLR 2022"
+    paper = "Chen and Chao, On bridging generic and personalized federated learning for image classification, ICLR 2022"
     idea = "a balanced shared head, and a second head on each client"
     reads_features = True
     personal = "trained"

@@ -93,7 +93,10 @@ class MimeLite(Algorithm):
 
     name = "mimelite"
     bound_to_sgd = "puts the server's momentum in the place of the local optimiser's"
-    paper = "Karimireddy et al., Mime: mimicking centralized stochastic algorithms, 2020, algorithm 1 (MimeLite)"
+    paper = (
+        "Karimireddy et al., Mime: mimicking centralized stochastic algorithms in federated learning, 2020, "
+        "algorithm 1 (MimeLite)"
+    )
     idea = "the server's momentum, fixed during local steps"
     beta: float = Field(
         0.9,

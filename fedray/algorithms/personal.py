@@ -16,7 +16,10 @@ class LocalOnly(Algorithm):
     """
 
     name = "local-only"
-    paper = "the baseline of Lee et al., FedSOL, CVPR 2024, table 9"
+    paper = (
+        "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions in federated learning, "
+        "CVPR 2024, table 9"
+    )
     idea = "every client trains alone"
     keeps = "all"
     shares = "none"
@@ -37,7 +40,10 @@ class PerFedAvg(Algorithm):
 
     name = "perfedavg"
     bound_to_sgd = "takes its inner step along a plain gradient, by η"
-    paper = "Fallah et al., Personalized federated learning with theoretical guarantees, NeurIPS 2020, algorithm 1"
+    paper = (
+        "Fallah et al., Personalized federated learning with theoretical guarantees: a model-agnostic "
+        "meta-learning approach, NeurIPS 2020, algorithm 1"
+    )
     idea = "learns a start from which one step adapts well"
     finetunes_plainly = True
     inner_lr: float | None = Field(

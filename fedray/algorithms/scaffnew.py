@@ -25,7 +25,10 @@ class Scaffnew(Proximal):
 
     name = "scaffnew"
     bound_to_sgd = "moves its variates by p/η times a difference of models"
-    paper = "Mishchenko et al., ProxSkip: yes! local gradient steps provably lead to acceleration, ICML 2022"
+    paper = (
+        "Mishchenko et al., ProxSkip: yes! local gradient steps provably lead to communication acceleration! "
+        "finally!, ICML 2022"
+    )
     idea = "variates, and averaging with probability p after each step"
     needs_everyone: ClassVar[bool] = True
     p: float = Field(

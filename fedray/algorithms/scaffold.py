@@ -70,7 +70,10 @@ class Scaffold(ControlVariates):
     """
 
     name = "scaffold"
-    paper = "Karimireddy et al., SCAFFOLD, ICML 2020, algorithm 1, option II"
+    paper = (
+        "Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, ICML 2020, "
+        "algorithm 1, option II"
+    )
     idea = "control variates cancel client drift"
     scaling: Literal["clients", "samples"] = Field(
         "clients", description="c: the mean of the c_i, or of w_i c_i (FedExP's code, D-127)"

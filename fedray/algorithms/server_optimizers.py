@@ -16,7 +16,10 @@ class FedAvgM(Algorithm):
     """
 
     name = "fedavgm"
-    paper = "Hsu et al., Measuring the effects of non-identical data distribution, 2019"
+    paper = (
+        "Hsu et al., Measuring the effects of non-identical data distribution for federated visual "
+        "classification, 2019, arXiv 1909.06335"
+    )
     idea = "heavy-ball momentum on the server"
     beta: float = Field(
         0.9,

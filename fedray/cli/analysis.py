@@ -10,6 +10,7 @@ COMMANDS = {
     "figures": "A sweep's figures: learning curves, sensitivity, bars, class accuracies, partitions.",
     "compare": "Every method's paired difference to a reference.",
     "claims": "Check the claims of a paper or a sweep against results.",
+    "cite": "BibTeX of a method, or of what a sweep uses.",
     "report": "A sweep as one HTML page.",
     "leaderboard": "A tuned sweep's cells as CSV, and the picture of its standings.",
     "rank": "A method of yours on a leaderboard, with the same budget, seeds and setting.",

@@ -5,17 +5,40 @@ from typing import Annotated
 
 import typer
 
-from fedray.common.errors import escape
+from fedray.common.errors import UserError, escape
 
 Name = Annotated[str, typer.Argument(help="the `name` of a sweep that has been run")]
 File = Annotated[Path, typer.Argument(help="the archive, e.g. quickstart.zip")]
 
 
-def export(name: Name, file: File) -> None:
-    """Write a sweep's cells, curves, artefacts and hashes into one file, for another store."""
-    from fedray.tracking.archive import export_sweep
+def export(
+    name: Name,
+    file: Annotated[Path | None, typer.Argument(help="the archive; default NAME.zip here, / as -")] = None,
+    deposit: Annotated[
+        bool, typer.Option("--deposit", help="for a repository: also RO-Crate metadata, tables, figures, citations")
+    ] = False,
+    licence: Annotated[str, typer.Option(help="with --deposit: its licence, such as CC-BY-4.0")] = "",
+    author: Annotated[list[str] | None, typer.Option(help="with --deposit: a name; can be repeated")] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="with --deposit: of a table, as in `tables`; can be repeated")
+    ] = None,
+) -> None:
+    """Write a sweep's cells, curves, artefacts and hashes into one file, for another store or, with --deposit, for
+    readers.
+    """
+    path = file or Path(f"{name.replace('/', '-')}.zip")
+    if deposit:
+        from fedray.analysis.deposit.export import export_deposit
 
-    print(f"{name}: {export_sweep(name, file)} cells in {file}")
+        more = {"metrics": metric} if metric else {}
+        count = export_deposit(name, path, licence, author or (), **more)
+    else:
+        if licence or author or metric:
+            raise UserError("--licence, --author, --metric: go with --deposit")
+        from fedray.tracking.archive import export_sweep
+
+        count = export_sweep(name, path)
+    print(f"{name}: {count} cells in {path}")
 
 
 def import_(file: File) -> None:

@@ -82,7 +82,8 @@ class Component(Checked):
     hint: ClassVar[str] = ""
     """End of the error for an unknown name."""
     paper: ClassVar[str] = ""
-    """Authors, title, venue: where the definition comes from."""
+    """Where the definition comes from: `Li et al., Title, VENUE 2024`, then a comma and a place in it; further papers
+    or remarks follow a semicolon. `fedray cite` prints it as BibTeX."""
     symbols: ClassVar[Mapping[str, str]] = {
         "rho": "ρ",
         "alpha": "α",

@@ -31,7 +31,8 @@ class AGNews(DataSource):
     """
 
     name = "ag_news"
-    paper = "Zhang, Zhao, LeCun, Character-level convolutional networks for text classification, NeurIPS 2015"
+    paper = "Zhang, Zhao and LeCun, Character-level convolutional networks for text classification, NeurIPS 2015"
+    licence = "research and other non-commercial use"
     files = "ag_news_csv/train.csv, ag_news_csv/test.csv"
     published = Published(120_000, 7_600, CLASSES, (50,), size="31 MB")
     vocabulary: int = Field(10_000, ge=CLASSES, le=1_000_000, description="number of different ids, 0 and 1 included")

@@ -23,7 +23,7 @@ class Digits(Images):
     """scikit-learn's digits: 1,797 real 8x8 grey images, 10 classes; a fixed 80/20 split. Needs no files."""
 
     name = "digits"
-    paper = "Alpaydin & Kaynak, Optical Recognition of Handwritten Digits, UCI 1998 (test part), in scikit-learn"
+    paper = "Alpaydin and Kaynak, Optical recognition of handwritten digits, UCI 1998 (test part), in scikit-learn"
     published = Published(1_437, 360, 10, (1, 8, 8), size="none")
     recipes = {"plain": Recipe((0.3054,), (0.3763,))}
 

@@ -105,11 +105,14 @@ class DataSource(Component):
     used_by: ClassVar[str] = ""
     """The papers whose experiments use it."""
     published: ClassVar[Published | None] = None
+    licence: ClassVar[str] = ""
+    """The licence as its publisher states it, an SPDX identifier or words; empty if none is known."""
 
     @classmethod
     def row(cls) -> tuple[str, str, str]:
         options, what, paper = super().row()
         facts = {"Used by": cls.used_by, "Files": cls.files, "Download": cls.published.size if cls.published else ""}
+        facts |= {"Licence": cls.licence}
         return options, " ".join([what, *(f"{key}: {value}." for key, value in facts.items() if value)]), paper
 
     def load(self) -> Dataset:

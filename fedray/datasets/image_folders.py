@@ -88,7 +88,7 @@ class CINIC10(Images):
     """
 
     name = "cinic10"
-    paper = "Darlow, Crowley, Antoniou, Storkey, arXiv 1810.03505, 2018"
+    paper = "Darlow, Crowley, Antoniou and Storkey, CINIC-10 is not ImageNet or CIFAR-10, 2018, arXiv 1810.03505"
     used_by = "FedSOL"
     files = "cinic-10/{train,valid,test}/{airplane,...,truck}/*.png"
     published = Published(90_000, 90_000, 10, (3, 32, 32), size="656 MB")
@@ -143,7 +143,7 @@ class TinyImageNet(Images):
     """
 
     name = "tiny_imagenet"
-    paper = "Le & Yang, Tiny ImageNet visual recognition challenge, Stanford CS 231N, 2015"
+    paper = "Le and Yang, Tiny ImageNet visual recognition challenge, Stanford CS 231N 2015"
     files = "tiny-imagenet-200/{wnids.txt,train/WNID/images/*.JPEG,val/val_annotations.txt,val/images/*.JPEG}"
     published = Published(100_000, 10_000, 200, (3, 64, 64), size="237 MB")
     recipes: ClassVar[dict[str, Recipe]] = {"plain": Recipe((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821))}
@@ -222,7 +222,11 @@ class FedISIC2019(Images):
     """
 
     name = "fed_isic2019"
-    paper = "Ogier du Terrail et al., FLamby, NeurIPS 2022"
+    paper = (
+        "Ogier du Terrail et al., FLamby: datasets and benchmarks for cross-silo federated learning in "
+        "realistic healthcare settings, NeurIPS 2022"
+    )
+    licence = "CC-BY-NC-4.0"
     used_by = "FedGELA (6 centres split into 20 clients)"
     files = "fed_isic2019/train_test_split, fed_isic2019/ISIC_2019_Training_Input_preprocessed/*.jpg"
     recipes: ClassVar[dict[str, Recipe]] = {

@@ -113,7 +113,7 @@ class FEMNIST(Images):
     """FEMNIST, EMNIST by class with its writers as clients: 62 classes, grey 28x28, on white (1.0) as LEAF has it."""
 
     name = "femnist"
-    paper = "Caldas et al., LEAF, arXiv 1812.01097, 2019"
+    paper = "Caldas et al., LEAF: a benchmark for federated settings, 2019, arXiv 1812.01097"
     used_by = "FedGELA (50 writers)"
     files = "femnist/train/*.json, femnist/test/*.json (LEAF's output folders)"
     published = Published(None, None, 62, (1, 28, 28), size="LEAF's scripts make them, up to 3,597 writers")
@@ -146,7 +146,10 @@ class Shakespeare(DataSource):
     """
 
     name = "shakespeare"
-    paper = "McMahan et al., FedAvg, AISTATS 2017; files by Caldas et al., LEAF, arXiv 1812.01097, 2019"
+    paper = (
+        "McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS "
+        "2017; Caldas et al., LEAF: a benchmark for federated settings, 2019, arXiv 1812.01097 (its files)"
+    )
     used_by = "FedGELA (50 roles)"
     files = "shakespeare/train/*.json, shakespeare/test/*.json (LEAF's output folders)"
     published = Published(None, None, len(LETTERS), (LENGTH,), size="LEAF's scripts make them, up to 1,129 roles")

@@ -27,7 +27,11 @@ class MedMNIST(Images):
     validated: ClassVar[int]
     """Number of samples of the val split."""
     recipes: ClassVar[dict[str, Recipe]] = {"plain": Recipe(*HALVES), "fedsol": Recipe(*HALVES, (Flip(),), 3)}
-    paper = "Yang et al., MedMNIST v2, Scientific Data 2023"
+    paper = (
+        "Yang et al., MedMNIST v2 - a large-scale lightweight benchmark for 2D and 3D biomedical image "
+        "classification, Scientific Data 2023"
+    )
+    licence = "CC-BY-4.0"
     validation_images: Literal["unused", "train"] = Field("train", description="use of the val images")
 
     def __init_subclass__(cls) -> None:
@@ -108,6 +112,7 @@ class DermaMNIST(MedMNIST):
     """Skin lesions, 7,007 + 1,003 / 2,005 colour 28x28 images, 7 classes."""
 
     name = "dermamnist"
+    licence = "CC-BY-NC-4.0"
     md5 = "0744692d530f8e62ec473284d019b0c7"
     published = Published(7_007, 2_005, 7, (3, 28, 28))
     validated = 1_003

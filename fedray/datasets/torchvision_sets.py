@@ -177,7 +177,11 @@ class MNIST(Torchvision):
 
     name = "mnist"
     kind = "MNIST"
-    paper = "LeCun, Bottou, Bengio, Haffner, Proceedings of the IEEE 1998"
+    paper = (
+        "LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document recognition, "
+        "Proceedings of the IEEE 1998"
+    )
+    licence = "CC-BY-SA-3.0"
     used_by = "FedSOL"
     files = "MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte (or .gz)"
     published = Published(60_000, 10_000, 10, (1, 28, 28), size="12 MB")
@@ -200,7 +204,11 @@ class FashionMNIST(MNIST):
 
     name = "fashion_mnist"
     kind = "FashionMNIST"
-    paper = "Xiao, Rasul, Vollgraf, arXiv 1708.07747, 2017"
+    paper = (
+        "Xiao, Rasul and Vollgraf, Fashion-MNIST: a novel image dataset for benchmarking machine learning "
+        "algorithms, 2017, arXiv 1708.07747"
+    )
+    licence = "MIT"
     used_by = ""
     files = "FashionMNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte (or .gz)"
     published = Published(60_000, 10_000, 10, (1, 28, 28), size="31 MB")
@@ -216,7 +224,7 @@ class EMNIST(Torchvision):
 
     name = "emnist"
     kind = "EMNIST"
-    paper = "Cohen, Afshar, Tapson, van Schaik, IJCNN 2017"
+    paper = "Cohen, Afshar, Tapson and van Schaik, EMNIST: extending MNIST to handwritten letters, IJCNN 2017"
     used_by = "FedSAM"
     files = "EMNIST/raw/emnist-byclass-{train,test}-{images-idx3,labels-idx1}-ubyte (or .gz)"
     published = Published(697_932, 116_323, 62, (1, 28, 28), size="562 MB")
@@ -337,7 +345,7 @@ class SVHN(Torchvision):
 
     name = "svhn"
     kind = "SVHN"
-    paper = "Netzer et al., NIPS workshop 2011"
+    paper = "Netzer et al., Reading digits in natural images with unsupervised feature learning, NIPS workshop 2011"
     used_by = "FedSOL, FedGELA"
     files = "train_32x32.mat, test_32x32.mat"
     published = Published(73_257, 26_032, 10, (3, 32, 32), size="246 MB")

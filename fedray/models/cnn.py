@@ -75,7 +75,10 @@ class McMahanCNN(ModelSpec):
 
     name = "mcmahan_cnn"
     faster_channels_last = True
-    paper = "McMahan et al., FedAvg, AISTATS 2017; as in FedSOL's and FedNTD's code"
+    paper = (
+        "McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS "
+        "2017; as in FedSOL's and FedNTD's code"
+    )
     published = ((3, 32, 32), 10, 2_156_490)
     padding: Literal[0, 2] = Field(2, description="of both convolutions; 0: PFLlib's `FedAvgCNN`")
 
@@ -135,7 +138,7 @@ class SimpleCNN(ModelSpec):
 
     name = "simple_cnn"
     faster_channels_last = True
-    paper = "Li, He, Song, MOON, CVPR 2021; as in FedGELA table 10"
+    paper = "Li, He and Song, Model-contrastive federated learning, CVPR 2021; as in FedGELA table 10"
     image_size = 32
     published = ((3, 32, 32), 10, 61_156 + 850)
 
@@ -197,7 +200,10 @@ class VGG11(ModelSpec):
     """
 
     name = "vgg11"
-    paper = "Simonyan & Zisserman, ICLR 2015; FedSOL's variant (table 3)"
+    paper = (
+        "Simonyan and Zisserman, Very deep convolutional networks for large-scale image recognition, ICLR "
+        "2015; FedSOL's variant (table 3)"
+    )
     image_size = 32
     published = ((3, 32, 32), 10, 9_750_922)
 

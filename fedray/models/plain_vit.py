@@ -109,7 +109,11 @@ class ViTTiny(ViT):
     """ViT of width 192, 12 blocks, 3 heads; feature size 192. `init` takes timm's and DeiT's weights."""
 
     name = "vit_tiny"
-    paper = "Touvron et al., DeiT, ICML 2021 (DeiT-Ti); Steiner et al., How to train your ViT?, TMLR 2022 (Ti/16)"
+    paper = (
+        "Touvron et al., Training data-efficient image transformers & distillation through attention, ICML 2021 "
+        "(DeiT-Ti); Steiner et al., How to train your ViT? Data, augmentation, and regularization in vision "
+        "transformers, TMLR 2022 (Ti/16)"
+    )
     published = ((3, 224, 224), 1000, 5_717_416)
     dim = 192
     attention_heads = 3
@@ -119,7 +123,11 @@ class ViTSmall(ViT):
     """ViT of width 384, 12 blocks, 6 heads; feature size 384. `init` takes timm's and DeiT's weights."""
 
     name = "vit_small"
-    paper = "Touvron et al., DeiT, ICML 2021 (DeiT-S); Steiner et al., How to train your ViT?, TMLR 2022 (S/16)"
+    paper = (
+        "Touvron et al., Training data-efficient image transformers & distillation through attention, ICML 2021 "
+        "(DeiT-S); Steiner et al., How to train your ViT? Data, augmentation, and regularization in vision "
+        "transformers, TMLR 2022 (S/16)"
+    )
     published = ((3, 224, 224), 1000, 22_050_664)
     dim = 384
     attention_heads = 6

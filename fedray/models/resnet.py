@@ -60,7 +60,10 @@ class ResNet18(ResNet):
     """
 
     name = "resnet18"
-    paper = "He et al., CVPR 2016; the GroupNorm variant of FL-Simulator, FedLESAM, FedTOGA"
+    paper = (
+        "He et al., Deep residual learning for image recognition, CVPR 2016; the GroupNorm variant of "
+        "FL-Simulator, FedLESAM, FedTOGA"
+    )
     blocks = "resnet18"
     last_blocks = (1, 1, 1, 1)
     published = ((3, 32, 32), 10, 11_181_642)
@@ -70,7 +73,7 @@ class ResNet50(ResNet):
     """ResNet-50, feature size 2048 or the projection's. FedGELA: stem cifar, norm batch, projection 84."""
 
     name = "resnet50"
-    paper = "He et al., CVPR 2016; as in FedGELA table 10"
+    paper = "He et al., Deep residual learning for image recognition, CVPR 2016; as in FedGELA table 10"
     blocks = "resnet50"
     last_blocks = (2, 3, 5, 2)
     published = ((3, 32, 32), 10, 23_528_522)
@@ -81,7 +84,10 @@ class EfficientNetB0(ModelSpec):
 
     name = "efficientnet_b0"
     faster_channels_last = True
-    paper = "Tan & Le, ICML 2019; as in FedGELA table 3 (Fed-ISIC2019, pre-trained, projection 84)"
+    paper = (
+        "Tan and Le, EfficientNet: rethinking model scaling for convolutional neural networks, ICML 2019; as "
+        "in FedGELA table 3 (Fed-ISIC2019, pre-trained, projection 84)"
+    )
     published = ((3, 200, 200), 8, 4_007_548 + 1281 * 8)
     replaced_head = "classifier."
     projection: int | None = Field(None, gt=0, description="width of a projection before the head (FedGELA 84)")

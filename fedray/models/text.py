@@ -35,7 +35,10 @@ class CharLSTM(ModelSpec):
     """
 
     name = "char_lstm"
-    paper = "McMahan et al., FedAvg, AISTATS 2017; LEAF's and FedGELA's (table 11) Shakespeare model"
+    paper = (
+        "McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS "
+        "2017; LEAF's and FedGELA's (table 11) Shakespeare model"
+    )
     published = ((80,), 80, 819_920)
     hidden: int = Field(256, gt=0, description="width of each LSTM layer")
 

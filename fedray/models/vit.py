@@ -87,7 +87,9 @@ class SLViT(ModelSpec):
     """SL-ViT of width 192, 9 blocks, 12 heads of 64, 16 patches (a quarter of the image wide); feature size 192."""
 
     name = "sl_vit"
-    paper = "Lee, Lee, Song, Vision transformer for small-size datasets, arXiv 2112.13492, 2021; as in FedSOL table 3"
+    paper = (
+        "Lee, Lee and Song, Vision transformer for small-size datasets, 2021, arXiv 2112.13492; as in FedSOL table 3"
+    )
     published = ((3, 32, 32), 10, 6_176_275)
     dim: int = Field(192, gt=0, description="width of the tokens")
     depth: int = Field(9, gt=0, description="blocks")

@@ -45,7 +45,10 @@ class Dirichlet(Partition):
     """
 
     name = "dirichlet"
-    paper = "Yurochkin et al., Bayesian nonparametric federated learning, ICML 2019; as in FedSOL's and MOON's code"
+    paper = (
+        "Yurochkin et al., Bayesian nonparametric federated learning of neural networks, ICML 2019; as in "
+        "FedSOL's and MOON's code"
+    )
     alpha: float = Field(gt=0, description="α: concentration; small is heterogeneous")
 
     def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
@@ -72,7 +75,10 @@ class DirichletClient(Partition):
     """
 
     name = "dirichlet_client"
-    paper = "Acar et al., FedDyn, ICLR 2021, the authors' code; as in FL-Simulator (FedTOGA, FedSAM)"
+    paper = (
+        "Acar et al., Federated learning based on dynamic regularization, ICLR 2021, the authors' code; as in "
+        "FL-Simulator (FedTOGA, FedSAM)"
+    )
     alpha: float = Field(gt=0, description="α: concentration (u in FedTOGA)")
     sigma: float = Field(0.0, ge=0, le=10, description="σ of log-normal client sizes; 0 for equal sizes (D-119)")
 
@@ -100,7 +106,10 @@ class PxCy(Partition):
     """
 
     name = "pxcy"
-    paper = "FedGELA, NeurIPS 2023, table 5, the authors' code"
+    paper = (
+        "Fan et al., Federated learning with bilateral curation for partially class-disjoint data, NeurIPS "
+        "2023, table 5, the authors' code"
+    )
     classes: int = Field(gt=0, description="y: classes per client")
 
     def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
@@ -134,7 +143,10 @@ class Sharding(Partition):
     """
 
     name = "sharding"
-    paper = "McMahan et al., FedAvg, AISTATS 2017; as in FedSOL's text"
+    paper = (
+        "McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS "
+        "2017; as in FedSOL's text"
+    )
     shards: int = Field(gt=0, description="s: shards per client")
     sizes: Literal["equal", "by_class"] = Field(
         "equal", description="`by_class`: as in FedSOL's and FedNTD's code, equal shards of each class (D-121)"

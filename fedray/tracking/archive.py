@@ -3,7 +3,8 @@
 The file is a zip: `sweep.json` (the sweep's name, description and cells), and for each cell that has a run
 `runs/CELL/run.json` (status, tags, parameters, metrics with all their steps) and `runs/CELL/artifacts/...`. A run's
 split (`partition.npz` and its picture) is `splits/SHA256` instead, once for all runs that share it. A sweep
-that tunes takes its tune stage along (`tune` in `sweep.json`).
+that tunes takes its tune stage along (`tune` in `sweep.json`). `sweep.yaml` is the sweep's file. A deposit also has
+members for readers (`fedray.analysis.deposit`), which an import passes over.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from mlflow import MlflowClient
@@ -25,7 +27,16 @@ from fedray.common.errors import UserError, escape, join_lines, redact, unknown
 from fedray.runs.status import Status
 from fedray.tracking.archive_check import FORMAT, SPLITS, CheckedArchive, open_checked
 from fedray.tracking.archive_models import ArchivedRun, ArchivedStage, is_exported_tag
-from fedray.tracking.store import DESCRIPTION, best_runs, cells_of, open_store, read_status, sweeps_in
+from fedray.tracking.store import (
+    DESCRIPTION,
+    SWEEP_FILE,
+    best_runs,
+    cells_of,
+    file_of,
+    open_store,
+    read_status,
+    sweeps_in,
+)
 from fedray.tracking.tracker import BATCH, Tracker
 
 Points = dict[tuple[str, int], list[float]]
@@ -42,6 +53,7 @@ class StoredSweep:
     Attributes:
         cells: hash, label and configuration of each cell, in the sweep's order.
         runs: hash -> the run that counts, of the cells that have one.
+        file: the sweep's file as text; empty if the store does not have it.
     """
 
     name: str
@@ -49,6 +61,7 @@ class StoredSweep:
     cells: list[dict[str, Any]]
     runs: dict[str, Run]
     client: MlflowClient
+    file: str
 
     def read_points(self, cell: str) -> Points:
         """Return all values of all metrics of a cell's run."""
@@ -69,15 +82,16 @@ def stored_sweep(name: str) -> StoredSweep:
     parent = parents[name]
     cells = cells_of(client, parent)
     runs: dict[str, Any] = dict(best_runs(client, experiment, [cell["hash"] for cell in cells]))
-    return StoredSweep(name, parent.data.tags.get(DESCRIPTION, ""), cells, runs, client)
+    return StoredSweep(name, parent.data.tags.get(DESCRIPTION, ""), cells, runs, client, file_of(client, parent))
 
 
-def export_sweep(name: str, file: Path) -> int:
+def export_sweep(name: str, file: Path, more: Mapping[str, bytes] = MappingProxyType({})) -> int:
     """Write a sweep into an archive: its cells, and the runs that have ended.
 
     Args:
         name: of a sweep in the store.
         file: the archive; it appears whole or not at all.
+        more: members of a deposit: name -> content.
 
     Returns:
         How many cells with a run it holds.
@@ -96,6 +110,9 @@ def export_sweep(name: str, file: Path) -> int:
             with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
                 about = {"format": FORMAT, **_describe(sweep)} | ({"tune": _describe(tune)} if tune else {})
                 archive.writestr("sweep.json", json.dumps(about))
+                texts = {SWEEP_FILE: sweep.file.encode()} if sweep.file else {}
+                for member, content in {**more, **texts}.items():
+                    archive.writestr(member, content)
                 for cell, run in runs.items():
                     _pack(sweep.client, run, archive, f"runs/{cell}")
             with open_checked(made, f"{name}: cannot be exported"):
@@ -185,7 +202,8 @@ def _merge(archive: CheckedArchive, sweep: ArchivedStage) -> tuple[int, int]:
     held = [cell for cell in archive.cells if cell in listed]
     known = best_runs(tracker.client, tracker.experiment, held)
     cells = [cell.model_dump(exclude_unset=True, by_alias=True) for cell in sweep.cells]
-    parent = tracker.open_sweep(sweep.name, sweep.description, _union(sweep.name, cells))
+    cells, file = _union(sweep.name, cells, archive.file)
+    parent = tracker.open_sweep(sweep.name, sweep.description, cells, file=file)
     added = 0
     for cell in held:
         run = archive.run(cell)
@@ -200,13 +218,13 @@ def _merge(archive: CheckedArchive, sweep: ArchivedStage) -> tuple[int, int]:
     return added, len(held) - added
 
 
-def _union(name: str, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the cells of the store's sweep of this name, if it has one, and these."""
+def _union(name: str, cells: list[dict[str, Any]], file: str) -> tuple[list[dict[str, Any]], str]:
+    """Return the cells of the store's sweep of this name, if it has one, and these; its file, or this one."""
     try:
-        there = stored_sweep(name).cells
+        there = stored_sweep(name)
     except UserError:
-        there = []
-    return list({cell["hash"]: cell for cell in [*there, *cells]}.values())
+        return cells, file
+    return list({cell["hash"]: cell for cell in [*there.cells, *cells]}.values()), there.file or file
 
 
 def _unpack(tracker: Tracker, archive: CheckedArchive, cell: str, run: ArchivedRun, parent: str) -> None:

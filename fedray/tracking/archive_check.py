@@ -20,7 +20,8 @@ from pydantic import BaseModel, ValidationError
 
 from fedray.common.component import describe
 from fedray.common.errors import UserError, escape, join_lines, truncate_repr
-from fedray.tracking.archive_models import DIGEST, HASH, ArchivedRun, ArchivedSweep
+from fedray.tracking.archive_models import DIGEST, HASH, SWEEP_TEXT, ArchivedRun, ArchivedSweep
+from fedray.tracking.store import SWEEP_FILE
 
 FORMAT = 1
 """Increment when older versions of fedray could not read a new archive."""
@@ -37,7 +38,15 @@ UNPACKED = 8 << 30
 
 PART = r"\w[\w.+=@ -]{0,99}"
 """One part of a member's name. It begins with a letter, a digit or `_`, so it is never empty, `.` or `..`."""
-MEMBER = re.compile(rf"sweep\.json|splits/{DIGEST}|runs/({HASH})/(?:run\.json|artifacts((?:/{PART}){{1,8}}))", re.ASCII)
+DEPOSIT = (
+    r"README\.md|citations\.bib|ro-crate-metadata\.json|"
+    rf"tables/{PART}\.(?:md|tex|csv)|figures/{PART}\.(?:png|pdf)"
+)
+"""Members of a deposit, for its readers: an import checks their names, sizes and checksums, and reads none of them."""
+MEMBER = re.compile(
+    rf"sweep\.(?:json|yaml)|{DEPOSIT}|splits/{DIGEST}|runs/({HASH})/(?:run\.json|artifacts((?:/{PART}){{1,8}}))",
+    re.ASCII,
+)
 """The whole name of a member."""
 SPLITS: tuple[Literal["partition.npz", "partition.png"], ...] = ("partition.npz", "partition.png")
 """Artefacts of a run with its split; an archive holds each distinct one once, as `splits/SHA256`."""
@@ -55,6 +64,7 @@ class CheckedArchive:
     Attributes:
         sweep: its name, description and cells.
         cells: hashes of the cells that have a run.
+        file: the sweep's file as text; empty if it is not there.
     """
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
@@ -64,11 +74,18 @@ class CheckedArchive:
         if self.sweep.format > FORMAT:
             raise UserError(f"it was made by a newer version of fedray (format {self.sweep.format})")
         self.cells = list(self._artifacts)
+        self.file = self._read_file() if SWEEP_FILE in archive.NameToInfo else ""
         if foreign := self._artifacts.keys() - self.sweep.hashes:
             raise UserError(f"runs/{min(foreign)}: sweep.json lists no such cell")
         self._check_splits(self.cells)
         if damaged := archive.testzip():
             raise UserError(f"{damaged} is damaged")
+
+    def _read_file(self) -> str:
+        try:
+            return SWEEP_TEXT.validate_python(self._archive.read(SWEEP_FILE).decode())
+        except ValidationError as error:
+            raise UserError(f"{SWEEP_FILE}: {escape(str(describe(error)))[:300]}") from None
 
     def run(self, cell: str) -> ArchivedRun:
         """Return the run of a cell."""

@@ -71,6 +71,10 @@ Key = Annotated[str, Field(pattern=METRIC, max_length=250), AfterValidator(_refu
 Line = Annotated[str, Field(pattern=rf"^[^{CONTROL}]*$", max_length=6000)]
 Label = Annotated[str, Field(pattern=rf"^[^{CONTROL}]+$", max_length=1000)]
 Text = Annotated[str, Field(pattern=rf"^([\n\t]|[^{CONTROL}])*$", max_length=8000)]
+SWEEP_TEXT: TypeAdapter[str] = TypeAdapter(
+    Annotated[str, Field(pattern=rf"^([\n\t]|[^{CONTROL}])*$", max_length=1_000_000)]
+)
+"""The text of a sweep's file."""
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Real = Annotated[float, Field(allow_inf_nan=False)]
 Time = Annotated[int, Field(ge=0, lt=4_102_444_800_000)]

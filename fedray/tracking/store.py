@@ -40,6 +40,8 @@ SETTING = "fedray.setting"
 """Tag of a cell's run: its label without the seed."""
 DESCRIPTION = "fedray.description"
 """Tag of a sweep's run."""
+SWEEP_FILE = "sweep.yaml"
+"""Artefact of a sweep's run, and member of an archive: the sweep's file."""
 TRAINING_KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Tag by which MLflow's list of experiments opens the training view."""
 QUERIES = 16
@@ -279,12 +281,14 @@ def read_artefact(client: "AnyClient", run_id: str, name: str) -> bytes | None:
 
 def claims_of(client: "AnyClient", sweep: "AnyRun") -> list[dict[str, Any]]:
     """Return the claims of a sweep's file as its own run has them; empty if there are none."""
-    if not any(file.path == "claims.json" for file in client.list_artifacts(sweep.info.run_id)):
-        return []
-    with tempfile.TemporaryDirectory() as folder:
-        path = client.download_artifacts(sweep.info.run_id, "claims.json", folder)
-        claims: list[dict[str, Any]] = json.loads(Path(path).read_text(encoding="utf-8"))["claims"]
+    content = read_artefact(client, sweep.info.run_id, "claims.json")
+    claims: list[dict[str, Any]] = json.loads(content)["claims"] if content else []
     return claims
+
+
+def file_of(client: "AnyClient", sweep: "AnyRun") -> str:
+    """Return the sweep's file as its own run has it; empty if it has none."""
+    return (read_artefact(client, sweep.info.run_id, SWEEP_FILE) or b"").decode()
 
 
 def is_recorded(
@@ -293,6 +297,7 @@ def is_recorded(
     name: str,
     cells: Sequence[Mapping[str, Any]],
     claims: Sequence[Mapping[str, Any]],
+    file: str,
     counts: Mapping[Status, int],
 ) -> bool:
     """Return True if a sweep's own run already is what `Tracker.open_sweep` and `close_sweep` would make of it."""
@@ -300,7 +305,7 @@ def is_recorded(
     if run is None or run.info.status == "RUNNING" or run.data.tags.get("fedray.cells") != format_counts(counts):
         return False
     listed = json.loads(json.dumps([list(cells), list(claims)]))
-    return bool([cells_of(client, run), claims_of(client, run)] == listed)
+    return bool([cells_of(client, run), claims_of(client, run)] == listed) and file_of(client, run) == file
 
 
 def format_counts(counts: Mapping[Status, int]) -> str:

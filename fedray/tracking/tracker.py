@@ -36,6 +36,7 @@ from fedray.tracking.store import (
     DESCRIPTION,
     SETTING,
     SUMMARY,
+    SWEEP_FILE,
     format_counts,
     is_transient,
     open_store,
@@ -105,8 +106,17 @@ class Tracker:
         description: str,
         cells: Sequence[Mapping[str, Any]],
         claims: Sequence[Mapping[str, Any]] = (),
+        file: str = "",
     ) -> str:
-        """Create or find the sweep's run, and return its id; `cells` (hash, label, config) and claims are artefacts."""
+        """Create or find the sweep's run, and return its id.
+
+        Args:
+            name: of the sweep.
+            description: of the sweep.
+            cells: hash, label and configuration of each; an artefact, as are the claims and the file.
+            claims: of the sweep's file.
+            file: the sweep's file as text; empty: the run keeps what it has.
+        """
         tags = {
             "fedray.kind": "sweep",
             "fedray.sweep": name,
@@ -126,6 +136,8 @@ class Tracker:
         self.client.log_dict(run_id, {"cells": list(cells)}, "cells.json")
         if claims:
             self.client.log_dict(run_id, {"claims": list(claims)}, "claims.json")
+        if file:
+            self.client.log_text(run_id, file, SWEEP_FILE)
         return run_id
 
     def list_cells(self, run_id: str, cells: Sequence[Mapping[str, Any]]) -> None:

@@ -15,13 +15,14 @@ from tests.tracking.tricks import CELL, Members
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Members:
-    """An archive as `export` writes it: a sweep of one cell, which has finished."""
+    """A deposit as `export` writes it: a sweep of one cell, which has finished, its file, and members for readers."""
     folder = tmp_path_factory.mktemp("exported")
     (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
         write(Tracker(), [CELL], [history(60, 70)])
-        export_sweep("sweep", folder / "sweep.zip")
+        Tracker().open_sweep("sweep", "", [CELL], file="name: sweep\n")
+        export_sweep("sweep", folder / "sweep.zip", {"README.md": b"read", "tables/a.md": b"one"})
     with zipfile.ZipFile(folder / "sweep.zip") as archive:
         return [(member, archive.read(member)) for member in archive.infolist()]
 

@@ -125,6 +125,19 @@ def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[
     assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 0, 3)
 
 
+def test_the_sweeps_file_goes_along_and_the_stores_own_stays(use: Callable[[str], None], tmp_path: Path) -> None:
+    use("first")
+    run_sweep()
+    Tracker().open_sweep("sweep", "", CELLS, file="name: sweep  # α\n")
+    export_sweep("sweep", tmp_path / "sweep.zip")
+    use("second")
+    import_sweep(tmp_path / "sweep.zip")
+    assert stored_sweep("sweep").file == "name: sweep  # α\n"
+    Tracker().open_sweep("sweep", "", CELLS, file="name: sweep\n")
+    import_sweep(tmp_path / "sweep.zip")
+    assert stored_sweep("sweep").file == "name: sweep\n"
+
+
 @pytest.mark.parametrize(
     ("names", "content", "message"),
     [

@@ -187,6 +187,21 @@ def test_words_of_plug_ins_and_choices_arrive_as_they_were(
     assert stored_sweep("sweep/tune").cells == []
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"\xff\xfe", "can't decode byte 0xff"),
+        (b"name: \x1b[2J", "sweep.yaml: "),
+        (b"name: \xe2\x80\xae", "sweep.yaml: "),
+        (b"x" * 1_000_001, "sweep.yaml: "),
+    ],
+)
+def test_what_the_file_of_the_sweep_says(text: bytes, message: str, exported: Members, store: Path) -> None:
+    """It is text of at most a million characters, none of which steers a terminal; nothing runs it."""
+    pack(store / "evil.zip", rewritten("sweep.yaml", text)(exported))
+    refuse(store, message)
+
+
 ACCURACY = ("metrics", "test_accuracy")
 
 

@@ -58,6 +58,29 @@ NAME = "is not the name of a file that an archive holds"
         ("runs/" + 16 * "G" + "/run.json", NAME),
         ("run.json", NAME),
         ("", NAME),
+        ("tables/../x.md", NAME),
+        ("tables/../../x.md", NAME),
+        ("tables/{outside}/x.md", NAME),
+        ("tables/a/b.md", NAME),
+        ("tables/.hidden.md", NAME),
+        ("tables/x.md\n", NAME),
+        ("tables/x.md/", NAME),
+        ("tables/x.html", NAME),
+        ("tables/" + 200 * "x" + ".md", NAME),
+        ("tables/x\0.md", NAME),
+        ("figures/x.svg", NAME),
+        ("figures/\u202egnp.png", NAME),
+        ("figures/\x1b[2Jx.png", NAME),
+        ("Readme.md", NAME),
+        ("README.md.exe", NAME),
+        ("x/README.md", NAME),
+        ("ro-crate-metadata.jsonld", NAME),
+        ("ro-crate-preview.html", NAME),
+        ("sweep.yml", NAME),
+        ("README.md/x.md", NAME),
+        ("README.md", "is there twice"),
+        ("tables/a.md", "is there twice"),
+        ("sweep.yaml", "is there twice"),
         (RUN, "is there twice"),
         ("sweep.json", "is there twice"),
         (f"{FOLDER}/config.yaml/x", "is a file and a folder"),
@@ -87,6 +110,7 @@ def test_the_same_archive_without_a_trick_is_taken(
     members = put(f"{FOLDER}/plots/round 1.png")(exported)
     assert import_sweep(pack(tmp_path / "good.zip", members)) == ("sweep", 1, 0)
     assert len(list(tmp_path.rglob("plots/round 1.png"))) == 1
+    assert not [*tmp_path.rglob("README.md"), *tmp_path.rglob("tables")], "members for readers are not unpacked"
 
 
 # Sizes

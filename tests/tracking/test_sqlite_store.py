@@ -30,7 +30,7 @@ def tracker(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
     made = Tracker()
-    parent = made.open_sweep("sweep", "it's a description", CELLS, CLAIMS)
+    parent = made.open_sweep("sweep", "it's a description", CELLS, CLAIMS, FILE)
     run = write_run(made, CELLS[0], history(50, 60), parent=parent, files={"partition.png": b"png"})
     made.client.log_metric(run, "odd", float("nan"), step=1)
     made.client.log_metric(run, "large", float("inf"), step=1)
@@ -97,20 +97,23 @@ def test_the_same_histories_and_files_as_mlflow(tracker: Tracker, tmp_path: Path
     (sweep,) = store.sweeps_in(client, experiment).values()
     assert store.cells_of(client, sweep) == CELLS
     assert store.claims_of(client, sweep) == CLAIMS
+    assert store.file_of(client, sweep) == store.file_of(tracker.client, sweep) == FILE
 
 
+FILE = "name: sweep  # α\n"
 COUNTS = {Status.FINISHED: 2, Status.FAILED: 1, Status.MISSING: 1}
 
 
 @pytest.mark.parametrize(
-    ("name", "cells", "claims", "counts", "same"),
+    ("name", "cells", "claims", "file", "counts", "same"),
     [
-        ("sweep", CELLS, CLAIMS, COUNTS, True),
-        ("sweep", CELLS, [], COUNTS, False),
-        ("sweep", CELLS[:3], CLAIMS, COUNTS, False),
-        ("sweep", [{**CELLS[0], "names": {"fedavg": "FedAvg"}}, *CELLS[1:]], CLAIMS, COUNTS, False),
-        ("sweep", CELLS, CLAIMS, {Status.FINISHED: 4}, False),
-        ("other", CELLS, CLAIMS, COUNTS, False),
+        ("sweep", CELLS, CLAIMS, FILE, COUNTS, True),
+        ("sweep", CELLS, [], FILE, COUNTS, False),
+        ("sweep", CELLS[:3], CLAIMS, FILE, COUNTS, False),
+        ("sweep", [{**CELLS[0], "names": {"fedavg": "FedAvg"}}, *CELLS[1:]], CLAIMS, FILE, COUNTS, False),
+        ("sweep", CELLS, CLAIMS, "name: sweep\n", COUNTS, False),
+        ("sweep", CELLS, CLAIMS, FILE, {Status.FINISHED: 4}, False),
+        ("other", CELLS, CLAIMS, FILE, COUNTS, False),
     ],
 )
 def test_a_sweep_is_recorded_if_nothing_would_change(
@@ -118,16 +121,17 @@ def test_a_sweep_is_recorded_if_nothing_would_change(
     name: str,
     cells: list[dict[str, Any]],
     claims: list[dict[str, Any]],
+    file: str,
     counts: Mapping[Status, int],
     same: bool,
 ) -> None:
-    assert store.is_recorded(*store.open_reader(), name, cells, claims, counts) == same
+    assert store.is_recorded(*store.open_reader(), name, cells, claims, file, counts) == same
 
 
 def test_a_sweep_that_is_running_is_not_recorded(tracker: Tracker) -> None:
     """Its driver may have been killed: the next call ends it."""
-    tracker.open_sweep("sweep", "", CELLS, CLAIMS)
-    assert not store.is_recorded(*store.open_reader(), "sweep", CELLS, CLAIMS, COUNTS)
+    tracker.open_sweep("sweep", "", CELLS, CLAIMS, FILE)
+    assert not store.is_recorded(*store.open_reader(), "sweep", CELLS, CLAIMS, FILE, COUNTS)
 
 
 def test_artefacts_elsewhere_are_left_to_mlflow(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:

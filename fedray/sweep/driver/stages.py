@@ -234,7 +234,7 @@ def run_stages(
     """
     if only:
         raise UserError("--only: the final stage follows from the whole tune stage; run the file whole")
-    first = plan_and_print(make_tune_stage(sweep), file, force)
+    first = replace(plan_and_print(make_tune_stage(sweep), file, force), file=sweep)
     _refuse_undecided(first, file)
     if dry_run:
         _print_plan(first, address)
@@ -251,7 +251,7 @@ def run_stages(
         print(f"{sweep.name}: chosen {describe_choice(one, sweep.select)}", flush=True)
     stage = make_final_stage(sweep, [apply_draw(one.config, one.values) for one in choices])
     second = plan_and_print(stage, file, force)
-    second = replace(second, tuned=describe_choices(sweep, choices, second))
+    second = replace(second, tuned=describe_choices(sweep, choices, second), file=sweep)
     if dry_run:
         _print_plan(second, address)
         return 0

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from fedray.common.component import Checked, describe, format_value
@@ -283,6 +284,12 @@ class Sweep(Checked):
                 raise describe(error, "", cls) from None
         except UserError as error:
             raise UserError(str(error) if file is None else f"{file}: {error}") from None
+
+    def to_yaml(self) -> str:
+        """Return the sweep as a file, with the changes of `--smoke` and `--set`."""
+        document = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+        return text
 
     def _apply_smoke(self) -> "Sweep":
         if self.smoke is None:

@@ -32,6 +32,7 @@ class Plan:
         force: True to run finished cells again.
         chosen: hashes of the cells that this call may run; None for all.
         tuned: for a final stage, hash -> how the cell's configuration was chosen (`stages.describe_choices`).
+        file: the whole file, if the sweep is one of its stages; None: the sweep is the file.
     """
 
     maker: CellMaker
@@ -40,11 +41,17 @@ class Plan:
     force: bool = False
     chosen: frozenset[str] | None = None
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    file: Sweep | None = None
 
     @property
     def sweep(self) -> Sweep:
         """The file."""
         return self.maker.sweep
+
+    @property
+    def text(self) -> str:
+        """The whole file, with the changes of `--smoke` and `--set`."""
+        return (self.file or self.sweep).to_yaml()
 
     @property
     def problems(self) -> Problems:

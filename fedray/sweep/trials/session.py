@@ -93,7 +93,8 @@ class Session:
 
         self.tracker = Tracker()
         sweep, claims = self.plan.sweep, self._describe_claims()
-        self.parent = self.tracker.open_sweep(sweep.name, sweep.description, describe_cells(self.plan), claims)
+        cells = describe_cells(self.plan)
+        self.parent = self.tracker.open_sweep(sweep.name, sweep.description, cells, claims, self.plan.text)
         self._listed = len(self.plan.cells)
 
     def close(self) -> None:
@@ -107,7 +108,7 @@ class Session:
         self.writer.ask(self._close)
 
     def _is_recorded(self) -> bool:
-        """Return True if the sweep's run in the store lists these cells and claims, and has this end."""
+        """Return True if the sweep's run in the store has these cells, claims and file, and this end."""
         from fedray.tracking.store import StoreNotFound, is_recorded, open_reader
 
         try:
@@ -115,7 +116,7 @@ class Session:
         except StoreNotFound:
             return False
         name, cells, claims = self.plan.sweep.name, describe_cells(self.plan), self._describe_claims()
-        return is_recorded(client, experiment, name, cells, claims, self.counts)
+        return is_recorded(client, experiment, name, cells, claims, self.plan.text, self.counts)
 
     def _describe_claims(self) -> list[dict[str, Any]]:
         return [claim.model_dump(mode="json", exclude_unset=True) for claim in self.plan.sweep.claims]

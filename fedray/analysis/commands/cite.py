@@ -1,0 +1,28 @@
+"""`fedray cite NAME`: BibTeX of a method, or of a sweep's methods, data, partitions and models, and of fedray.
+
+The entries hold what the classes declare; a field that is not known is missing.
+"""
+
+from typing import Annotated
+
+import typer
+
+from fedray.analysis.deposit.bibtex import format_entries
+from fedray.analysis.deposit.citations import find_component, list_components
+from fedray.common.errors import escape, unknown
+from fedray.config import COMPONENTS
+from fedray.tracking.location import is_there
+from fedray.tracking.store import cells_of, open_store, sweeps_in
+
+
+def main(name: Annotated[str, typer.Argument(help="a sweep of the store, or a method")]) -> None:
+    """Print BibTeX of what a sweep uses, or of a method."""
+    methods = COMPONENTS["algorithm"][0]
+    sweeps = sweeps_in(*open_store()) if is_there() else {}
+    if name in sweeps:
+        cited = list_components(cell["config"] for cell in cells_of(open_store()[0], sweeps[name]))
+    elif name in methods:
+        cited = [find_component("algorithm", name)]
+    else:
+        raise unknown("cite", name, [*sweeps, *methods])
+    print("\n".join(map(escape, format_entries((one.name, one.paper) for one in cited).splitlines())))

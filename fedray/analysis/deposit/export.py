@@ -1,0 +1,138 @@
+"""`fedray export NAME FILE --deposit`: a sweep's archive with what its readers need, for a repository such as Zenodo.
+
+In addition to an archive's members it holds the sweep's tables and figures as `fedray tables` and `fedray figures`
+print them, BibTeX, a README that says how to verify, and RO-Crate metadata. `fedray import` takes it as it is.
+"""
+
+import re
+import shlex
+import tempfile
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fedray.analysis.data.collect import Collected, collect
+from fedray.analysis.deposit.bibtex import format_entries
+from fedray.analysis.deposit.citations import list_components
+from fedray.analysis.deposit.crate import NAME, Deposit, make_metadata, refuse_licence, refuse_missing_library
+from fedray.analysis.deposit.readme import make_readme
+from fedray.analysis.plots import search
+from fedray.analysis.plots.curves import draw_curves
+from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
+from fedray.analysis.plots.style import save
+from fedray.analysis.tables.formats import FORMATS
+from fedray.analysis.tables.options import TableOptions
+from fedray.common.errors import UserError
+from fedray.runs.metric import DEFAULT
+from fedray.tracking.archive import StoredSweep, export_sweep, stored_sweep
+from fedray.tracking.store import SWEEP_FILE
+
+SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
+LONGEST = 80
+"""Maximum number of characters of a figure's name."""
+
+
+def export_deposit(
+    name: str, file: Path, licence: str = "", authors: Sequence[str] = (), metrics: Sequence[str] = (DEFAULT,)
+) -> int:
+    """Write a sweep's deposit.
+
+    Args:
+        name: of a sweep in the store.
+        file: the deposit, a zip; it appears whole or not at all.
+        licence: of the deposit, an SPDX identifier or an address; empty: not stated.
+        authors: of the deposit.
+        metrics: one table for each, as `fedray tables --metric` takes them.
+
+    Returns:
+        How many cells with a run it holds.
+
+    Raises:
+        UserError: as in `export_sweep`, `rocrate` is not installed, the store lacks the sweep's file, no cell has
+            finished, or a table cannot be made.
+    """
+    refuse_missing_library()
+    refuse_licence(licence)
+    if file.exists():
+        raise UserError(f"{file}: exists; remove it or choose another name")
+    sweep, stored = collect(name), stored_sweep(name)
+    if not stored.file:
+        raise UserError(
+            f"{name}: the store has no file of this sweep; call `fedray sweep FILE` again, which keeps it and runs "
+            "only cells that have not finished"
+        )
+    if not (sweep.cells["status"] == "finished").any():
+        raise UserError(f"{name}: no cell has finished; there is nothing to deposit")
+    printed, commands = _print_tables(sweep, metrics)
+    return export_sweep(
+        name, file, _add_descriptions(stored, printed | _draw_figures(sweep), commands, licence, authors)
+    )
+
+
+def _print_tables(sweep: Collected, metrics: Sequence[str]) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Return member -> content of each table in each format, and member -> the command that prints it."""
+    printed, commands = {}, {}
+    for metric in metrics:
+        options = TableOptions(metric)
+        table = options.build(sweep)
+        for format, write in FORMATS.items():
+            member = f"tables/{_make_name(metric)}.{SUFFIXES[format]}"
+            commands[member] = options.to_command(sweep.name, {"format": format})
+            latex = options.to_command(sweep.name, {"format": "latex"})
+            printed[member] = write(replace(table, command=latex)).encode()
+    return printed, commands
+
+
+def _draw_figures(sweep: Collected) -> dict[str, bytes]:
+    """Return member -> content of the figures that `fedray figures NAME` draws."""
+    drawn = {"curves": draw_curves(sweep)}
+    drawn |= {f"sensitivity-{key}": draw_sensitivity(sweep, key, DEFAULT) for key in list_varied(sweep)}
+    if sweep.search.keys:
+        drawn |= {f"search-{what}": figures for what, figures in search.draw_all(sweep).items()}
+    found: dict[str, bytes] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, figures in drawn.items():
+            for path in save(figures, Path(folder), kind):
+                stem = _make_name(path.stem)
+                k = next(k for k in range(len(found) + 1) if f"figures/{stem}{k or ''}{path.suffix}" not in found)
+                found[f"figures/{stem}{k or ''}{path.suffix}"] = path.read_bytes()
+    return found
+
+
+def _make_name(text: str) -> str:
+    """Return a name that an archive's member may have: ASCII letters, digits and `.=-_`, not at the beginning."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[^\w.=-]+", "-", plain).lstrip(".=-")[:LONGEST] or "x"
+
+
+def _add_descriptions(
+    stored: StoredSweep, printed: Mapping[str, bytes], commands: Mapping[str, str], licence: str, authors: Sequence[str]
+) -> dict[str, bytes]:
+    """Return the deposit's members: what is printed, and what describes it."""
+    cited = list_components(cell["config"] for cell in stored.cells)
+    files = dict(_describe_files(stored.name, printed, commands))
+    readme = make_readme(stored, cited, files, licence, authors)
+    bibtex = format_entries((one.name, one.paper) for one in cited)
+    members = {"README.md": readme.encode(), "citations.bib": bibtex.encode(), **printed}
+    sizes = {name: len(content) for name, content in members.items()} | {SWEEP_FILE: len(stored.file.encode())}
+    described = Deposit(
+        stored.name, stored.description, cited, files, sizes, _find_span(stored), licence, tuple(authors)
+    )
+    return {NAME: make_metadata(described), **members}
+
+
+def _describe_files(name: str, printed: Mapping[str, bytes], commands: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield member and one line on its content, in the order of the README."""
+    yield "README.md", "What this deposit holds, and how to verify it"
+    yield SWEEP_FILE, f"The sweep's file: fedray sweep {SWEEP_FILE} runs all cells again"
+    yield "sweep.json", "Cells with configuration, identity and hash"
+    yield "citations.bib", "BibTeX of methods, data and fedray"
+    for member in printed:
+        yield member, f"Output of {commands.get(member, shlex.join(['fedray', 'figures', name]))}"
+
+
+def _find_span(stored: StoredSweep) -> tuple[int, int] | None:
+    """Return the first start and the last end of the runs, in milliseconds since 1970."""
+    ends = [run.info.end_time for run in stored.runs.values() if run.info.end_time]
+    return (min(run.info.start_time for run in stored.runs.values()), max(ends)) if ends else None
