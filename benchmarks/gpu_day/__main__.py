@@ -35,8 +35,9 @@ def main() -> int:
     parser.add_argument("--part", choices=MINUTES, help="this part only, also if its file exists")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="smallest sizes, to test the code")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="folder of the files")
+    parser.add_argument("--out", type=Path, help="folder of the files; benchmarks/results, if tiny .fedray/bench")
     asked = parser.parse_args()
+    folder = asked.out or ROOT / (".fedray/bench" if asked.tiny else "benchmarks/results")
     if missing := [name for module, name in NEEDED.items() if importlib.util.find_spec(module) is None]:
         print(f"not installed: {', '.join(missing)}; pip install {' '.join(missing)}", file=sys.stderr)
         return 2
@@ -46,7 +47,7 @@ def main() -> int:
     from benchmarks.gpu_day.parts import run_part
 
     for part in [asked.part] if asked.part else MINUTES:
-        file = asked.out / f"gpu-{part}.json"
+        file = folder / f"gpu-{part}.json"
         if asked.part is None and file.exists():
             print(f"{part}: {file} exists", flush=True)
             continue
