@@ -200,7 +200,8 @@ def _run_tracked(
     from fedray.tracking.tracker import Tracker
 
     problem, config = simulation.problem, simulation.problem.config
-    tracker, log = Tracker(), CellRun()
+    made = store is not None and config.training.rounds in store.rounds()
+    tracker, log = Tracker(), CellRun(shown=made)
     again, files = store is not None, problem.make_artefacts()
     tracker.open_cell(
         log, cell, name, resolve_with(config, problem.data), config.make_tags(), parent=None, again=again, files=files

@@ -27,8 +27,9 @@ from fedray.analysis.comparison.text import (
 )
 from fedray.analysis.data.axes import find_label, label_cells, label_finished
 from fedray.analysis.data.collect import Collected
-from fedray.analysis.data.defaults import find_default
+from fedray.analysis.data.environments import describe_environments
 from fedray.analysis.data.metrics import NEVER, read_values
+from fedray.analysis.data.settings import split_settings
 from fedray.analysis.output import make_environment
 from fedray.analysis.plots import search
 from fedray.analysis.plots.clients import draw_confusion, draw_fairness
@@ -42,6 +43,7 @@ from fedray.analysis.tables.clients import measure_fairness, read_accuracies
 from fedray.analysis.tables.formats import to_html
 from fedray.common.errors import UserError
 from fedray.sweep.file.dotted import COMPONENTS
+from fedray.tracking.environment import list_hashes
 from fedray.tracking.location import store_uri
 from fedray.tracking.store import DESCRIPTION, address
 
@@ -85,7 +87,7 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
     absent = [cell for cell in cells if cell["status"] not in ("finished", *EARLY)]
     comparisons = _comparisons(sweep, tables[0].rows, metrics[0], to)
     sections = list(_draw_sections(sweep, metrics[0]))
-    same, several = _split_settings(sweep.cells)
+    same, several = split_settings(sweep.cells)
     return (
         make_environment()
         .get_template("report.html")
@@ -118,6 +120,8 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
             same=same,
             varied=several,
             made_with=_describe_environment(sweep),
+            mixture=sweep.describe_mixture(),
+            environments=describe_environments(sweep),
         )
     )
 
@@ -160,27 +164,11 @@ def _tabulate_cells(sweep: Collected, metric: str) -> list[dict[str, Any]]:
     return shown
 
 
-def _split_settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
-    """Return configuration keys with one value, and those with several; keys that a component lacks do not count."""
-    same, several = [], []
-    for key in map(str, cells):
-        if key in ("cell", "label", "status", "run_id", "config", "message") or key.startswith("metrics."):
-            continue
-        found = [str(value) for value in dict.fromkeys(cells[key].dropna())]
-        everywhere = cells[key].notna().all()
-        if len(found) == 1 and everywhere:
-            default = find_default(key, cells)
-            changed = default is not None and default != found[0]
-            same.append({"key": key, "value": found[0], "changed": changed, "default": default or "none"})
-        else:
-            several.append((key, ", ".join(found) + ("" if everywhere else " (where it applies)")))
-    return same, several
-
-
 def _describe_environment(sweep: Collected) -> list[tuple[str, str, int]]:
     found: Counter[tuple[str, str]] = Counter()
     for run in sweep.runs.values():
         tags = run.data.tags
+        found.update(("environment", hash) for hash in list_hashes(run))
         found.update((name, tags[tag]) for tag, name in MADE_WITH.items() if tag in tags)
         found.update((tag.removeprefix(ENVIRONMENT), tags[tag]) for tag in tags if tag.startswith(ENVIRONMENT))
     return [(name, value, n) for (name, value), n in sorted(found.items())]

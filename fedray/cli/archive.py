@@ -60,11 +60,14 @@ def verify(
 ) -> None:
     """Run some finished cells of a sweep again and compare every number. Exit code 1 unless all are the same.
 
-    On another type of CPU bits may differ; then the accuracies have to agree within the spread of the seeds.
+    On another type of CPU bits may differ; then the accuracies have to agree within the spread of the seeds. First come
+    the environments of the cells that differ from this one.
     """
-    from fedray.sweep.driver.verify import GOOD
+    from fedray.sweep.driver.verify import GOOD, describe_environments
     from fedray.sweep.driver.verify import verify as verdicts
 
+    for line in describe_environments(name):
+        print(escape(line))
     good = True
     for verdict in verdicts(name, cells, trust or ()):
         good &= verdict.word in GOOD

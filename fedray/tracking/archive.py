@@ -2,9 +2,10 @@
 
 The file is a zip: `sweep.json` (the sweep's name, description and cells), and for each cell that has a run
 `runs/CELL/run.json` (status, tags, parameters, metrics with all their steps) and `runs/CELL/artifacts/...`. A run's
-split (`partition.npz` and its picture) is `splits/SHA256` instead, once for all runs that share it. A sweep
-that tunes takes its tune stage along (`tune` in `sweep.json`). `sweep.yaml` is the sweep's file. A deposit also has
-members for readers (`fedray.analysis.deposit`), which an import passes over.
+split (`partition.npz` and its picture) is `splits/SHA256` instead, once for all runs that share it, and so is its
+environment, `environments/HASH.json`. A sweep that tunes takes its tune stage along (`tune` in `sweep.json`).
+`sweep.yaml` is the sweep's file. A deposit also has members for readers (`fedray.analysis.deposit`), which an import
+passes over.
 """
 
 import hashlib
@@ -27,6 +28,7 @@ from fedray.common.errors import UserError, escape, join_lines, redact, unknown
 from fedray.runs.status import Status
 from fedray.tracking.archive_check import FORMAT, SPLITS, CheckedArchive, open_checked
 from fedray.tracking.archive_models import ArchivedRun, ArchivedStage, is_exported_tag
+from fedray.tracking.environment import Environment, keep_environment, list_hashes, read_environment
 from fedray.tracking.store import (
     DESCRIPTION,
     SWEEP_FILE,
@@ -62,6 +64,14 @@ class StoredSweep:
     runs: dict[str, Run]
     client: MlflowClient
     file: str
+    experiment: str
+
+    def environment(self, hash: str) -> Environment:
+        """Return an environment that runs name. Raises UserError if it is missing."""
+        try:
+            return read_environment(self.client, self.experiment, hash)
+        except UserError as error:
+            raise UserError(f"{self.name}: {error}") from None
 
     def read_points(self, cell: str) -> Points:
         """Return all values of all metrics of a cell's run."""
@@ -82,7 +92,9 @@ def stored_sweep(name: str) -> StoredSweep:
     parent = parents[name]
     cells = cells_of(client, parent)
     runs: dict[str, Any] = dict(best_runs(client, experiment, [cell["hash"] for cell in cells]))
-    return StoredSweep(name, parent.data.tags.get(DESCRIPTION, ""), cells, runs, client, file_of(client, parent))
+    return StoredSweep(
+        name, parent.data.tags.get(DESCRIPTION, ""), cells, runs, client, file_of(client, parent), experiment
+    )
 
 
 def export_sweep(name: str, file: Path, more: Mapping[str, bytes] = MappingProxyType({})) -> int:
@@ -97,7 +109,8 @@ def export_sweep(name: str, file: Path, more: Mapping[str, bytes] = MappingProxy
         How many cells with a run it holds.
 
     Raises:
-        UserError: there is no such sweep, the file exists or cannot be written, or `import_sweep` would refuse it.
+        UserError: there is no such sweep, the file exists or cannot be written, the environment of a run is missing, or
+            `import_sweep` would refuse it.
     """
     if file.exists():
         raise UserError(f"{file}: exists; remove it or choose another name")
@@ -115,6 +128,8 @@ def export_sweep(name: str, file: Path, more: Mapping[str, bytes] = MappingProxy
                     archive.writestr(member, content)
                 for cell, run in runs.items():
                     _pack(sweep.client, run, archive, f"runs/{cell}")
+                for hash in dict.fromkeys(hash for run in runs.values() for hash in list_hashes(run)):
+                    archive.writestr(f"environments/{hash}.json", json.dumps(sweep.environment(hash)))
             with open_checked(made, f"{name}: cannot be exported"):
                 made.rename(file)
     except OSError as error:
@@ -204,6 +219,8 @@ def _merge(archive: CheckedArchive, sweep: ArchivedStage) -> tuple[int, int]:
     cells = [cell.model_dump(exclude_unset=True, by_alias=True) for cell in sweep.cells]
     cells, file = _union(sweep.name, cells, archive.file)
     parent = tracker.open_sweep(sweep.name, sweep.description, cells, file=file)
+    for environment in archive.environments.values():
+        keep_environment(tracker.client, tracker.experiment, environment)
     added = 0
     for cell in held:
         run = archive.run(cell)

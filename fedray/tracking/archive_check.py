@@ -14,16 +14,18 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from fedray.common.component import describe
 from fedray.common.errors import UserError, escape, join_lines, truncate_repr
-from fedray.tracking.archive_models import DIGEST, HASH, SWEEP_TEXT, ArchivedRun, ArchivedSweep
+from fedray.common.identity import hash_of
+from fedray.tracking.archive_models import DIGEST, HASH, SWEEP_TEXT, ArchivedEnvironment, ArchivedRun, ArchivedSweep
+from fedray.tracking.environment import TAG
 from fedray.tracking.store import SWEEP_FILE
 
-FORMAT = 1
+FORMAT = 2
 """Increment when older versions of fedray could not read a new archive."""
 FILE = 4 << 30
 """Maximum size of an archive in bytes."""
@@ -44,7 +46,8 @@ DEPOSIT = (
 )
 """Members of a deposit, for its readers: an import checks their names, sizes and checksums, and reads none of them."""
 MEMBER = re.compile(
-    rf"sweep\.(?:json|yaml)|{DEPOSIT}|splits/{DIGEST}|runs/({HASH})/(?:run\.json|artifacts((?:/{PART}){{1,8}}))",
+    rf"sweep\.(?:json|yaml)|{DEPOSIT}|splits/{DIGEST}|environments/{HASH}\.json|"
+    rf"runs/({HASH})/(?:run\.json|artifacts((?:/{PART}){{1,8}}))",
     re.ASCII,
 )
 """The whole name of a member."""
@@ -65,6 +68,7 @@ class CheckedArchive:
         sweep: its name, description and cells.
         cells: hashes of the cells that have a run.
         file: the sweep's file as text; empty if it is not there.
+        environments: hash -> environment of the runs.
     """
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
@@ -78,6 +82,7 @@ class CheckedArchive:
         if foreign := self._artifacts.keys() - self.sweep.hashes:
             raise UserError(f"runs/{min(foreign)}: sweep.json lists no such cell")
         self._check_splits(self.cells)
+        self.environments = self._read_environments(self.cells)
         if damaged := archive.testzip():
             raise UserError(f"{damaged} is damaged")
 
@@ -106,6 +111,21 @@ class CheckedArchive:
         for name in members:
             if hashlib.sha256(self._archive.read(name)).hexdigest() != name.removeprefix("splits/"):
                 raise UserError(f"{name}: its content has another digest")
+
+    def _read_environments(self, runs: list[str]) -> dict[str, dict[str, Any]]:
+        """Return the environments that runs name; refuse one that is missing, unused, or under a wrong hash."""
+        named = {hash for cell in runs for hash in self.run(cell).tags.get(TAG, "").split()}
+        members = {name for name in self._archive.namelist() if name.startswith("environments/")}
+        if wrong := members ^ {f"environments/{hash}.json" for hash in named}:
+            raise UserError(
+                f"{truncate_repr(min(wrong))}: "
+                + ("no run names it" if wrong <= members else "there is no such member")
+            )
+        found = {hash: self._parse(f"environments/{hash}.json", ArchivedEnvironment).root for hash in named}
+        for hash, content in found.items():
+            if hash_of(content) != hash:
+                raise UserError(f"environments/{hash}.json: its content has another hash")
+        return found
 
     def unpack(self, cell: str, folder: Path) -> None:
         """Write the artefacts of a cell's run into an empty folder."""

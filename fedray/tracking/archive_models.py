@@ -12,6 +12,7 @@ from pydantic import (
     FailFast,
     Field,
     JsonValue,
+    RootModel,
     TypeAdapter,
     ValidationError,
     model_validator,
@@ -244,3 +245,9 @@ class ArchivedRun(_Strict):
     params: Annotated[dict[Key, Line], _at_most(1000)]
     metrics: Annotated[dict[Key, Points], _at_most(9999)]
     splits: dict[Literal["partition.npz", "partition.png"], Annotated[str, Field(pattern=rf"^{DIGEST}$")]] = {}
+
+
+class ArchivedEnvironment(RootModel[dict[Label, Entries]]):
+    """The member `environments/HASH.json`: section -> key -> value."""
+
+    model_config = ConfigDict(strict=True, frozen=True)

@@ -30,6 +30,9 @@ class CellRun:
         began: when the cell was started here, by the monotonic clock in seconds.
         ended: when it ended, by the same clock; None: when the run is closed.
         new: whether this process has made the run.
+        spent: seconds that earlier calls spent on it.
+        untimed: number of earlier calls that were killed, so that their seconds are not known.
+        shown: this call only shows the run, whose rounds are all made.
     """
 
     cell: str = ""
@@ -39,6 +42,9 @@ class CellRun:
     began: float = field(default_factory=time.monotonic)
     ended: float | None = None
     new: bool = False
+    spent: float = 0.0
+    untimed: int = 0
+    shown: bool = False
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

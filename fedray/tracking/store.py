@@ -42,6 +42,9 @@ DESCRIPTION = "fedray.description"
 """Tag of a sweep's run."""
 SWEEP_FILE = "sweep.yaml"
 """Artefact of a sweep's run, and member of an archive: the sweep's file."""
+SECONDS, UNTIMED = "fedray.seconds", "fedray.untimed"
+"""Tags of a cell's run: seconds that it took from its start to its end, in all calls together, and the number of calls
+that were killed before they could write theirs."""
 TRAINING_KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Tag by which MLflow's list of experiments opens the training view."""
 QUERIES = 16

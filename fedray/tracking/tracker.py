@@ -27,6 +27,8 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE, MLFL
 from fedray.common.errors import redact
 from fedray.runs.record import RunRecord
 from fedray.runs.status import Status
+from fedray.tracking.environment import TAG as ENVIRONMENT
+from fedray.tracking.environment import collect_environment, join_hashes, keep_environment, list_hashes
 from fedray.tracking.location import patience
 from fedray.tracking.mirrors.mirrors import Mirrors
 from fedray.tracking.outbox import Outbox
@@ -34,13 +36,16 @@ from fedray.tracking.provenance import environment_tags, git_tags
 from fedray.tracking.records import CellRun, Outcome, flat
 from fedray.tracking.store import (
     DESCRIPTION,
+    SECONDS,
     SETTING,
     SUMMARY,
     SWEEP_FILE,
+    UNTIMED,
     format_counts,
     is_transient,
     open_store,
     outcomes_in,
+    read_status,
     refusals,
     runs_of,
     search,
@@ -82,6 +87,7 @@ class Tracker:
         self.client, self.experiment = open_store(create=True)
         self._outbox = Outbox(is_transient)
         self._mirrors = Mirrors()
+        self._environment = ""
 
     def _send(self, write: Callable[[], object]) -> None:
         self._outbox.send(lambda: _refusable(write))
@@ -194,6 +200,12 @@ class Tracker:
         else:
             self._make(run, opening)
 
+    def _keep_environment(self) -> str:
+        """Store this process's environment before a run names it, and return its hash."""
+        if not self._environment:
+            self._environment = keep_environment(self.client, self.experiment, collect_environment())
+        return self._environment
+
     def _find_or_make(self, run: CellRun, opening: _Opening, known: bool) -> None:
         found = self._find_runs(opening.cell) if known or run.id else []
         if not found:
@@ -203,9 +215,12 @@ class Tracker:
                 return
             self.client.delete_run(run.id)
         first = found[0]
+        if not run.id:  # the first attempt of this write: later ones find what it has changed
+            _note_earlier(run, first)
         run.id, run.start, run.new = first.info.run_id, first.info.start_time, False
         self.client.update_run(run.id, status="RUNNING")
-        self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in self._make_tags(opening).items()])
+        tags = self._make_tags(opening, run, first)
+        self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in tags.items()])
         if not first.data.params:  # they are written last
             self._describe(run.id, opening)
         logged = self.client.get_metric_history(run.id, "test_accuracy")
@@ -218,7 +233,7 @@ class Tracker:
         return sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))
 
     def _make(self, run: CellRun, opening: _Opening) -> None:
-        made = self.client.create_run(self.experiment, run_name=opening.label, tags=self._make_tags(opening))
+        made = self.client.create_run(self.experiment, run_name=opening.label, tags=self._make_tags(opening, run))
         run.id, run.start, run.new = made.info.run_id, made.info.start_time, True
         self._describe(run.id, opening)
 
@@ -235,8 +250,8 @@ class Tracker:
         config.pop("runtime", None)
         self.client.log_batch(run_id, params=[Param(k, v) for k, v in flat(config).items()])
 
-    @staticmethod
-    def _make_tags(opening: _Opening) -> dict[str, str]:
+    def _make_tags(self, opening: _Opening, run: CellRun, found: Run | None = None) -> dict[str, str]:
+        """Return the tags of a run. One that is found, and only shown by this call, keeps its provenance."""
         tags = opening.tags
         whole = {
             "fedray.kind": "cell",
@@ -246,9 +261,11 @@ class Tracker:
             MLFLOW_SOURCE_NAME: f"fedray sweep {tags['fedray.sweep']}" if "fedray.sweep" in tags else "fedray run",
             MLFLOW_SOURCE_TYPE: "LOCAL",
             **tags,
-            **git_tags(),
-            **environment_tags(),
         }
+        if found is None or not run.shown:
+            hashes = join_hashes([] if found is None else list_hashes(found), self._keep_environment())
+            whole |= git_tags() | environment_tags() | {ENVIRONMENT: hashes}
+        whole |= {UNTIMED: str(run.untimed)} if run.untimed else {}
         whole |= {f"runtime.{key}": str(value) for key, value in opening.config["runtime"].items()}
         return whole | ({MLFLOW_PARENT_RUN_ID: opening.parent} if opening.parent is not None else {})
 
@@ -282,11 +299,12 @@ class Tracker:
         milliseconds = round(1000 * ((run.ended or time.monotonic()) - run.began))
 
         def write() -> None:
+            took = {} if run.shown else {SECONDS: f"{run.spent + milliseconds / 1000:.3f}"}
             final = [Metric(f"{SUMMARY}{k}", v, run.start + step, 0) for k, v in metrics.items()]
             *batches, last = _batches([*_new(run, record.history), final]) or [[]]
             for batch in batches:
                 self.client.log_batch(run.id, batch)
-            self.client.log_batch(run.id, last, tags=[RunTag(k, v) for k, v in tags.items()])
+            self.client.log_batch(run.id, last, tags=[RunTag(k, v) for k, v in (tags | took).items()])
             run.logged = max(run.logged, step)
             if record.profile:
                 self.client.log_dict(run.id, {"rounds": list(record.profile)}, "profile.json")
@@ -311,6 +329,12 @@ class Tracker:
             self._outbox.drain(self._patience)
         finally:
             self._mirrors.close()
+
+
+def _note_earlier(run: CellRun, found: Run) -> None:
+    """Note the time that earlier calls spent on a run. One that is still RUNNING was killed, so it left no time."""
+    tags, killed = found.data.tags, read_status(found) is Status.RUNNING
+    run.spent, run.untimed = float(tags.get(SECONDS, 0)), int(tags.get(UNTIMED, 0)) + killed
 
 
 def _new(run: CellRun, rows: Sequence[Mapping[str, float]]) -> Iterator[list[Metric]]:

@@ -49,6 +49,7 @@ def test_it_is_printed_and_logged(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert all(f"\n{part}" in done.stdout for part in PARTS)
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
-    (run,) = client.search_runs([e.experiment_id for e in client.search_experiments() if e.name == "fedray"])
+    experiments = [e.experiment_id for e in client.search_experiments() if e.name == "fedray"]
+    (run,) = client.search_runs(experiments, "tags.`fedray.kind` = 'cell'")
     assert {f"summary/profile_{part}_seconds" for part in PARTS} <= run.data.metrics.keys()
     assert "profile.json" in {artifact.path for artifact in client.list_artifacts(run.info.run_id)}

@@ -11,7 +11,9 @@ from mlflow import MlflowClient
 
 from fedray.analysis.data.collect import collect
 from fedray.common.errors import UserError
+from fedray.tracking import tracker
 from fedray.tracking.archive import export_sweep, import_sweep, stored_sweep
+from fedray.tracking.environment import find_environment, hash_environment, list_hashes
 from fedray.tracking.store import open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import Outcome, history, write, write_run
@@ -83,7 +85,7 @@ def test_an_imported_sweep_is_the_exported_one_and_its_tables_are_the_same(
     assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 0, 3)
     assert content() == before
     runs = MlflowClient().search_runs([open_store()[1]])
-    assert len(runs) == 4, "three cells and the sweep itself"
+    assert len(runs) == 5, "three cells, the sweep itself, and the environment of all"
 
 
 def test_what_is_further_here_stays_and_what_is_not_is_replaced(use: Callable[[str], None], tmp_path: Path) -> None:
@@ -179,3 +181,26 @@ def test_refusals(use: Callable[[str], None], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no.zip: cannot be read as an archive of fedray: No such file or directory"):
         import_sweep(tmp_path / "no.zip")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "there"]
+
+
+def test_environments_go_along_and_one_that_is_missing_is_refused(
+    use: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of the first three cells come from another environment, which the other store has afterwards, too."""
+    use("first")
+    write(Tracker(), CELLS, [60])
+    other = {"packages": {"torch": "0.1"}}
+    monkeypatch.setattr(tracker, "collect_environment", lambda: other)
+    write(Tracker(), CELLS, [None, 70, ("diverged", 9)])
+    export_sweep("sweep", tmp_path / "sweep.zip")
+    use("second")
+    import_sweep(tmp_path / "sweep.zip")
+    sweep, hash = stored_sweep("sweep"), hash_environment(other)
+    assert [list_hashes(sweep.runs[one["hash"]]) == [hash] for one in CELLS[:3]] == [False, True, True]
+    assert sweep.environment(hash) == other
+    run = find_environment(sweep.client, sweep.experiment, hash)
+    assert run is not None
+    sweep.client.delete_run(run.info.run_id)
+    with pytest.raises(UserError, match=rf"^sweep: environment {hash}: this store has no run that holds it; "):
+        export_sweep("sweep", tmp_path / "again.zip")
+    assert not (tmp_path / "again.zip").exists()

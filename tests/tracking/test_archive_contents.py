@@ -104,7 +104,7 @@ MANY = at("cells", 0, "config", to={str(k): 0 for k in range(5000)})
         (without("name"), "name is required"),
         (without("cells"), "cells is required"),
         (at("more", to=1), "more"),
-        (at("format", to=2), "it was made by a newer version of fedray (format 2)"),
+        (at("format", to=3), "it was made by a newer version of fedray (format 3)"),
         (at("format", to="1"), "format"),
         (at("name", to=""), "name"),
         (at("name", to="../../evil"), "name"),
@@ -286,3 +286,54 @@ def test_the_only_fault_is_a_configuration_of_another_cell(
     with pytest.raises(UserError) as caught:
         import_(store / "evil.zip")
     assert str(caught.value) == f"{store / 'evil.zip'}: cell {CELL['hash']}: {message}"
+
+
+# Environments
+
+
+def of_environment(change: Callable[[dict[str, Any]], object]) -> Trick:
+    """Change the archive's one environment."""
+
+    def changed(members: Members) -> Members:
+        found = []
+        for member, content in members:
+            if member.filename.startswith("environments/"):
+                document = json.loads(content)
+                change(document)
+                content = json.dumps(document).encode()
+            found.append((member, content))
+        return found
+
+    return changed
+
+
+def without_environment(members: Members) -> Members:
+    return [one for one in members if not one[0].filename.startswith("environments/")]
+
+
+@pytest.mark.parametrize(
+    ("trick", "message"),
+    [
+        (without_environment, "there is no such member"),
+        (of_environment(at("packages", "torch", to="6.6.6")), "its content has another hash"),
+        (of_environment(at("packages", to=7)), "packages"),
+        (of_environment(at("packages", "torch", to="\x1b[2J")), "packages"),
+        (of_environment(lambda document: document.update({str(k): {} for k in range(9999)})), "another hash"),
+    ],
+)
+def test_environments(trick: Trick, message: str, exported: Members, store: Path) -> None:
+    pack(store / "evil.zip", trick(exported))
+    refuse(store, message)
+
+
+def test_a_tag_that_names_a_path(exported: Members, store: Path) -> None:
+    """It is looked up among the members, whose names are checked, and nowhere else."""
+    changed = []
+    for member, content in without_environment(exported):
+        if member.filename == RUN:
+            document = json.loads(content)
+            document["tags"]["fedray.environment"] = "../../../etc/passwd"
+            content = json.dumps(document).encode()
+        changed.append((member, content))
+    pack(store / "evil.zip", changed)
+    refuse(store, "there is no such member")

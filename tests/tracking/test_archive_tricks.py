@@ -53,6 +53,9 @@ NAME = "is not the name of a file that an archive holds"
         (f"{FOLDER}/\u202egnp.x", NAME),
         (f"{FOLDER}/.bashrc", NAME),
         (f"{FOLDER}/~/x", NAME),
+        ("environments/../run.json", NAME),
+        ("environments/x.json", NAME),
+        (f"environments/{16 * '0'}.json", f"'environments/{16 * '0'}.json': no run names it"),
         ("runs/../run.json", NAME),
         ("runs/../../x/run.json", NAME),
         ("runs/" + 16 * "G" + "/run.json", NAME),
@@ -174,7 +177,7 @@ def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
         (huge, None, f"'{FOLDER}/zeros' has 314572800 bytes; at most 268435456 are allowed"),
         (put("sweep.json", b" " * (65 << 20)), None, "has 68157440 bytes; at most 67108864 are allowed"),
         (many, None, "it has too many members"),
-        (None, patched(24, "<I", 3 << 30), "has 3221225472 bytes; at most 268435456 are allowed"),
+        (put(f"{FOLDER}/x"), patched(24, "<I", 3 << 30), "has 3221225472 bytes; at most 268435456 are allowed"),
         (put(f"{FOLDER}/x"), patched(8, "<H", 1), "encrypted"),
         (put(f"{FOLDER}/x"), patched(10, "<H", 99), "compression method is not supported"),
         (put(f"{FOLDER}/x"), patched(42, "<I", 0), f"{FOLDER}/x is damaged"),  # it lies where the first member does

@@ -146,9 +146,11 @@ def test_drivers_that_make_a_cells_run_at_the_same_moment_agree_on_one(
 def test_a_cells_run_takes_seven_requests(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the store was checked and had none: made, described (files, data, parameters), checked, ended in two.
 
-    Each further report is one more. Every request costs 5 to 20 ms of a driver that shares its cores with trials.
+    Each further report is one more. Every request costs 5 to 20 ms of a driver that shares its cores with trials. The
+    environment is looked up once, with a tracker's first run.
     """
     tracker, run, asked = Tracker(), CellRun(), list[str]()
+    tracker.open_cell(CellRun(), "b" * 16, "first", CONFIG, {}, parent=None, known=False)
 
     class Counted:
         """The client, recording each of its calls."""

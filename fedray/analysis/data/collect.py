@@ -9,6 +9,7 @@ import pandas as pd
 from fedray.analysis.data.cell_config import CellConfig, PluginLabels
 from fedray.analysis.data.stored import read_sweep
 from fedray.runs.status import Status
+from fedray.tracking.environment import Environment, describe_mixture, list_hashes, read_environment
 from fedray.tracking.store import metrics, read_artefact
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ class SweepTable:
         """Return the start of a run, ms since 1970."""
         return 0
 
+    def describe_mixture(self) -> str:
+        """Return a sentence if the cells come from different environments, else nothing."""
+        return ""
+
 
 @dataclass(frozen=True)
 class Search:
@@ -60,6 +65,8 @@ class Collected(SweepTable):
     parent: "AnyRun"
     read: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict, kw_only=True, repr=False)
     """Histories read so far."""
+    found: dict[str, Environment] = field(default_factory=dict, kw_only=True, repr=False)
+    """Environments read so far, by hash."""
 
     def get_history(self, run_id: str, metric: str) -> dict[int, float]:
         if (run_id, metric) not in self.read:
@@ -70,6 +77,20 @@ class Collected(SweepTable):
     def read_artefact(self, run_id: str, name: str) -> bytes | None:
         """Return a file of a run, or None."""
         return read_artefact(self.client, run_id, name)
+
+    def describe_mixture(self) -> str:
+        return describe_mixture(self.environments, self.environment)
+
+    @property
+    def environments(self) -> dict[str, list[str]]:
+        """Run -> hashes of the environments that it was computed in; none for a run of an older version."""
+        return {run_id: list_hashes(run) for run_id, run in self.runs.items()}
+
+    def environment(self, hash: str) -> Environment:
+        """Return an environment, by its hash. Raises UserError if it is missing."""
+        if hash not in self.found:
+            self.found[hash] = read_environment(self.client, self.parent.info.experiment_id, hash)
+        return self.found[hash]
 
     def get_start(self, run_id: str) -> int:
         return int(self.runs[run_id].info.start_time)

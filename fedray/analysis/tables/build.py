@@ -239,6 +239,8 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
             notes.append(
                 f"evaluated every {' or '.join(map(str, every))} rounds, so the target may have been met earlier"
             )
+    if mixture := sweep.describe_mixture():
+        notes.append(f"WARNING: {mixture}")
     bad = cells[~cells["status"].isin(["finished", "missing", "running"])]
     notes += [
         f"{cell['status']}: {cell['label']}" + (f": {cell['message']}" if cell.get("message") else "")

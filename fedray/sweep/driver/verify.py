@@ -5,6 +5,7 @@ and each summary is compared, not only the hashes.
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,12 @@ from fedray.runs.metric import LAST, PREFIXES
 from fedray.runs.record import Rows, RunRecord, summarise_rounds
 from fedray.runs.status import Status
 from fedray.tracking.archive import Points, StoredSweep, stored_sweep
+from fedray.tracking.environment import (
+    collect_environment,
+    describe_differences,
+    hash_environment,
+    list_hashes,
+)
 from fedray.tracking.provenance import PREFIX, environment_tags
 from fedray.tracking.store import SUMMARY, read_status
 
@@ -75,6 +82,20 @@ def verify(name: str, count: int, trust: Collection[str] = ()) -> Iterator[Verdi
         except NotTrusted as error:
             verdict = Verdict(str(cell["label"]), "not trusted", str(error))
         yield verdict
+
+
+def describe_environments(name: str) -> Iterator[str]:
+    """Yield a line for each environment of a sweep's finished cells that is not this one: where the two differ.
+
+    Raises:
+        UserError: there is no such sweep, or an environment that cells name is missing.
+    """
+    sweep, here = stored_sweep(name), collect_environment()
+    finished = [run for run in sweep.runs.values() if read_status(run) is Status.FINISHED]
+    for hash, cells in Counter(hash for run in finished for hash in list_hashes(run)).items():
+        if hash != (own := hash_environment(here)):
+            where = describe_differences({hash: sweep.environment(hash), own: here})
+            yield f"{name}: {cells} of {len(finished)} cells come from environment {hash}, not from {own}: {where}"
 
 
 def _refuse_untrusted(path: str, trust: Collection[str], sources: Mapping[str, str]) -> None:

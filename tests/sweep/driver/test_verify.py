@@ -17,10 +17,11 @@ from fedray.cli.main import app
 from fedray.common.errors import UserError
 from fedray.common.plugins import find_source_digest
 from fedray.config import RunConfig
-from fedray.sweep.driver.verify import _judge, verify
+from fedray.sweep.driver.verify import _judge, describe_environments, verify
 from fedray.sweep.plan.agreement import refuse_disagreement
 from fedray.tracking import store
 from fedray.tracking.archive import export_sweep, import_sweep, stored_sweep
+from fedray.tracking.environment import TAG, collect_environment, hash_environment, keep_environment
 from fedray.tracking.provenance import PREFIX
 from fedray.tracking.store import open_store, runs_of
 from fedray.tracking.tracker import Tracker
@@ -136,6 +137,24 @@ def test_on_another_cpu_accuracies_agree_within_the_spread_of_the_seeds(cells: l
     (verdict,) = verify("foreign", 1)
     assert verdict.word == "not comparable"
     assert verdict.reason.endswith(", and a single seed has no spread")
+
+
+def test_environments_other_than_this_one_are_named_first(cells: list[str]) -> None:
+    """One of three cells comes from another NumPy; the bits are the same all the same. One that is lost is one line."""
+    here = collect_environment()
+    other = {**here, "packages": {**here["packages"], "numpy": "0.1"}}
+    client, experiment = open_store()
+    hash = keep_environment(client, experiment, other)
+    assert list(describe_environments("three")) == []
+    tag(cells[0], TAG, hash)
+    result = CliRunner().invoke(app, ["verify", "three", "--cells", "1"])
+    line, verdict = result.stdout.splitlines()
+    assert line.startswith(f"three: 1 of 3 cells come from environment {hash}, not from {hash_environment(here)}: ")
+    assert line.endswith(f": packages.numpy (0.1 | {here['packages']['numpy']})")
+    assert verdict == "same           s0"
+    tag(cells[0], TAG, 16 * "0")
+    with pytest.raises(UserError, match=rf"^three: environment {16 * '0'}: this store has no run that holds it"):
+        list(describe_environments("three"))
 
 
 def test_a_cell_whose_settings_mean_something_else_now_is_not_comparable(
