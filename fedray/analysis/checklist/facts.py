@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -11,8 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.checklist.spending import Spent, measure_seconds, sum_up
-from fedray.analysis.comparison import compare, list_notes
+from fedray.analysis.checklist.spending import Spent, list_shown_seconds, sum_up
+from fedray.analysis.comparison.compare import compare
+from fedray.analysis.comparison.text import list_notes
 from fedray.analysis.data.axes import find_label, label_cells, label_table
 from fedray.analysis.data.cell_config import CellConfig, iter_configs
 from fedray.analysis.data.collect import Collected
@@ -53,7 +53,8 @@ def _describe_splits(stage: str, sweep: Collected) -> Iterator[str]:
         clients += f", {named['clients.per_round']} in a round" if "clients.per_round" in named else ""
         runs = group.sort_values("seed", key=pd.to_numeric)
         packed = (
-            (seed, sweep.artefact(run, "partition.npz")) for seed, run in zip(runs["seed"], runs["run_id"], strict=True)
+            (seed, sweep.read_artefact(run, "partition.npz"))
+            for seed, run in zip(runs["seed"], runs["run_id"], strict=True)
         )
         found = next(((seed, split) for seed, split in packed if split), None)
         sizes = f"; seed {found[0]}: {_describe_sizes(found[1])}" if found else "; the sizes are not in the store"
@@ -86,7 +87,18 @@ def describe_seeds(stages: Mapping[str, Collected]) -> list[str]:
     for stage, sweep in stages.items():
         seeds = sorted({str(seed) for seed in sweep.cells["seed"]}, key=lambda text: (len(text), text))
         lines.append(f"{stage}: seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}")
-    return [*lines, SEEDED]
+    return [*lines, SEEDED, *_describe_partition_seeds(stages)]
+
+
+def _describe_partition_seeds(stages: Mapping[str, Collected]) -> list[str]:
+    """Return a line if splits follow from a seed of the partition's own."""
+    found = [
+        cells["partition.seed"].dropna()
+        for cells in (one.cells for one in stages.values())
+        if "partition.seed" in cells
+    ]
+    seeds = dict.fromkeys(str(seed) for each in found for seed in each)
+    return [f"but with partition.seed ({', '.join(seeds)}) the split is the same for every seed"] if seeds else []
 
 
 def describe_search(sweep: Collected) -> list[str]:
@@ -136,7 +148,8 @@ def _count_parameters(config: CellConfig) -> str:
     name = str(config.get("model.name"))
     try:
         run = config.parse("model")
-        return f"{name}: {count_parameters(run.model, *find_input_shape(run)):,} parameters"
+        trained, every = count_parameters(run.model, *find_input_shape(run))
+        return f"{name}: {every:,} parameters" + ("" if trained == every else f", of which {trained:,} are trained")
     except UserError as error:
         return f"{name}: the number of parameters is not known here ({error})"
 
@@ -145,8 +158,8 @@ def describe_hardware(sweeps: Mapping[str, Collected]) -> list[str]:
     """Return a line per distinct machine of the runs' environments, then what a run asks for. Raises UserError."""
     lines, counts, elsewhere = Counter[str](), Counter[str](), False
     for sweep in sweeps.values():
-        for hash, n in _count_environments(sweep).items():
-            lines[_describe_machine(sweep.environment(hash))] += n
+        for hashes in sweep.environments.values():
+            lines.update({_describe_machine(sweep.environment(hash)) for hash in hashes})
         counts.update(_describe_request(run.data.tags) for run in sweep.runs.values())
         elsewhere |= any(_computes_elsewhere(sweep, run_id) for run_id in sweep.runs)
     found = [f"{line} ({n} runs)" for line, n in lines.items()] or [NOT_RECORDED]
@@ -209,7 +222,7 @@ def _list_versions(one: Environment) -> str:
 def describe_hours(sweep: Collected, spent: list[Spent]) -> list[str]:
     """Return the hours of the shown runs and of all; the page has the table."""
     shown, whole = spent[0], sum_up(spent)
-    times = [seconds for run in _list_shown(sweep) if (seconds := measure_seconds(run)) is not None]
+    times = list_shown_seconds(sweep)
     each = f"; a run took {_format_span(min(times), max(times))}" if times else ""
     lines = [
         f"{_format(shown)} for the {shown.runs} runs shown{each}",
@@ -220,10 +233,6 @@ def describe_hours(sweep: Collected, spent: list[Spent]) -> list[str]:
     if whole.killed:
         lines.append(f"{whole.killed} calls were killed before they could write their time, which is not included")
     return lines
-
-
-def _list_shown(sweep: Collected) -> list[Any]:
-    return [sweep.runs[run] for run in sweep.cells.loc[sweep.cells["status"] == "finished", "run_id"]]
 
 
 def _format(one: Spent) -> str:
@@ -258,8 +267,8 @@ def describe_assets(sweep: Collected) -> list[str]:
 
 def describe_commands(sweep: Collected) -> list[str]:
     """Return the commands that make, check and pass on the results."""
-    source = next((run.data.tags.get("mlflow.source.name", "") for run in sweep.runs.values()), "")
-    made = source if re.fullmatch(r"fedray \w+ ?[\w./ -]*", source) else "not recorded"
+    sources = Counter(run.data.tags.get("mlflow.source.name", "not recorded") for run in sweep.runs.values())
+    made = ", ".join(f"{source} ({n} runs)" for source, n in sources.most_common()) or "not recorded"
     return [
         f"made by: {made}",
         f"checked by: fedray verify {sweep.name} (runs some cells again and compares every number)",

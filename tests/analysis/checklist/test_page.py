@@ -97,6 +97,7 @@ def test_what_the_store_knows(store: Tracker) -> None:
         "mine:Net: the number of parameters is not known here (model: mine:Net is a plug-in; "
         "fedray imports no class that a store names)"
     ]
+    assert found["commands"][0] == "made by: fedray run (4 runs)"
     assert found["assets"] == ["data: digits", "methods: fedavg, fedsam"]
     assert found["claims"][0] == "claim <b>best: FedSAM is best."
     cpu = collect_environment()["cpu"]
@@ -119,6 +120,15 @@ def test_a_grid_says_so_and_one_seed_has_no_error_bar(store: Tracker) -> None:
     assert found["search"] == ["the store knows of no tuning: the values are those of the sweep's file, listed below"]
     assert found["data"] == ["sweep: dirichlet α=0.5; the sizes are not in the store"]
     assert found["claims"] == []
+
+
+def test_a_partition_with_a_seed_of_its_own(store: Tracker) -> None:
+    """Then the split does not follow from the run's seed."""
+    one = cell(FEDAVG, 0.5, 3)
+    one["config"]["partition"]["seed"] = 7
+    write(store, [one], [60])
+    last = describe_seeds({"sweep": collect("sweep")})[-1]
+    assert last == "but with partition.seed (7) the split is the same for every seed"
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\5\6" + 18 * b"\0", b"no zip"])

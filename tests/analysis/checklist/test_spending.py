@@ -100,4 +100,4 @@ def test_the_seconds_of_a_run(tag: str | None, per_round: float | None, expected
     else:
         client.set_tag(made.id, "fedray.seconds", tag)
     (found,) = runs_of(client, experiment, [one["hash"]])
-    assert measure_seconds(found) == expected
+    assert measure_seconds(found, 100) == expected
