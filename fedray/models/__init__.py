@@ -7,6 +7,7 @@ from fedray.models.custom import make_custom_model
 from fedray.models.plain_vit import ViTSmall, ViTTiny
 from fedray.models.resnet import EfficientNetB0, ResNet18, ResNet50
 from fedray.models.text import CharLSTM, TextCNN
+from fedray.models.timm_models import Timm
 from fedray.models.vit import SLViT
 
 MODELS: dict[str, type[ModelSpec]] = {
@@ -27,6 +28,7 @@ MODELS: dict[str, type[ModelSpec]] = {
         ViTSmall,
         CharLSTM,
         TextCNN,
+        Timm,
     )
 }
 

@@ -118,11 +118,15 @@ class ModelSpec(Component):
         except Exception as error:  # torch and safetensors raise a dozen types for foreign files
             raise UserError(f"model.init: {path} does not fit {self.name}: {join_lines(error)}") from None
 
+    def find_replaced_head(self) -> tuple[str, ...]:
+        """Return the prefixes of the parameters that an `init` file may have for other classes."""
+        return (self.replaced_head,) if self.replaced_head else ()
+
     def _exchange_head(self, state: dict[str, Tensor], fresh: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return `state`, with the fresh head if its own was trained for another number of classes."""
-        if not self.replaced_head:
+        if not (head := self.find_replaced_head()):
             return state
-        theirs, own = ({k: v for k, v in part.items() if k.startswith(self.replaced_head)} for part in (state, fresh))
+        theirs, own = ({k: v for k, v in part.items() if k.startswith(head)} for part in (state, fresh))
         if {k: v.shape for k, v in theirs.items()} == {k: v.shape for k, v in own.items()}:
             return state
         return {k: v for k, v in state.items() if k not in theirs} | own
