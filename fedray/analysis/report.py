@@ -45,7 +45,8 @@ from fedray.common.errors import UserError
 from fedray.sweep.file.dotted import COMPONENTS
 from fedray.tracking.environment import list_hashes
 from fedray.tracking.location import store_uri
-from fedray.tracking.store import DESCRIPTION, address
+from fedray.tracking.store import DESCRIPTION
+from fedray.tracking.view import address
 
 MADE_WITH = {"mlflow.source.git.commit": "commit of fedray"}
 ENVIRONMENT = "environment."

@@ -125,7 +125,7 @@ def open_ui(
 ) -> None:
     """Open MLflow's UI on this directory's store (or MLFLOW_TRACKING_URI), by default on 127.0.0.1."""
     from fedray.tracking.location import is_server, store_uri
-    from fedray.tracking.store import save_view
+    from fedray.tracking.view import save_view
 
     uri = store_uri()
     if is_server(uri):

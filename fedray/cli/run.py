@@ -143,6 +143,6 @@ def _show(result: "Result", name: str) -> None:
     console.print(f"{summary['seconds_per_round']:.3g} s per round")
     console.print(f"theta_sha256 {summary['theta_sha256']}", soft_wrap=True)
     if result.run_id:
-        from fedray.tracking.store import address
+        from fedray.tracking.view import address
 
         console.print(f"run {result.run_id} in MLflow: {address(result.run_id)}", soft_wrap=True)

@@ -12,10 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import quote
-from urllib.request import urlopen
 
-from fedray.common.errors import UserError, join_lines, redact, unknown
+from fedray.common.errors import UserError, join_lines, redact
 from fedray.runs.status import Status
 from fedray.tracking.location import is_server, is_there, local_file, refuse_unusable, store_uri
 from fedray.tracking.records import Outcome
@@ -30,10 +28,6 @@ if TYPE_CHECKING:  # MLflow takes two seconds to import
     AnyRun: TypeAlias = Run | StoredRun
 
 EXPERIMENT = "fedray"
-UI = "http://127.0.0.1:5000"
-"""Default address of `fedray ui`."""
-TRAINING = "?workflowType=machine_learning"
-"""Query of MLflow's view of an experiment for training; the other view is for language models."""
 SUMMARY = "summary/"
 """Prefix of metrics that a run has once, so that MLflow's pages show them in a section of their own."""
 SETTING = "fedray.setting"
@@ -149,72 +143,6 @@ def _make(store: Path, experiment: str) -> None:
 def _artifacts(store: Path | None) -> str | None:
     """Return the address of the artefacts of a SQLite store; None for a server, which decides itself."""
     return None if store is None else (store.resolve().parent / "mlartifacts").as_uri()
-
-
-def address(run: str) -> str:
-    """Return the address of a run in MLflow's UI if a server answers there, else the command that starts one.
-
-    Args:
-        run: its id.
-    """
-    uri = store_uri()
-    remote = is_server(uri)
-    server = redact(uri).rstrip("/") if remote else UI
-    try:
-        if not remote:
-            with urlopen(f"{server}/api/2.0/mlflow/runs/get?run_id={run}", timeout=2):  # noqa: S310
-                pass
-    except OSError:
-        return "`fedray ui` shows it"
-    _, experiment = open_store()
-    return f"{server}/#/experiments/{experiment}/runs/{run}{TRAINING}"
-
-
-def save_view(sweep: str = "") -> str:
-    """Save a view of the experiment's charts in MLflow and return its address without the server.
-
-    The view has the cells' curves, averaged over seeds, and below them the summaries, folded.
-
-    Args:
-        sweep: show only this sweep's cells.
-
-    Raises:
-        UserError: the store has no such sweep.
-    """
-    client, experiment = open_store()
-    if sweep and sweep not in (known := sweeps_in(client, experiment)):
-        raise unknown("sweep", sweep, known, "`fedray status`")
-    chosen = f" AND tags.`fedray.sweep` = '{sweep}'" if sweep else ""
-    section = {"display": True, "isReordered": False, "deleted": False, "isGenerated": True}
-    first = {
-        "type": "LINE",
-        "uuid": "accuracy",
-        "metricSectionId": "curves",
-        "metricKey": "test_accuracy",
-        "displayName": "test_accuracy",
-        "isGenerated": True,
-        "deleted": False,
-        "lineSmoothness": 0,
-        "xAxisKey": "step",
-        "useGlobalXaxisKey": True,
-    }
-    view = {
-        "searchFilter": f"{IS_CELL} AND tags.`fedray.status` != 'superseded'{chosen}",
-        "runsHiddenMode": "SHOW_ALL",
-        "groupBy": {
-            "aggregateFunction": "average",
-            "groupByKeys": [{"mode": "tag", "groupByData": SETTING}],
-        },
-        "compareRunCharts": [first],
-        "compareRunSections": [
-            {**section, "uuid": "curves", "name": "Model metrics", "isReordered": True},
-            {**section, "uuid": "summary", "name": SUMMARY.rstrip("/"), "display": False},
-        ],
-        "isAccordionReordered": True,
-    }
-    name = sweep or EXPERIMENT
-    client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{name}", json.dumps(view))
-    return f"/#/experiments/{experiment}/runs{TRAINING}&compareRunsMode=CHART&viewStateShareKey={quote(name, safe='')}"
 
 
 @contextlib.contextmanager

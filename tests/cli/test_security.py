@@ -34,7 +34,7 @@ from fedray.config import RunConfig
 from fedray.datasets import data_source
 from fedray.datasets import torchvision_sets as pickles
 from fedray.engine.disk.checkpoint import Checkpoints
-from fedray.tracking import store
+from fedray.tracking import store, view
 from tests.bad_input.case import RUN
 from tests.datasets import files
 
@@ -335,7 +335,7 @@ def test_the_ui_listens_here_and_has_the_address_from_its_environment(
     """Every user of the machine can read a command line."""
     started: list[tuple[str, list[str], dict[str, str]]] = []
     monkeypatch.setattr(os, "execve", lambda *words: started.append(words))
-    monkeypatch.setattr(store, "save_view", lambda name: "/#/")
+    monkeypatch.setattr(view, "save_view", lambda name: "/#/")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", URI.replace("http:", "postgresql:"))
     call(monkeypatch, "ui", "--port", "5999")
     call(monkeypatch, "ui", "--port", "5999", "--host", "127.0.0.2")

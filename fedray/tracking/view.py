@@ -1,0 +1,80 @@
+"""Addresses in MLflow's UI, and the view of a sweep's charts that it opens."""
+
+import json
+from urllib.parse import quote
+from urllib.request import urlopen
+
+from fedray.common.errors import redact, unknown
+from fedray.tracking.location import is_server, store_uri
+from fedray.tracking.store import EXPERIMENT, IS_CELL, SETTING, SUMMARY, open_store, sweeps_in
+
+UI = "http://127.0.0.1:5000"
+"""Default address of `fedray ui`."""
+TRAINING = "?workflowType=machine_learning"
+"""Query of MLflow's view of an experiment for training; the other view is for language models."""
+
+
+def address(run: str) -> str:
+    """Return the address of a run in MLflow's UI if a server answers there, else the command that starts one.
+
+    Args:
+        run: its id.
+    """
+    uri = store_uri()
+    remote = is_server(uri)
+    server = redact(uri).rstrip("/") if remote else UI
+    try:
+        if not remote:
+            with urlopen(f"{server}/api/2.0/mlflow/runs/get?run_id={run}", timeout=2):  # noqa: S310
+                pass
+    except OSError:
+        return "`fedray ui` shows it"
+    _, experiment = open_store()
+    return f"{server}/#/experiments/{experiment}/runs/{run}{TRAINING}"
+
+
+def save_view(sweep: str = "") -> str:
+    """Save a view of the experiment's charts in MLflow and return its address without the server.
+
+    The view has the cells' curves, averaged over seeds, and below them the summaries, folded.
+
+    Args:
+        sweep: show only this sweep's cells.
+
+    Raises:
+        UserError: the store has no such sweep.
+    """
+    client, experiment = open_store()
+    if sweep and sweep not in (known := sweeps_in(client, experiment)):
+        raise unknown("sweep", sweep, known, "`fedray status`")
+    chosen = f" AND tags.`fedray.sweep` = '{sweep}'" if sweep else ""
+    section = {"display": True, "isReordered": False, "deleted": False, "isGenerated": True}
+    first = {
+        "type": "LINE",
+        "uuid": "accuracy",
+        "metricSectionId": "curves",
+        "metricKey": "test_accuracy",
+        "displayName": "test_accuracy",
+        "isGenerated": True,
+        "deleted": False,
+        "lineSmoothness": 0,
+        "xAxisKey": "step",
+        "useGlobalXaxisKey": True,
+    }
+    view = {
+        "searchFilter": f"{IS_CELL} AND tags.`fedray.status` != 'superseded'{chosen}",
+        "runsHiddenMode": "SHOW_ALL",
+        "groupBy": {
+            "aggregateFunction": "average",
+            "groupByKeys": [{"mode": "tag", "groupByData": SETTING}],
+        },
+        "compareRunCharts": [first],
+        "compareRunSections": [
+            {**section, "uuid": "curves", "name": "Model metrics", "isReordered": True},
+            {**section, "uuid": "summary", "name": SUMMARY.rstrip("/"), "display": False},
+        ],
+        "isAccordionReordered": True,
+    }
+    name = sweep or EXPERIMENT
+    client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{name}", json.dumps(view))
+    return f"/#/experiments/{experiment}/runs{TRAINING}&compareRunsMode=CHART&viewStateShareKey={quote(name, safe='')}"
