@@ -126,7 +126,7 @@ class Problem:
 
     @cached_property
     def dealt(self) -> Shards:
-        """Training samples of every client, those of unseen clients last."""
+        """Training samples of every client, unseen clients last."""
         return Split(self.shards, unseen=self.unseen).dealt
 
     def list_newcomers(self) -> np.ndarray:

@@ -15,7 +15,7 @@ VISIBLE = {
     "theta", "theta_0", "x", "y", "message", "state", "local", "update", "shared_update", "layout", "input_shape",
     "grad", "grad_with", "predict",
 }  # fmt: skip
-"""What a recorded step may use of a client, besides numbers: tensors at known places, and functions of them."""
+"""Parts of a client that a recorded step may use, besides numbers: tensors at known places, and functions of them."""
 ATTRIBUTES = {
     "theta": "theta",
     "theta_0": "theta_0",

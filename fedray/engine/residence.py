@@ -1,4 +1,4 @@
-"""What a process keeps on its training device between calls: its clients' shards and, with one actor, their states.
+"""Data kept by a process on its training device between calls: its clients' shards and, with one actor, their states.
 
 A limit on the bytes evicts what was used least recently: a shard is dropped (the data set is in shared memory), a state
 moves to the host. No number depends on what is kept.

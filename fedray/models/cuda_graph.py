@@ -47,7 +47,7 @@ class Step(Protocol):
 
     @property
     def passes(self) -> Mapping[str, int]:
-        """What the last `run` counted."""
+        """Counts of the last `run`."""
 
     def list_vectors(self) -> dict[str, Tensor]:
         """Return the tensors that it may read, by name."""
@@ -228,7 +228,7 @@ class Recorder:
 
 
 class _Kept:
-    """What a step changes besides its results: fixed tensors and torch's random streams."""
+    """Side effects of a step: fixed tensors and torch's random streams."""
 
     def __init__(self, step: Step) -> None:
         self._fixed = [(tensor, tensor.clone()) for tensor in step.fixed]

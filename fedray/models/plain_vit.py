@@ -13,7 +13,7 @@ from fedray.models.base import ModelSpec, read_image_shape
 
 BLOCKS = 12
 EPSILON = 1e-6
-"""Of every LayerNorm, as in the published weights."""
+"""Epsilon of every LayerNorm, as in the published weights."""
 
 
 class Attention(nn.Module):

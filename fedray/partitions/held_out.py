@@ -35,7 +35,7 @@ class Split:
 
     @property
     def dealt(self) -> Shards:
-        """Return every client's training samples, those of unseen clients last."""
+        """Return every client's training samples, unseen clients last."""
         return self.train if self.unseen is None else self.train.followed_by(self.unseen.train)
 
 

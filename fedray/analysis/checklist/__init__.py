@@ -1,1 +1,1 @@
-"""What a conference's checklist asks, answered from the store (`fedray report NAME --checklist neurips|acl`)."""
+"""Answers to a conference's checklist, from the store (`fedray report NAME --checklist neurips|acl`)."""

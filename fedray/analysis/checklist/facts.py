@@ -1,4 +1,4 @@
-"""What the store knows of a sweep, in lines: data and splits, seeds, search, runs, error bars, hardware, software."""
+"""Facts of a sweep from its store, in lines: data and splits, seeds, search, runs, error bars, hardware, software."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Hours of a sweep's runs: of those that its table shows, and of all others that were made on the way.
+"""Hours of a sweep's runs: the ones in its table, and all others on the way.
 
 The hours of a run are those from its start to its end, in all calls together (`fedray.seconds`), times its processes
 and what each of them asks of the cluster. A run of an older version has only the seconds of its rounds. Runs of the
@@ -117,7 +117,7 @@ def _measure(run: "AnyRun", seconds: float | None, what: str) -> Spent:
 
 
 def list_shown_seconds(sweep: Collected) -> list[float]:
-    """Return the seconds of the runs that the table shows, of those that left a time."""
+    """Return the seconds of the runs in the table that recorded a time."""
     shown = sweep.cells[sweep.cells["status"] == "finished"]
     pairs = zip(shown["run_id"], shown["config"], strict=True)
     found = (measure_seconds(sweep.runs[run_id], _read_rounds(config.values)) for run_id, config in pairs)

@@ -1,4 +1,4 @@
-"""Settings of a sweep's cells: those that all share, and those that vary."""
+"""Settings of a sweep's cells: shared by all, and varied."""
 
 from typing import Any
 

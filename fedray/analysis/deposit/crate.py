@@ -32,7 +32,7 @@ LICENCE = re.compile(rf"{SPDX}|https?://\S+")
 
 @dataclass(frozen=True)
 class Deposit:
-    """What the metadata say of a deposit.
+    """Metadata of a deposit.
 
     Attributes:
         name: of the sweep.

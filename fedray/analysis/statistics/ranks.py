@@ -115,7 +115,7 @@ def compute_friedman_p(ranks: np.ndarray) -> float:
 
 
 def _sum_squares(*ranks: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Return the sum over the methods of their squared rank sums. ranks: for each method those of the settings."""
+    """Return the sum over the methods of their squared rank sums. ranks: each method's rank in every setting."""
     return np.asarray(sum(np.square(of_method.sum(axis=axis)) for of_method in ranks))
 
 

@@ -31,7 +31,7 @@ class Agreement:
     Attributes:
         entries: number of entries of tables that were compared.
         macros: number of macros that were compared.
-        disagreements: those that differ.
+        disagreements: entries that differ.
         left_out: a line for each table that lacks entries of the store's.
     """
 

@@ -32,7 +32,7 @@ class Pictures(Images):
     """Base of pictures in class folders, which are below folders of clients or domains, or not."""
 
     level: ClassVar[str] = "client"
-    """What a folder above the classes stands for."""
+    """Meaning of a folder above the classes."""
     path: str = Field(description="the folder")
     size: int = Field(gt=0, le=4096, description="side in pixels: pictures are scaled, and their centre is cut out")
     split: float | None = Field(

@@ -19,7 +19,7 @@ NUMBERS = ("int", "uint", "float", "bool")
 
 @dataclass(frozen=True)
 class Columns:
-    """What to read: names of splits (slices such as `train[:80%]` too) and columns; None: found by their types.
+    """Parts to read: names of splits (slices such as `train[:80%]` too) and columns; None: found by their types.
 
     size: side in pixels to which pictures are scaled and cropped; None if all are of one size.
     """
