@@ -15,7 +15,7 @@ from fedray.partitions import PARTITIONS
 from fedray.sections import Training
 
 LEAST = {"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"}
-REQUIRED = {"alpha": 0.5, "classes": 2, "shards": 2, "path": __file__}
+REQUIRED = {"alpha": 0.5, "classes": 2, "shards": 2, "path": __file__, "architecture": "test_resnet"}
 """Values of the options that have no default."""
 MEASURED = {"lambda": "fedsol", "propositions": "fedsol", "adaptation": "fedgela"}
 """Probes that not every method admits."""
@@ -42,7 +42,7 @@ def test_only_what_a_configuration_says_beyond_the_defaults_enters(monkeypatch: 
 
 SECTIONS = [
     *({"algorithm": name} for name in ALGORITHMS),
-    *({"model": name} for name in MODELS),
+    *({"model": {"name": name} | {key: REQUIRED[key] for key in MODELS[name].list_required()}} for name in MODELS),
     *(
         {"partition": {"name": name} | {key: REQUIRED[key] for key in PARTITIONS[name].list_required()}}
         for name in PARTITIONS

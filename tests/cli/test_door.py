@@ -100,7 +100,7 @@ def finished(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch)
     }
     (tmp_path / "done.yaml").write_text(json.dumps(document))
     plan, tracker = make_plan(Sweep.parse(document)), Tracker()
-    parent = tracker.open_sweep("done", "", describe_cells(plan))
+    parent = tracker.open_sweep("done", "", describe_cells(plan), file=plan.text)
     for cell in plan.cells.values():
         write_run(tracker, {"hash": cell.hash, "label": cell.label, "config": cell.run.resolved()}, history(60))
     tracker.close_sweep(parent, {Status.FINISHED: 2})

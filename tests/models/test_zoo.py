@@ -40,7 +40,7 @@ def test_published_sizes(options: dict[str, Any], shape: tuple[int, ...], classe
     assert count_parameters(make_model_spec(options), shape, classes) == (count, count)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "timm"])
 def test_the_size_in_the_list_of_models(name: str) -> None:
     """The output of `fedray list models` matches the built models, and names are unique."""
     published = MODELS[name].published
@@ -68,7 +68,7 @@ FEATURES = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "timm"])
 def test_head_body_features_and_taps(name: str) -> None:
     """The head turns features of the known size into the logits; everything else is body; taps exist and are used."""
     torch.manual_seed(0)

@@ -149,7 +149,7 @@ def _count_parameters(config: CellConfig) -> str:
     try:
         run = config.parse("model")
         trained, every = count_parameters(run.model, *find_input_shape(run))
-        return f"{name}: {every:,} parameters" + ("" if trained == every else f", of which {trained:,} are trained")
+        return f"{name}: {every:,} parameters" + ("" if trained == every else f", {trained:,} trained")
     except UserError as error:
         return f"{name}: the number of parameters is not known here ({error})"
 

@@ -60,7 +60,11 @@ def test_a_deposit_is_read_imported_and_verified(
     assert (answer.exit_code, answer.output) == (0, "some/sweep: 2 cells in some-sweep.zip\n")
 
     with zipfile.ZipFile("some-sweep.zip") as archive:
-        texts = {name: archive.read(name) for name in archive.namelist() if not name.startswith(("runs/", "splits/"))}
+        texts = {
+            name: archive.read(name)
+            for name in archive.namelist()
+            if not name.startswith(("runs/", "splits/", "environments/"))
+        }
     stem = "tables/last10_test_accuracy"
     assert texts.keys() == {
         "README.md", "citations.bib", "ro-crate-metadata.json", "sweep.json", "sweep.yaml",
