@@ -277,10 +277,15 @@ class Algorithm(Component):
         if self.reads_features and layout.heads == set(layout.names):
             raise UserError(f"model: every trained parameter belongs to the head; {self.name} needs a feature layer")
         for part in (self.shares, self.keeps):
-            if part not in ("all", "none", "norm") and not layout.name_part(part):
-                raise UserError(f"model: no parameter of {part} is trained; {self.name} needs some")
+            if part not in ("all", "none", "norm"):
+                self.refuse_untrained(layout, part)
         if self.perturbs_inputs and tokens:
             raise UserError(f"data.name: the inputs are tokens; {self.name} needs real numbers")
+
+    def refuse_untrained(self, layout: Layout, part: str) -> None:
+        """Refuse a model without a trained parameter in a part that the method needs. Raises UserError."""
+        if not layout.name_part(part):
+            raise UserError(f"model: no parameter of {part} is trained; {self.name} needs some")
 
 
 class Proximal(Algorithm):

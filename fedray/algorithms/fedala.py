@@ -67,8 +67,7 @@ class FedALA(Algorithm):
 
     def check_built(self, layout: Layout, tokens: bool) -> None:
         super().check_built(layout, tokens)
-        if not layout.heads:
-            raise UserError(f"model: no parameter of head is trained; {self.name} needs some")
+        self.refuse_untrained(layout, "head")
 
     def begin(self, c: Client) -> None:
         if not c.first:

@@ -19,8 +19,7 @@ class LinearHead(Algorithm):
 
     def weight(self, layout: Layout) -> str:
         """Return the name of W. Raises UserError if the head is anything else, or not on `Output.features`."""
-        if not layout.heads:
-            raise UserError(f"model: no parameter of head is trained; {self.name} needs some")
+        self.refuse_untrained(layout, "head")
         shapes = dict(zip(layout.names, layout.shapes, strict=True))
         matrices = [name for name in sorted(layout.heads) if len(shapes[name]) == 2]
         others = [shapes[name] for name in layout.heads if len(shapes[name]) != 2]

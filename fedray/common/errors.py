@@ -74,6 +74,25 @@ def unknown(kind: str, name: str, valid: Iterable[str], listing: str = "") -> Us
     return UserError(f"{kind}: unknown name {truncate_repr(name)}; {hint}{told}")
 
 
+def refuse_missing_package(key: str, package: str, extra: str) -> None:
+    """Refuse an option whose package is not installed.
+
+    Args:
+        key: the key or option, with which the message begins.
+        package: name of the distribution.
+        extra: the extra of fedray that adds it.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    from importlib import metadata  # here: every command imports this module
+
+    try:
+        metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        raise UserError(f"{key}: {package} is not installed; pip install 'fedray[{extra}]' adds it") from None
+
+
 def truncate_repr(value: object) -> str:
     """Return the `repr` of a user's value, short enough for one line."""
     try:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 from torch import nn
 
-from fedray.common.errors import UserError, join_lines, unknown
+from fedray.common.errors import UserError, join_lines, refuse_missing_package, unknown
 from fedray.models.base import ModelSpec, read_image_shape
 
 if TYPE_CHECKING:
@@ -56,9 +56,8 @@ class Timm(ModelSpec):
 
 
 def _import_timm() -> "ModuleType":
-    try:
-        import timm
-    except ImportError:
-        raise UserError("model: timm is not installed; pip install 'fedray[timm]' adds it") from None
+    refuse_missing_package("model", "timm", "timm")
+    import timm
+
     module: ModuleType = timm
     return module

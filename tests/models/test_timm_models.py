@@ -1,8 +1,7 @@
 """Models of timm: built for the data, with weights of other classes, refused in one line."""
 
-import builtins
+from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -77,13 +76,9 @@ def test_refused_in_one_line(architecture: str, shape: tuple[int, ...], message:
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = builtins.__import__
+    def missing(name: str) -> metadata.Distribution:
+        raise metadata.PackageNotFoundError(name)
 
-    def refuse(name: str, *args: Any, **options: Any) -> Any:
-        if name == "timm":
-            raise ImportError(name)
-        return found(name, *args, **options)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setattr(metadata, "distribution", missing)
     with pytest.raises(UserError, match=r"model: timm is not installed; pip install 'fedray\[timm\]' adds it"):
         make_model_spec(TINY).build((3, 32, 32), 10)

@@ -3,7 +3,7 @@
 The entries hold what the classes declare; a field that is not known is missing.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,15 +12,18 @@ from fedray.analysis.deposit.citations import find_component, list_components
 from fedray.common.errors import escape, unknown
 from fedray.config import COMPONENTS
 from fedray.tracking.location import is_there
-from fedray.tracking.store import cells_of, open_store, sweeps_in
+from fedray.tracking.store import cells_of, open_reader, sweeps_in
 
 
 def main(name: Annotated[str, typer.Argument(help="a sweep of the store, or a method")]) -> None:
     """Print BibTeX of what a sweep uses, or of a method."""
     methods = COMPONENTS["algorithm"][0]
-    sweeps = sweeps_in(*open_store()) if is_there() else {}
+    sweeps: dict[str, Any] = {}
+    if is_there():
+        client, experiment = open_reader()
+        sweeps = sweeps_in(client, experiment)
     if name in sweeps:
-        cited = list_components(cell["config"] for cell in cells_of(open_store()[0], sweeps[name]))
+        cited = list_components(cell["config"] for cell in cells_of(client, sweeps[name]))
     elif name in methods:
         cited = [find_component("algorithm", name)]
     else:

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -55,14 +54,6 @@ class Deposit:
     authors: Sequence[str]
 
 
-def refuse_missing_library() -> None:
-    """Raise UserError if `rocrate` is not installed."""
-    try:
-        metadata.distribution("rocrate")
-    except metadata.PackageNotFoundError:
-        raise UserError("--deposit: rocrate is not installed; pip install 'fedray[deposit]' adds it") from None
-
-
 def refuse_licence(licence: str) -> None:
     """Raise UserError unless a licence is empty, looks like an SPDX identifier, or is an address."""
     if licence and not LICENCE.fullmatch(licence):
@@ -85,7 +76,7 @@ def make_metadata(deposit: Deposit) -> bytes:
         if not re.fullmatch(LICENCE, licence):
             return licence
         id = licence if "://" in licence else f"https://spdx.org/licenses/{licence}"
-        return add(id, "CreativeWork", name=licence, description=f"The licence {licence}") if licence else ""
+        return add(id, "CreativeWork", name=licence, description=f"The licence {licence}")
 
     def add_papers(entries: Iterable[Entry]) -> list[Any]:
         return [add(f"#{one.key}", "ScholarlyArticle", **_describe_paper(one.fields)) for one in entries]
@@ -96,7 +87,7 @@ def make_metadata(deposit: Deposit) -> bytes:
             f"#data-{one.name}",
             "Dataset",
             name=one.name,
-            license=add_licence(one.licence) if one.licence else "",
+            license=add_licence(one.licence),
             citation=papers[one],
         )
         for one in deposit.cited
@@ -146,7 +137,7 @@ def make_metadata(deposit: Deposit) -> bytes:
         "name": f"Results of the sweep {deposit.name}",
         "description": deposit.description or f"Results of a sweep of federated-learning runs, {deposit.name}",
         "datePublished": datetime.now(UTC).date().isoformat(),
-        "license": add_licence(deposit.licence) if deposit.licence else "",
+        "license": add_licence(deposit.licence),
         "author": [add(f"#author-{k}", "Person", name=name) for k, name in enumerate(deposit.authors, 1)],
         "citation": list({paper.id: paper for found in papers.values() for paper in found}.values()),
         "mentions": [action, *data],

@@ -15,7 +15,7 @@ from pathlib import Path
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.deposit.bibtex import format_entries
 from fedray.analysis.deposit.citations import list_components
-from fedray.analysis.deposit.crate import NAME, Deposit, make_metadata, refuse_licence, refuse_missing_library
+from fedray.analysis.deposit.crate import NAME, Deposit, make_metadata, refuse_licence
 from fedray.analysis.deposit.readme import make_readme
 from fedray.analysis.plots import search
 from fedray.analysis.plots.curves import draw_curves
@@ -23,7 +23,7 @@ from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import save
 from fedray.analysis.tables.formats import FORMATS
 from fedray.analysis.tables.options import TableOptions
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, refuse_missing_package
 from fedray.runs.metric import DEFAULT
 from fedray.tracking.archive import StoredSweep, export_sweep, stored_sweep
 from fedray.tracking.store import SWEEP_FILE
@@ -52,7 +52,7 @@ def export_deposit(
         UserError: as in `export_sweep`, `rocrate` is not installed, the store lacks the sweep's file, no cell has
             finished, or a table cannot be made.
     """
-    refuse_missing_library()
+    refuse_missing_package("--deposit", "rocrate", "deposit")
     refuse_licence(licence)
     if file.exists():
         raise UserError(f"{file}: exists; remove it or choose another name")

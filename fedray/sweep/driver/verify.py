@@ -91,9 +91,10 @@ def describe_environments(name: str) -> Iterator[str]:
         UserError: there is no such sweep, or an environment that cells name is missing.
     """
     sweep, here = stored_sweep(name), collect_environment()
+    own = hash_environment(here)
     finished = [run for run in sweep.runs.values() if read_status(run) is Status.FINISHED]
     for hash, cells in Counter(hash for run in finished for hash in list_hashes(run)).items():
-        if hash != (own := hash_environment(here)):
+        if hash != own:
             where = describe_differences({hash: sweep.environment(hash), own: here})
             yield f"{name}: {cells} of {len(finished)} cells come from environment {hash}, not from {own}: {where}"
 

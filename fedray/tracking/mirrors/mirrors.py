@@ -8,13 +8,12 @@ import importlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
 
-from fedray.common.errors import UserError, join_lines, redact
+from fedray.common.errors import join_lines, redact, refuse_missing_package
 from fedray.runs.record import Rows, RunRecord
 from fedray.tracking.location import get_storage
 
@@ -57,10 +56,7 @@ class Copy(Protocol):
 def refuse_missing_extras(kinds: Iterable[str]) -> None:
     """Refuse a viewer whose package is not installed. Raises UserError."""
     for kind in kinds:
-        try:
-            metadata.distribution(kind)
-        except metadata.PackageNotFoundError:
-            raise UserError(f"runtime.mirror: {kind} is not installed; pip install 'fedray[{kind}]' adds it") from None
+        refuse_missing_package("runtime.mirror", kind, kind)
 
 
 class Mirrors:
