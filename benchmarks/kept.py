@@ -17,8 +17,8 @@ from benchmarks import pairs as p
 from benchmarks.step import CLIENTS
 from benchmarks.systems.ours import problem
 from benchmarks.workloads import WORKLOADS
-from fedray.engine.backend import InlineBackend
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 
 
 def main(

@@ -28,10 +28,10 @@ from fedray.cluster.ray_backend import RayBackend
 from fedray.common.cpus import has_bf16
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run as run_all
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 
 
 def bare(name: str, bf16: bool) -> None:

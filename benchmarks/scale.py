@@ -12,9 +12,9 @@ import typer
 from benchmarks import pairs as p
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import InlineBackend
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.partitions.shards import Shards
 
 SAMPLES, POOL = 20, 20_000

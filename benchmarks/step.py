@@ -14,8 +14,8 @@ import typer
 from benchmarks import pairs as p
 from benchmarks.systems.ours import problem
 from benchmarks.workloads import WORKLOADS
-from fedray.engine.backend import InlineBackend
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 
 CLIENTS = {"w0": 100, "w1": 10, "w2": 2}
 """Clients per round: a few seconds of work."""
@@ -30,9 +30,9 @@ def main(workload: str = "w2", pairs: Annotated[int, typer.Option(min=1)] = 20, 
 
         def unguarded() -> None:
             with contextlib.ExitStack() as stack:
-                for module in ("local_training", "simulation"):
+                for module in ("training.local_training", "server.simulation"):
                     stack.enter_context(mock.patch(f"fedray.engine.{module}.forbid_changes", _nothing))
-                stack.enter_context(mock.patch("fedray.engine.local_training.refuse_changed"))
+                stack.enter_context(mock.patch("fedray.engine.training.local_training.refuse_changed"))
                 average.step()
 
         told.add("step with the in-place guard / without", p.paired(average.step, unguarded, pairs), "<= 1.01")

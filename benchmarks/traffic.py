@@ -21,7 +21,7 @@ from fedray.cluster.ray_backend import RayBackend
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.server.simulation import Simulation
 from fedray.sections import Runtime
 
 CLIENTS, SAMPLES = 20, 100

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedray.common.blame import blame
 from fedray.common.calls import check_arguments
+from fedray.common.components.blame import blame
 from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import UserError, truncate_repr
 from fedray.common.progress import Moved, show_bar
@@ -20,14 +20,14 @@ from fedray.common.yaml_files import load_yaml, locate
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import Backend, InlineBackend
-from fedray.engine.device import isolate_run, refuse_missing, warn_of_slow_precision
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
 from fedray.engine.problem import Problem, resolve_with
-from fedray.engine.profile import Profile
+from fedray.engine.process.backend import Backend, InlineBackend
+from fedray.engine.process.device import isolate_run, refuse_missing, warn_of_slow_precision
 from fedray.engine.result import Result, make_result
-from fedray.engine.simulation import Simulation
+from fedray.engine.server.profile import Profile
+from fedray.engine.server.simulation import Simulation
 from fedray.runs.ending import describe_error
 from fedray.runs.record import RunRecord
 from fedray.sections import Runtime

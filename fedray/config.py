@@ -18,10 +18,10 @@ from pydantic import (
 
 from fedray.algorithms import ALGORITHMS, Algorithm, algorithm
 from fedray.algorithms.partial import share_matrix
-from fedray.common.component import Checked, Component, describe
+from fedray.common.components.base import Checked, Component, describe
+from fedray.common.components.identity import digest_source, hash_of, iter_parts, sum_revisions
+from fedray.common.components.plugins import find_class, refuse_unreachable
 from fedray.common.errors import UserError
-from fedray.common.identity import digest_source, hash_of, iter_parts, sum_revisions
-from fedray.common.plugins import find_class, refuse_unreachable
 from fedray.datasets import DATASETS, data_source
 from fedray.datasets.base import DataSource
 from fedray.models import MODELS, make_model_spec
@@ -248,7 +248,7 @@ class RunConfig(Checked):
         return run
 
     def identity(self, data_digest: str) -> dict[str, Any]:
-        """Return everything that can change a number, in JSON types (`fedray.common.identity`)."""
+        """Return everything that can change a number, in JSON types (`fedray.common.components.identity`)."""
         found = {"numerics": NUMERICS, **self.identity_entries()}
         found["data"]["digest"] = data_digest
         if self.channels_last:  # the default depends on model and device

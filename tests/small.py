@@ -5,10 +5,10 @@ from typing import Any
 from fedray.algorithms import Algorithm, algorithm
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import InlineBackend
 from fedray.engine.problem import Problem
+from fedray.engine.process.backend import InlineBackend
 from fedray.engine.result import make_result
-from fedray.engine.simulation import Simulation
+from fedray.engine.server.simulation import Simulation
 
 
 def sections(

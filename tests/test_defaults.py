@@ -14,8 +14,8 @@ from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.fedexp import FedExP
 from fedray.algorithms.local_optimizers import AdamWOptions, MuonOptions
-from fedray.common.component import Checked
-from fedray.common.identity import list_default_entries, sum_revisions
+from fedray.common.components.base import Checked
+from fedray.common.components.identity import list_default_entries, sum_revisions
 from fedray.common.schedule import LrStep
 from fedray.datasets.base import Test, Validation
 from fedray.evaluation.registry import PROBES

@@ -10,7 +10,7 @@ class Refuse:
         if name.split(".")[0] in ("ray", "mlflow"):
             raise ModuleNotFoundError(f"No module named {name!r}")
 sys.meta_path.insert(0, Refuse())
-import fedray, fedray.algorithms, fedray.engine.simulation, fedray.engine.disk.checkpoint
+import fedray, fedray.algorithms, fedray.engine.server.simulation, fedray.engine.disk.checkpoint
 result = fedray.simulate({"data": "digits", "partition": "iid", "model": {"name": "mlp", "hidden": [4]},
                           "algorithm": "fedtoga", "training": {"rounds": 1}, "clients": {"total": 5, "per_round": 2},
                           "runtime": {"backend": "inline"}})

@@ -20,9 +20,9 @@ from benchmarks.workloads import CNN, WORKLOADS, Workload
 from fedray.algorithms import ALGORITHMS, Algorithm
 from fedray.common.errors import Diverged, UserError
 from fedray.config import RunConfig
-from fedray.engine.backend import Backend, InlineBackend
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import Backend, InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import theta_sha256
 
 W1, W2 = WORKLOADS["w1"], WORKLOADS["w2"]

@@ -13,8 +13,8 @@ from fedray.engine.disk import client_files
 from fedray.engine.disk.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
+from fedray.engine.process.worker import Worker, count_chunks
 from fedray.engine.state import ClientState
-from fedray.engine.worker import Worker, count_chunks
 
 
 class Processes:

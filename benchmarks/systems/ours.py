@@ -15,9 +15,9 @@ from benchmarks.systems import protocol
 from benchmarks.workloads import WORKLOADS, Workload
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import Backend, InlineBackend
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import Backend, InlineBackend
+from fedray.engine.server.simulation import Simulation
 
 ROUNDS = 2000
 MODELS = {"w0": {"name": "mlp", "hidden": [32]}, "w1": "benchmarks.workloads:CNN", "w2": "lenet"}

@@ -16,7 +16,7 @@ MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-"""glibc's allocator as fedray.engine.device sets it, for every system."""
+"""glibc's allocator as fedray.engine.process.device sets it, for every system."""
 NICENESS = int(os.environ.get("RAY_worker_niceness", "15"))  # noqa: SIM112
 """Niceness of Ray's workers (its variable, its default); the others use it too, so that all compete equally."""
 

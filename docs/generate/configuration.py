@@ -5,8 +5,8 @@ from collections.abc import Container, Mapping
 from pydantic import BaseModel
 
 from fedray.algorithms.local_optimizers import AdamWOptions, MuonOptions
-from fedray.common.component import Component, format_value
-from fedray.common.options import describe_allowed
+from fedray.common.components.base import Component, format_value
+from fedray.common.components.options import describe_allowed
 from fedray.common.schedule import LrStep
 from fedray.config import RunConfig
 from fedray.datasets import DATASETS

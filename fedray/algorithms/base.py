@@ -44,7 +44,7 @@ from fedray.algorithms.exchange import (
     Sum,
     Uploads,
 )
-from fedray.common.component import Component
+from fedray.common.components.base import Component
 from fedray.common.descent import Rule
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors, unit

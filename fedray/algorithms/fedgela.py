@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Client, Forward, ParameterGroup
 from fedray.algorithms.linear_head import Gamma, LinearHead, Q, Unbiased, counts, normalised, phi
+from fedray.common.components.identity import FILE
 from fedray.common.errors import UserError, join_lines
-from fedray.common.identity import FILE
 from fedray.common.yaml_files import locate_file
 from fedray.models.network import Layout, Output
 

@@ -17,8 +17,8 @@ from fedray.algorithms.fedavg import FedProx
 from fedray.algorithms.feddyn import FedDyn
 from fedray.algorithms.fednova import FedNova
 from fedray.algorithms.scaffold import Scaffold
+from fedray.common.components.plugins import resolve
 from fedray.common.errors import UserError
-from fedray.common.plugins import resolve
 from fedray.models.base import ModelSpec
 from fedray.models.network import Layout
 

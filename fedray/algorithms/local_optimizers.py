@@ -7,9 +7,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedray.common.component import Checked
+from fedray.common.components.base import Checked
+from fedray.common.components.options import Allowed
 from fedray.common.descent import Rule
-from fedray.common.options import Allowed
 from fedray.common.vectors import Vectors
 from fedray.models.network import Layout
 

@@ -20,8 +20,8 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Samples
-from fedray.engine.evaluate import get_tested_theta
 from fedray.engine.problem import Problem
+from fedray.engine.server.evaluate import get_tested_theta
 from fedray.evaluation.landscape import Landscape
 from fedray.tracking.store import open_store
 

@@ -35,7 +35,7 @@ def export(
     else:
         if licence or author or metric:
             raise UserError("--licence, --author, --metric: go with --deposit")
-        from fedray.tracking.archive import export_sweep
+        from fedray.tracking.archive.pack import export_sweep
 
         count = export_sweep(name, path)
     print(f"{name}: {count} cells in {path}")
@@ -44,7 +44,7 @@ def export(
 def import_(file: File) -> None:
     """Merge an exported sweep into this store. Cells that have got as far here stay as they are."""
     from fedray.sweep.plan.agreement import refuse_disagreement
-    from fedray.tracking.archive import import_sweep
+    from fedray.tracking.archive.merge import import_sweep
 
     name, added, there = import_sweep(file, refuse_disagreement)
     print(f"{name}: {added} cells added, {there} already present")

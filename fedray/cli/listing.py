@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedray.common.errors import unknown
-from fedray.common.names import LISTS
+from fedray.common.errors import LISTS, unknown
 
 SECTIONS = {listed: section for section, listed in LISTS.items()}
 """Listed kind -> the section of a configuration that chooses it."""
@@ -95,8 +94,8 @@ def _cut(row: str, width: int) -> str:
 
 def format_page(what: str, name: str) -> str:
     """Format an entry: idea, source, definition, options; for a method also its cost."""
-    from fedray.common.component import format_value
-    from fedray.common.options import describe_allowed
+    from fedray.common.components.base import format_value
+    from fedray.common.components.options import describe_allowed
     from fedray.config import find_component
 
     kind = find_component(SECTIONS[what], name)

@@ -49,8 +49,8 @@ def run(
     document, changes = load_yaml(file), parse_assignments(set_)
 
     from fedray.api import run_problem
-    from fedray.engine.profile import Profile
     from fedray.engine.result import refuse_without_model, refuse_without_personal
+    from fedray.engine.server.profile import Profile
     from fedray.sweep.plan.single import hold_cell, load_cell
     from fedray.tracking.mirrors.mirrors import refuse_missing_extras
 

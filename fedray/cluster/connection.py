@@ -12,9 +12,9 @@ from typing import IO, Any
 import ray
 
 from fedray.cluster.ray_private import Job, count_machine_cpus, find_running_address, kill_monitor, reread_environment
+from fedray.common.components.plugins import FOLDER, get_environment, get_folder
 from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import UserError, join_lines
-from fedray.common.plugins import FOLDER, get_environment, get_folder
 from fedray.common.signals import treat_sigterm_as_interrupt
 
 PATIENCE = 5.0

@@ -13,11 +13,11 @@ from fedray.cluster.resources import list_nodes
 from fedray.common.errors import Diverged, UserError
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import InlineBackend
-from fedray.engine.device import Peak, measure_others, measure_peak
 from fedray.engine.problem import Problem
-from fedray.engine.residence import KEPT
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.device import Peak, measure_others, measure_peak
+from fedray.engine.process.residence import KEPT
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
 from fedray.sections import SMALLEST_SHARE
 

@@ -24,18 +24,18 @@ from fedray.cluster.object_states import (
     unpack,
 )
 from fedray.cluster.timeouts import CallTimeouts, Heartbeat
-from fedray.common.blame import blame
+from fedray.common.components.blame import blame
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset, as_tensor
-from fedray.engine.device import map_vectors
 from fedray.engine.disk import client_files
 from fedray.engine.disk.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
+from fedray.engine.process.device import map_vectors
+from fedray.engine.process.worker import LESS_MEMORY, Worker, count_chunks
 from fedray.engine.state import ClientState, StateDamaged, StateRef, load_state
-from fedray.engine.worker import LESS_MEMORY, Worker, count_chunks
 from fedray.partitions.held_out import Split
 from fedray.partitions.shards import Shards
 from fedray.sections import Runtime

@@ -10,10 +10,10 @@ from torch import Tensor
 from fedray.cluster.object_states import STAYS_FROM, ObjectState, as_arrays, note_hashes, states_stay
 from fedray.cluster.timeouts import CallTimeouts, Heartbeat
 from fedray.common.vectors import Vectors
-from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
+from fedray.engine.process.backend import InlineBackend
 from fedray.engine.state import ClientState, StateRef
 
 

@@ -12,6 +12,8 @@ LONGEST = 80
 """Maximum number of characters of a value that a message repeats."""
 NEAREST, MANY = 5, 12
 """Number of names that a message repeats of a list with more than MANY."""
+LISTS = {"algorithm": "algorithms", "model": "models", "data": "datasets", "partition": "partitions"}
+"""Section of a configuration -> the argument of `fedray list` that lists its names."""
 
 
 class UserError(Exception):

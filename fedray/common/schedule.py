@@ -5,9 +5,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedray.common.component import Checked
+from fedray.common.components.base import Checked
+from fedray.common.components.options import Allowed
 from fedray.common.errors import UserError
-from fedray.common.options import Allowed
 
 
 class LrStep(Checked):

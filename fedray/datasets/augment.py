@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, ValidationError
 from torch import Tensor
 
-from fedray.common.component import Checked, describe
+from fedray.common.components.base import Checked, describe
 from fedray.common.errors import UserError, truncate_repr, unknown
 
 Fill = Literal["black", "mean", "reflect"]

@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
-from fedray.common.blame import blame
-from fedray.common.component import Checked, Component
+from fedray.common.components.base import Checked, Component
+from fedray.common.components.blame import blame
+from fedray.common.components.identity import make_entry
 from fedray.common.errors import UserError, unknown
-from fedray.common.identity import make_entry
 from fedray.common.yaml_files import locate
 from fedray.datasets.augment import Transform, parse_transforms
 from fedray.datasets.dataset import Dataset

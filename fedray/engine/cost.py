@@ -23,11 +23,11 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.datasets.base import Images, Published
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import InlineBackend
-from fedray.engine.local_training import OWN
 from fedray.engine.messages import OPENING, Broadcast, ClientTask, Reply
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
+from fedray.engine.training.local_training import OWN
 from fedray.partitions.shards import Shards
 from fedray.sections import Training
 

@@ -5,12 +5,12 @@ import time
 from collections.abc import Generator
 
 from fedray.common.errors import UserError
-from fedray.engine.backend import Backend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.disk.rows import RowFile
 from fedray.engine.problem import Problem
+from fedray.engine.process.backend import Backend
 from fedray.engine.result import Result, make_result
-from fedray.engine.simulation import Simulation
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State, StateDamaged
 
 CHECKPOINT_SECONDS = 300.0

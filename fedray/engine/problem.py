@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedray.common.blame import blame
+from fedray.common.components.blame import blame
 from fedray.common.errors import UserError, join_lines
 from fedray.common.rng import seed_torch
 from fedray.config import RunConfig

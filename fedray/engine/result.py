@@ -17,16 +17,16 @@ from fedray.common.calls import check_arguments
 from fedray.common.errors import UserError, unknown
 from fedray.common.vectors import Vectors
 from fedray.common.yaml_files import locate, locate_file
-from fedray.engine.backend import InlineBackend
-from fedray.engine.device import isolate_run
 from fedray.engine.disk.client_files import write
-from fedray.engine.evaluate import get_tested_theta
 from fedray.engine.messages import ClientTask
 from fedray.engine.problem import Problem
-from fedray.engine.profile import Profile
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.device import isolate_run
+from fedray.engine.process.worker import Worker
+from fedray.engine.server.evaluate import get_tested_theta
+from fedray.engine.server.profile import Profile
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State, theta_sha256
-from fedray.engine.worker import Worker
 from fedray.models.network import Layout
 from fedray.models.parts import iter_statistics
 from fedray.models.preprocess import Preprocess

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import Algorithm
 from fedray.client import LocalClient
-from fedray.common.component import Component
+from fedray.common.components.base import Component
 from fedray.common.errors import UserError, truncate_repr
 from fedray.models.network import Layout, Output
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from fedray.common.components.plugins import resolve
 from fedray.common.errors import UserError
-from fedray.common.plugins import resolve
 from fedray.evaluation.probe import Probe
 from fedray.evaluation.probes import Adaptation, Angles, Classes, Drift, Forgetting, Lambda, Proximal, Step
 from fedray.evaluation.theorems import GradientNorm, Propositions, StepDivergence

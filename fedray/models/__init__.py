@@ -1,14 +1,14 @@
 """The models by name. Each builds an `nn.Module` for an input shape and a number of classes."""
 
-from fedray.common.plugins import resolve
+from fedray.common.components.plugins import resolve
 from fedray.models.base import ModelSpec
-from fedray.models.cnn import EMNISTCNN, MLP, VGG11, LeNet, McMahanCNN, SimpleCNN, StridedCNN
 from fedray.models.custom import make_custom_model
-from fedray.models.plain_vit import ViTSmall, ViTTiny
-from fedray.models.resnet import EfficientNetB0, ResNet18, ResNet50
-from fedray.models.text import CharLSTM, TextCNN
-from fedray.models.timm_models import Timm
-from fedray.models.vit import SLViT
+from fedray.models.zoo.cnn import EMNISTCNN, MLP, VGG11, LeNet, McMahanCNN, SimpleCNN, StridedCNN
+from fedray.models.zoo.plain_vit import ViTSmall, ViTTiny
+from fedray.models.zoo.resnet import EfficientNetB0, ResNet18, ResNet50
+from fedray.models.zoo.text import CharLSTM, TextCNN
+from fedray.models.zoo.timm_models import Timm
+from fedray.models.zoo.vit import SLViT
 
 MODELS: dict[str, type[ModelSpec]] = {
     kind.name: kind

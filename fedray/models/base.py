@@ -7,10 +7,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedray.common.component import Component
+from fedray.common.components.base import Component
+from fedray.common.components.identity import FILE
+from fedray.common.components.options import Allowed
 from fedray.common.errors import UserError, join_lines
-from fedray.common.identity import FILE
-from fedray.common.options import Allowed
 from fedray.common.yaml_files import locate_file
 from fedray.models.lora import LoRA
 from fedray.models.parts import freeze

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedray.common.component import Component
+from fedray.common.components.base import Component
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.datasets.dataset import Dataset

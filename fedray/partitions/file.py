@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from fedray.common.components.identity import FILE
 from fedray.common.errors import UserError, join_lines, truncate_repr
-from fedray.common.identity import FILE
 from fedray.common.yaml_files import locate_file
 from fedray.datasets.arrays import read_npz
 from fedray.datasets.dataset import Dataset

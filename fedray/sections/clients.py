@@ -4,9 +4,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedray.common.component import Checked
+from fedray.common.components.base import Checked
+from fedray.common.components.options import Allowed
 from fedray.common.errors import UserError
-from fedray.common.options import Allowed
 
 
 class Clients(Checked):

@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from fedray.common.component import Checked
+from fedray.common.components.base import Checked
+from fedray.common.components.options import Allowed
 from fedray.common.errors import UserError
-from fedray.common.options import Allowed
 from fedray.evaluation import registry
 from fedray.evaluation.probe import Probe
 from fedray.runs.last_rounds import last_rounds

@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedray.common.component import Checked
+from fedray.common.components.base import Checked
+from fedray.common.components.identity import EXCLUDED
+from fedray.common.components.options import Allowed
 from fedray.common.errors import UserError
-from fedray.common.identity import EXCLUDED
-from fedray.common.options import Allowed
 
 SMALLEST_SHARE = 0.0001
 """The smallest part of a CPU or GPU that Ray can hand out."""

@@ -8,9 +8,9 @@ from pydantic import Field, model_validator
 from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.fedexp import FedExP
 from fedray.algorithms.local_optimizers import AdamWOptions, MuonOptions
+from fedray.common.components.identity import EXCLUDED
+from fedray.common.components.options import Allowed
 from fedray.common.errors import UserError
-from fedray.common.identity import EXCLUDED
-from fedray.common.options import Allowed
 from fedray.common.schedule import Schedule
 
 

@@ -1,0 +1,1 @@
+"""Sweeps: what a file says, the cells that follow from it, and their runs under Ray Tune."""

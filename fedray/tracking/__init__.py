@@ -1,0 +1,1 @@
+"""MLflow's store: written by one tracker, read by queries, exchanged as archives."""

@@ -1,4 +1,4 @@
-"""Record of a cell's run, independent of MLflow."""
+"""Record of a cell's run, and the rule for a sweep's name, independent of MLflow."""
 
 import hashlib
 import time
@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedray.runs.status import Status
+
+SWEEP_NAME = r"^\w[\w.-]*(/\w[\w.-]*)*$"
+"""Pattern of a sweep's name: words of letters, digits and `_ - .`, joined by `/`; no word begins with a dot."""
 
 
 @dataclass(frozen=True)

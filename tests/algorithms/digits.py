@@ -14,9 +14,9 @@ import numpy as np
 from fedray.algorithms import algorithm as method
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import InlineBackend
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
 from tests import small
 

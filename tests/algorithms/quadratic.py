@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from fedray.algorithms.base import Vectors
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import InlineBackend
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
 
 Sample = tuple[float, float, float, float]

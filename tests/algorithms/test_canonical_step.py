@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedray.engine.batches import draw_batches
+from fedray.engine.training.batches import draw_batches
 from fedray.sections import Training
 from tests.algorithms.quadratic import Case, check
 

@@ -19,13 +19,13 @@ from fedray.algorithms.linear_head import Q, Unbiased, phi
 from fedray.common.errors import Diverged
 from fedray.common.vectors import Vectors
 from fedray.datasets.arrays import Digits
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
-from fedray.engine.worker import Worker
 from fedray.models.network import Layout
 from tests.algorithms.digits import data, final, problem, states
 from tests.algorithms.test_parts_and_taps import client

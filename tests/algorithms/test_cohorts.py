@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from fedray.common.errors import Diverged
-from fedray.engine.backend import InlineBackend
 from fedray.engine.exact_sum import NotSummable
 from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.problem import Problem
-from fedray.engine.sampling import weigh_cohort
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.sampling import weigh_cohort
+from fedray.engine.server.simulation import Simulation
 from fedray.partitions.shards import Shards
 from tests import small
 from tests.algorithms.digits import data, final, problem

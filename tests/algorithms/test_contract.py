@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm, Client, PerClient, Received, Server, Uploads, Vectors
-from fedray.engine.backend import InlineBackend
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.models import make_model_spec
 from fedray.models.network import Network
 from tests.algorithms.digits import final, problem, states

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
+from fedray.engine.process.backend import InlineBackend
 from tests.algorithms.quadratic import Case, problem
 
 SAMPLES = [[(1, 2, -3, 2)], [(2, 1, 2, -3)]]

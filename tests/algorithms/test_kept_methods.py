@@ -20,12 +20,12 @@ from fedray.algorithms.fedpac import FedPAC, mixtures, on_simplex
 from fedray.client import LocalClient
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.messages import ClientTask
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
-from fedray.engine.worker import Worker
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
+from fedray.engine.server.simulation import Simulation
 from fedray.models.network import Layout, Network
 from tests.algorithms.digits import SIZES, TRAINING, data, final, problem, states
 

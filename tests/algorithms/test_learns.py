@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from fedray.algorithms import ALGORITHMS, algorithm
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from tests import small
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -16,11 +16,11 @@ from fedray.algorithms.fedsam import FedSAM
 from fedray.client import LocalClient, Population
 from fedray.common.errors import UserError
 from fedray.datasets.dataset import Dataset, Samples
-from fedray.engine.backend import InlineBackend
-from fedray.engine.local_training import LocalTrainer
 from fedray.engine.messages import Broadcast, ClientTask
-from fedray.engine.simulation import Simulation
-from fedray.engine.worker import Worker
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
+from fedray.engine.server.simulation import Simulation
+from fedray.engine.training.local_training import LocalTrainer
 from fedray.models.network import Network
 from fedray.partitions.shards import Shards
 from fedray.sections import Training

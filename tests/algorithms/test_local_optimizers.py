@@ -12,10 +12,10 @@ from fedray.algorithms.base import Algorithm, Client
 from fedray.algorithms.local_optimizers import NEWTON_SCHULZ, AdamW, Muon, MuonOptions, turn
 from fedray.common.descent import Descent, Optimiser
 from fedray.common.errors import UserError
-from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
 from fedray.models import make_model_spec
 from fedray.models.network import Layout, Network

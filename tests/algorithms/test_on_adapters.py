@@ -7,8 +7,8 @@ import torch
 
 from fedray.algorithms import ALGORITHMS
 from fedray.common.errors import UserError
-from fedray.engine.backend import InlineBackend
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
 from tests.algorithms.digits import problem
 

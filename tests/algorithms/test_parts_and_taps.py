@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from fedray.algorithms import algorithm
 from fedray.algorithms.base import Part
 from fedray.client import LocalClient
-from fedray.engine.worker import Worker
+from fedray.engine.process.worker import Worker
 from fedray.models import make_model_spec
 from fedray.models.network import Network
 from tests.algorithms.clients import before_its_step

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from fedray.algorithms.base import Vectors
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
-from fedray.engine.worker import Worker
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
+from fedray.engine.server.simulation import Simulation
 from fedray.partitions.shards import Shards
 from tests.algorithms.digits import data, problem
 

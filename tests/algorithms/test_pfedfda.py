@@ -12,10 +12,10 @@ from fedray.algorithms.heads import FedBABU
 from fedray.algorithms.pfedfda import EPS, PFedFDA, find_least, make_lda, number_in_class, score_betas, shrink
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
-from fedray.engine.backend import InlineBackend
 from fedray.engine.messages import ClientTask
-from fedray.engine.simulation import Simulation
-from fedray.engine.worker import Worker
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
+from fedray.engine.server.simulation import Simulation
 from fedray.models.network import Layout
 from tests.algorithms.digits import final as last_state
 from tests.algorithms.digits import problem, states

@@ -16,11 +16,11 @@ from fedray.algorithms.fedsol import FedSOL, Projection
 from fedray.algorithms.scaffold import Scaffold
 from fedray.client import Population
 from fedray.datasets.dataset import Dataset, Samples
-from fedray.engine.backend import InlineBackend
 from fedray.engine.exact_sum import Accumulator, add_up
 from fedray.engine.messages import ClientTask
-from fedray.engine.simulation import Simulation
-from fedray.engine.worker import Worker
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
+from fedray.engine.server.simulation import Simulation
 from fedray.models.network import Layout, Network
 from tests.algorithms.clients import before_its_step
 from tests.algorithms.digits import final, problem

@@ -9,11 +9,11 @@ from fedray.algorithms.base import Server, Vectors
 from fedray.algorithms.scaffnew import Scaffnew
 from fedray.common.errors import UserError
 from fedray.common.rng import seed_torch
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.messages import ClientTask
-from fedray.engine.simulation import Simulation
-from fedray.engine.worker import Worker
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
+from fedray.engine.server.simulation import Simulation
 from fedray.models.network import Layout
 from tests.algorithms.digits import final, problem
 from tests.algorithms.quadratic import Case

@@ -16,10 +16,10 @@ from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.fedexp import FedExP
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.engine.backend import InlineBackend
 from fedray.engine.exact_sum import add_up
 from fedray.engine.loop import run
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import theta_sha256
 from fedray.models.network import Layout
 from tests.algorithms.digits import final, problem

@@ -108,7 +108,7 @@ def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_
     call(monkeypatch, capsys, "run", "run.yaml", "--no-track", "--json", "--set", "training.rounds=4")
     assert not (folder / ".fedray").exists()
     assert not (folder / "mlflow.db").exists(), "--no-track leaves nothing behind"
-    step, made = fedray.engine.simulation.Simulation.step, []
+    step, made = fedray.engine.server.simulation.Simulation.step, []
 
     def interrupted(simulation: object) -> None:
         if len(made) == 2:
@@ -117,7 +117,7 @@ def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_
         step(simulation)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedray.engine.simulation.Simulation.step", interrupted)
+        patch.setattr("fedray.engine.server.simulation.Simulation.step", interrupted)
         code, _, _ = call(monkeypatch, capsys, "run", "run.yaml", "--set", "training.rounds=4")
     assert code == 130
     (run,) = counting()

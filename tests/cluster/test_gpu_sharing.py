@@ -21,10 +21,10 @@ from fedray.cluster.resources import count_capacity
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import InlineBackend
-from fedray.engine.device import Peak, measure_others
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.device import Peak, measure_others
+from fedray.engine.server.simulation import Simulation
 from fedray.sections import Runtime
 from tests import small
 from tests.conftest import start_ray

@@ -16,11 +16,11 @@ from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.resources import list_nodes, refuse_infeasible
 from fedray.common.errors import Diverged, UserError
 from fedray.config import RunConfig
-from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.sections import Runtime
 from tests import small
 from tests.engine.test_guard import WRITES

@@ -11,9 +11,9 @@ from ray.util.placement_group import placement_group
 
 from fedray.cluster.object_states import ObjectState
 from fedray.cluster.ray_backend import RayBackend
-from fedray.engine.backend import InlineBackend
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.sections import Runtime
 from tests import small
 from tests.conftest import start_ray

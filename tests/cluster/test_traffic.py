@@ -12,7 +12,7 @@ from fedray.cluster.ray_backend import ClientActor, RayBackend
 from fedray.datasets.dataset import Dataset
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.server.simulation import Simulation
 from fedray.sections import Runtime
 from tests import small
 

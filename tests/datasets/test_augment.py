@@ -15,7 +15,7 @@ from fedray.datasets.augment import Crop, Cutout, Flip, Rotate, augment_batch, p
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
-from fedray.engine.worker import Worker
+from fedray.engine.process.worker import Worker
 
 BLACK = torch.tensor([-2.0, -3.0]).view(1, 2, 1, 1)
 

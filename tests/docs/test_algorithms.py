@@ -6,7 +6,7 @@ import pytest
 
 from docs.generate.algorithms import page
 from fedray.algorithms import ALGORITHMS
-from fedray.common.options import describe_allowed
+from fedray.common.components.options import describe_allowed
 from fedray.datasets import DATASETS
 from fedray.models import MODELS
 from fedray.partitions import PARTITIONS

@@ -7,11 +7,11 @@ import pytest
 from numpy import ndarray
 
 from fedray.common.errors import Diverged
-from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from tests import small
 
 

@@ -15,12 +15,12 @@ from torch.nn.functional import cross_entropy
 import fedray
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
+from fedray.engine.process.backend import InlineBackend
 from fedray.engine.result import Result
-from fedray.engine.simulation import Simulation
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
 from tests import small
 

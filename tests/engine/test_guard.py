@@ -5,9 +5,9 @@ import torch
 
 from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Vectors
 from fedray.common.errors import UserError
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
+from fedray.engine.process.backend import InlineBackend
 from tests import small
 
 HERE = "tests.engine.test_guard"

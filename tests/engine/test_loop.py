@@ -11,11 +11,11 @@ import torch
 
 import fedray
 from fedray.common.errors import UserError
-from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints, Writer
 from fedray.engine.disk.client_files import write_states
 from fedray.engine.loop import make_rounds, run
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
 from tests import small
 

@@ -13,12 +13,12 @@ from fedray.algorithms.base import Algorithm
 from fedray.client import LocalClient
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
-from fedray.engine.worker import Worker
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
+from fedray.engine.server.simulation import Simulation
 from fedray.evaluation import registry
 from fedray.evaluation.probe import Probe
 from tests import small

@@ -8,9 +8,9 @@ import torch
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
 from fedray.common.errors import UserError
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
-from fedray.engine.worker import Worker
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
 from fedray.evaluation.classification import measure_auc, measure_classes
 from tests import small
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
+from fedray.engine.process.backend import InlineBackend
 from fedray.evaluation.personal import average_everyone, summarise
 from tests import small
 

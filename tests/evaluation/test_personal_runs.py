@@ -15,14 +15,14 @@ from fedray.common.errors import Diverged, UserError
 from fedray.common.vectors import Vectors
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.messages import ClientTask, PersonalEval
 from fedray.engine.problem import Problem
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
 from fedray.engine.result import Result
-from fedray.engine.simulation import Simulation
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
-from fedray.engine.worker import Worker
 from tests import small
 
 

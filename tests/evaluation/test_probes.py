@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from fedray.common.errors import Diverged, UserError
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
-from fedray.engine.sampling import draw_cohort
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.sampling import draw_cohort
 from fedray.evaluation.angles import average_angle, measure_angles
 from fedray.evaluation.probes import measure_drift_between
 from tests.algorithms import quadratic, rounds_kept

@@ -10,11 +10,11 @@ import torch
 from fedray.algorithms import ALGORITHMS
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.engine import worker as worker_module
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process import worker as worker_module
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.evaluation import registry
 from tests.algorithms import quadratic
 from tests.evaluation.probed import EVERY_PROBE, digits, last_row, with_probes

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize, s
 
 from fedray.common.vectors import Vectors
 from fedray.engine.messages import Broadcast, ClientTask
-from fedray.engine.worker import Worker
+from fedray.engine.process.worker import Worker
 from fedray.evaluation.proximal import _copy_client, _take_directions, measure_step
 from fedray.partitions.shards import Shards
 from tests.evaluation.probed import Recorder, arrays, digits, last_row, trained

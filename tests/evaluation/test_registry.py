@@ -7,12 +7,12 @@ import pytest
 from pydantic import Field
 from torch import Tensor
 
+from fedray.common.components.identity import digest_source
 from fedray.common.errors import UserError
-from fedray.common.identity import digest_source
 from fedray.config import RunConfig
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
-from fedray.engine.sampling import draw_cohort
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.sampling import draw_cohort
 from fedray.evaluation.probe import EvaluatedRound, Probe, TrainedClient
 from fedray.evaluation.registry import PROBES, make_probes, title_metric
 from fedray.models.network import Output

@@ -8,9 +8,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedray.common.errors import Diverged
-from fedray.engine.backend import InlineBackend
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from tests.algorithms.digits import data, problem
 
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from fedray.common.errors import UserError
-from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds, run
 from fedray.engine.problem import Problem
+from fedray.engine.process.backend import InlineBackend
 from fedray.engine.result import Result
-from fedray.engine.simulation import Simulation
+from fedray.engine.server.simulation import Simulation
 from fedray.evaluation.tables import tabulate_clients, tabulate_confusion
 from tests import small
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from fedray.algorithms.fedsol import FedSOL
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
-from fedray.engine.backend import InlineBackend
 from fedray.engine.messages import Broadcast, ClientTask
-from fedray.engine.simulation import Simulation
-from fedray.engine.worker import Worker
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
+from fedray.engine.server.simulation import Simulation
 from fedray.evaluation.landscape import Landscape
 from fedray.evaluation.proximal import compare_sides, measure_propositions, measure_step
 from tests.algorithms import quadratic

@@ -11,11 +11,11 @@ import pytest
 from mlflow import MlflowClient
 
 from fedray.common.vectors import Vectors
-from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import LESS_MEMORY
 from fedray.engine.state import load_state
-from fedray.engine.worker import LESS_MEMORY
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import CellMaker
 from tests.sweep.running import SWEEP, done, fedray, logged_once, outcome, runs, state_hashes, undisturbed, write

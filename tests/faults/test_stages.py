@@ -9,8 +9,8 @@ from unittest import mock
 
 import pytest
 
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
+from fedray.engine.process.backend import InlineBackend
 from fedray.runs.record import summarise_rounds
 from fedray.runs.status import Status
 from fedray.sweep.driver.stages import choose, make_final_stage, make_tune_stage

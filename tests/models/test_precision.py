@@ -9,9 +9,9 @@ from torch.nn.functional import cross_entropy
 from benchmarks import workloads
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.engine.backend import InlineBackend
 from fedray.engine.problem import Problem
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.models import make_model_spec
 from fedray.models.network import Network
 from tests import small

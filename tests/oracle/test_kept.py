@@ -10,10 +10,10 @@ import pytest
 
 from fedray.common.rng import generator
 from fedray.common.vectors import Vectors
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
-from fedray.engine.worker import Worker
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
 
 from . import kept
 from .case import Case

@@ -1,8 +1,9 @@
 """fedray in float32 against the oracle in float64: five rounds, six unequal clients, three of them per round.
 
-Weight decay and lr decay are on in every case; momentum, clipping, weights by samples, a server lr and shuffling in
-the settings of `cases.SETTINGS`. Batches come from one order for both sides: as the samples lie, or fedray's shuffle
-(`fedray.engine.local_training.draw_batches`, used for its indices only). The initial model is fedray's, in float64.
+Weight decay and lr decay are on in every case; momentum, clipping, weights by samples, a server lr and shuffling in the
+settings of `cases.SETTINGS`. Batches come from one order for both sides: as the samples lie, or fedray's shuffle
+(`fedray.engine.training.local_training.draw_batches`, used for its indices only). The initial model is fedray's, in
+float64.
 
 The bound is 1e-5 on the largest difference of a parameter; rounding leaves about 1e-6. A ReLU's kink could leave more:
 one activation on the other side of 0 moves a parameter by about lr/batch = 0.02. So the seed of a case (of its data and
@@ -28,10 +29,10 @@ from fedray.common.rng import seed_torch
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
-from fedray.engine.backend import InlineBackend
-from fedray.engine.batches import draw_batches
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.training.batches import draw_batches
 from fedray.models.network import Layout
 
 from .case import BASE, SETTINGS, Case

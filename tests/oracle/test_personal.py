@@ -15,11 +15,11 @@ import torch
 
 from fedray.common.rng import generator, make_key
 from fedray.common.vectors import Vectors
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
 from fedray.engine.state import State
-from fedray.engine.worker import Worker
 from fedray.models.network import Layout
 
 from . import personal

@@ -13,9 +13,9 @@ import pytest
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.datasets import data_source
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
+from fedray.engine.process.backend import InlineBackend
 from fedray.partitions.foreign_splits import read_folder
 from tests import small
 

@@ -14,8 +14,8 @@ from unittest import mock
 import yaml
 from mlflow import MlflowClient
 
-from fedray.engine.backend import InlineBackend
 from fedray.engine.loop import run
+from fedray.engine.process.backend import InlineBackend
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import CellMaker
 

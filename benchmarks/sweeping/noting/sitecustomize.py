@@ -7,7 +7,7 @@ import time
 from types import ModuleType
 from typing import Any
 
-MODULE = "fedray.engine.simulation"
+MODULE = "fedray.engine.server.simulation"
 
 
 class Finder:

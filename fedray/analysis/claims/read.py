@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fedray.common.component import Checked, describe
+from fedray.common.components.base import Checked, describe
 from fedray.common.errors import UserError, unknown
 from fedray.common.yaml_files import load_yaml
 from fedray.sweep.file.claims import Claim

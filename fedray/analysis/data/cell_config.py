@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedray.common.component import Component
+from fedray.common.components.base import Component
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.partitions import PARTITIONS

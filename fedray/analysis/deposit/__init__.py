@@ -1,0 +1,1 @@
+"""A sweep as a deposit for a repository such as Zenodo."""

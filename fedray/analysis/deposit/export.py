@@ -25,8 +25,9 @@ from fedray.analysis.tables.formats import FORMATS
 from fedray.analysis.tables.options import TableOptions
 from fedray.common.errors import UserError, refuse_missing_package
 from fedray.runs.metric import DEFAULT
-from fedray.tracking.archive import StoredSweep, export_sweep, stored_sweep
+from fedray.tracking.archive.pack import export_sweep
 from fedray.tracking.store import SWEEP_FILE
+from fedray.tracking.stored_sweep import StoredSweep, stored_sweep
 
 SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
 LONGEST = 80

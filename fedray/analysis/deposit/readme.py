@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import fedray
 from fedray.analysis.deposit.citations import Cited
 from fedray.common.errors import escape
-from fedray.tracking.archive import StoredSweep
 from fedray.tracking.store import read_status
+from fedray.tracking.stored_sweep import StoredSweep
 
 
 def make_readme(

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from fedray.common.component import Component
+from fedray.common.components.base import Component
 from fedray.common.errors import UserError
 
 WIDTH = 3.3

@@ -1,0 +1,1 @@
+"""Result tables, with and without published numbers, and leaderboards."""

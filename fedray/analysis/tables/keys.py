@@ -15,7 +15,7 @@ from dataclasses import replace
 import pandas as pd
 
 from fedray.analysis.data.cell_config import CellConfig, iter_configs
-from fedray.common.component import Component
+from fedray.common.components.base import Component
 from fedray.runs.metric import DEFAULT
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from fedray.analysis.comparison.differences import Difference, pair_by_seed
 from fedray.analysis.statistics.significance import find_effect
-from fedray.common.component import format_value
+from fedray.common.components.base import format_value
 from fedray.common.errors import UserError, unknown
 from fedray.common.yaml_files import load_yaml
 from fedray.config import RunConfig
@@ -24,8 +24,8 @@ from fedray.sweep.file.shipped import get_sweeps_folder
 from fedray.sweep.file.space import Space, format_range, is_at_edge
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.gradients import count_training_gradients
-from fedray.tracking.archive import StoredSweep, stored_sweep
 from fedray.tracking.store import metrics, open_store, read_status, sweeps_in
+from fedray.tracking.stored_sweep import StoredSweep, stored_sweep
 
 ROOM = "leaderboard"
 """Folder of the boards' sweeps, and of their CSV files."""

@@ -7,7 +7,7 @@ import pandas as pd
 
 from fedray.analysis.data.axes import find_symbol
 from fedray.analysis.data.collect import SweepTable
-from fedray.common.component import format_value
+from fedray.common.components.base import format_value
 from fedray.runs.metric import Metric
 
 

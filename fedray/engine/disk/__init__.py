@@ -1,0 +1,1 @@
+"""A run on disk: its checkpoints, its clients' states and its rows."""

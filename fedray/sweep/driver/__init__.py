@@ -1,0 +1,1 @@
+"""The commands on a sweep: run it, estimate it, verify it, remove what it left."""

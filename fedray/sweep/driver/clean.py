@@ -15,9 +15,9 @@ from fedray.sweep.plan.storage import (
     get_sweep_lock_file,
     list_abandoned,
 )
-from fedray.tracking.archive import stored_sweep
 from fedray.tracking.location import get_storage
 from fedray.tracking.store import best_runs, cells_of, is_deleted, open_store, read_status, sweeps_in
+from fedray.tracking.stored_sweep import stored_sweep
 
 DONE = [status for status in Status if status.is_final]
 """Statuses of cells that no call runs again, so that their checkpoints are no longer needed."""

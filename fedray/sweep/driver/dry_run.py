@@ -12,7 +12,7 @@ from fedray.cluster.connection import count_cpus, use_cluster
 from fedray.cluster.resources import count_capacity, get_bundle, list_nodes, refuse_infeasible
 from fedray.common.errors import escape
 from fedray.config import RunConfig
-from fedray.engine.residence import KEPT
+from fedray.engine.process.residence import KEPT
 from fedray.runs.last_rounds import describe_rounds
 from fedray.runs.metric import LAST
 from fedray.sweep.plan.plan import Plan

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedray.common.component import format_value
+from fedray.common.components.base import format_value
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.datasets.base import Validation

@@ -12,15 +12,14 @@ from functools import partial
 from typing import Any
 
 from fedray.api import simulate
+from fedray.common.components.identity import hash_of
+from fedray.common.components.plugins import NotTrusted, find_source_digest, guard_imports
 from fedray.common.errors import Diverged, UserError, truncate_repr
-from fedray.common.identity import hash_of
-from fedray.common.plugins import NotTrusted, find_source_digest, guard_imports
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.runs.metric import LAST, PREFIXES
 from fedray.runs.record import Rows, RunRecord, summarise_rounds
 from fedray.runs.status import Status
-from fedray.tracking.archive import Points, StoredSweep, stored_sweep
 from fedray.tracking.environment import (
     collect_environment,
     describe_differences,
@@ -29,6 +28,7 @@ from fedray.tracking.environment import (
 )
 from fedray.tracking.provenance import PREFIX, environment_tags
 from fedray.tracking.store import SUMMARY, read_status
+from fedray.tracking.stored_sweep import Points, StoredSweep, stored_sweep
 
 COMPARED = ("system", "cpu", "gpu", "torch")
 """Properties of the environment that the last bits of a run depend on, as `provenance` names them."""

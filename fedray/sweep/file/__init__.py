@@ -1,0 +1,1 @@
+"""A sweep as its file says it."""

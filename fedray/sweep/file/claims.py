@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedray.common.component import Checked
+from fedray.common.components.base import Checked
 from fedray.common.errors import UserError
 from fedray.runs.metric import DEFAULT, Metric
 

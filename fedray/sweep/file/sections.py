@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fedray.common.component import Checked
+from fedray.common.components.base import Checked
 from fedray.common.errors import UserError
 from fedray.datasets.base import Validation
 from fedray.runs.metric import BEST, FINAL, LAST

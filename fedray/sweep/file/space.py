@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from fedray.common.component import Checked, describe, format_value
+from fedray.common.components.base import Checked, describe, format_value
 from fedray.common.errors import UserError, truncate_repr, unknown
 
 Space = dict[str, dict[str, list[Any]]]

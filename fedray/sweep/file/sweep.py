@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from fedray.common.component import Checked, describe, format_value
+from fedray.common.components.base import Checked, describe, format_value
 from fedray.common.errors import UserError, truncate_repr, unknown
-from fedray.common.names import SWEEP
 from fedray.common.yaml_files import load_yaml
 from fedray.runs.metric import Metric
 from fedray.sweep.file.claims import Claim
@@ -20,6 +19,7 @@ from fedray.sweep.file.dotted import COMPONENTS, apply_draw, get_dotted, list_le
 from fedray.sweep.file.entries import expand_case, expand_entries, find_partial, has_option
 from fedray.sweep.file.sections import SELECT, Final, Scheduler, Tune
 from fedray.sweep.file.space import Searcher, Space, check_space
+from fedray.tracking.records import SWEEP_NAME
 
 STOPS = ("round", "validation_accuracy", "test_accuracy")
 """Keys of `stop`: a cell ends when the value reaches the limit."""
@@ -66,7 +66,7 @@ class Changes(Checked):
 class Sweep(Checked):
     """The contents of a sweep file."""
 
-    name: str = Field(pattern=SWEEP, max_length=120)
+    name: str = Field(pattern=SWEEP_NAME, max_length=120)
     description: str = ""
     names: dict[str, Name] = Field(
         {}, description="what tables and figures call a component, a dotted key or a whole label"

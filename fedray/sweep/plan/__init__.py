@@ -1,0 +1,1 @@
+"""The cells that follow from a sweep's file, and what they will cost."""

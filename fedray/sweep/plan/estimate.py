@@ -24,7 +24,7 @@ from fedray.config import RunConfig
 from fedray.datasets import data_source
 from fedray.datasets.base import Published, load_data
 from fedray.engine.cost import find_input_shape
-from fedray.engine.device import warn_of_slow_precision
+from fedray.engine.process.device import warn_of_slow_precision
 from fedray.models import make_model_spec
 from fedray.models.network import Network
 from fedray.sweep.file.sweep import Sweep

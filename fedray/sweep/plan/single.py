@@ -10,8 +10,8 @@ from typing import Any
 
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.engine.device import refuse_missing
 from fedray.engine.problem import Problem
+from fedray.engine.process.device import refuse_missing
 from fedray.sweep.file.dotted import apply_draw, with_key
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, Problems, make_label

@@ -1,0 +1,1 @@
+"""Cells as trials of Ray Tune."""

@@ -18,7 +18,7 @@ from fedray.cluster.ray_private import drop_results, get_exception
 from fedray.common.errors import UserError, redact
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import resolve_with
-from fedray.engine.worker import LESS_MEMORY
+from fedray.engine.process.worker import LESS_MEMORY
 from fedray.runs.ending import INTERRUPTED, Ending
 from fedray.runs.last_rounds import describe_accuracy
 from fedray.runs.record import RunRecord

@@ -12,14 +12,14 @@ from ray.util import get_current_placement_group
 
 from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.trial_backend import TrialBackend
-from fedray.common.blame import blame
+from fedray.common.components.blame import blame
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
 from fedray.engine.problem import Problem
 from fedray.engine.result import make_result
-from fedray.engine.simulation import Simulation
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
 from fedray.runs.ending import describe_error
 from fedray.runs.record import RunRecord

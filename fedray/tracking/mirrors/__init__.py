@@ -1,0 +1,1 @@
+"""Copies of tracked runs for other tools."""

@@ -7,7 +7,7 @@ from fedray.cli.main import app
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import write
-from tests.tracking.archived import FEDAVG, SMALL, cell
+from tests.tracking.archive.archived import FEDAVG, SMALL, cell
 
 
 def test_a_sweep_and_a_method(store: Tracker) -> None:

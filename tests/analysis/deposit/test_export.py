@@ -21,7 +21,8 @@ from fedray.config import RunConfig
 from fedray.sweep.driver.verify import verify
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.agreement import refuse_disagreement
-from fedray.tracking.archive import import_sweep, stored_sweep
+from fedray.tracking.archive.merge import import_sweep
+from fedray.tracking.stored_sweep import stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests import small
 

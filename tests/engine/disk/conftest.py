@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedray.engine.simulation import Simulation
+from fedray.engine.server.simulation import Simulation
 from tests import small
 
 

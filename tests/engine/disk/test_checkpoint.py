@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from fedray.common.errors import UserError
-from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.disk.client_files import StoredState
 from fedray.engine.loop import make_rounds, run
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import ClientState, State, StateDamaged, load_state, vectors_sha256
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from fedray.common.errors import UserError
-from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state, vectors_sha256
 
 from .test_checkpoint import advance

@@ -14,16 +14,18 @@ from typer.testing import CliRunner
 
 import fedray
 from fedray.cli.main import app
+from fedray.common.components.plugins import find_source_digest
 from fedray.common.errors import UserError
-from fedray.common.plugins import find_source_digest
 from fedray.config import RunConfig
 from fedray.sweep.driver.verify import _judge, describe_environments, verify
 from fedray.sweep.plan.agreement import refuse_disagreement
 from fedray.tracking import store
-from fedray.tracking.archive import export_sweep, import_sweep, stored_sweep
+from fedray.tracking.archive.merge import import_sweep
+from fedray.tracking.archive.pack import export_sweep
 from fedray.tracking.environment import TAG, collect_environment, hash_environment, keep_environment
 from fedray.tracking.provenance import PREFIX
 from fedray.tracking.store import open_store, runs_of
+from fedray.tracking.stored_sweep import stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests import small
 

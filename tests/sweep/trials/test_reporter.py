@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from ray.exceptions import RayActorError
 
-from fedray.engine.backend import InlineBackend
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
-from fedray.engine.simulation import Simulation
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.runs.ending import Ending
 from fedray.runs.record import RunRecord
 from fedray.runs.status import Status

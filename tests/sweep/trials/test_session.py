@@ -10,7 +10,7 @@ import pytest
 from fedray.cluster.gpu_sharing import Packing
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.engine.device import Peak
+from fedray.engine.process.device import Peak
 from fedray.runs.status import Status
 from fedray.sweep.driver import run
 from fedray.sweep.file.sweep import Sweep

@@ -1,0 +1,74 @@
+"""Training in this process, and the interface every backend has."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from fedray.common.vectors import Vectors
+from fedray.engine.disk import client_files
+from fedray.engine.disk.client_files import Version, Written
+from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
+from fedray.engine.problem import Problem
+from fedray.engine.process.worker import Worker, count_chunks
+from fedray.engine.state import ClientState
+
+
+class Backend(Protocol):
+    """Interface for training clients. Calls come from one thread, `open` first; results never depend on the backend."""
+
+    def open(self, problem: Problem) -> None:
+        """Prepare for a problem, replacing everything of the previous one."""
+
+    def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
+        """Train every task of a round; returns one reply per process."""
+
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
+        """Return the exact sums of each process over a whole set of `Problem.evaluated`, as `Worker.evaluate`."""
+
+    def evaluate_personal(
+        self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
+    ) -> dict[int, dict[str, float]]:
+        """Test personal models, as `Worker.evaluate_personal`."""
+
+    def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
+        """Write clients' states on the machine that holds them, as `client_files.write_states`."""
+
+    def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
+        """Return client -> hash of its state, computed where the state is held."""
+
+    def close(self) -> None:
+        """Release all resources."""
+
+
+class InlineBackend:
+    """One worker, in this process."""
+
+    def open(self, problem: Problem) -> None:
+        self._worker = Worker(problem)
+        self._worker.keep_states(self.spill)
+
+    def spill(self, state: Vectors) -> ClientState:
+        """Store the state of a client that leaves the training device; here it stays in this process."""
+        return Vectors({name: vector.clone() for name, vector in state.items()})  # copies were page-locked
+
+    def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
+        return [self._worker.train(broadcast, tasks)]
+
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
+        chunks = count_chunks(len(self._worker.problem.evaluated[split]))
+        return [self._worker.evaluate(theta, buffers, range(chunks), split)]
+
+    def evaluate_personal(
+        self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
+    ) -> dict[int, dict[str, float]]:
+        return self._worker.evaluate_personal(broadcast, tasks, request)
+
+    def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
+        return client_files.write_states(directory, versions)
+
+    def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
+        return client_files.hash_states(states)
+
+    def close(self) -> None:
+        pass

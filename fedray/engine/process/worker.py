@@ -1,0 +1,385 @@
+"""Trains clients and tests models in one process; the backends differ only in their number of workers."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedray.algorithms.base import Algorithm, PerClient, Sum
+from fedray.client import CHUNK, LocalClient, Population
+from fedray.common.errors import UserError
+from fedray.common.transfer import upload
+from fedray.common.vectors import Vectors
+from fedray.datasets.dataset import Samples
+from fedray.engine.exact_sum import Accumulator, NotSummable
+from fedray.engine.messages import OPENING, Broadcast, ClientTask, PersonalEval, Reply, count_bytes
+from fedray.engine.problem import Problem
+from fedray.engine.process import device as devices
+from fedray.engine.process.device import keep_memory
+from fedray.engine.process.reduction import Reduction
+from fedray.engine.process.residence import DeviceState, Residence, Spill, limit_memory
+from fedray.engine.state import load_state
+from fedray.engine.training.batches import draw_ahead
+from fedray.engine.training.cuda_graph import Recorder
+from fedray.engine.training.local_training import LocalTrainer
+from fedray.evaluation.probes import Steps, probe_client
+from fedray.partitions.shards import Shards
+
+PROBED = "probe."
+"""Prefix of the names of probes' sums among those of the uploads."""
+MAX_TEST_LOSS = 1e5
+SCORES = "scores of chunk "
+"""Prefix of the sums that hold a chunk's probabilities, with `evaluation.auc`."""
+MAX_CONFUSED = 200
+"""The confusion matrix is computed for at most this many classes."""
+LESS_MEMORY = "lower training.batch_size, or raise runtime.cpus_per_actor or gpus_per_actor: fewer actors on a node"
+
+
+class Worker:
+    """One process's part of a run: the model and the samples; it keeps nothing of a client between calls."""
+
+    def __init__(self, problem: Problem) -> None:
+        config = problem.config
+        torch.set_num_threads(config.runtime.threads)
+        keep_memory()
+        device = config.runtime.torch_device
+        devices.refuse_missing(device)
+        devices.warn_of_slow_precision(config.training.precision, device)
+        if device == "cuda":
+            devices.prepare(tf32=config.training.precision == "tf32", deterministic=config.runtime.deterministic)
+            devices.limit_share(config.runtime.gpu_share)
+        data = problem.data
+        self.problem = problem
+        self.probes = config.evaluation.probes
+        self.network = problem.build_network(device)
+        self.device = device
+        self.residence: Residence | None = None
+        self.keeps_states = False
+        # The test set is on the device; of the training set only what `residence` keeps is.
+        self.train_samples = Samples(data.x_train, data.y_train, data, device, held=None if data.is_merged else "cpu")
+        self.test_samples = self.train_samples if data.is_merged else Samples(data.x_test, data.y_test, data, device)
+        self.population = Population(
+            samples=self.train_samples,
+            classes=data.num_classes,
+            seed=config.seed,
+            clients=len(problem.shards),
+            total_samples=int(problem.shards.sizes.sum()),
+            counts=cache(lambda: problem.shards.count_labels(data.y_train, data.num_classes)),
+        )
+        self.trainer = LocalTrainer(
+            algorithm=config.algorithm,
+            training=config.training,
+            network=self.network,
+            population=self.population,
+            shards=problem.dealt,
+            stepping=None if config.stepping is config.algorithm else config.stepping,
+            recorded=frozenset().union(*(probe.recorded_steps() for probe in self.probes)),
+            recorder=Recorder() if config.runtime.cuda_graph else None,
+        )
+        opening = config.algorithm.opening
+        self.opener = None if opening is None else replace(self.trainer, algorithm=opening, stepping=None)
+        if device != "cpu":
+            self.reside(limit_memory(config.runtime.gpu_share))
+
+    def reside(self, limit: int) -> None:
+        """Keep shards on the device from now on. limit: bytes to keep there."""
+        self.residence = Residence(self.train_samples, limit)
+        self.population = replace(self.population, take=self.residence.take)
+        self.trainer = replace(self.trainer, population=self.population)
+        self.opener = self.opener and replace(self.opener, population=self.population)
+
+    def keep_states(self, spill: Spill) -> None:
+        """Keep new states on the device, too; for a run with one process. spill: stores a state that leaves it."""
+        algorithm = self.problem.config.algorithm
+        if self.residence is not None and type(algorithm).reply is Algorithm.reply:
+            self.residence.spill, self.keeps_states = spill, True
+
+    def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Reply:
+        """Train the clients of `tasks` one after another and reduce their uploads."""
+        trainer = self.opener if broadcast.round == OPENING and self.opener is not None else self.trainer
+        config, there = self.problem.config, self._to_device(broadcast)
+        reduction, probed, reply = Reduction(), Accumulator(), Reply()
+        states: dict[int, Vectors] = {}
+        for given, order in draw_ahead(config.training, trainer.shards, config.seed, broadcast, tasks):
+            task = self._task_to_device(given)
+            with _explain(f"client {task.client} ({len(self.problem.shards[task.client])} samples)"):
+                steps = Steps(self.probes, config.algorithm)
+                c, uploads = trainer.train(there, task, steps if broadcast.measured and steps.probes else None, order)
+                each = self._reduce(c, task, uploads, reduction, broadcast.cohort)
+            reply.sent += count_bytes(sent.vector for sent in uploads.values())
+            if each:
+                reply.each[task.client] = each
+            if broadcast.measured:
+                reply.diverged |= reduction.settle()
+                if task.client not in reply.diverged:
+                    reply.probes[task.client] = probe_client(
+                        self.probes, c, config.algorithm, self.test_samples, self.problem.evaluated["test"], steps
+                    )
+                    self._sum_probes(c, probed, broadcast.cohort)
+            states[task.client] = c.state
+        residence = self.residence if self.keeps_states else None
+        groups = [reply.each] if residence else [reply.each, states]
+        diverged, sums, copies = reduction.finish(_list_tensors(groups))
+        reply.diverged |= diverged
+        reply.sums = sums | probed.fetch()
+        reply.each, *kept = _replace_tensors(groups, copies)
+        reply.states = {**kept[0]} if residence is None else residence.keep_all(states)
+        return reply
+
+    def _reduce(
+        self,
+        c: LocalClient,
+        task: ClientTask,
+        uploads: Mapping[str, Sum | PerClient],
+        reduction: Reduction,
+        cohort: int,
+    ) -> Vectors:
+        """Add up what a client uploads, and note what must be finite, in the order in which it is said.
+
+        Returns:
+            The uploads that are not summed, on the device.
+        """
+        each = Vectors({name: sent.vector for name, sent in uploads.items() if isinstance(sent, PerClient)})
+        loss = c.loss
+        reduction.check(task.client, "the training loss", loss)
+        for name, vector in each.items():
+            reduction.check(task.client, name, vector)
+        reduction.add(task.client, "train_loss", loss / c.steps, task.weight, cohort)
+        for name, sent in uploads.items():
+            if isinstance(sent, Sum):
+                reduction.add(task.client, name, sent.vector, sent.weight, cohort)
+        for name, vector in c.state.items():
+            reduction.check(task.client, f"its state {name}", vector)
+        return each
+
+    def _sum_probes(self, c: LocalClient, sums: Accumulator, cohort: int) -> None:
+        """Add the tensors of a client whose means over the cohort probes need (`Probe.sums_of_client`)."""
+        for probe in self.probes:
+            for name, vector in probe.sums_of_client(c).items():
+                with contextlib.suppress(NotSummable):
+                    sums.add(f"{PROBED}{probe.name}.{name}", vector, 1 / cohort, cohort)
+
+    def _sum_gradients(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int]) -> dict[str, Tensor]:
+        """Return the exact sum `gradient` `(P,)` over chunks of the training set of ∇ (1/N) Σ_i f_i.
+
+        Clients without samples do not count. A chunk whose gradient is not finite gives `gradient_missing`.
+        """
+        self.network.reset(buffers.to(self.device))
+        self.network.load(theta.to(self.device))
+        self.network.train(False)
+        sums, positions, shards = Accumulator(), self.problem.evaluated["train"], self.problem.shards
+        weights, owners = np.zeros(len(self.problem.data.y_train), np.float32), int((shards.sizes > 0).sum())
+        for i in map(int, np.flatnonzero(shards.sizes)):
+            np.add.at(weights, shards[i], 1 / (owners * shards.sizes[i]))
+        for chunk in chunks:
+            part = positions[chunk * CHUNK : (chunk + 1) * CHUNK]
+            x, y = self.train_samples.batch(part)
+            losses = cross_entropy(self.problem.config.algorithm.logits(self.network(x)), y, reduction="none")
+            loss = losses @ torch.from_numpy(weights[part]).to(losses)
+            g = self.network.flat(torch.autograd.grad(loss, self.network.trained, materialize_grads=True))
+            try:
+                sums.add("gradient", g, 1.0, count_chunks(len(positions)))
+            except NotSummable:
+                sums.add("gradient_missing", torch.ones(()), 1.0, 1)
+        return sums.fetch()
+
+    def evaluate(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int], split: str = "test") -> dict[str, Tensor]:
+        """Test a model on chunks of 500 consecutive samples of a set of `Problem.evaluated` (not augmented).
+
+        Args:
+            theta: float32 `(P,)`.
+            buffers: float32 `(B,)`.
+            chunks: numbers of the chunks, from 0.
+            split: the set; for `gradient` the sum is that of `_sum_gradients`.
+
+        Returns:
+            Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of chunks
+            whose mean loss is not finite or above 1e5 (such chunks are left out of `loss`). For the test set also
+            `answers` per output, `confusion`, samples by class and answer `(C, outputs)` for up to 200 outputs, each
+            chunk's probabilities (`evaluation.auc`), and, under each probe's name, its sums (`Probe.test_sums`) divided
+            by 500. For samples held out by clients also `correct_of_clients`, the correct answers of each client that
+            holds samples out.
+        """
+        if split == "gradient":
+            return self._sum_gradients(theta, buffers, chunks)
+        self.network.load(theta.to(self.device))
+        self.network.buffers.copy_(buffers)
+        self.network.train(False)
+        sums = Accumulator()
+        samples = self.test_samples if split == "test" else self.train_samples
+        positions = self.problem.evaluated[split]
+        owners = number_holders(self.problem.own_validation) if split == "validation" else None
+        classes, n = self.problem.data.num_classes, len(positions)
+        terms = count_chunks(n)
+        probes = [probe for probe in self.probes if split == "test" and "global" in probe.tested_models]
+        for chunk in chunks:
+            part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+            x, y = samples.batch(positions[part])
+            with torch.no_grad():
+                output = self.network(x)
+                logits = self.problem.config.algorithm.logits(output)
+            loss = cross_entropy(logits, y, reduction="sum")
+            bounded = loss <= MAX_TEST_LOSS * len(y)  # false for NaN; an unbounded loss cannot be summed
+            sums.add("unbounded", (~bounded).float(), 1.0, terms)
+            sums.add("loss", torch.where(bounded, loss, 0.0), 1 / n, terms)
+            answers, outputs = logits.argmax(1), logits.shape[1]
+            is_right = answers == y
+            if split == "test" and outputs <= MAX_CONFUSED:
+                counted = torch.bincount(y * outputs + answers, minlength=classes * outputs)
+                sums.add("confusion", counted.view(classes, outputs).float(), 1.0, terms)
+            if split == "test":
+                sums.add("answers", torch.bincount(answers, minlength=outputs).float(), 1.0, terms)
+            if split == "test" and self.problem.config.evaluation.auc:
+                sums.add(f"{SCORES}{chunk}", logits.softmax(1).nan_to_num(), 1.0, 1)
+            sums.add("correct", torch.bincount(y[is_right], minlength=classes).float(), 1.0, terms)
+            if owners is not None:
+                theirs = np.bincount(owners[part][is_right.cpu().numpy()], minlength=owners[-1] + 1)
+                sums.add("correct_of_clients", torch.from_numpy(theirs).float(), 1.0, terms)
+            for probe in probes:
+                if (found := probe.test_sums(output, y, classes)) is not None:
+                    sums.add(probe.name, found, 1 / CHUNK, terms)
+        return sums.fetch()
+
+    def evaluate_personal(
+        self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
+    ) -> dict[int, dict[str, float]]:
+        """Test the personal models of some clients.
+
+        Args:
+            broadcast: the global model and the server.
+            tasks: the clients.
+            request: which tests they take.
+
+        Returns:
+            client -> test -> value. `own_E` after E epochs: accuracy on the client's own test samples, percent.
+            `everyone`, `everyone_loss`: accuracy and mean loss on the whole test set. If samples are held out, also
+            `validation_E` on the client's own (if it has any), `everyone_validation` and `everyone_validation_loss`.
+            `train_E`: accuracy on the client's own training samples. A score is NaN if the model's outputs are NaN.
+            For newcomers: `received`, before any training, and `own_E`, both on the client's own test samples.
+        """
+        there, tests = self._to_device(broadcast), self.problem.tests
+        held, evaluated = self.problem.own_validation, self.problem.evaluated
+        result: dict[int, dict[str, float]] = {}
+        for task in map(self._task_to_device, tasks):
+            if request.newcomers:
+                result[task.client] = self._test_newcomer(there, task, request.epochs)
+                continue
+            scores = result[task.client] = {}
+            for epochs in request.epochs:
+                indices = self.problem.shards[task.client]
+                with _explain(f"the personal model of client {task.client} ({len(indices)} samples)"):
+                    c = self.trainer.personalise(there, task, epochs)
+                if request.own and tests is not None:
+                    scores[f"own_{epochs}"], _ = self._score(c, self.test_samples, tests[task.client])
+                if request.own and held is not None and len(held[task.client]):
+                    scores[f"validation_{epochs}"], _ = self._score(c, self.train_samples, held[task.client])
+            if request.everyone:
+                for split, samples in (("test", self.test_samples), ("validation", self.train_samples)):
+                    if split in evaluated:
+                        name = "everyone" if split == "test" else f"everyone_{split}"
+                        scores[name], scores[f"{name}_loss"] = self._score(c, samples, evaluated[split])
+            if request.train:
+                scores[f"train_{epochs}"], _ = self._score(c, self.train_samples, indices)
+        return result
+
+    def _test_newcomer(self, there: Broadcast, task: ClientTask, epochs: Sequence[int]) -> dict[str, float]:
+        """Return a newcomer's accuracies on its own test samples, in percent, as `evaluate_personal`."""
+        unseen, client = self.problem.unseen, task.client
+        assert unseen is not None  # noqa: S101 (`Problem.list_newcomers` names only clients with both)
+        assert unseen.test is not None  # noqa: S101
+        tests, scores = unseen.test[client - len(self.problem.shards)], dict[str, float]()
+        with _explain(f"the newcomer {client} ({len(self.problem.dealt[client])} samples)"):
+            c = self.trainer.start(there, task)
+            scores["received"], _ = self._score(c, self.test_samples, tests, received=True)
+            for e in epochs:
+                c = self.trainer.introduce(there, task, e)
+                scores[f"own_{e}"], _ = self._score(c, self.test_samples, tests)
+        return scores
+
+    def build_personal(self, broadcast: Broadcast, task: ClientTask, epochs: int) -> tuple[Tensor, Tensor]:
+        """Return parameters `(P,)` and buffers `(B,)` of a client's personal model, float32 on the CPU."""
+        c = self.trainer.personalise(self._to_device(broadcast), self._task_to_device(task), epochs)
+        return c.theta.detach().cpu().clone(), self.network.buffers.detach().cpu().clone()
+
+    def _score(
+        self, c: LocalClient, samples: Samples, indices: np.ndarray, received: bool = False
+    ) -> tuple[float, float]:
+        """Return accuracy in percent and mean loss of a client's answers to some samples.
+
+        With `received` the answers are those of the model alone, without what the method computes from own samples.
+        """
+        algorithm = self.problem.config.algorithm
+        correct, loss = 0, 0.0
+        for start in range(0, len(indices), CHUNK):
+            c.start_step(0, *samples.batch(indices[start : start + CHUNK]))
+            with torch.no_grad():
+                logits = algorithm.logits(c.predict(c.theta)) if received else algorithm.personal_logits(c)
+            if torch.isnan(logits).any():
+                return float("nan"), float("nan")
+            correct += int((logits.argmax(1) == c.y).sum())
+            loss += float(cross_entropy(logits, c.y, reduction="sum"))
+        return 100 * correct / len(indices), loss / len(indices)
+
+    def _to_device(self, broadcast: Broadcast) -> Broadcast:
+        names = list(broadcast.message)
+        theta, buffers, *message = self._move([broadcast.theta, broadcast.buffers, *broadcast.message.values()])
+        return replace(broadcast, theta=theta, buffers=buffers, message=Vectors(zip(names, message, strict=True)))
+
+    def _task_to_device(self, task: ClientTask) -> ClientTask:
+        if self.residence is None:
+            return task
+        there = task.state.get_on_device() if isinstance(task.state, DeviceState) else None
+        if there is None:
+            state = load_state(task.state)
+            there = Vectors(zip(state, self._move(list(state.values())), strict=True))
+        return ClientTask(task.client, task.weight, Vectors(there))
+
+    def _move(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return CPU tensors on the device, moved in one copy."""
+        if self.residence is None or not tensors:
+            return tensors
+        return upload([tensor.detach().numpy() for tensor in tensors], self.device)
+
+
+@contextlib.contextmanager
+def _explain(what: str) -> Iterator[None]:
+    """Turn errors that a user can fix into UserErrors: out of memory (CPU or GPU), or no deterministic kernel."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if "does not have a deterministic implementation" in str(error):
+            raise UserError(
+                f"runtime.deterministic: {str(error).split()[0]} has no deterministic kernel; set it to "
+                "false, and runs differ in their last bits"
+            ) from None
+        # torch has an error class only for CUDA's memory.
+        if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "allocate memory" not in str(error):
+            raise
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        raise UserError(f"{what}: out of memory: {str(error).splitlines()[0]}; {LESS_MEMORY}") from None
+
+
+def _list_tensors(groups: Sequence[Mapping[int, Vectors]]) -> list[Tensor]:
+    return [tensor for group in groups for vectors in group.values() for tensor in vectors.values()]
+
+
+def _replace_tensors(groups: Sequence[Mapping[int, Vectors]], tensors: Iterable[Tensor]) -> list[dict[int, Vectors]]:
+    """Return the clients' vectors with other tensors, given in the order of `_list_tensors`."""
+    left = iter(tensors)
+    return [{i: Vectors({name: next(left) for name in vectors}) for i, vectors in group.items()} for group in groups]
+
+
+def count_chunks(samples: int) -> int:
+    """Return the number of chunks of a set."""
+    return -(-samples // CHUNK)
+
+
+def number_holders(held: Shards | None) -> np.ndarray | None:
+    """Return each held-out sample's owner, int64 `(n,)`, numbered 0, 1, ... over the clients that hold any out."""
+    return None if held is None else np.repeat(np.cumsum(held.sizes > 0) - 1, held.sizes)

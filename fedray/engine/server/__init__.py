@@ -1,0 +1,1 @@
+"""The server's part of a round: draw a cohort, aggregate its replies, commit, test, probe and record."""

@@ -1,0 +1,159 @@
+"""Test a run's state on a backend: the global model on whole sets, personal models on their clients' samples."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from fedray.common.errors import Diverged
+from fedray.common.vectors import Vectors
+from fedray.engine.exact_sum import add_up
+from fedray.engine.messages import Broadcast, ClientTask, PersonalEval
+from fedray.engine.problem import Problem
+from fedray.engine.process.backend import Backend
+from fedray.engine.process.worker import MAX_TEST_LOSS, SCORES, count_chunks
+from fedray.engine.state import State
+from fedray.evaluation import classification, personal
+from fedray.evaluation import tables as tables_of
+
+PREVIOUS_THETA = "previous_theta"
+"""Name among the server's vectors of the iterate before the last; algorithms do not see it."""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Test results of a state.
+
+    Attributes:
+        row: the metrics.
+        sums: the sums over the test set from which the metrics are computed; empty without a global model.
+        tables: as `State.tables`.
+    """
+
+    row: dict[str, float]
+    sums: dict[str, Tensor]
+    tables: dict[str, tables_of.Table]
+
+
+def get_tested_theta(state: State) -> Tensor:
+    """Return the global model that is tested, float32 `(P,)`: x, or the mean of the last two (`tests_average`)."""
+    if PREVIOUS_THETA in state.server and state.round > 1:
+        return (state.theta + state.server[PREVIOUS_THETA]) / 2
+    return state.theta
+
+
+@dataclass(frozen=True)
+class Tester:
+    """The tests of one state.
+
+    Attributes:
+        problem: the run.
+        backend: where it is tested.
+        state: what is tested.
+        broadcast: returns what a given number of clients would receive now.
+    """
+
+    problem: Problem
+    backend: Backend
+    state: State
+    broadcast: Callable[[int], Broadcast]
+
+    def test(self) -> Tested:
+        """Take every test that the configuration asks for after this round. Raises Diverged."""
+        config, s = self.problem.config, self.state
+        asked, algorithm = config.evaluation, config.algorithm
+        row: dict[str, float] = {}
+        sums: dict[str, Tensor] = {}
+        tables: dict[str, tables_of.Table] = {}
+        stored: dict[int, dict[str, float]] = {}
+        if algorithm.keeps == "none":
+            sums = self._sum("test")
+            tables |= {"confusion": tables_of.tabulate_confusion(sums["confusion"])} if "confusion" in sums else {}
+            labels = self.problem.data.y_test[self.problem.evaluated["test"]]
+            row |= {"test_accuracy": 100 * float(sums["correct"].sum()) / len(labels), "test_loss": float(sums["loss"])}
+            counts = np.bincount(labels, minlength=self.problem.data.num_classes)
+            row |= classification.measure_classes(sums["correct"], sums["answers"], counts)
+            if asked.auc:
+                parts = [sums.pop(f"{SCORES}{chunk}").numpy() for chunk in range(count_chunks(len(labels)))]
+                row["test_auc"] = classification.measure_auc(np.concatenate(parts), labels)
+            row |= self._validate()
+        else:
+            stored = self.test_personal(PersonalEval((0,), own=False, everyone=True))
+            row |= personal.average_everyone(stored)
+        if asked.train:
+            count = len(self.problem.evaluated["train"])
+            row["train_accuracy"] = 100 * float(self._sum("train")["correct"].sum()) / count
+        if asked.personal is None:
+            return Tested(row, sums, tables)
+        if asked.is_personal_due(s.round, config.training.rounds):
+            epochs = asked.personal.tuned if algorithm.personal == "tuned" else (0,)
+            request = PersonalEval(epochs, own=True, everyone=not algorithm.generic, train=asked.personal.train)
+            scores = self.test_personal(request)
+            generic = row["test_accuracy"] if algorithm.generic else None
+            assert self.problem.tests is not None  # noqa: S101 (`evaluation.personal` deals test samples)
+            row |= personal.summarise(scores, epochs, generic, self.problem.tests.sizes)
+            tables["clients"] = tables_of.tabulate_clients(scores, epochs[-1], self.problem.shards.sizes)
+            if self.problem.unseen is not None:
+                newcomers, last = self.test_newcomers(asked.personal.tuned), asked.personal.tuned[-1]
+                row |= personal.summarise_newcomers(newcomers, asked.personal.tuned)
+                tables["clients"] = tables_of.add_newcomers(
+                    tables["clients"], newcomers, last, self.problem.dealt.sizes
+                )
+        elif algorithm.generic:
+            row["generic_accuracy"] = row["test_accuracy"]
+        elif stored and algorithm.personal == "kept":
+            own = {i: stored[i] for i in self.list_tested(own=True)}
+            row["generic_accuracy"] = personal.average_everyone(own)["test_accuracy"]
+        return Tested(row, sums, tables)
+
+    def _validate(self) -> dict[str, float]:
+        """Metrics of the global model on held-out samples: as one set and, if clients own them, over the clients."""
+        if self.problem.validation is None:
+            return {}
+        sums, count = self._sum("validation"), len(self.problem.validation.indices)
+        row = {
+            "validation_accuracy": 100 * float(sums["correct"].sum()) / count,
+            "validation_loss": float(sums["loss"]),
+        }
+        if self.problem.own_validation is None:
+            return row
+        sizes = self.problem.validation.sizes
+        return row | personal.summarise_clients(
+            "validation_client", 100 * sums["correct_of_clients"].numpy() / sizes[sizes > 0]
+        )
+
+    def _sum(self, split: str) -> dict[str, Tensor]:
+        sums = add_up(self.backend.evaluate(get_tested_theta(self.state), self.state.buffers, split))
+        if float(sums["unbounded"]):
+            raise Diverged(self.state.round, None, f"the {split} loss is not finite or above {MAX_TEST_LOSS:g}")
+        return sums
+
+    def test_personal(self, request: PersonalEval) -> dict[int, dict[str, float]]:
+        """Return the scores of `list_tested`: client -> test -> value. Raises Diverged."""
+        return self._test_models(self.list_tested(request.own), request)
+
+    def test_newcomers(self, epochs: tuple[int, ...]) -> dict[int, dict[str, float]]:
+        """Return the scores of the unseen clients: client -> test -> value. Raises Diverged.
+
+        Args:
+            epochs: of fine-tuning, ascending.
+        """
+        request = PersonalEval(epochs, own=True, everyone=False, newcomers=True)
+        return self._test_models([int(i) for i in self.problem.list_newcomers()], request)
+
+    def _test_models(self, ids: Sequence[int], request: PersonalEval) -> dict[int, dict[str, float]]:
+        s = self.state
+        tasks = [ClientTask(i, 1 / len(ids), s.clients.get(i, Vectors())) for i in ids]
+        scores = self.backend.evaluate_personal(self.broadcast(len(ids)), tasks, request)
+        for i in ids:
+            if any(np.isnan(value) for value in scores[i].values()):
+                raise Diverged(s.round, i, "the personal model's outputs are not numbers")
+        return scores
+
+    def list_tested(self, own: bool) -> list[int]:
+        """Return every client that has samples and, with `own`, test samples of its own."""
+        tests, tested = self.problem.tests, self.problem.shards.sizes > 0
+        if own and tests is not None:
+            tested &= tests.sizes > 0
+        return [int(i) for i in np.flatnonzero(tested)]

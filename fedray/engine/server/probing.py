@@ -1,0 +1,118 @@
+"""Measure an evaluated round with probes: means over the cohort, and values of the round."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.common.errors import UserError
+from fedray.engine.exact_sum import add_up
+from fedray.engine.messages import Broadcast, Reply
+from fedray.engine.problem import Problem
+from fedray.engine.process.backend import Backend
+from fedray.engine.process.worker import PROBED
+from fedray.engine.server.evaluate import get_tested_theta
+from fedray.engine.state import State
+from fedray.evaluation.probe import EvaluatedRound, check_metrics
+from fedray.evaluation.probes import summarise_cohort
+from fedray.models.network import Layout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """Result of a round's local training.
+
+    Attributes:
+        weights: client -> π_i, for clients that took part.
+        parts: the reply of each process.
+        reply: the per-client parts of all replies.
+        dropped: number of clients whose numbers went wrong.
+        broadcast: what each client received.
+    """
+
+    weights: dict[int, float]
+    parts: Sequence[Reply]
+    reply: Reply
+    dropped: int
+    broadcast: Broadcast
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prober:
+    """The probes of a run, and what they look at besides a round.
+
+    Attributes:
+        problem: the run.
+        backend: where gradients are summed.
+        layout: the slices of theta.
+        shared: positions in theta of the parameters that clients and server exchange, int64.
+    """
+
+    problem: Problem
+    backend: Backend
+    layout: Layout
+    shared: Tensor
+
+    def measure(
+        self,
+        state: State,
+        trained: Trained,
+        sums: Mapping[str, Tensor],
+        tested: Mapping[str, Tensor],
+        row: Mapping[str, float],
+    ) -> dict[str, float]:
+        """Return the probes' metrics of a round.
+
+        Args:
+            state: the state after the round.
+            trained: its local training.
+            sums: its reduced uploads, and the sums of the probes.
+            tested: the sums over the test set.
+            row: the metrics measured without a probe.
+
+        Raises:
+            UserError: a probe uses the name of another metric.
+        """
+        data, measured = self.problem.data, trained.reply.probes
+        probes = self.problem.config.evaluation.probes
+        seen = EvaluatedRound(
+            weights=trained.weights,
+            measured=measured,
+            update=sums.get("update"),
+            moved=(state.theta - trained.broadcast.theta)[self.shared],
+            theta=get_tested_theta(state),
+            layout=self.layout,
+            correct=tested.get("correct", torch.zeros(0)),
+            sums=tested,
+            test_counts=torch.from_numpy(
+                np.bincount(data.y_test[self.problem.evaluated["test"]], minlength=data.num_classes)
+            ),
+            holds=self._mark_held_classes,
+            samples={i: int(self.problem.shards.sizes[i]) for i in trained.weights},
+            client_sums={probe.name: _find_sums(sums, f"{PROBED}{probe.name}.") for probe in probes},
+            gradient=self._sum_gradients(state) if any(probe.needs_gradient for probe in probes) else None,
+        )
+        found = summarise_cohort(measured)
+        for probe in probes:
+            found |= check_metrics(probe, probe.of_round(seen), found)
+        if taken := found.keys() & {*row, "lr", "dropped_clients", "megabytes_sent"}:
+            raise UserError(f"evaluation.probes: {min(taken)} is measured without a probe; rename the probe's metric")
+        return found
+
+    def _sum_gradients(self, state: State) -> Tensor | None:
+        """Return the full gradient at the tested model, `(P,)`; None if it is not finite."""
+        found = add_up(self.backend.evaluate(get_tested_theta(state), state.buffers, "gradient"))
+        return None if "gradient_missing" in found else found["gradient"]
+
+    def _mark_held_classes(self, client: int) -> Tensor:
+        """Return bool `(C,)`, True for the classes in a client's training samples."""
+        data = self.problem.data
+        labels = data.y_train[self.problem.shards[client]]
+        return torch.from_numpy(np.bincount(labels, minlength=data.num_classes) > 0)
+
+
+def _find_sums(sums: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the sums whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): v for name, v in sums.items() if name.startswith(prefix)}

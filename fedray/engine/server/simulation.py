@@ -1,0 +1,335 @@
+"""One round: draw a cohort, train it, reduce, aggregate, commit, record. `state` and `restore` are complete."""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.algorithms.base import Received, Server
+from fedray.common.errors import Diverged
+from fedray.common.rng import seed_torch
+from fedray.common.vectors import Vectors
+from fedray.engine.exact_sum import add_up, is_finite
+from fedray.engine.guard import forbid_changes
+from fedray.engine.messages import OPENING, Broadcast, ClientTask, Reply, count_bytes, join
+from fedray.engine.problem import Problem
+from fedray.engine.process.backend import Backend
+from fedray.engine.process.worker import PROBED
+from fedray.engine.server.evaluate import PREVIOUS_THETA, Tester, get_tested_theta
+from fedray.engine.server.probing import Prober, Trained
+from fedray.engine.server.profile import Profile
+from fedray.engine.server.sampling import draw_cohort, weigh_cohort
+from fedray.engine.state import ClientState, State, StateRef, load_state, refuse_other_weights
+
+log = logging.getLogger("fedray")
+
+
+class Simulation:
+    """One run on a backend. The server's vectors stay on the CPU."""
+
+    def __init__(self, problem: Problem, backend: Backend, profile: Profile | None = None) -> None:
+        self.problem, self.backend, self.profile = problem, backend, profile
+        config = problem.config
+        torch.set_num_threads(config.runtime.threads)
+        self.probes = config.evaluation.probes
+        network = problem.build_network("cpu")
+        self.layout = network.layout
+        self.counted = network.counted
+        self._exchanged_buffers = network.find_other_buffers(config.algorithm.keeps)
+        backend.open(problem)
+        theta = network.theta.clone()
+        with seed_torch(config.seed, "server state"):
+            server = config.algorithm.server_state(theta)
+        self.replies = Vectors()
+        """The server's individual answers to the clients of the last round, `(M, ...)` by ascending id."""
+        self._opened = config.algorithm.opening is None
+        self._state = State(0, theta, network.buffers.clone(), server, frozen=network.frozen_sha256)
+
+    @property
+    def done(self) -> bool:
+        """True once all rounds are made."""
+        return self._state.round >= self.problem.config.training.rounds
+
+    def step(self) -> None:
+        """Make one round; the first one begins with the opening, if the method has one.
+
+        Raises:
+            Diverged: numbers went wrong. In training, the state is that of the previous round; in testing, of this one.
+        """
+        started = time.perf_counter()
+        if self.profile is not None:
+            self.profile.begin()
+        if not self._opened:
+            self._open()
+        t = self._state.round
+        trained = self._train(t, self.draw_cohort(t))
+        sums = self._reduce(trained)
+        server, replies = self._aggregate(trained, sums)
+        self._commit(trained, sums, server, replies, started)
+        self.lap("reduce")
+        if self._is_evaluated(self._state.round):
+            self._record(trained, sums)
+        self.lap("evaluate")
+
+    def draw_cohort(self, t: int) -> np.ndarray:
+        """Draw the clients of round t (from 0), ascending."""
+        return draw_cohort(self.problem.config, self.problem.shards.sizes, t)
+
+    def _open(self) -> None:
+        """Let every client with samples train from x⁰ and send (`Algorithm.opening`); a resume before the first
+        checkpoint repeats it.
+        """
+        started, config = time.perf_counter(), self.problem.config
+        trained = self._train(OPENING, np.flatnonzero(self.problem.shards.sizes))
+        sums = self._reduce(trained)
+        server = self._make_server(OPENING, len(trained.weights))
+        received = Received(Vectors({name: v for name, v in sums.items() if name != "train_loss"}))
+        with seed_torch(config.seed, "server", OPENING), forbid_changes(config.algorithm, self._list_given()):
+            config.algorithm.open(server, received)
+        for name, vector in server.state.items():
+            if not is_finite(vector):
+                raise Diverged(0, None, f"{name} is not finite after the opening")
+        s = self._state
+        self._state = replace(
+            s,
+            server=Vectors(server.state),
+            seconds=s.seconds + time.perf_counter() - started,
+            dropped=s.dropped + trained.dropped,
+            sent=(s.sent[0] + self._count_bytes_received(trained, Vectors()), s.sent[1] + trained.reply.sent),
+        )
+        self._opened = True
+
+    def _train(self, t: int, cohort: np.ndarray) -> Trained:
+        """Train the cohort; if `training.on_divergence` is `drop`, repeat without diverged clients."""
+        s, drawn = self._state, len(cohort)
+        while True:
+            server = self._make_server(t, len(cohort))
+            weights = weigh_cohort(self.problem.config, self.problem.shards.sizes, cohort, lambda: self._label_counts)
+            broadcast = self._make_broadcast(server, bool(self.probes) and t != OPENING and self._is_evaluated(t + 1))
+            tasks = [ClientTask(i, w, s.clients.get(i, Vectors())) for i, w in weights.items()]
+            self.lap("broadcast")
+            parts = self.backend.train(broadcast, tasks)
+            self.lap("local")
+            reply = join(parts)
+            if not reply.diverged:
+                return Trained(
+                    weights=weights, parts=parts, reply=reply, dropped=drawn - len(cohort), broadcast=broadcast
+                )
+            cohort = self._leave_out(t, cohort, reply)  # the round is made again, as if they had not been drawn
+
+    def _reduce(self, trained: Trained) -> dict[str, Tensor]:
+        """Return the round's uploads by name: exact sums over the cohort, and stacks of the unsummed ones."""
+        return add_up([part.sums for part in trained.parts]) | _stack(trained.reply.each)
+
+    def _aggregate(self, trained: Trained, sums: Mapping[str, Tensor]) -> tuple[Server, Vectors]:
+        """Let the algorithm make the new server.
+
+        Returns:
+            The server, and its individual answers to the clients, name -> `(M, ...)` by ascending id.
+        """
+        config, t = self.problem.config, self._state.round
+        server = self._make_server(t, len(trained.weights))
+        own = ("train_loss", "buffers", "update")
+        got = {name: v for name, v in sums.items() if name not in own and not name.startswith(PROBED)}
+        received = Received(Vectors(got, update=self._spread_update(sums.get("update"))))
+        if "update" in sums:
+            received.sums["shared_update"] = sums["update"]
+        with seed_torch(config.seed, "server", t), forbid_changes(config.algorithm, self._list_given()):
+            server.server_lr *= config.stepping.server_step(server, received)
+            config.algorithm.aggregate(server, received)
+            replies = Vectors(config.algorithm.reply(server, received))
+        for name, vector in (("theta", server.theta), *server.state.items(), *replies.items()):
+            if not is_finite(vector):
+                raise Diverged(t + 1, None, f"{name} is not finite after aggregation")
+        return server, replies
+
+    def _list_given(self) -> dict[str, Tensor]:
+        """Return the server's tensors before aggregation, by the names that a method uses for them."""
+        s = self._state
+        return {"server.theta": s.theta} | {f"server.state.{name}": v for name, v in s.server.items()}
+
+    def _commit(
+        self, trained: Trained, sums: Mapping[str, Tensor], server: Server, replies: Vectors, started: float
+    ) -> None:
+        """Move to the next state, in one assignment: after a failure above, the state is unchanged."""
+        s = self._state
+        previous = {PREVIOUS_THETA: s.theta} if self.problem.config.stepping.tests_average else {}
+        self.replies = replies
+        changed = {i: state for i, state in _add_replies(trained, replies).items() if state}
+        self._state = replace(
+            s,
+            round=s.round + 1,
+            theta=server.theta,
+            buffers=s.buffers.index_add(0, self._exchanged_buffers, sums["buffers"])
+            if "buffers" in sums
+            else s.buffers,
+            server=Vectors(server.state, **previous),
+            clients={**s.clients, **changed} if changed else s.clients,
+            active={**s.active, **dict.fromkeys(changed, s.round + 1)} if changed else s.active,
+            seconds=s.seconds + time.perf_counter() - started,
+            dropped=s.dropped + trained.dropped,
+            sent=(s.sent[0] + self._count_bytes_received(trained, replies), s.sent[1] + trained.reply.sent),
+        )
+
+    def _count_bytes_received(self, trained: Trained, replies: Vectors) -> int:
+        """Return the bytes that the clients of a round receive: parameters, running statistics, message and answer.
+
+        Parameters that clients keep are not sent.
+        """
+        broadcast, whole = trained.broadcast, len(self._shared) == self.layout.size
+        each = count_bytes([*broadcast.message.values(), *([broadcast.theta] * whole)])
+        each += 0 if whole else len(self._shared) * broadcast.theta.element_size()
+        each += len(self._exchanged_buffers) * broadcast.buffers.element_size()
+        return len(trained.weights) * each + count_bytes(replies.values())
+
+    @cached_property
+    def _shared(self) -> Tensor:
+        """Positions in theta of the parameters that clients and server exchange."""
+        return self.layout.part(self.problem.config.algorithm.shares).nonzero().flatten()
+
+    def _record(self, trained: Trained, sums: Mapping[str, Tensor]) -> None:
+        """Test the new state, and add a row to the history."""
+        started = time.perf_counter()
+        tested = self.tester.test()
+        row = {"round": self._state.round, **tested.row, "train_loss": float(sums["train_loss"])}
+        if self.probes:
+            prober = Prober(problem=self.problem, backend=self.backend, layout=self.layout, shared=self._shared)
+            row |= prober.measure(self._state, trained, sums, tested.sums, row)
+        row["lr"] = trained.broadcast.lr
+        if self._drops:
+            row["dropped_clients"] = float(self._state.dropped)
+        s = self._state
+        row["megabytes_sent"] = sum(s.sent) / 1e6
+        self._state = replace(
+            s,
+            history=[*s.history, row],
+            tables={**s.tables, **tested.tables},
+            evaluation_seconds=s.evaluation_seconds + time.perf_counter() - started,
+        )
+
+    def lap(self, part: str) -> None:
+        """Attribute the time since the last call to this part, if the run is profiled."""
+        if self.profile is not None:
+            self.profile.lap(part)
+
+    def _is_evaluated(self, round: int) -> bool:
+        config = self.problem.config
+        return config.evaluation.is_due(round, config.training.rounds)
+
+    @property
+    def _drops(self) -> bool:
+        return self.problem.config.training.on_divergence == "drop"
+
+    def _make_server(self, t: int, cohort: int) -> Server:
+        """Return the server of round t, with copies, so that a round that fails leaves no trace."""
+        s, training = self._state, self.problem.config.training
+        return Server(
+            theta=s.theta,
+            state=Vectors({name: v for name, v in s.server.items() if name != PREVIOUS_THETA}),
+            layout=self.layout,
+            clients=self.problem.config.clients.total,
+            cohort=cohort,
+            round=t,
+            lr=training.lr_of(max(t, 0)),
+            server_lr=training.server_lr,
+            first_lr=training.lr_of(0),
+            lr_decay=training.lr_change(max(t, 0)),
+        )
+
+    def _make_broadcast(self, server: Server, measured: bool = False) -> Broadcast:
+        algorithm = self.problem.config.algorithm
+        if server.round == OPENING and algorithm.opening is not None:
+            algorithm = algorithm.opening
+        with seed_torch(self.problem.config.seed, "steps", server.round):
+            steps = algorithm.drawn_steps(server)
+        return Broadcast(
+            round=server.round,
+            lr=server.lr,
+            theta=algorithm.broadcast(server),
+            buffers=self._state.buffers,
+            message=algorithm.message(server),
+            cohort=server.cohort,
+            measured=measured,
+            steps=steps,
+        )
+
+    def _spread_update(self, update: Tensor | None) -> Tensor:
+        """Expand the update of the shared parameters to all parameters `(P,)`; zero elsewhere."""
+        shares = self.problem.config.algorithm.shares
+        if update is None:
+            return torch.zeros(self.layout.size)
+        if shares == "all":
+            return update
+        return torch.zeros(self.layout.size).index_copy_(0, self._shared, update)
+
+    def evaluate(self) -> dict[str, float]:
+        """Test the state as the configuration asks, without probes; accuracies in percent. Raises Diverged."""
+        return self.tester.test().row
+
+    @property
+    def tester(self) -> Tester:
+        """The tests of the current state."""
+        return Tester(self.problem, self.backend, self._state, self._make_personal_broadcast)
+
+    def _make_personal_broadcast(self, clients: int) -> Broadcast:
+        """Return what this many clients would receive now, with the learning rate of the round just made."""
+        server = self._make_server(self._state.round - 1, clients)
+        server.theta = get_tested_theta(self._state)
+        return self._make_broadcast(server)
+
+    @cached_property
+    def _label_counts(self) -> np.ndarray:
+        """Each client's number of samples of each class, int64 `(N, C)`."""
+        data = self.problem.data
+        return self.problem.shards.count_labels(data.y_train, data.num_classes)
+
+    @property
+    def state(self) -> State:
+        """The run after the last whole round. Neither the state nor its tensors are ever modified in place."""
+        return self._state
+
+    def restore(self, state: State) -> None:
+        """Continue from a state of the same configuration. Raises UserError if its frozen weights are other ones."""
+        refuse_other_weights(state, self._state.theta, self._state.frozen)
+        self._state = state
+        self._opened = state.round > 0 or self.problem.config.algorithm.opening is None
+
+    def hash_states(self) -> State:
+        """Return the state; client states that are held elsewhere get their hashes."""
+        unknown = {i: s for i, s in self._state.clients.items() if isinstance(s, StateRef) and s.sha256 is None}
+        if unknown:
+            self.backend.hash_states(unknown)
+        return self._state
+
+    def _leave_out(self, t: int, cohort: np.ndarray, reply: Reply) -> np.ndarray:
+        """Return the cohort without the clients whose numbers went wrong. Raises Diverged if that is so configured."""
+        first = min(reply.diverged)  # the same client, however many actors reported
+        error = Diverged(t + 1, first, reply.diverged[first])
+        left = cohort[~np.isin(cohort, list(reply.diverged))]
+        if not (self._drops and len(left)):
+            raise error
+        for client, what in sorted(reply.diverged.items()):
+            log.warning("round %d: client %d is dropped: %s", t + 1, client, what)
+        return left
+
+
+def _add_replies(trained: Trained, replies: Vectors) -> Mapping[int, ClientState]:
+    """Return the clients' new states, including the server's reply to each."""
+    states = trained.reply.states
+    if not replies:
+        return states
+    return {
+        i: Vectors(load_state(states[i]) | {name: stack[k].clone() for name, stack in replies.items()})
+        for k, i in enumerate(sorted(trained.weights))
+    }
+
+
+def _stack(each: dict[int, Vectors]) -> dict[str, Tensor]:
+    """Stack per-client uploads to `(M, ...)`, by ascending client id."""
+    names = {name for vectors in each.values() for name in vectors}
+    return {name: torch.stack([each[i][name] for i in sorted(each)]) for name in sorted(names)}

@@ -1,0 +1,375 @@
+"""Local training: batches, learning rate, clipping, weight decay, momentum; and personal models. Independent of Ray."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from torch import Tensor
+
+from fedray.algorithms.base import Algorithm, Client, ParameterGroup, PerClient, Sum
+from fedray.algorithms.local_optimizers import AdamW, Muon
+from fedray.client import LocalClient, Population
+from fedray.common.descent import SGD, Descent, Optimiser, Rule
+from fedray.common.errors import UserError
+from fedray.common.rng import TorchStream, generator, seed_torch
+from fedray.common.vectors import Vectors
+from fedray.engine.guard import Guard, forbid_changes, refuse_changed
+from fedray.engine.messages import OPENING, Broadcast, ClientTask
+from fedray.engine.state import load_state
+from fedray.engine.training.batches import draw_batches, find_batch_sizes
+from fedray.engine.training.cuda_graph import Recorder
+from fedray.engine.training.recorded_steps import RecordedSteps
+from fedray.models.network import Network
+from fedray.partitions.shards import Shards
+from fedray.sections import Training
+
+OWN, OWN_BUFFERS = "own", "own_buffers"
+"""Names, in a client's state, of the parameters and running statistics that it keeps (`Algorithm.keeps`)."""
+OPTIMIZER = "optimizer_"
+"""Beginning of the names, in a client's state, of the vectors of its local optimiser (`adamw.state: client`)."""
+LAST = "last_local"
+"""Name in a client's state of its last local model, of the shared parameters (`training.relaxed_start`)."""
+Watch = Callable[[LocalClient, Tensor], None]
+RESERVED = {"update", "shared_update", "buffers", "train_loss", "sums"}
+"""Names of uploads that are reserved for fedray."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTrainer:
+    """Trains the clients of a run in one process, one at a time, and makes their personal models.
+
+    Attributes:
+        algorithm: the method.
+        training: batches, steps and the local optimiser.
+        network: the model; during a client's training it holds that client's running statistics.
+        population: what all clients have in common.
+        shards: each client's training samples.
+        stepping: another method whose server step is taken and which may need uploads of its own; None for none.
+        recorded: local steps, from 1, after which measured clients keep their parameters for the probes.
+        recorder: replays local steps as CUDA graphs; None for none.
+    """
+
+    algorithm: Algorithm
+    training: Training
+    network: Network
+    population: Population
+    shards: Shards
+    stepping: Algorithm | None = None
+    recorded: frozenset[int] = frozenset()
+    recorder: Recorder | None = None
+
+    def start(self, broadcast: Broadcast, task: ClientTask, relaxed: bool = False) -> LocalClient:
+        """Return a client before its first step: at x, except for the parts it keeps. The network gets its buffers."""
+        algorithm, training, network = self.algorithm, self.training, self.network
+        indices, kept = self.shards[task.client], load_state(task.state)
+        samples = len(indices)
+        state = Vectors(kept or algorithm.client_state(network.initial))
+        theta, buffers = self.relax(broadcast.theta, state) if relaxed else broadcast.theta, broadcast.buffers
+        if algorithm.keeps != "none":
+            own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
+            newcomers = algorithm.newcomers_own(network.initial[own], broadcast.message)
+            theta = theta.index_copy(0, own, state.get(OWN, newcomers))
+            buffers = buffers.index_copy(0, own_buffers, state.get(OWN_BUFFERS, buffers[own_buffers]))
+        network.reset(buffers)
+        return LocalClient(
+            id=task.client,
+            population=self.population,
+            network=network,
+            indices=indices,
+            theta_0=theta,
+            message=Vectors(broadcast.message),
+            state=state,
+            round=broadcast.round,
+            steps=training.steps(samples) if broadcast.steps is None else broadcast.steps,
+            per_epoch=training.steps_per_epoch(samples),
+            lr=broadcast.lr,
+            momentum=training.momentum,
+            weight=task.weight,
+            first=not kept,
+            batch_size=training.largest_batch(samples),
+            optimiser=self._optimiser,
+            counted_steps=training.counted_steps(samples, len(self.shards[0]))
+            if broadcast.steps is None
+            else broadcast.steps,
+            first_lr=training.lr_of(0),
+            shares=algorithm.shares,
+            shuffle=training.shuffle,
+        )
+
+    def relax(self, x: Tensor, state: Vectors) -> Tensor:
+        """Return x + β (x - the client's last local model) on the shared parameters, x elsewhere."""
+        if not (beta := self.training.relaxed_start):
+            return x
+        shared = self.network.index(self.algorithm.shares)
+        last = state.get(LAST, self.network.initial[shared])
+        return x.index_copy(0, shared, x[shared] + beta * (x[shared] - last))
+
+    def train(
+        self,
+        broadcast: Broadcast,
+        task: ClientTask,
+        watch: Watch | None = None,
+        order: Iterable[np.ndarray] | None = None,
+    ) -> tuple[LocalClient, dict[str, Sum | PerClient]]:
+        """Make all local steps of one client.
+
+        Args:
+            broadcast: what the client receives.
+            task: the client.
+            watch: called with the client and the direction before each step.
+            order: its batches, as `batches.draw_ahead` gives them; None if they are not drawn yet.
+
+        Returns:
+            The client (its new state, its update) and every upload, including `update` and `buffers`. The update holds
+            the shared parameters only, in theta's order; `buffers` the running statistics that clients do not keep.
+        """
+        algorithm, network = self.algorithm, self.network
+        c = self.start(broadcast, task, relaxed=True)
+        c.recorded = self.recorded if broadcast.measured else frozenset()
+        with _seed(c, "torch"), self._guard(c):  # dropout
+            rule = self._take_steps(c, watch=watch, order=order)
+            uploads = self._upload(c)
+        if broadcast.round == OPENING:  # nothing of this training lasts but the method's own uploads
+            c.state = Vectors()
+            return c, uploads
+        own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
+        exchanged = network.find_other_buffers(algorithm.keeps)
+        if own.numel():
+            c.state[OWN] = c.theta[own]
+        if "second" in vars(c):
+            c.state |= c.second.state
+        if algorithm.shares != "none" and algorithm.sends_update:
+            uploads["update"] = Sum(c.shared_update, task.weight)
+        if self._keeps_moments:
+            c.state |= {OPTIMIZER + name: v for name, v in rule.state.items()}
+        if self.training.relaxed_start:
+            c.state[LAST] = c.theta[network.index(algorithm.shares)]
+            if self.training.relaxed_average == "models":
+                update = c.state[LAST] - broadcast.theta[network.index(algorithm.shares)]
+                uploads["update"] = Sum(update, task.weight)
+        if own_buffers.numel():
+            c.state[OWN_BUFFERS] = network.buffers[own_buffers]
+        if exchanged.numel():
+            uploads["buffers"] = Sum((network.buffers - broadcast.buffers)[exchanged], task.weight)
+        return c, uploads
+
+    def personalise(self, broadcast: Broadcast, task: ClientTask, epochs: int) -> LocalClient:
+        """Make a client's personal model (`Algorithm.personal`) and prepare it; the run itself does not change.
+
+        Args:
+            broadcast: what the client receives.
+            task: the client.
+            epochs: epochs of fine-tuning, for methods that fine-tune.
+
+        Returns:
+            The client, with its personal model at `theta`; the network holds its buffers.
+        """
+        kind = self.algorithm.personal
+        if kind == "tuned":
+            broadcast, trainer = replace(broadcast, steps=None), replace(self, training=self._make_tuning(epochs))
+        else:
+            trainer = self
+        c = trainer.start(broadcast, task, relaxed=kind == "trained")
+        with _seed(c, "personal torch"), self._guard(c):
+            if kind == "tuned" and epochs:
+                trainer._tune(c, self.algorithm.finetuned_part)
+            elif kind == "trained":
+                trainer._take_steps(c, "personal ")
+            self.algorithm.prepare(c)
+        return c
+
+    def introduce(self, broadcast: Broadcast, task: ClientTask, epochs: int) -> LocalClient:
+        """Make the personal model of a client that has never trained, and prepare it.
+
+        A method that fine-tunes does so. If clients keep a part of the model, plain steps train that part, and the rest
+        stays as received. Otherwise the client trains as in its first round, with this many local epochs.
+
+        Args:
+            broadcast: what the client receives.
+            task: the client, without a state.
+            epochs: of fine-tuning.
+
+        Returns:
+            As `personalise`.
+        """
+        method = self.algorithm
+        if method.personal == "tuned":
+            return self.personalise(broadcast, task, epochs)
+        broadcast, trainer = replace(broadcast, steps=None), replace(self, training=self._make_tuning(epochs))
+        trains_part = method.keeps not in ("none", "all")
+        c = trainer.start(broadcast, task, relaxed=not trains_part)
+        with _seed(c, "personal torch"), self._guard(c):
+            if trains_part:
+                trainer._tune(c, method.keeps)
+            else:
+                trainer._take_steps(c, "personal ")
+                trainer._upload(c)  # it sets the state from which a personal model is prepared
+            method.prepare(c)
+        return c
+
+    def _make_tuning(self, epochs: int) -> Training:
+        """Return the training section for this many epochs of fine-tuning."""
+        plain = {"clip_norm": None, "weight_decay": 0.0, "momentum": 0.0, "optimizer": "sgd"}
+        changed = plain if self.algorithm.finetunes_plainly else {}
+        return self.training.model_copy(update={"local_epochs": epochs, "local_steps": None, **changed})
+
+    def _tune(self, c: LocalClient, part: ParameterGroup) -> None:
+        """Fine-tune a part of the client's model."""
+        algorithm = self.algorithm
+        self._descend(
+            c,
+            "personal ",
+            direction=algorithm.adapt,
+            trained_part=lambda c: part,
+            rate=algorithm.finetuning_rate,
+            rule=algorithm.tuning_optimizer(c),
+        )
+
+    @property
+    def _keeps_moments(self) -> bool:
+        """True if each client keeps the vectors of its local optimiser."""
+        return self.training.optimizer == "adamw" and self.training.adamw.state == "client"
+
+    def _make_rule(self) -> Rule:
+        """Return the local optimiser of a round, without anything carried over."""
+        training = self.training
+        if training.optimizer == "adamw":
+            return AdamW(*training.adamw.betas, training.adamw.eps)
+        if training.optimizer == "muon":
+            return Muon(training.muon, self.network.layout)
+        return SGD(training.momentum)
+
+    def _resume_rule(self, c: LocalClient) -> Rule:
+        """Return the local optimiser of a round, with what the client kept of it."""
+        rule = self._make_rule()
+        if self._keeps_moments:
+            rule.state |= {n.removeprefix(OPTIMIZER): v for n, v in c.state.items() if n.startswith(OPTIMIZER)}
+        return rule
+
+    def _take_steps(
+        self,
+        c: LocalClient,
+        purpose: str = "",
+        watch: Watch | None = None,
+        order: Iterable[np.ndarray] | None = None,
+    ) -> Rule:
+        """Call `begin` and take all local steps; return the local optimiser. purpose: keys the draws."""
+        algorithm, training = self.algorithm, self.training
+        algorithm.begin(c)
+        rule = algorithm.local_optimizer(c) or self._resume_rule(c)
+        self._descend(
+            c,
+            purpose,
+            direction=algorithm.direction,
+            trained_part=algorithm.trained_part,
+            decoupled_weight=algorithm.decoupled_weight(c) if training.clip_scope == "code" else 0.0,
+            rate=lambda c: algorithm.rate(c) * training.lr_decay_within**c.epoch,
+            rule=rule,
+            watch=watch,
+            order=order,
+        )
+        return rule
+
+    def _descend(
+        self,
+        c: LocalClient,
+        purpose: str,
+        *,
+        direction: Callable[[Client], Tensor],
+        trained_part: Callable[[Client], ParameterGroup],
+        rate: Callable[[Client], float],
+        decoupled_weight: float = 0.0,
+        rule: Rule | None = None,
+        watch: Watch | None = None,
+        order: Iterable[np.ndarray] | None = None,
+    ) -> None:
+        """Take the canonical step on direction q, K_i times: clip, d by the local optimiser, y <- y - η_k d.
+
+        Args:
+            c: the client.
+            purpose: keys the draws.
+            direction: q.
+            trained_part: the part of the parameters that each step changes.
+            rate: η_k.
+            decoupled_weight: λ of a term λ y that is not clipped.
+            rule: the local optimiser; default `training.optimizer`, without anything carried over.
+            watch: sees q, 0 on what the step does not change.
+            order: the batches; None to draw them.
+        """
+        seed, descent, samples = c.population.seed, Descent(c.optimiser, rule), c.population.samples
+        augment = generator(seed, f"{purpose}augment", c.round, c.id) if samples.augment else None
+        c.step_rate = rate
+        if order is None:
+            order = draw_batches(self.training, c.samples, seed, c.round, c.id, purpose, c.steps)
+        recorded = None
+        if self.recorder is not None and watch is None and not c.recorded:
+            recorded = RecordedSteps(self.recorder, c, descent.rule, self.algorithm.name)
+
+        def take(seen: Client) -> None:
+            y, version = c.theta, c.theta._version
+            q = direction(seen)
+            refuse_changed(self.algorithm, "c.theta", y, version)
+            mask = None if part == "all" else c.network.mask(part)
+            if watch is not None:
+                watch(c, q if mask is None else q * mask)
+            seen.theta = descent.step(c.theta, q, seen.rate, mask, decoupled_weight)
+
+        for k, batch in enumerate(c.held.batches(order, augment)):
+            c.start_step(k, *batch)
+            part = trained_part(c)
+            if recorded is None:
+                take(c)
+            elif len(c.y) in self._recorded_sizes:
+                recorded.take((self.algorithm.name, direction.__name__, part, decoupled_weight), take)
+            else:
+                recorded.take_eagerly(take)
+            if k + 1 in c.recorded:
+                c.path[k + 1] = c.theta
+        if recorded is not None:
+            recorded.leave()
+
+    def _upload(self, c: LocalClient) -> dict[str, Sum | PerClient]:
+        """Return what the methods upload. Raises UserError for a value that is no upload, or a name that is taken."""
+        uploads: dict[str, Sum | PerClient] = {}
+        for method in (self.algorithm, *([self.stepping] if self.stepping else [])):
+            for name, upload in method.upload(c).items():
+                if name in RESERVED | uploads.keys():
+                    raise UserError(
+                        f"algorithm: {method.name}.upload gives an upload {name!r}, fedray's own; rename it"
+                    )
+                if not isinstance(upload, Sum | PerClient):
+                    raise UserError(
+                        f"algorithm: {method.name}.upload gives {name} as a {type(upload).__name__}; "
+                        "Sum(vector, weight) or PerClient(vector) is required"
+                    )
+                uploads[name] = upload
+        return uploads
+
+    def _guard(self, c: LocalClient) -> Guard:
+        """Refuse changes of the client's inputs in place within a block."""
+        given = {"c.theta_0": c.theta_0, "the initial parameters": c.network.initial}
+        given |= {f"c.message.{name}": v for name, v in c.message.items()}
+        given |= {f"c.state.{name}": v for name, v in c.state.items()}
+        return forbid_changes(self.algorithm, given)
+
+    @cached_property
+    def _optimiser(self) -> Optimiser:
+        """Clipping, weight decay and the local optimiser of all clients."""
+        return Optimiser(self.training.clip_norm, self.training.weight_decay, self._mask_decayed(), self._make_rule)
+
+    @cached_property
+    def _recorded_sizes(self) -> frozenset[int]:
+        return find_batch_sizes(self.training, self.shards.sizes)
+
+    def _mask_decayed(self) -> Tensor | None:
+        """Return float32 `(P,)`, 1 for the parameters with weight decay; None if all have it."""
+        if self.training.weight_decay_on == "all":
+            return None
+        network = self.network
+        return network.layout.mask(lambda name: name.rpartition(".")[2] != "bias").to(network.initial.device)
+
+
+def _seed(c: LocalClient, purpose: str) -> TorchStream:
+    """Key torch's draws by the client within a block."""
+    return seed_torch(c.population.seed, purpose, c.round, c.id, c.theta.device)

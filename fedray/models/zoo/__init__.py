@@ -1,0 +1,1 @@
+"""The networks, by family."""

@@ -1,0 +1,107 @@
+"""Pack a sweep of the store into an archive."""
+
+import hashlib
+import json
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from fedray.common.errors import UserError
+from fedray.runs.status import Status
+from fedray.tracking.archive.check import FORMAT, SPLITS, open_checked
+from fedray.tracking.archive.members import is_exported_tag
+from fedray.tracking.environment import list_hashes
+from fedray.tracking.store import SWEEP_FILE, open_store, read_status, sweeps_in
+from fedray.tracking.stored_sweep import StoredSweep, stored_sweep
+
+
+def export_sweep(name: str, file: Path, more: Mapping[str, bytes] = MappingProxyType({})) -> int:
+    """Write a sweep into an archive: its cells, and the runs that have ended.
+
+    Args:
+        name: of a sweep in the store.
+        file: the archive; it appears whole or not at all.
+        more: members of a deposit: name -> content.
+
+    Returns:
+        How many cells with a run it holds.
+
+    Raises:
+        UserError: there is no such sweep, the file exists or cannot be written, the environment of a run is missing, or
+            `import_sweep` would refuse it.
+    """
+    if file.exists():
+        raise UserError(f"{file}: exists; remove it or choose another name")
+    sweep, tune = stored_sweep(name), _find_tune_stage(name)
+    runs = (tune.runs if tune else {}) | sweep.runs
+    runs = {cell: run for cell, run in runs.items() if read_status(run) is not Status.RUNNING}
+    try:
+        with tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".export-") as folder:
+            made = Path(folder) / file.name
+            with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+                about = {"format": FORMAT, **_describe(sweep)} | ({"tune": _describe(tune)} if tune else {})
+                archive.writestr("sweep.json", json.dumps(about))
+                texts = {SWEEP_FILE: sweep.file.encode()} if sweep.file else {}
+                for member, content in {**more, **texts}.items():
+                    archive.writestr(member, content)
+                for cell, run in runs.items():
+                    _pack(sweep.client, run, archive, f"runs/{cell}")
+                for hash in dict.fromkeys(hash for run in runs.values() for hash in list_hashes(run)):
+                    archive.writestr(f"environments/{hash}.json", json.dumps(sweep.environment(hash)))
+            with open_checked(made, f"{name}: cannot be exported"):
+                made.rename(file)
+    except OSError as error:
+        raise UserError(f"{file}: cannot be written: {error.strerror}") from None
+    return len(runs)
+
+
+def _find_tune_stage(name: str) -> StoredSweep | None:
+    """Return the tune stage of a sweep; None if it has none."""
+    client, experiment = open_store()
+    stage = f"{name}/tune"
+    return stored_sweep(stage) if stage in sweeps_in(client, experiment) else None
+
+
+def _describe(sweep: StoredSweep) -> dict[str, Any]:
+    return {"name": sweep.name, "description": sweep.description, "cells": sweep.cells}
+
+
+def _pack(client: MlflowClient, run: Run, archive: zipfile.ZipFile, folder: str) -> None:
+    run_id = run.info.run_id
+    about = {
+        "name": run.info.run_name,
+        "status": read_status(run),
+        "start": run.info.start_time,
+        "end": run.info.end_time,
+        "tags": {key: value for key, value in run.data.tags.items() if is_exported_tag(key)},
+        "params": run.data.params,
+        "metrics": {
+            key: [[point.value, point.timestamp, point.step] for point in client.get_metric_history(run_id, key)]
+            for key in run.data.metrics
+        },
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        for artifact in client.list_artifacts(run_id):
+            client.download_artifacts(run_id, artifact.path, scratch)
+        splits = {name: path for name in SPLITS if (path := Path(scratch) / name).is_file()}
+        about["splits"] = {name: _pack_split(archive, path.read_bytes()) for name, path in splits.items()}
+        for path in splits.values():
+            path.unlink()
+        archive.writestr(f"{folder}/run.json", json.dumps(about))
+        for path in sorted(Path(scratch).rglob("*")):
+            if path.is_file():
+                archive.write(path, f"{folder}/artifacts/{path.relative_to(scratch).as_posix()}")
+
+
+def _pack_split(archive: zipfile.ZipFile, content: bytes) -> str:
+    """Write a split unless the archive holds it, and return its digest."""
+    digest = hashlib.sha256(content).hexdigest()
+    if f"splits/{digest}" not in archive.NameToInfo:
+        archive.writestr(f"splits/{digest}", content)
+    return digest

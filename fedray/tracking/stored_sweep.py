@@ -1,0 +1,63 @@
+"""A sweep as MLflow's store holds it: its cells, the run of each that counts, and its file."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from fedray.common.errors import UserError, unknown
+from fedray.tracking.environment import Environment, read_environment
+from fedray.tracking.store import DESCRIPTION, best_runs, cells_of, file_of, open_store, sweeps_in
+
+Points = dict[tuple[str, int], list[float]]
+"""Name and step of a metric -> its values; honest runs have one."""
+
+
+@dataclass(frozen=True)
+class StoredSweep:
+    """A sweep as the store knows it.
+
+    Attributes:
+        cells: hash, label and configuration of each cell, in the sweep's order.
+        runs: hash -> the run that counts, of the cells that have one.
+        file: the sweep's file as text; empty if the store does not have it.
+    """
+
+    name: str
+    description: str
+    cells: list[dict[str, Any]]
+    runs: dict[str, Run]
+    client: MlflowClient
+    file: str
+    experiment: str
+
+    def environment(self, hash: str) -> Environment:
+        """Return an environment that runs name. Raises UserError if it is missing."""
+        try:
+            return read_environment(self.client, self.experiment, hash)
+        except UserError as error:
+            raise UserError(f"{self.name}: {error}") from None
+
+    def read_points(self, cell: str) -> Points:
+        """Return all values of all metrics of a cell's run."""
+        run = self.runs[cell]
+        found: Points = {}
+        for name in run.data.metrics:
+            for point in self.client.get_metric_history(run.info.run_id, name):
+                found.setdefault((name, point.step), []).append(point.value)
+        return found
+
+
+def stored_sweep(name: str) -> StoredSweep:
+    """A sweep of the store, by its name. Raises UserError for a name that it does not know."""
+    client, experiment = open_store()
+    parents = sweeps_in(client, experiment)
+    if name not in parents:
+        raise unknown("sweep", name, parents, "`fedray status`")
+    parent = parents[name]
+    cells = cells_of(client, parent)
+    runs: dict[str, Any] = dict(best_runs(client, experiment, [cell["hash"] for cell in cells]))
+    return StoredSweep(
+        name, parent.data.tags.get(DESCRIPTION, ""), cells, runs, client, file_of(client, parent), experiment
+    )

@@ -1,0 +1,231 @@
+"""Clients that never train: what they are dealt, that training does not notice them, and how each is tested."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedray.cluster.ray_backend import RayBackend
+from fedray.cluster.trial_backend import TrialBackend
+from fedray.common.errors import UserError
+from fedray.common.vectors import Vectors
+from fedray.config import RunConfig
+from fedray.engine.disk.checkpoint import Checkpoints
+from fedray.engine.loop import make_rounds, run
+from fedray.engine.messages import ClientTask
+from fedray.engine.problem import Problem
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
+from fedray.engine.result import make_result
+from fedray.engine.server.simulation import Simulation
+from tests import small
+
+METRICS = ("unseen_accuracy", "unseen_std", "unseen_worst10", "unseen_finetuned_accuracy")
+TRAINING = {"rounds": 2, "local_epochs": 1, "batch_size": 20}
+
+
+def problem(algorithm: Any = "fedavg", unseen: int = 2, total: int = 4, **sections: Any) -> Problem:
+    given: dict[str, Any] = {"training": TRAINING, "evaluation": {"personal": {"epochs": 1}}, "partition": 0.5}
+    clients = {"total": total, "per_round": 2, "unseen": unseen}
+    return small.problem(algorithm, clients, **{**given, **sections})
+
+
+def worker(built: Problem) -> tuple[Simulation, Worker]:
+    """A finished run, and a worker for its problem."""
+    running = Simulation(built, InlineBackend())
+    while not running.done:
+        running.step()
+    return running, Worker(built)
+
+
+def test_unseen_clients_are_the_last_of_the_partition() -> None:
+    """Six clients are dealt samples once: as 4 and 2 they hold what they hold as 6; nothing is held out from the 2."""
+    whole, apart = problem(unseen=0, total=6), problem()
+    assert apart.unseen is not None
+    assert apart.unseen.test is not None
+    assert whole.tests is not None
+    assert apart.tests is not None
+    for i in range(6):
+        shards, tests, k = (apart.shards, apart.tests, i) if i < 4 else (apart.unseen.train, apart.unseen.test, i - 4)
+        assert shards[k].tolist() == apart.dealt[i].tolist() == whole.shards[i].tolist()
+        assert tests[k].tolist() == whole.tests[i].tolist()
+    held = problem(data={"name": "digits", "validation": {"fraction": 0.2}})
+    assert held.unseen is not None
+    assert held.validation is not None
+    assert len(held.validation) == 4
+    assert held.unseen.train.sizes.tolist() == apart.unseen.train.sizes.tolist()
+    assert (held.shards.sizes < apart.shards.sizes).all()
+
+
+@pytest.mark.parametrize("test", [None, {}])
+def test_their_samples_are_neither_trained_on_nor_tested_with_the_others(test: Any) -> None:
+    """Measures of the whole training set leave out their samples; with `data.test` so does the global test."""
+    built = problem(data={"name": "digits", "test": test})
+    assert built.unseen is not None
+    assert built.unseen.test is not None
+    theirs = built.unseen.train.indices
+    assert not np.isin(theirs, built.evaluated["train"]).any()
+    assert np.isin(built.shards.indices, built.evaluated["train"]).all()
+    assert np.isin(built.unseen.test.indices, built.evaluated["test"]).all() == (test is None)
+    assert Worker(built).population.clients == 4
+    assert Worker(built).population.total_samples == built.shards.sizes.sum()
+
+
+def test_training_does_not_notice_them() -> None:
+    """The same shards with and without unseen clients end at the same model, with the same metrics besides theirs."""
+    built = problem()
+    alone = Problem(
+        small.config(clients=(4, 2), partition=0.5, training=TRAINING, evaluation={"personal": {"epochs": 1}}),
+        built.data,
+        built.shards,
+        built.tests,
+    )
+    there, here = run(built, InlineBackend()), run(alone, InlineBackend())
+    assert torch.equal(there.theta, here.theta)
+    last = {key: value for key, value in there.history[-1].items() if key not in METRICS}
+    assert last == here.history[-1]
+    assert set(there.history[-1]) - set(last) == set(METRICS)
+    assert not any(client >= 4 for client in there.state.clients)
+
+
+def test_the_numbers_are_those_of_the_clients() -> None:
+    """accuracy: of the global model on each client's own test samples; finetuned: as any client's personal model."""
+    built = problem()
+    running, here = worker(built)
+    found, table = make_result(running).history[-1], make_result(running).table("clients")
+    assert built.unseen is not None
+    assert built.unseen.test is not None
+    broadcast, network = running._make_personal_broadcast(2), here.network
+    network.load(running.state.theta)
+    received, tuned = [], []
+    for k in range(2):
+        x, y = here.test_samples.batch(built.unseen.test[k])
+        received.append(100 * float((network(x).logits.argmax(1) == y).float().mean()))
+        network.load(here.trainer.personalise(broadcast, ClientTask(4 + k, 0.5, Vectors()), 1).theta)
+        tuned.append(100 * float((network(x).logits.argmax(1) == y).float().mean()))
+        network.load(running.state.theta)
+    assert found["unseen_accuracy"] == pytest.approx(np.mean(received))
+    assert found["unseen_std"] == pytest.approx(abs(received[0] - received[1]) / 2)
+    assert found["unseen_worst10"] == pytest.approx(min(received))
+    assert found["unseen_finetuned_accuracy"] == pytest.approx(np.mean(tuned))
+    assert tuned != received
+    rows = table[table["unseen"] == 1]
+    assert rows["client"].tolist() == [4, 5]
+    assert rows["accuracy"].tolist() == pytest.approx(received)
+    assert rows["finetuned_accuracy"].tolist() == pytest.approx(tuned)
+    assert table[table["unseen"] == 0]["finetuned_accuracy"].isna().all()
+    assert found["personal_accuracy"] == pytest.approx(table[table["unseen"] == 0]["accuracy"].mean())
+
+
+def test_several_numbers_of_epochs() -> None:
+    """The plain name is after the most epochs; after none a client of FedAvg has what it received."""
+    last = run(problem(evaluation={"personal": {"epochs": [0, 2]}}), InlineBackend()).history[-1]
+    assert last["unseen_finetuned_accuracy_e0"] == pytest.approx(last["unseen_accuracy"])
+    assert last["unseen_finetuned_accuracy"] == last["unseen_finetuned_accuracy_e2"]
+
+
+@pytest.mark.parametrize("options", [{}, {"newcomer": "average"}])
+def test_a_newcomer_of_fedper_trains_its_head_on_the_received_body(options: dict[str, Any]) -> None:
+    """It starts with the initial head or the last cohort's average; the body is the server's, bit for bit."""
+    built = problem({"name": "fedper", **options})
+    running, here = worker(built)
+    head, task = running.layout.head > 0, ClientTask(4, 1.0, Vectors())
+    broadcast = running._make_personal_broadcast(2)
+    received, tuned = here.trainer.start(broadcast, task).theta, here.trainer.introduce(broadcast, task, 1).theta
+    average = options and running.state.server["head"]
+    assert torch.equal(received[head], average if options else here.network.initial[head])
+    assert torch.equal(tuned[~head], running.state.theta[~head])
+    assert not torch.equal(tuned[head], received[head])
+
+
+def test_a_newcomer_of_ditto_trains_as_in_its_first_round() -> None:
+    """Its v starts at x⁰ and takes the steps of a round of E epochs, as if the client were in the cohort then."""
+    built = problem({"name": "ditto", "lam": 0.5})
+    running, here = worker(built)
+    task, broadcast = ClientTask(5, 1.0, Vectors()), running._make_personal_broadcast(2)
+    c = here.trainer.introduce(broadcast, task, 1)
+    first = here.network.initial
+    assert torch.equal(here.trainer.start(broadcast, task).theta, running.state.theta)
+    assert not torch.equal(c.theta, first)
+    assert not torch.equal(c.theta, running.state.theta)
+    assert torch.equal(here.trainer.introduce(broadcast, task, 0).theta, first)
+    assert torch.equal(here.trainer.introduce(broadcast, task, 1).theta, c.theta), "draws are keyed"
+
+
+@pytest.mark.parametrize(
+    "method", ["fedala", "fedproto", "fedrod", "fedgela", "pfedme", "apfl", "fedbn", "fedas", "feddbe", "pfedfda"]
+)
+def test_every_kind_of_method_tests_newcomers(method: str) -> None:
+    last = run(problem(method, model=16), InlineBackend()).history[-1]
+    assert all(0 <= last[name] <= 100 for name in METRICS)
+
+
+def test_numbers_do_not_depend_on_actors(backends: dict[int, RayBackend]) -> None:
+    """Several actors, a trial that trains itself, and one process; the clients' table as well."""
+    built = problem("ditto")
+    here = make_result(worker(built)[0])
+    for backend in (*backends.values(), TrialBackend()):
+        there = run(built, backend)
+        assert there.history == here.history
+        assert there.table("clients").equals(here.table("clients"))
+
+
+def test_a_resumed_run_has_the_same_numbers(tmp_path: Path) -> None:
+    """Stopped after round 1 of 2, continued from its checkpoint; NaN in the table survives the disk."""
+    built = problem(evaluation={"personal": {"epochs": 1, "every": 1}})
+    whole, store = run(built, InlineBackend()), Checkpoints(tmp_path, "cell")
+    rounds = make_rounds(Simulation(built, InlineBackend()), store, every=1)
+    while next(rounds).round < 1:
+        pass
+    rounds.close()
+    again = Simulation(built, InlineBackend())
+    for _ in make_rounds(again, store, every=1):
+        pass
+    found = make_result(again)
+    assert found.history == whole.history
+    assert found.table("clients").equals(whole.table("clients"))
+
+
+@pytest.mark.parametrize("held_out", [{}, {"test": {}}, {"validation": {"fraction": 0.2}}])
+def test_the_split_of_a_run_is_read_again(tmp_path: Path, held_out: dict[str, Any]) -> None:
+    """partition.npz lists the unseen clients last."""
+    first = problem(data={"name": "digits", **held_out})
+    (tmp_path / "split.npz").write_bytes(first.pack_split())
+    kept = {key: value for key, value in held_out.items() if key != "validation"}
+    again = problem(partition={"name": "file", "path": str(tmp_path / "split.npz")}, data={"name": "digits", **kept})
+    assert again.pack_split() == first.pack_split()
+    with np.load(io.BytesIO(first.pack_split())) as file:
+        assert {len(file[name]) for name in file.files if name.endswith("offsets")} == {7}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"evaluation": {}}, "clients.unseen: found 2; evaluation.personal is required"),
+        ({"algorithm": "local-only"}, "clients.unseen: found 2; local-only sends nothing to a newcomer"),
+        ({"partition": "natural"}, "no natural clients"),
+        ({"unseen": -1}, "clients.unseen: found -1"),
+        ({"unseen": 1500}, "partition.min_size: 1504 clients x 1 samples are more"),
+    ],
+)
+def test_refusals(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as error:
+        problem(**changed)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_wrong_number_of_clients_names_both_keys(tmp_path: Path) -> None:
+    """A file of six clients does not serve 4 and 3."""
+    (tmp_path / "split.npz").write_bytes(problem().pack_split())
+    with pytest.raises(UserError, match=r"^clients\.total \+ clients\.unseen: found 7; .* lists 6 clients for train"):
+        problem(unseen=3, partition={"name": "file", "path": str(tmp_path / "split.npz")})
+
+
+def test_the_default_is_not_part_of_a_cell() -> None:
+    plain = small.sections(clients={"total": 4, "per_round": 2})
+    told = small.sections(clients={"total": 4, "per_round": 2, "unseen": 0})
+    assert RunConfig.parse(plain).cell("digest") == RunConfig.parse(told).cell("digest")

@@ -1,0 +1,291 @@
+"""The models are those of the papers: sizes, heads, features, starting weights."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import pad
+
+from fedray.common.errors import UserError
+from fedray.config import RunConfig
+from fedray.engine.problem import Problem
+from fedray.models import MODELS, make_model_spec
+from fedray.models.base import count_parameters
+from fedray.models.network import Network
+from fedray.models.zoo.text import CharLSTM
+from fedray.models.zoo.vit import LocalitySelfAttention, ShiftedPatches
+
+SIZES: list[tuple[dict[str, Any], tuple[int, ...], int, int]] = [
+    ({"name": "lenet"}, (3, 32, 32), 100, 815_332),
+    ({"name": "mcmahan_cnn"}, (3, 28, 28), 10, 1_664_970),
+    ({"name": "mcmahan_cnn"}, (3, 28, 28), 9, 1_664_457),
+    ({"name": "mcmahan_cnn"}, (3, 28, 28), 8, 1_663_944),
+    ({"name": "resnet18"}, (3, 32, 32), 100, 11_227_812),
+    ({"name": "resnet18", "stem": "cifar", "norm": "batch"}, (3, 32, 32), 10, 11_173_962),
+    ({"name": "resnet18", "stem": "cifar", "norm": "batch", "projection": 84}, (3, 32, 32), 10, 11_211_924 + 850),
+    ({"name": "resnet18", "stem": "cifar", "norm": "batch", "projection": 512}, (3, 32, 32), 100, 11_431_488 + 51_300),
+    ({"name": "sl_vit"}, (3, 28, 28), 9, 6_132_432),
+    # torchvision's ResNet-50 (25,557,032) with a 3x3 stem (-9,408 + 1,728) and another head (-2,049,000 + 20,490)
+    ({"name": "resnet50", "stem": "cifar", "norm": "batch"}, (3, 32, 32), 10, 23_520_842),
+    # torchvision's EfficientNet-B0 without its head, 84 features of 1280, 8 classes
+    ({"name": "efficientnet_b0", "projection": 84}, (3, 200, 200), 8, 5_288_548 - 1_281_000 + 1281 * 84 + 85 * 8),
+]
+
+
+@pytest.mark.parametrize(("options", "shape", "classes", "count"), SIZES)
+def test_published_sizes(options: dict[str, Any], shape: tuple[int, ...], classes: int, count: int) -> None:
+    assert count_parameters(make_model_spec(options), shape, classes) == (count, count)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "timm"])
+def test_the_size_in_the_list_of_models(name: str) -> None:
+    """The output of `fedray list models` matches the built models, and names are unique."""
+    published = MODELS[name].published
+    assert published is not None
+    shape, classes, count = published
+    assert count_parameters(make_model_spec(name), shape, classes) == (count, count)
+
+
+FEATURES = {
+    "mlp": 200,
+    "lenet": 192,
+    "mcmahan_cnn": 512,
+    "strided_cnn": 64,
+    "simple_cnn": 84,
+    "emnist_cnn": 128,
+    "vgg11": 512,
+    "resnet18": 512,
+    "resnet50": 2048,
+    "efficientnet_b0": 1280,
+    "sl_vit": 192,
+    "vit_tiny": 192,
+    "vit_small": 384,
+    "char_lstm": 256,
+    "text_cnn": 300,
+}
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "timm"])
+def test_head_body_features_and_taps(name: str) -> None:
+    """The head turns features of the known size into the logits; everything else is body; taps exist and are used."""
+    torch.manual_seed(0)
+    spec = make_model_spec(name)
+    size = {"efficientnet_b0": 64, "emnist_cnn": 12, "mlp": 8}.get(name, 32)
+    x = torch.randint(0, 20, (3, 80)) if name in ("char_lstm", "text_cnn") else torch.randn(3, 2, size, size)
+    network = Network(spec.build(tuple(x.shape[1:]), 20), taps=spec.taps)
+    network.train(False)
+    with torch.no_grad():
+        output = network(x)
+        assert output.logits.shape == (3, 20)
+        assert output.features.shape == (3, FEATURES[name])
+        torch.testing.assert_close(network.head(output.features), output.logits)
+    heads = network.layout.heads
+    norm = 2 * 192 if name == "sl_vit" else 0
+    assert network.layout.head.sum() == norm + FEATURES[name] * 20 + 20
+    assert 0 < len(heads) < len(network.layout.names)
+    assert len(output.taps) == len(spec.taps)
+    assert spec.takes_tokens == (name in ("char_lstm", "text_cnn"))
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet18", "resnet50", "efficientnet_b0"])
+def test_a_projection_is_body(name: str) -> None:
+    """FedGELA's projection belongs to what is shared: 84 features, and a head of 84 x 5 + 5 parameters."""
+    network = Network(make_model_spec({"name": name, "projection": 84}).build((3, 64, 64), 5))
+    network.train(False)
+    assert network(torch.zeros(1, 3, 64, 64)).features.shape == (1, 84)
+    assert network.layout.head.sum() == 84 * 5 + 5
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet18", "resnet50", "efficientnet_b0"])
+def test_normalised_features(name: str) -> None:
+    """FedGELA's code: over a batch each feature has mean 0 and deviation 1, except for the 1e-5 added to the variance;
+    its
+    weights are body and normalisation.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = make_model_spec({"name": name, "projection": 84, "feature_norm": "batch"}).build((3, 64, 64), 5)
+        network = Network(module)
+        network.train(True)
+        h = network(torch.randn(16, 3, 64, 64)).features.detach()
+    assert h.mean(0).abs().max() < 1e-4
+    assert (h.std(0, correction=0) - 1).abs().max() < 1e-2
+    assert network.layout.head.sum() == 84 * 5 + 5
+    layout = network.layout
+    assert set(layout.names[-4:-2]) <= layout.norms - layout.heads
+    assert network.layout.part("norm")[-84 * 5 - 5 - 168 : -84 * 5 - 5].all()
+
+
+def test_group_norm_has_no_buffers_and_batch_norm_has() -> None:
+    """Only mean and variance of each BatchNorm are float buffers: 2 x 4,800 channels of ResNet-18 (20 layers)."""
+    buffers = {
+        norm: Network(make_model_spec({"name": "resnet18", "norm": norm}).build((3, 32, 32), 10)).buffers.numel()
+        for norm in ("group", "batch", "batch_untracked")
+    }
+    assert buffers == {"group": 0, "batch": 9600, "batch_untracked": 0}
+
+
+def test_the_cifar_stem_keeps_the_resolution() -> None:
+    """32x32 -> 32, 16, 8, 4 over the stages; torchvision's stem starts at 8 and ends at 1."""
+    for stem, sizes in (("cifar", [32, 16, 8, 4]), ("imagenet", [8, 4, 2, 1])):
+        module: Any = make_model_spec({"name": "resnet18", "stem": stem}).build((3, 32, 32), 10)
+        x = module.maxpool(module.relu(module.bn1(module.conv1(torch.zeros(1, 3, 32, 32)))))
+        seen = []
+        for stage in (module.layer1, module.layer2, module.layer3, module.layer4):
+            x = stage(x)
+            seen.append(x.shape[-1])
+        assert seen == sizes
+
+
+def test_vgg_starts_as_published() -> None:
+    """N(0, 2/(9 · out)): the standard deviation of 512 output channels is sqrt(2/4608) = 0.0208, biases are 0."""
+    torch.manual_seed(0)
+    convolutions = [m for m in make_model_spec("vgg11").build((3, 32, 32), 10).modules() if isinstance(m, nn.Conv2d)]
+    for m in convolutions:
+        assert float(m.weight.detach().std()) == pytest.approx(math.sqrt(2 / (9 * m.out_channels)), rel=0.08)
+        assert m.bias is not None
+        assert not m.bias.any()
+    assert len(convolutions) == 8
+
+
+def test_shifted_patches() -> None:
+    """A token holds its patch of the image, then of the image moved right, left, down and up by one pixel.
+
+    4x4 image 1..16, patches of 2: the first token starts (1, 2, 5, 6); moved right its first column is the padding:
+    (0, 1, 0, 5); left (2, 3, 6, 7); down (0, 0, 1, 2); up (5, 6, 9, 10).
+    """
+    tokens = ShiftedPatches(1, 2, 8)
+    tokens.project = nn.Sequential()
+    found = tokens(torch.arange(1.0, 17).view(1, 1, 4, 4))
+    assert found.shape == (1, 4, 20)
+    assert found[0, 0].tolist() == [1, 2, 5, 6, 0, 1, 0, 5, 2, 3, 6, 7, 0, 0, 1, 2, 5, 6, 9, 10]
+
+
+def test_locality_self_attention() -> None:
+    """Against softmax(exp(temperature) q·k with the diagonal at -inf) v, written out; temperature starts at log 8⁻¹."""
+    torch.manual_seed(0)
+    layer = LocalitySelfAttention(6, 2, 64)
+    assert layer.temperature.item() == pytest.approx(math.log(1 / 8))
+    x = torch.randn(3, 5, 6)
+    q, k, v = (part.view(3, 5, 2, 64).transpose(1, 2) for part in layer.qkv(layer.norm(x)).chunk(3, dim=-1))
+    scores = layer.temperature.exp() * q @ k.transpose(-1, -2)
+    scores = scores.masked_fill(torch.eye(5, dtype=torch.bool), -math.inf)
+    expected = layer.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(3, 5, 128))
+    torch.testing.assert_close(layer(x), expected)
+
+
+def test_char_lstm_reads_the_whole_text() -> None:
+    """Any of the 80 characters changes the prediction; uint8 and int64 token ids are the same to it."""
+    torch.manual_seed(0)
+    module = CharLSTM().build((80,), 80)
+    tokens = torch.randint(1, 80, (1, 80))
+    with torch.no_grad():
+        one = module(tokens)
+        assert torch.equal(one, module(tokens.to(torch.uint8)))
+        for place in (0, 79):
+            assert not torch.equal(one, module(tokens.index_fill(1, torch.tensor([place]), 0)))
+
+
+def test_text_cnn_takes_each_filters_maximum_over_time() -> None:
+    """Kim's equations 2 to 4 with loops: c_i = ReLU(w · x_{i:i+h} + b), its maximum over i, then the head.
+
+    Padding is zero and gets no gradient.
+    """
+    torch.manual_seed(0)
+    spec = make_model_spec({"name": "text_cnn", "vocabulary": 9, "embedding": 2, "widths": [1, 3], "filters": 2})
+    module = spec.build((4,), 3).eval()
+    state, tokens = module.state_dict(), torch.tensor([[5, 8, 0, 0]])
+    x = state["embed.weight"][tokens[0]]
+    assert torch.equal(x[2], torch.zeros(2))
+    pooled = []
+    for j, width in enumerate((1, 3)):
+        for w, b in zip(state[f"convolutions.{j}.weight"], state[f"convolutions.{j}.bias"], strict=True):
+            values = [(w * x[i : i + width].T).sum() + b for i in range(4 - width + 1)]
+            pooled.append(max(0.0, max(value.item() for value in values)))
+    expected = state["output.weight"] @ torch.tensor(pooled) + state["output.bias"]
+    torch.testing.assert_close(module(tokens)[0], expected)
+    module(tokens).sum().backward()
+    assert module.embed.weight.grad is not None  # type: ignore[union-attr]
+    assert not module.embed.weight.grad[0].any()  # type: ignore[union-attr,index]
+
+
+def test_dropout_is_a_mode() -> None:
+    """EMNIST's CNN drops in training only."""
+    torch.manual_seed(0)
+    network, x = Network(make_model_spec("emnist_cnn").build((1, 28, 28), 62)), torch.randn(2, 1, 28, 28)
+    with torch.no_grad():
+        network.train(True)
+        assert not torch.equal(network(x).logits, network(x).logits)
+        network.train(False)
+        assert torch.equal(network(x).logits, network(x).logits)
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "words"),
+    [
+        ({"name": "lenet"}, (64,), ["lenet", "images"]),
+        ({"name": "sl_vit"}, (3, 30, 30), ["sl_vit", "30x30"]),
+        ({"name": "char_lstm"}, (1, 28, 28), ["char_lstm", "token"]),
+        ({"name": "text_cnn"}, (1, 28, 28), ["text_cnn", "token"]),
+        ({"name": "text_cnn"}, (4,), ["text_cnn", "at least 5 token ids"]),
+    ],
+)
+def test_models_refuse_other_data(options: dict[str, Any], shape: tuple[int, ...], words: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        make_model_spec(options).build(shape, 10)
+    assert all(word in str(error.value) for word in words)
+
+
+def test_weights_from_a_file_with_another_head(tmp_path: Path) -> None:
+    """ImageNet weights have 1000 classes: the body is taken, the head stays as initialised; the same head is taken."""
+    torch.manual_seed(0)
+    pretrained, own = (make_model_spec("efficientnet_b0").build((3, 64, 64), classes) for classes in (1000, 8))
+    torch.save(pretrained.state_dict(), tmp_path / "w.pt")
+    fresh = own.state_dict()["classifier.1.weight"].clone()
+    make_model_spec({"name": "efficientnet_b0", "init": str(tmp_path / "w.pt")}).load_init(own)
+    state = own.state_dict()
+    assert torch.equal(state["classifier.1.weight"], fresh)
+    assert torch.equal(state["features.0.0.weight"], pretrained.state_dict()["features.0.0.weight"])
+    torch.save(own.state_dict(), tmp_path / "w.pt")
+    other = make_model_spec("efficientnet_b0").build((3, 64, 64), 8)
+    make_model_spec({"name": "efficientnet_b0", "init": str(tmp_path / "w.pt")}).load_init(other)
+    assert torch.equal(other.state_dict()["classifier.1.weight"], fresh)
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "w.pt")
+    (tmp_path / "junk.pt").write_bytes(b"junk")
+    for name, file in (("lenet", "w.pt"), ("resnet18", "w.pt"), ("lenet", "junk.pt"), ("lenet", "none.pt")):
+        spec = make_model_spec({"name": name, "init": str(tmp_path / file)})
+        with pytest.raises(UserError, match=r"model\.init: .*" + file) as error:
+            spec.load_init(spec.build((3, 32, 32), 10))
+        assert "\n" not in str(error.value)
+
+
+def test_shift_paddings_move_by_one_pixel() -> None:
+    """A negative padding cuts, so sizes stay: the pixel at (1, 1) goes one step in each of the four directions."""
+    from fedray.models.zoo.vit import SHIFTS
+
+    x = torch.zeros(1, 1, 3, 3)
+    x[0, 0, 1, 1] = 1
+    assert [pad(x, shift)[0, 0].nonzero()[0].tolist() for shift in SHIFTS] == [[1, 2], [1, 0], [2, 1], [0, 1]]
+
+
+def test_sl_vit_takes_images_resized_to_32() -> None:
+    """As FedSOL prints it (D-36): 28 pixels become 32, whose network has 6,176,275 parameters for 10 classes."""
+    config = {
+        "data": {"name": "synthetic", "shape": [3, 28, 28], "train_samples": 40, "test_samples": 10},
+        "partition": "iid",
+        "clients": {"total": 2, "per_round": 1},
+        "model": {"name": "sl_vit", "resize": 32},
+        "algorithm": "fedavg",
+    }
+    problem = Problem.build(RunConfig.parse(config))
+    assert problem.data.input_shape == (3, 32, 32)
+    assert problem.build_network("cpu").theta.numel() == 6_176_275
+    as_it_is = RunConfig.parse(config | {"model": "sl_vit"})
+    assert Problem.build(as_it_is).data.input_shape == (3, 28, 28)
+    assert "resize" not in as_it_is.identity("")["model"]
