@@ -72,7 +72,7 @@ def measured(algorithm: str, clients: int, rounds: int, folder: Path) -> dict[st
         assert found is not None
         resumed = Simulation(simulation.problem, backend)
         resumed.restore(found)
-        assert resumed.state.sha256() == simulation.state.sha256()
+        assert resumed.state.digest() == simulation.state.digest()
         on_disk = sum(path.stat().st_size for path in folder.iterdir())
         return {
             "algorithm": algorithm,

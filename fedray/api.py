@@ -90,7 +90,7 @@ def simulate(
         raise UserError(f"simulate: track: found {found}; up to {NAME} printable characters are required")
     parsed = RunConfig.parse(config)
     data = data or load_data(parsed.data)
-    cell = "" if track is None and checkpoints is None else parsed.cell(data.digest)
+    cell = "" if track is None and checkpoints is None else parsed.hash_cell(data.digest)
     directory = None if checkpoints is None else locate("simulate: checkpoints", str(checkpoints))
     held = contextlib.nullcontext(directory)
     return run_problem(Problem.build(parsed, data), cell, track, held, evaluated, profile, progress)
@@ -200,7 +200,7 @@ def _run_tracked(
     from fedray.tracking.tracker import Tracker
 
     problem, config = simulation.problem, simulation.problem.config
-    made = store is not None and config.training.rounds in store.rounds()
+    made = store is not None and config.training.rounds in store.list_rounds()
     tracker, log = Tracker(), CellRun(shown=made)
     again, files = store is not None, problem.make_artefacts()
     tracker.open_cell(

@@ -142,7 +142,7 @@ class LocalClient(Client):
 
     @cached_property
     def counts(self) -> Tensor:
-        return torch.bincount(self.held.labels(), minlength=self.population.classes).float()
+        return torch.bincount(self.held.get_labels(), minlength=self.population.classes).float()
 
     @property
     def all_counts(self) -> Tensor:
@@ -172,8 +172,8 @@ class LocalClient(Client):
 
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
         if loss is None:
-            return self._differentiate(lambda: self.network.gradient(theta, self.x, self.y, part), plain=True)
-        return self.network.flat(self._compute_gradients(theta, loss, self.network.parts[part]), part)
+            return self._differentiate(lambda: self.network.compute_gradient(theta, self.x, self.y, part), plain=True)
+        return self.network.flatten(self._compute_gradients(theta, loss, self.network.parts[part]), part)
 
     def grad_with(
         self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
@@ -182,7 +182,7 @@ class LocalClient(Client):
         *gradients, by_extra = self._compute_gradients(
             theta, lambda forward: loss(forward, extra), [*self.network.trained, extra]
         )
-        return self.network.flat(gradients), by_extra
+        return self.network.flatten(gradients), by_extra
 
     def _compute_gradients(self, theta: Tensor, loss: Loss, wanted: Sequence[Tensor]) -> tuple[Tensor, ...]:
         def compute() -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -254,7 +254,7 @@ class LocalClient(Client):
                     self._explain_one_sample(error, self.samples)
                     raise
                 loss = cross_entropy(logits, y, reduction="sum")
-                total += self.network.flat(torch.autograd.grad(loss, self.network.trained, materialize_grads=True))
+                total += self.network.flatten(torch.autograd.grad(loss, self.network.trained, materialize_grads=True))
         self.passes["full_gradients"] += 1
         return total / self.samples
 
@@ -297,7 +297,7 @@ class LocalClient(Client):
     def draw(self) -> tuple[Tensor, Tensor]:
         rng = generator(self.population.seed, f"draw {self.step} {self._draws}", self.round, self.id)
         self._draws += 1
-        return next(self.held.batches([rng.choice(self.samples, len(self.y), replace=False)], rng))
+        return next(self.held.iter_batches([rng.choice(self.samples, len(self.y), replace=False)], rng))
 
     def batches(self, purpose: str, size: int | None = None, share: float = 1.0) -> Iterator[int]:
         rng = generator(self.population.seed, f"{purpose} batches", self.round, self.id)
@@ -307,7 +307,7 @@ class LocalClient(Client):
         self._pass = purpose, len(order), size
         try:
             parts = [order[start : start + step] for start in range(0, len(order), step)]
-            for k, batch in enumerate(self.held.batches(parts)):
+            for k, batch in enumerate(self.held.iter_batches(parts)):
                 self.start_step(0, *batch)
                 self._passes, self._plain_seen = 1, True  # running statistics and the training loss stay as they are
                 yield k

@@ -22,7 +22,7 @@ from fedray.common.components.base import Checked, Component, describe
 from fedray.common.components.identity import digest_source, hash_of, iter_parts, sum_revisions
 from fedray.common.components.plugins import find_class, refuse_unreachable
 from fedray.common.errors import UserError
-from fedray.datasets import DATASETS, data_source
+from fedray.datasets import DATASETS, make_data_source
 from fedray.datasets.base import DataSource
 from fedray.models import MODELS, make_model_spec
 from fedray.models.base import ModelSpec
@@ -66,7 +66,7 @@ class RunConfig(Checked):
     @field_validator("data", mode="before")
     @classmethod
     def _make_data(cls, value: Any) -> DataSource:
-        return data_source(value)
+        return make_data_source(value)
 
     @field_validator("partition", mode="before")
     @classmethod
@@ -101,7 +101,7 @@ class RunConfig(Checked):
 
     @field_serializer("data", "partition", "model", "algorithm")
     def _dump_options(self, component: Component) -> dict[str, Any]:
-        return component.options()
+        return component.list_options()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -226,14 +226,14 @@ class RunConfig(Checked):
     def make_tags(self) -> dict[str, str]:
         """Return the tags by which MLflow's UI groups and filters runs."""
         return {
-            "algorithm": self.algorithm.label(),
-            "partition": self.partition.label(),
+            "algorithm": self.algorithm.make_label(),
+            "partition": self.partition.make_label(),
             "data": self.data.name,
             "model": self.model.name,
             "seed": str(self.seed),
         }
 
-    def resolved(self) -> dict[str, Any]:
+    def resolve(self) -> dict[str, Any]:
         """Return every key with its value, in JSON types, defaults included; `parse` of it gives an equal run."""
         return self.model_dump(mode="json")
 
@@ -247,9 +247,9 @@ class RunConfig(Checked):
         run: RunConfig = pickle.loads(packed)  # noqa: S301 (from the process that started this one)
         return run
 
-    def identity(self, data_digest: str) -> dict[str, Any]:
+    def make_identity(self, data_digest: str) -> dict[str, Any]:
         """Return everything that can change a number, in JSON types (`fedray.common.components.identity`)."""
-        found = {"numerics": NUMERICS, **self.identity_entries()}
+        found = {"numerics": NUMERICS, **self.list_identity_entries()}
         found["data"]["digest"] = data_digest
         if self.channels_last:  # the default depends on model and device
             found["training"] = {**found.get("training", {}), "channels_last": True}
@@ -261,6 +261,6 @@ class RunConfig(Checked):
                 found.setdefault("sources", {})[name] = digest_source(part.section, name)
         return found
 
-    def cell(self, data_digest: str) -> str:
+    def hash_cell(self, data_digest: str) -> str:
         """Return the cell's hash."""
-        return hash_of(self.identity(data_digest))
+        return hash_of(self.make_identity(data_digest))

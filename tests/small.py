@@ -39,6 +39,12 @@ def config(*args: Any, **options: Any) -> RunConfig:
     return RunConfig.parse(sections(*args, **options))
 
 
+def list_cell(config: RunConfig, digest: str, label: str = "") -> dict[str, Any]:
+    """The cell as a sweep lists it; its label is `s` and the seed unless one is given."""
+    identity = {"hash": config.hash_cell(digest), "identity": config.make_identity(digest)}
+    return identity | {"label": label or f"s{config.seed}", "config": config.resolve()}
+
+
 def problem(*args: Any, arrays: Dataset | None = None, **options: Any) -> Problem:
     """The problem of `sections`, on other arrays if they are given."""
     return Problem.build(config(*args, **options), arrays)

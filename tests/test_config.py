@@ -24,7 +24,7 @@ GOLDEN = [json.loads(line) for line in Path(__file__).with_name("golden_cells.js
 
 
 def identity(**sections: Any) -> dict[str, Any]:
-    return RunConfig.parse(LEAST | sections).identity("d")
+    return RunConfig.parse(LEAST | sections).make_identity("d")
 
 
 def test_only_what_a_configuration_says_beyond_the_defaults_enters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,10 +58,10 @@ SECTIONS = [
 
 @pytest.mark.parametrize("section", SECTIONS, ids=str)
 def test_a_written_default_is_the_same_cell_as_an_unwritten_one(section: dict[str, Any]) -> None:
-    """`resolved` writes every default, of nested sections and components as well."""
+    """`resolve` writes every default, of nested sections and components as well."""
     everyone = {"clients": {"total": 4, "per_round": 4}, "model": "lenet"}
     config = RunConfig.parse(LEAST | everyone | section)
-    assert RunConfig.parse(config.resolved()).cell("d") == config.cell("d")
+    assert RunConfig.parse(config.resolve()).hash_cell("d") == config.hash_cell("d")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_equal_runs_that_are_written_differently_are_one_cell(one: dict[str, Any
     ],
 )
 def test_runs_that_differ_are_different_cells(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert RunConfig.parse(LEAST | one).cell("d") != RunConfig.parse(LEAST | other).cell("d")
+    assert RunConfig.parse(LEAST | one).hash_cell("d") != RunConfig.parse(LEAST | other).hash_cell("d")
 
 
 def test_channels_last_enters_as_model_and_device_have_it() -> None:
@@ -110,7 +110,7 @@ def test_channels_last_enters_as_model_and_device_have_it() -> None:
 
 
 def test_data_enter_by_digest_and_what_is_held_out_of_them() -> None:
-    assert RunConfig.parse(LEAST).cell("d") != RunConfig.parse(LEAST).cell("e")
+    assert RunConfig.parse(LEAST).hash_cell("d") != RunConfig.parse(LEAST).hash_cell("e")
     assert identity(data="digits") == identity(data={"name": "digits", "mean": [0.5], "std": [0.5]})
     held_out = identity(data={"name": "digits", "validation": {"fraction": 0.2}})["data"]
     assert held_out == {"name": "digits", "digest": "d", "validation": {"fraction": 0.2}}
@@ -148,4 +148,4 @@ def test_a_packed_run_is_the_same_run() -> None:
 def test_cells_keep_their_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """As 0.2 hashes them: cells of one section and kind of value each. Other hashes leave finished cells unfound."""
     monkeypatch.setattr("fedray.config.NUMERICS", 1)
-    assert {cell: RunConfig.parse(point).cell("d") for cell, point in GOLDEN} == {cell: cell for cell, _ in GOLDEN}
+    assert {cell: RunConfig.parse(point).hash_cell("d") for cell, point in GOLDEN} == {cell: cell for cell, _ in GOLDEN}

@@ -23,7 +23,7 @@ from fedray.config import RunConfig
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend, InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.engine.state import theta_sha256
+from fedray.engine.state import digest_theta
 
 W1, W2 = WORKLOADS["w1"], WORKLOADS["w2"]
 SMALL = Workload("w1", 8, 20, (3, 32, 32), 4, 1, 10, CNN)
@@ -60,7 +60,7 @@ class Part:
     ) -> Problem:
         """Return a workload as a run on the device, of which each process has its share."""
         made = problem(work, actors=1)
-        whole = made.config.resolved()
+        whole = made.config.resolve()
         runtime: dict[str, Any] = {"backend": "inline", "device": self.device, "cuda_graph": graph}
         if self.device == "cuda":
             runtime |= {"gpus_per_actor": 1 / processes}
@@ -187,7 +187,7 @@ def find_hash(part: Part, name: str, backend: Backend, processes: int, graph: bo
     simulation = Simulation(made, backend)
     for _ in range(2):
         simulation.step()
-    return theta_sha256(simulation.state.theta)
+    return digest_theta(simulation.state.theta)
 
 
 def measure_fl_sam(part: Part) -> None:

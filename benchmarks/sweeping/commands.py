@@ -94,7 +94,7 @@ def make_store(folder: Path) -> None:
     for cell in plan.cells.values():
         run, problem = CellRun(), plan.problems.get_problem(cell)
         tags, files = {"fedray.sweep": "commands", **cell.run.make_tags()}, problem.make_artefacts()
-        tracker.open_cell(run, cell.hash, cell.label, cell.run.resolved(), tags, parent, again=False, files=files)
+        tracker.open_cell(run, cell.hash, cell.label, cell.run.resolve(), tags, parent, again=False, files=files)
         table = {
             "class": [k // 10 for k in range(100)],
             "predicted": [k % 10 for k in range(100)],

@@ -56,7 +56,7 @@ parent = tracker.open_sweep(made.sweep.name, "", describe_cells(made))
 for cell in islice(made.cells.values(), len(made.cells) // 2):
     run = CellRun()
     tags = {"fedray.sweep": made.sweep.name, **cell.run.make_tags()}
-    tracker.open_cell(run, cell.hash, cell.label, cell.run.resolved(), tags, parent)
+    tracker.open_cell(run, cell.hash, cell.label, cell.run.resolve(), tags, parent)
     rows = [{"round": t, "test_accuracy": 50.0 + t, "test_loss": 1.0} for t in range(1, 31)]
     tracker.close_cell(run, RunRecord(Ending(Status.FINISHED), rows))
 tracker.close()

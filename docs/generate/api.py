@@ -42,7 +42,7 @@ the top of the page to its end:
 ... )
 ```
 """
-HIDDEN = ("model_config", "model_post_init", "identity_entries")
+HIDDEN = ("model_config", "model_post_init", "list_identity_entries")
 """Public names of a class that belong to pydantic or to the command line."""
 
 

@@ -87,7 +87,7 @@ class FedAvgKL(AuxiliaryLoss):
     weight: float = Field(1.0, ge=0, description="w: weight of the KL term")
     tau: float = Field(3.0, gt=0, description="τ: temperature")
 
-    def label(self) -> str:
+    def make_label(self) -> str:
         """Name in FedSOL's table 1."""
         return "fedavg+kl-base"
 

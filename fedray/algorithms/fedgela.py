@@ -136,7 +136,7 @@ class FedGELA(FedGE):
     )
     softmax: Literal["all", "present"] = Field("all", description="classes in the local softmax: as the code, or eq. 5")
 
-    def label(self) -> str:
+    def make_label(self) -> str:
         """Name in the paper's table 6: `fedgela`, `fedgela-phi-exp`, `fedgela-phi-sqrt`."""
         return self.name if self.phi == "x" else f"{self.name}-phi-{self.phi}"
 

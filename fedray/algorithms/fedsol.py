@@ -156,7 +156,7 @@ class FedSOL(WithProximalLoss):
         if not layout.name_part(self.perturb):
             raise UserError(f"algorithm.perturb: found {self.perturb!r}; the model has no parameters there to train")
 
-    def label(self) -> str:
+    def make_label(self) -> str:
         """Name in the paper's tables: `fedsol`, `fedsol-all`, `fedsol+feddyn`, `fedsol-a3`."""
         if self.proximal_name != "kl":
             return f"fedsol+{self.proximal_name}"
@@ -227,7 +227,7 @@ class Projection(WithProximalLoss):
         "kl", validate_default=True, description="L_p, a name or a mapping with its options: kl, fedprox"
     )
 
-    def label(self) -> str:
+    def make_label(self) -> str:
         """Name in the paper's table 1: `fedavg+kl-projection`, `fedavg+l2-projection`."""
         return f"fedavg+{'l2' if self.proximal_name == 'fedprox' else self.proximal_name}-projection"
 

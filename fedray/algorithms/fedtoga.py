@@ -67,7 +67,7 @@ class FedTOGA(DynamicRegularisation):
         """The reason if anything reads Δ."""
         return "adds Δ, a mean step of SGD, to gradients" if self.needs_delta else ""
 
-    def label(self) -> str:
+    def make_label(self) -> str:
         """`fedtoga`, or the parts that are on: `fedtoga-sam+dr+dual`."""
         parts = {
             "sam": self.sam,

@@ -80,4 +80,5 @@ def draw_filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generat
 def compute_surface(landscape: Landscape, theta: Tensor, directions: Sequence[Tensor], steps: np.ndarray) -> np.ndarray:
     """Return float64 `(len(steps), len(steps))`: entry (i, j) is the loss at θ + steps[i] d1 + steps[j] d2."""
     first, second = directions
-    return np.array([[landscape.loss(theta + float(a) * first + float(b) * second) for b in steps] for a in steps])
+    points = ([theta + float(a) * first + float(b) * second for b in steps] for a in steps)
+    return np.array([[landscape.compute_loss(point) for point in row] for row in points])

@@ -46,7 +46,7 @@ from fedray.sweep.file.dotted import COMPONENTS
 from fedray.tracking.environment import list_hashes
 from fedray.tracking.location import store_uri
 from fedray.tracking.store import DESCRIPTION
-from fedray.tracking.view import address
+from fedray.tracking.view import make_address
 
 MADE_WITH = {"mlflow.source.git.commit": "commit of fedray"}
 ENVIRONMENT = "environment."
@@ -86,7 +86,7 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
     counts = Counter(cell["status"] for cell in cells)
     early = [cell for cell in cells if cell["status"] in EARLY]
     absent = [cell for cell in cells if cell["status"] not in ("finished", *EARLY)]
-    comparisons = _comparisons(sweep, tables[0].rows, metrics[0], to)
+    comparisons = _make_comparisons(sweep, tables[0].rows, metrics[0], to)
     sections = list(_draw_sections(sweep, metrics[0]))
     same, several = split_settings(sweep.cells)
     return (
@@ -131,7 +131,7 @@ def _draw_sections(sweep: Collected, metric: str) -> Iterator[Section]:
     """Yield the drawn sections in the page's order; a section that does not apply to the sweep is empty or missing."""
     finished = bool((sweep.cells["status"] == "finished").any())
     if sweep.search.keys:
-        yield Section("search", "Search", _search(sweep) if finished else [], "No trial yet.")
+        yield Section("search", "Search", _draw_search(sweep) if finished else [], "No trial yet.")
     yield Section("curves", "Learning curves", _draw_curves(sweep) if finished else [], "No finished run to draw.")
     if finished and not sweep.search.keys and (drawn := _draw_sensitivity(sweep, metric)):
         yield Section("sensitivity", "Sensitivity", drawn)
@@ -146,7 +146,7 @@ def _draw_sections(sweep: Collected, metric: str) -> Iterator[Section]:
 def _tabulate_cells(sweep: Collected, metric: str) -> list[dict[str, Any]]:
     """Return the table of cells, with the metric of finished ones and, if the store has an address, links."""
     served = store_uri().startswith(("http://", "https://"))
-    link = address("RUN") if served else ""
+    link = make_address("RUN") if served else ""
     shown = []
     for cell, value in zip(sweep.cells.to_dict("records"), read_values(sweep, metric), strict=True):
         run = sweep.runs.get(cell["run_id"])
@@ -175,7 +175,7 @@ def _describe_environment(sweep: Collected) -> list[tuple[str, str, int]]:
     return [(name, value, n) for (name, value), n in sorted(found.items())]
 
 
-def _comparisons(sweep: Collected, rows: list[str], metric: str, to: str) -> list[dict[str, Any]]:
+def _make_comparisons(sweep: Collected, rows: list[str], metric: str, to: str) -> list[dict[str, Any]]:
     """Return the page's comparisons with one row; none without a reference, or if it is the only row."""
     fedavg = find_label(sweep.cells, "fedavg")
     to = to or (fedavg if fedavg in rows else "")
@@ -212,7 +212,7 @@ def _draw_comparison(sweep: Collected, found: Comparison) -> Pictures:
     return pictures
 
 
-def _search(sweep: Collected) -> Pictures:
+def _draw_search(sweep: Collected) -> Pictures:
     drawn = search.draw_all(sweep)
     return [(f"{kind}: {what}", _encode(figure)) for kind, figures in drawn.items() for what, figure in figures.items()]
 

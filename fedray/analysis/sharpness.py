@@ -96,7 +96,7 @@ class Trained:
 
     def _refuse_other(self, tests: Landscape) -> None:
         logged = [row["test_loss"] for row in self.state.history if row["round"] == self.state.round]
-        if logged and not math.isclose(found := tests.loss(self.theta), logged[0], rel_tol=1e-3, abs_tol=1e-6):
+        if logged and not math.isclose(found := tests.compute_loss(self.theta), logged[0], rel_tol=1e-3, abs_tol=1e-6):
             raise UserError(
                 f"--run: the checkpoint's test loss is {found:.6g} here, but {logged[0]:.6g} was logged: "
                 "other data, or another version of the model"
@@ -115,7 +115,7 @@ class Trained:
             self.label,
             self.state.round,
             len(self.indices),
-            self.landscape.loss(self.theta),
+            self.landscape.compute_loss(self.theta),
             [float(value) for value in values],
         ), vectors
 

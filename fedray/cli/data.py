@@ -139,7 +139,7 @@ def show(
     chosen = make_partition(
         {"name": kind, **{k: v for k, v in given.items() if v is not None}, **settings["partition"]}
     )
-    data = load_data(source) if source.test is None else load_data(source).merged()
+    data = load_data(source) if source.test is None else load_data(source).merge()
     split = split_samples(source, chosen, data, clients, seed, unseen)
     dealt = split.train
     if not dealt.sizes.any():
@@ -147,7 +147,7 @@ def show(
     counts = split.dealt.count_labels(data.y_train, data.num_classes)
     path = out or Path(f"{name}_{kind}_{clients}.png".replace(":", "_"))
     try:
-        draw_heatmap(counts, path, f"{name}: {chosen.label()}, {clients} clients, seed {seed}", unseen)
+        draw_heatmap(counts, path, f"{name}: {chosen.make_label()}, {clients} clients, seed {seed}", unseen)
     except (OSError, ValueError) as error:
         raise UserError(f"--out: {path} cannot be written: {error}") from None
     numbers = measure_heterogeneity(counts[:clients])
@@ -250,9 +250,9 @@ def _print_data_set(out: Path, arrays: "dict[str, np.ndarray]") -> None:
 
 
 def _make_source(name: str, options: dict[str, Any]) -> "DataSource":
-    from fedray.datasets import data_source
+    from fedray.datasets import make_data_source
 
-    return data_source({"name": name, **options})
+    return make_data_source({"name": name, **options})
 
 
 def _parse_settings(assignments: list[str] | None) -> dict[str, dict[str, Any]]:

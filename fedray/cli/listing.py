@@ -62,7 +62,7 @@ def list_entries(what: str) -> dict[str, str]:
 
         files = {name: get_sweeps_folder() / f"{name}.yaml" for name in list_sweeps()}
         return {name: _describe(Sweep, file) for name, file in files.items()}
-    return {name: getattr(kind, "idea", "") or kind.row()[1] for name, kind in sorted(get_registry(what).items())}
+    return {name: getattr(kind, "idea", "") or kind.make_row()[1] for name, kind in sorted(get_registry(what).items())}
 
 
 def _describe(sweep: Any, file: Any) -> str:

@@ -73,10 +73,10 @@ def run(
         result.save(save)
     if save_personal is not None:
         files = result.save_personal(save_personal)
-    model = _logged_model(result) if logged else ""
+    model = _log_model(result) if logged else ""
     if as_json:
         summary = result.summary() | ({"run_id": result.run_id} if result.run_id else {})
-        print(json.dumps(summary if profile is None else summary | {"profile": profile.metrics()}))
+        print(json.dumps(summary if profile is None else summary | {"profile": profile.average_seconds()}))
         return
     _show(result, chosen.label)
     if save is not None:
@@ -86,7 +86,7 @@ def run(
     if model:
         print(f"model {model} in MLflow")
     if profile is not None:
-        print(profile.table())
+        print(profile.format_table())
 
 
 def _refuse_unwritable(path: Path) -> None:
@@ -100,7 +100,7 @@ def _refuse_unwritable(path: Path) -> None:
         raise UserError(f"--save: {path} cannot be written: {error.strerror}") from None
 
 
-def _logged_model(result: "Result") -> str:
+def _log_model(result: "Result") -> str:
     from fedray.analysis.data.frames import log_model
 
     return log_model(result.run_id)
@@ -143,6 +143,6 @@ def _show(result: "Result", name: str) -> None:
     console.print(f"{summary['seconds_per_round']:.3g} s per round")
     console.print(f"theta_sha256 {summary['theta_sha256']}", soft_wrap=True)
     if result.run_id:
-        from fedray.tracking.view import address
+        from fedray.tracking.view import make_address
 
-        console.print(f"run {result.run_id} in MLflow: {address(result.run_id)}", soft_wrap=True)
+        console.print(f"run {result.run_id} in MLflow: {make_address(result.run_id)}", soft_wrap=True)

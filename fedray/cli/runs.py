@@ -56,15 +56,15 @@ def print_status(
 def _print_sweeps() -> None:
     """Print a line for each sweep of the store: its cells by status, and when it was first called."""
     from fedray.sweep.plan.storage import find_killed, is_sweep_running
-    from fedray.tracking.store import cells_of, open_reader, pick_best, read_status, search, sweeps_in
+    from fedray.tracking.store import find_sweeps, open_reader, pick_best, read_cells, read_status, search
 
     client, experiment = open_reader()
-    sweeps, best = sweeps_in(client, experiment), pick_best(search(client, experiment, "tags.`fedray.kind` = 'cell'"))
+    sweeps, best = find_sweeps(client, experiment), pick_best(search(client, experiment, "tags.`fedray.kind` = 'cell'"))
     status = {cell: read_status(run) for cell, run in best.items()}
     status |= dict.fromkeys(find_killed(cell for cell in status if status[cell] is Status.RUNNING), Status.INTERRUPTED)
     widest = max(map(len, sweeps), default=0)
     for name, run in sweeps.items():
-        counts = Counter(status.get(cell["hash"], Status.MISSING) for cell in cells_of(client, run))
+        counts = Counter(status.get(cell["hash"], Status.MISSING) for cell in read_cells(client, run))
         said = ", ".join(f"{n} {one}" for one, n in counts.most_common()) + "; running now" * is_sweep_running(name)
         began = datetime.fromtimestamp(run.info.start_time / 1000).strftime("%Y-%m-%d %H:%M")
         print(escape(f"{name:<{widest}}  {began}  {said}"))
@@ -78,10 +78,10 @@ def remove_runs(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask for confirmation")] = False,
 ) -> None:
     """Delete a sweep's runs, or one run, from MLflow, not those another sweep shares; `clean` removes the files."""
-    from fedray.tracking.deletion import deletable
+    from fedray.tracking.deletion import find_deletable_runs
     from fedray.tracking.store import delete_runs
 
-    runs, kept = deletable(name, cell)
+    runs, kept = find_deletable_runs(name, cell)
     shared = f" ({kept} that another sweep shares stay)" if kept else ""
     if not yes:
         typer.confirm(f"delete {len(runs)} runs of {name} from MLflow{shared}?", abort=True)

@@ -47,7 +47,7 @@ class FreeCapacity:
         return max(whole - math.ceil(taken - 1e-9), 0)
 
 
-def max_useful_actors(run: RunConfig) -> int:
+def count_useful_actors(run: RunConfig) -> int:
     """Return the size of the largest cohort: more actors would be idle."""
     cohorts = run.clients.cohorts
     return max([run.clients.cohort_size] if cohorts is None else map(len, cohorts), default=1)
@@ -57,7 +57,7 @@ def with_actor_count(run: RunConfig) -> RunConfig:
     """Return a single run with a number for `actors: auto`: all actors that fit."""
     if run.runtime.actors != "auto":
         return run
-    actors = min(max(FreeCapacity().count_actors(run.runtime), 1), max_useful_actors(run))
+    actors = min(max(FreeCapacity().count_actors(run.runtime), 1), count_useful_actors(run))
     return run.model_copy(update={"runtime": run.runtime.model_copy(update={"actors": actors})})
 
 

@@ -157,16 +157,16 @@ def _get_kind(run: RunConfig) -> str:
     The split among clients matters only if a batch is a client's whole shard.
     """
     training = run.training
-    dealt = [run.partition.options(), run.clients.model_dump(mode="json"), run.seed]
+    dealt = [run.partition.list_options(), run.clients.model_dump(mode="json"), run.seed]
     return json.dumps(
         [
-            run.data.options(),
-            run.model.options(),
+            run.data.list_options(),
+            run.model.list_options(),
             run.algorithm.name,
             training.batch_size,
             training.precision,
             run.channels_last,
-            [probe.options() for probe in run.evaluation.probes],
+            [probe.list_options() for probe in run.evaluation.probes],
             run.runtime.cuda_graph,
             dealt if training.batch_size == "full" else None,
         ]

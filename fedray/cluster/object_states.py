@@ -36,7 +36,7 @@ class ObjectState(StateRef):
         return Vectors({name: as_tensor(array) for name, array in ray.get(self.ref).items()})
 
 
-def states_stay(algorithm: Algorithm) -> bool:
+def keeps_states(algorithm: Algorithm) -> bool:
     """Return True if states stay; if the server answers each client they pass through it anyway."""
     return type(algorithm).reply is Algorithm.reply
 

@@ -18,9 +18,9 @@ from fedray.cluster.object_states import (
     as_arrays,
     assign_to_actors,
     copy_tensor,
+    keeps_states,
     note_hashes,
     pack,
-    states_stay,
     unpack,
 )
 from fedray.cluster.timeouts import CallTimeouts, Heartbeat
@@ -146,11 +146,11 @@ class RayBackend:
             None if problem.validation is None else ray.put(problem.validation),
             None if problem.unseen is None else ray.put(problem.unseen),
         )
-        self._steps = [problem.config.training.steps(int(n)) for n in problem.dealt.sizes]
+        self._steps = [problem.config.training.count_steps(int(n)) for n in problem.dealt.sizes]
         self._chunks = {split: count_chunks(len(samples)) for split, samples in problem.evaluated.items()}
         self._timeouts = CallTimeouts()
         self._homes: dict[int, int] = {}
-        self._stay = self._apart = states_stay(problem.config.algorithm)
+        self._stay = self._apart = keeps_states(problem.config.algorithm)
         for slot, actor in enumerate(self._actors):
             if actor is None:
                 self._spawn(slot)

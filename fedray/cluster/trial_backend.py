@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import ray
 from torch import Tensor
 
-from fedray.cluster.object_states import STAYS_FROM, ObjectState, as_arrays, note_hashes, states_stay
+from fedray.cluster.object_states import STAYS_FROM, ObjectState, as_arrays, keeps_states, note_hashes
 from fedray.cluster.timeouts import CallTimeouts, Heartbeat
 from fedray.common.vectors import Vectors
 from fedray.engine.disk.client_files import Version, Written
@@ -32,10 +32,10 @@ class TrialBackend(InlineBackend):
 
     def open(self, problem: Problem) -> None:
         self._timeouts = CallTimeouts()
-        self._stay = states_stay(problem.config.algorithm)
+        self._stay = keeps_states(problem.config.algorithm)
         with self._bound("open"):
             super().open(problem)
-        self._steps = [problem.config.training.steps(int(n)) for n in problem.dealt.sizes]
+        self._steps = [problem.config.training.count_steps(int(n)) for n in problem.dealt.sizes]
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
         with self._bound("train", self._measure_work(tasks)):

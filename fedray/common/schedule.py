@@ -52,7 +52,7 @@ class Schedule(Checked):
             raise UserError(f"training.warmup: found {self.warmup}; training.rounds is only {self.rounds}")
         return self
 
-    def lr_of(self, t: int) -> float:
+    def compute_lr(self, t: int) -> float:
         """Return η_t of round t, from 0."""
         if t < self.warmup:
             return self.lr * (t + 1) / (self.warmup + 1)
@@ -65,7 +65,7 @@ class Schedule(Checked):
         decay: float = self.lr_decay**t
         return self.lr * decay
 
-    def lr_change(self, t: int) -> float:
+    def compute_lr_change(self, t: int) -> float:
         """Return η_{t+1}/η_t; `lr_decay` itself with the exponential schedule."""
         plain = self.lr_schedule == "exponential" and t >= self.warmup
-        return self.lr_decay if plain else self.lr_of(t + 1) / self.lr_of(t)
+        return self.lr_decay if plain else self.compute_lr(t + 1) / self.compute_lr(t)

@@ -44,7 +44,7 @@ DATASETS: dict[str, type[DataSource]] = {
 }
 
 
-def data_source(value: object) -> DataSource:
+def make_data_source(value: object) -> DataSource:
     """Return the data set of a configuration's `data` section."""
     if isinstance(value, Mapping) and "name" not in value and "x_train" in value:
         value = {"name": "arrays", **value}

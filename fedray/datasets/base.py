@@ -95,7 +95,7 @@ class DataSource(Component):
         None, description="test on samples of the clients instead of the official test set: `{}`, or its keys"
     )
 
-    def identity_entries(self) -> dict[str, Any]:
+    def list_identity_entries(self) -> dict[str, Any]:
         asked = {"validation": self.validation, "test": self.test}
         held_out = {key: make_entry(value) for key, value in asked.items() if value is not None}
         return {"name": self.name, **held_out}  # the arrays enter by digest, so the options that make them do not
@@ -109,8 +109,8 @@ class DataSource(Component):
     """The licence as its publisher states it, an SPDX identifier or words; empty if none is known."""
 
     @classmethod
-    def row(cls) -> tuple[str, str, str]:
-        options, what, paper = super().row()
+    def make_row(cls) -> tuple[str, str, str]:
+        options, what, paper = super().make_row()
         facts = {"Used by": cls.used_by, "Files": cls.files, "Download": cls.published.size if cls.published else ""}
         facts |= {"Licence": cls.licence}
         return options, " ".join([what, *(f"{key}: {value}." for key, value in facts.items() if value)]), paper

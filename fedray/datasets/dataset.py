@@ -114,10 +114,10 @@ class Dataset:
 
     @property
     def is_merged(self) -> bool:
-        """True if training and test set are one array (`merged`)."""
+        """True if training and test set are one array (`merge`)."""
         return self.x_test is self.x_train
 
-    def merged(self) -> "Dataset":
+    def merge(self) -> "Dataset":
         """Return training and then test samples as one set, which is both the training and the test set; one copy."""
         if self.is_merged:
             return self
@@ -127,7 +127,7 @@ class Dataset:
             clients = np.concatenate([self.client_train, self.client_test])
         return replace(self, x_train=x, y_train=y, x_test=x, y_test=y, client_train=clients, client_test=clients)
 
-    def resized(self, size: int) -> "Dataset":
+    def resize(self, size: int) -> "Dataset":
         """Return the same images at `size` x `size` pixels (bilinear, anti-aliased), for models with a fixed input
         size.
         """
@@ -197,11 +197,11 @@ class Samples:
         """Bytes of one input and its label, as they are held."""
         return self._x[:1].numel() * self._x.element_size() + self._y.element_size()
 
-    def labels(self, indices: np.ndarray) -> Tensor:
+    def get_labels(self, indices: np.ndarray) -> Tensor:
         """Labels int64 `(b,)`."""
         return self._y.index_select(0, torch.from_numpy(indices).to(self._y.device)).to(self.device)
 
-    def batch(self, indices: np.ndarray, augment: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def make_batch(self, indices: np.ndarray, augment: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return inputs float32 `(b, ...)` (token ids int64), augmented if a generator is given, and labels int64
         `(b,)`.
         """
@@ -252,20 +252,20 @@ class ClientSamples:
     def __init__(self, samples: Samples, indices: np.ndarray) -> None:
         self._samples, self._indices = samples, indices
 
-    def labels(self) -> Tensor:
+    def get_labels(self) -> Tensor:
         """Return all labels, int64 `(n_i,)`."""
-        return self._samples.labels(self._indices)
+        return self._samples.get_labels(self._indices)
 
     def cut(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Return the samples from `start` to before `stop`, as a batch."""
-        return self._samples.batch(self._indices[start:stop])
+        return self._samples.make_batch(self._indices[start:stop])
 
-    def batches(
+    def iter_batches(
         self, order: Iterable[np.ndarray], augment: np.random.Generator | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield a batch for each array of positions, as `Samples.batch`."""
+        """Yield a batch for each array of positions, as `Samples.make_batch`."""
         for positions in order:
-            yield self._samples.batch(self._indices[positions], augment)
+            yield self._samples.make_batch(self._indices[positions], augment)
 
 
 class ResidentSamples(ClientSamples):
@@ -280,14 +280,14 @@ class ResidentSamples(ClientSamples):
     def __init__(self, samples: Samples, x: Tensor, y: Tensor) -> None:
         self._samples, self._x, self._y = samples, x, y
 
-    def labels(self) -> Tensor:
+    def get_labels(self) -> Tensor:
         return self._y
 
     def cut(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         # A copy: a method may write into its batch.
         return self._samples.prepare(self._x[start:stop].clone()), self._y[start:stop]
 
-    def batches(
+    def iter_batches(
         self, order: Iterable[np.ndarray], augment: np.random.Generator | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         order = list(order)

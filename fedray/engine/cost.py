@@ -236,7 +236,7 @@ def measure_relative_compute(config: RunConfig) -> float:
         UserError: the data's shape is not known before they are read.
     """
     shape, classes = find_input_shape(config)
-    options, model = config.algorithm.options(), config.model.options() | {"init": None}
+    options, model = config.algorithm.list_options(), config.model.list_options() | {"init": None}
     steps = (1, config.training.epochs) if config.training.local_steps is None else (config.training.local_steps, 1)
     method, plain = (
         _count_operations(json.dumps(o), json.dumps(model), shape, classes, *steps)

@@ -27,7 +27,7 @@ log = logging.getLogger("fedray")
 
 def resolve_with(config: RunConfig, data: Dataset) -> dict[str, Any]:
     """Return the resolved configuration with the mean and std in use, also if they come from a preset."""
-    found = config.resolved()
+    found = config.resolve()
     if "mean" in found["data"]:
         found["data"] |= {"mean": list(data.mean), "std": list(data.std)}
     return found
@@ -140,7 +140,7 @@ class Problem:
         from fedray.partitions.heterogeneity import draw_heatmap  # here: matplotlib takes half a second to import
 
         counts = self.dealt.count_labels(self.data.y_train, self.data.num_classes)
-        file, title = io.BytesIO(), f"{self.data.name}, {self.config.partition.label()}"
+        file, title = io.BytesIO(), f"{self.data.name}, {self.config.partition.make_label()}"
         draw_heatmap(counts, title=title, unseen=self.config.clients.unseen).savefig(file, format="png")
         return file.getvalue()
 
@@ -162,7 +162,7 @@ class Problem:
             others = {"train": self.unseen.train, "test": self.unseen.test}
             if self.own_validation is not None:
                 others["validation"] = none
-            held |= {name: held[name].followed_by(more) for name, more in others.items() if more is not None}
+            held |= {name: held[name].join(more) for name, more in others.items() if more is not None}
         arrays = {f"{name}_{what}": getattr(held[name], what) for name in held for what in ("indices", "offsets")}
         train, test = len(self.data.y_train), len(self.data.y_test)
         samples = np.array([train] if self.data.is_merged else [train, test])
@@ -253,10 +253,10 @@ class Problem:
 def prepare_data(data: Dataset, config: RunConfig) -> Dataset:
     """Merge training and test set with `data.test`, and resize images to the one size that the model takes."""
     if config.data.test is not None:
-        data = data.merged()
+        data = data.merge()
     size = config.model.side
     shape = data.input_shape
     if size is None or len(shape) != 3 or shape[1:] == (size, size):
         return data
     log.info("%s: %dx%d images resized to %dx%d for %s", data.name, *shape[1:], size, size, config.model.name)
-    return data.resized(size)
+    return data.resize(size)

@@ -26,12 +26,12 @@ from fedray.engine.process.worker import Worker
 from fedray.engine.server.evaluate import get_tested_theta
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.simulation import Simulation
-from fedray.engine.state import State, theta_sha256
+from fedray.engine.state import State, digest_theta
 from fedray.models.network import Layout
 from fedray.models.parts import iter_statistics
 from fedray.models.preprocess import Preprocess
 from fedray.runs.ending import Ending
-from fedray.runs.last_rounds import describe_accuracy, last_values, mean
+from fedray.runs.last_rounds import describe_accuracy, find_last_values, mean
 from fedray.runs.metric import LAST
 from fedray.runs.record import RunRecord
 from fedray.runs.status import Status
@@ -104,12 +104,12 @@ class Result:
         """Return the accuracy shown in tables, the last round's metrics, hashes, bytes sent, and mean seconds per
         round.
 
-        `last10_test_accuracy` is the mean over the rounds that `last_rounds` counts; seconds exclude evaluation.
+        `last10_test_accuracy` is the mean over the rounds that `list_last_rounds` counts; seconds exclude evaluation.
         `theta_sha256` is the hash of the x from which training continues; FedExP tests the mean of the last two (D-82).
         """
         last, record = self.history[-1], self.record()
         return {
-            f"{LAST}test_accuracy": mean(last_values(self.history, "test_accuracy").values()),
+            f"{LAST}test_accuracy": mean(find_last_values(self.history, "test_accuracy").values()),
             "test_accuracy": last["test_accuracy"],
             "test_loss": last["test_loss"],
             "train_loss": last["train_loss"],
@@ -128,10 +128,10 @@ class Result:
             "megabytes_down": state.sent[0] / 1e6,
             "megabytes_up": state.sent[1] / 1e6,
         }
-        hashes = {"theta_sha256": theta_sha256(state.theta), "state_sha256": state.sha256()}
+        hashes = {"theta_sha256": digest_theta(state.theta), "state_sha256": state.digest()}
         hashes |= {"frozen_sha256": state.frozen} if state.frozen else {}
         finished, parts = Ending(Status.FINISHED), () if profile is None else profile.rounds
-        totals |= {} if profile is None else profile.metrics()
+        totals |= {} if profile is None else profile.average_seconds()
         return RunRecord(finished, self.history, totals, hashes, state.tables, parts)
 
     def to_frame(self) -> "DataFrame":
@@ -263,7 +263,7 @@ class Result:
         tensors = {name: tensor.contiguous().clone() for name, tensor in module.state_dict().items()}
         data = self.problem.data
         metadata = more | {
-            "theta_sha256": theta_sha256(self.state.theta),
+            "theta_sha256": digest_theta(self.state.theta),
             **({"frozen_sha256": self.state.frozen} if self.state.frozen else {}),
             "config": self.problem.config.model_dump_json(),
             "preprocessing": json.dumps({"mean": data.mean, "std": data.std, "shape": data.input_shape}),

@@ -15,7 +15,7 @@ class StateRef(ABC):
     """A client's state that is held elsewhere: in another process's memory, or in a file.
 
     Attributes:
-        sha256: `vectors_sha256` of the state, once a process that holds it has computed it.
+        sha256: `digest_vectors` of the state, once a process that holds it has computed it.
     """
 
     sha256: str | None
@@ -66,15 +66,15 @@ class State:
     frozen: str = ""
     """Hash of the weights that no run changes (`Network.frozen_sha256`); they are not in the state."""
 
-    def sha256(self) -> str:
+    def digest(self) -> str:
         """Hash of round, theta, buffers, server vectors, frozen weights and each client's hash; equal exactly if all of
         these are.
         """
         server = Vectors({"theta": self.theta, "buffers": self.buffers})
         server |= {f"server.{name}": v for name, v in self.server.items()}
-        digest = hashlib.sha256(f"{self.round} {vectors_sha256(server)}{self.frozen}".encode())
+        digest = hashlib.sha256(f"{self.round} {digest_vectors(server)}{self.frozen}".encode())
         for i, state in sorted(self.clients.items()):
-            digest.update(f" {i} {state_sha256(state)}".encode())
+            digest.update(f" {i} {digest_state(state)}".encode())
         return digest.hexdigest()
 
 
@@ -98,13 +98,13 @@ def refuse_other_weights(state: State, theta: Tensor, frozen: str) -> None:
         )
 
 
-def state_sha256(state: ClientState) -> str:
+def digest_state(state: ClientState) -> str:
     """Return the hash of a client's state: the stored one, or computed here."""
     known = state.sha256 if isinstance(state, StateRef) else None
-    return known or vectors_sha256(load_state(state))
+    return known or digest_vectors(load_state(state))
 
 
-def vectors_sha256(vectors: Mapping[str, Tensor]) -> str:
+def digest_vectors(vectors: Mapping[str, Tensor]) -> str:
     """SHA-256 of names, dtypes, shapes and bytes, in ascending order of names."""
     digest = hashlib.sha256()
     for name, v in sorted(vectors.items()):
@@ -113,6 +113,6 @@ def vectors_sha256(vectors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def theta_sha256(theta: Tensor) -> str:
+def digest_theta(theta: Tensor) -> str:
     """SHA-256 of the parameters' bytes (float32, little-endian)."""
     return hashlib.sha256(theta.contiguous().numpy().astype("<f4").tobytes()).hexdigest()

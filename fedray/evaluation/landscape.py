@@ -37,18 +37,18 @@ class Landscape:
         network.reset(buffers)
         network.train(False)
 
-    def loss(self, theta: Tensor) -> float:
+    def compute_loss(self, theta: Tensor) -> float:
         """Return the mean cross-entropy at θ."""
         self.network.load(theta)
         with torch.no_grad():
             return sum(float(part) for part in self._iter_losses())
 
-    def gradient(self, theta: Tensor) -> Tensor:
+    def compute_gradient(self, theta: Tensor) -> Tensor:
         """Return the gradient at θ, `(P,)`."""
         self.network.load(theta)
         total = torch.zeros_like(theta)
         for part in self._iter_losses():
-            total += self.network.flat(torch.autograd.grad(part, self.network.trained, materialize_grads=True))
+            total += self.network.flatten(torch.autograd.grad(part, self.network.trained, materialize_grads=True))
         return total
 
     def multiply_hessian(self, theta: Tensor, v: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class Landscape:
     def _iter_losses(self) -> Iterator[Tensor]:
         """Yield the loss, chunk by chunk of samples."""
         for start in range(0, len(self.indices), CHUNK):
-            x, y = self.samples.batch(self.indices[start : start + CHUNK])
+            x, y = self.samples.make_batch(self.indices[start : start + CHUNK])
             yield cross_entropy(self.logits(self.network(x)), y, reduction="sum") / len(self.indices)
 
 

@@ -36,7 +36,7 @@ class Adaptation(Probe):
         if "phi" not in type(algorithm).model_fields:
             raise UserError(
                 f"evaluation.probes: adaptation needs a classifier that clients scale (fedgela, fedavg-la); "
-                f"{algorithm.label()} has none"
+                f"{algorithm.make_label()} has none"
             )
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
@@ -161,7 +161,7 @@ class Lambda(Probe):
         if not algorithm.adapts_radii:
             raise UserError(
                 "evaluation.probes: lambda needs a method whose radius adapts to each parameter (fedsol with "
-                f"algorithm.radius: adaptive); {algorithm.label()} has no such radius as configured"
+                f"algorithm.radius: adaptive); {algorithm.make_label()} has no such radius as configured"
             )
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
@@ -277,7 +277,7 @@ def _test_local_model(
     c.network.load(c.theta)
     c.network.train(False)
     for start in range(0, len(tested), CHUNK):
-        x, y = test.batch(tested[start : start + CHUNK])
+        x, y = test.make_batch(tested[start : start + CHUNK])
         with torch.no_grad():
             output = c.network(x)
             correct += torch.bincount(y[algorithm.logits(output).argmax(1) == y], minlength=classes).cpu()

@@ -87,7 +87,7 @@ def _take_directions(twin: LocalClient, algorithm: Algorithm, tau: float) -> Ite
     buffers, size = twin.network.buffers.clone(), twin.batch_size
     for k in range(min(twin.steps, twin.per_epoch)):
         twin.network.buffers.copy_(buffers)
-        twin.start_step(twin.steps - 1, *twin.population.samples.batch(twin.indices[k * size : (k + 1) * size]))
+        twin.start_step(twin.steps - 1, *twin.population.samples.make_batch(twin.indices[k * size : (k + 1) * size]))
         target, g_p = _compute_proximal_gradient(twin, algorithm, tau)
         q = algorithm.direction(twin)
         if (part := algorithm.trained_part(twin)) != "all":
@@ -159,11 +159,11 @@ def compare_sides(
         rho: ρ.
         lr: γ.
     """
-    g, half = local.gradient(y), y + rho / 2 * d
+    g, half = local.compute_gradient(y), y + rho / 2 * d
     conflict, curvature = dot(g, g_p), dot(local.multiply_hessian(y, d), g_p)
 
     def change(point: Tensor, along: Tensor) -> float:
-        return local.loss(point - lr * along) - local.loss(point)
+        return local.compute_loss(point - lr * along) - local.compute_loss(point)
 
     return {
         "conflict": conflict,
@@ -172,7 +172,7 @@ def compare_sides(
         "proposition1_right": -lr * (conflict + rho * curvature),
         "proposition1_plain": -lr * conflict,
         "proposition2_left": change(y, g_u),
-        "proposition2_right": change(half, local.gradient(half)),
+        "proposition2_right": change(half, local.compute_gradient(half)),
         "proposition2_plain": change(y, g),
     }
 

@@ -33,7 +33,7 @@ class Propositions(Probe):
         if not isinstance(algorithm, FedSOL) or (algorithm.strategy, algorithm.proximal_name) != ("A1", "kl"):
             raise UserError(
                 "evaluation.probes: propositions are FedSOL's (fedsol with strategy A1 and proximal kl); found "
-                f"{algorithm.label()}"
+                f"{algorithm.make_label()}"
             )
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:

@@ -72,8 +72,8 @@ class ModelSpec(Component):
         return None
 
     @classmethod
-    def row(cls) -> tuple[str, str, str]:
-        options, what, paper = super().row()
+    def make_row(cls) -> tuple[str, str, str]:
+        options, what, paper = super().make_row()
         if cls.published is not None:
             shape, classes, count = cls.published
             what += f" {count:,} parameters for {'x'.join(map(str, shape))}, {classes} classes."

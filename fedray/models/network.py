@@ -326,7 +326,7 @@ class Network:
             raise UserError(f"model.taps: {missing} is not used in forward()") from None
         return Output(logits, features, taps)
 
-    def gradient(self, theta: Tensor, x: Tensor, y: Tensor, part: str = "all") -> tuple[Tensor, Tensor]:
+    def compute_gradient(self, theta: Tensor, x: Tensor, y: Tensor, part: str = "all") -> tuple[Tensor, Tensor]:
         """Return the mean cross-entropy of a batch and its gradient, in the module's present mode.
 
         Float buffers follow the forward pass.
@@ -342,9 +342,9 @@ class Network:
         """
         self.load(theta)
         loss = cross_entropy(self(x).logits, y)
-        return loss.detach(), self.flat(torch.autograd.grad(loss, self.parts[part], materialize_grads=True), part)
+        return loss.detach(), self.flatten(torch.autograd.grad(loss, self.parts[part], materialize_grads=True), part)
 
-    def flat(self, gradients: Sequence[Tensor], part: str = "all") -> Tensor:
+    def flatten(self, gradients: Sequence[Tensor], part: str = "all") -> Tensor:
         """Return gradients by the trained parameters of a part, as one vector `(P,)` that is 0 elsewhere."""
         if len(gradients) == len(self.trained):
             return torch.cat([g.reshape(-1) for g in gradients])

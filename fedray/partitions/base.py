@@ -20,7 +20,7 @@ class Partition(Component):
 
     section = "partition"
     splits: ClassVar[bool] = False
-    """True if the partition itself lists test or validation samples (`held`)."""
+    """True if the partition itself lists test or validation samples (`get_held_out`)."""
     min_size: int = Field(1, ge=0, description="smallest shard accepted; 0 allows empty clients, never trained")
     seed: int | None = Field(None, ge=0, lt=2**32, description="seed of the split; default: the run's seed")
 
@@ -56,7 +56,7 @@ class Partition(Component):
             f"{REDRAWS} draws, {self.min_size} are required; lower clients.total or set min_size: 0"
         )
 
-    def held(self, part: Literal["test", "validation"]) -> Shards | None:
+    def get_held_out(self, part: Literal["test", "validation"]) -> Shards | None:
         """Return the samples that the partition itself lists for testing or validation; None if it lists none."""
         return None
 

@@ -50,11 +50,11 @@ class FromFile(Partition):
             )
         return parts["train"]
 
-    def held(self, part: Literal["test", "validation"]) -> Shards | None:
+    def get_held_out(self, part: Literal["test", "validation"]) -> Shards | None:
         return self._read()[0].get(part)
 
     def split_test(self, data: Dataset, shards: Shards, seed: int, how: Literal["share", "disjoint"]) -> Shards:
-        return self.held("test") or super().split_test(data, shards, seed, how)
+        return self.get_held_out("test") or super().split_test(data, shards, seed, how)
 
     def _make_error(self, what: str) -> UserError:
         return UserError(f"partition.path: {self.path} {what}")

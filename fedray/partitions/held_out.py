@@ -36,7 +36,7 @@ class Split:
     @property
     def dealt(self) -> Shards:
         """Return every client's training samples, unseen clients last."""
-        return self.train if self.unseen is None else self.train.followed_by(self.unseen.train)
+        return self.train if self.unseen is None else self.train.join(self.unseen.train)
 
 
 def split_samples(
@@ -106,14 +106,14 @@ def _set_apart(split: Split, clients: int) -> Split:
 
 def _read_split(source: DataSource, partition: Partition, data: Dataset, clients: int, seed: int) -> Split:
     """Return the split that a partition lists itself. Raises UserError if `data` sets another one."""
-    shards, held = partition.split(data, clients, seed), partition.held("validation")
+    shards, held = partition.split(data, clients, seed), partition.get_held_out("validation")
     if source.validation is not None:
         raise UserError(
             "data.validation: the split is that of partition.path, which may list validation samples itself"
         )
     if source.test is not None and source.test != type(source.test)():
         raise UserError("data.test: has options, but the test samples are those of partition.path")
-    tests = None if source.test is None else partition.held("test")
+    tests = None if source.test is None else partition.get_held_out("test")
     if source.test is not None and tests is None:
         raise UserError("data.test: the file of partition.path lists no test samples")
     return Split(shards, tests, held)

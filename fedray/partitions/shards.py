@@ -60,7 +60,7 @@ class Shards:
         offsets = self.offsets[first : last + 1]
         return Shards(self.indices[offsets[0] : offsets[-1]], offsets - offsets[0])
 
-    def followed_by(self, others: "Shards") -> "Shards":
+    def join(self, others: "Shards") -> "Shards":
         """Return these clients and then others."""
         offsets = np.concatenate([self.offsets, self.offsets[-1] + others.offsets[1:]])
         return Shards(np.concatenate([self.indices, others.indices]), offsets)

@@ -3,19 +3,19 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
-def last_rounds(rounds: int) -> range:
+def list_last_rounds(rounds: int) -> range:
     """Return the rounds, from 1, of a run of this many that count: the last fifth, at least one and at most ten."""
     return range(rounds - max(1, min(10, rounds // 5)) + 1, rounds + 1)
 
 
-def last_values(history: Sequence[Mapping[str, float]], metric: str) -> dict[int, float]:
+def find_last_values(history: Sequence[Mapping[str, float]], metric: str) -> dict[int, float]:
     """Return round -> value of the evaluations that count; rows without the metric are left out.
 
     Args:
         history: a row per evaluated round, its last one that of the run.
         metric: a name in the rows.
     """
-    counted = last_rounds(int(history[-1]["round"]))
+    counted = list_last_rounds(int(history[-1]["round"]))
     return {int(row["round"]): row[metric] for row in history if row["round"] in counted and metric in row}
 
 
@@ -26,7 +26,7 @@ def mean(values: Collection[float]) -> float:
 
 def describe_accuracy(history: Sequence[Mapping[str, float]]) -> str:
     """Return the number that tables show of a run and the rounds behind it: `93.24 %, mean of rounds 91 to 100`."""
-    found = last_values(history, "test_accuracy")
+    found = find_last_values(history, "test_accuracy")
     return f"{mean(found.values()):.2f} %, {describe_rounds([found])}"
 
 
@@ -37,10 +37,10 @@ def describe_rounds(runs: Iterable[Iterable[int]]) -> str:
         runs: the rounds of each run that count and were evaluated, ascending.
     """
     found = {tuple(rounds) for rounds in runs}
-    windows = {last_rounds(rounds[-1]) for rounds in found}
+    windows = {list_last_rounds(rounds[-1]) for rounds in found}
     if all(len(rounds) == 1 for rounds in found) and found:
         return f"round {found.pop()[0]}" if len(found) == 1 else "the last round"
-    whole = all(len(rounds) == len(last_rounds(rounds[-1])) for rounds in found)
+    whole = all(len(rounds) == len(list_last_rounds(rounds[-1])) for rounds in found)
     if len(windows) == 1:
         (window,) = windows
         return f"mean of {'rounds' if whole else 'the tests in rounds'} {window[0]} to {window[-1]}"

@@ -1,7 +1,7 @@
 """Metrics of a run: the grammar of their names, their titles, and which way is better.
 
 NAME, final_NAME    in the last round; a metric that is logged once has no other name
-last10_NAME         mean over the rounds of `last_rounds`
+last10_NAME         mean over the rounds of `list_last_rounds`
 best_NAME           in the best round
 NAME_eE             a personal metric after E epochs of fine-tuning, behind any of these prefixes
 rounds_to:PERCENT   first evaluated round with that test accuracy

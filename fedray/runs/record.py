@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from fedray.runs.ending import Ending
-from fedray.runs.last_rounds import last_values, mean
+from fedray.runs.last_rounds import find_last_values, mean
 from fedray.runs.metric import BEST, FINAL, LAST
 
 Rows = Sequence[Mapping[str, float]]
@@ -47,10 +47,10 @@ def summarise_rounds(history: Rows) -> dict[str, float]:
     """Return the metrics of a run over its evaluated rounds.
 
     Returns:
-        `final_*` (the last round), `last10_*` (mean over `last_rounds`), and `best_*` of accuracies. If samples are
-        held out, `best_round` is that of the best validation accuracy, and `best_*` is each accuracy in the best such
-        round that has it: the test set selects nothing. Without them `best_round` is that of the best test accuracy,
-        and each `best_*` is its own largest value.
+        `final_*` (the last round), `last10_*` (mean over `list_last_rounds`), and `best_*` of accuracies. If samples
+        are held out, `best_round` is that of the best validation accuracy, and `best_*` is each accuracy in the best
+        such round that has it: the test set selects nothing. Without them `best_round` is that of the best test
+        accuracy, and each `best_*` is its own largest value.
     """
     if not history:
         return {}
@@ -59,7 +59,7 @@ def summarise_rounds(history: Rows) -> dict[str, float]:
     result: dict[str, float] = {}
     for name in [key for key in history[-1] if key not in ("round", "lr", "megabytes_sent")]:
         result[f"{FINAL}{name}"] = history[-1][name]
-        result[f"{LAST}{name}"] = mean(last_values(history, name).values())
+        result[f"{LAST}{name}"] = mean(find_last_values(history, name).values())
         if name.endswith(("_accuracy", "_macro_f1", "_auc")):
             having = [row for row in history if name in row]
             result[f"{BEST}{name}"] = max(having, key=itemgetter(selects if validated else name))[name]

@@ -9,7 +9,7 @@ from fedray.common.components.options import Allowed
 from fedray.common.errors import UserError
 from fedray.evaluation import registry
 from fedray.evaluation.probe import Probe
-from fedray.runs.last_rounds import last_rounds
+from fedray.runs.last_rounds import list_last_rounds
 
 
 class Personal(Checked):
@@ -73,7 +73,7 @@ class Evaluation(Checked):
     def list_averaged(self, rounds: int, personal: bool = False) -> tuple[int, ...]:
         """Return the rounds whose tests `last10_*` averages; with `personal`, the tests of personal models."""
         is_due = self.is_personal_due if personal else self.is_due
-        return tuple(t for t in last_rounds(rounds) if is_due(t, rounds))
+        return tuple(t for t in list_last_rounds(rounds) if is_due(t, rounds))
 
     @field_validator("probes", mode="before")
     @classmethod
@@ -82,4 +82,4 @@ class Evaluation(Checked):
 
     @field_serializer("probes")
     def _dump_probes(self, probes: tuple[Probe, ...]) -> list[Any]:
-        return [probe.options() if type(probe).model_fields else probe.name for probe in probes]
+        return [probe.list_options() if type(probe).model_fields else probe.name for probe in probes]

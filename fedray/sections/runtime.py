@@ -73,8 +73,8 @@ class Runtime(Checked):
             raise UserError("runtime.cuda_graph: found true on a CPU, which has no CUDA graphs")
         return self
 
-    def identity_entries(self) -> dict[str, Any]:
-        found = super().identity_entries()
+    def list_identity_entries(self) -> dict[str, Any]:
+        found = super().list_identity_entries()
         if self.torch_device == "cuda":
             return found | {"device": "cuda"}
         return {key: value for key, value in found.items() if key == "threads"}

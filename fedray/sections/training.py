@@ -160,15 +160,15 @@ class Training(Schedule):
         """`local_epochs`; 0 if `local_steps` is given."""
         return self.local_epochs or 0
 
-    def steps(self, samples: int) -> int:
+    def count_steps(self, samples: int) -> int:
         """Return K_i: the mini-batch steps in a round of a client with this many samples."""
         if samples == 0:
             return 0
         if self.local_steps is not None:
             return self.local_steps
-        return self.epochs * self.steps_per_epoch(samples)
+        return self.epochs * self.count_steps_per_epoch(samples)
 
-    def counted_steps(self, samples: int, of_client_0: int) -> float:
+    def find_counted_steps(self, samples: int, of_client_0: int) -> float:
         """Return K_i as methods divide by it: the steps made, or `nominal_steps`.
 
         Args:
@@ -176,14 +176,14 @@ class Training(Schedule):
             of_client_0: samples of client 0.
         """
         if not self.nominal_steps or self.local_steps is not None or self.batch_size == "full":
-            return self.steps(samples)
+            return self.count_steps(samples)
         return self.epochs * (samples if self.nominal_steps == "own" else of_client_0) / self.batch_size
 
-    def largest_batch(self, samples: int) -> int:
+    def find_largest_batch(self, samples: int) -> int:
         """Return the size of a whole batch of a client with this many samples."""
         return samples if self.batch_size == "full" else min(self.batch_size, samples)
 
-    def steps_per_epoch(self, samples: int) -> int:
+    def count_steps_per_epoch(self, samples: int) -> int:
         """Return the mini-batch steps of one pass over this many samples; at least one, even if `last_batch` drops
         it.
         """

@@ -3,10 +3,10 @@
 from mlflow.exceptions import MlflowException
 
 from fedray.common.errors import UserError
-from fedray.tracking.store import cells_of, open_store, runs_of, sweeps_in
+from fedray.tracking.store import find_runs, find_sweeps, open_store, read_cells
 
 
-def deletable(name: str, cell: str | None = None) -> tuple[list[str], int]:
+def find_deletable_runs(name: str, cell: str | None = None) -> tuple[list[str], int]:
     """Return the runs that `fedray rm` deletes.
 
     Args:
@@ -21,7 +21,7 @@ def deletable(name: str, cell: str | None = None) -> tuple[list[str], int]:
         UserError: there is no such sweep, run or cell, or another sweep shares the cell.
     """
     client, experiment = open_store()
-    sweeps = sweeps_in(client, experiment)
+    sweeps = find_sweeps(client, experiment)
     if name not in sweeps:
         try:
             found = client.get_run(name)
@@ -32,8 +32,8 @@ def deletable(name: str, cell: str | None = None) -> tuple[list[str], int]:
         if cell is not None:
             raise UserError(f"rm: --cell: {name} is a run, not a sweep")
         return [name], 0
-    shared = {cell["hash"] for other in sweeps.keys() - {name} for cell in cells_of(client, sweeps[other])}
-    cells = [cell["hash"] for cell in cells_of(client, sweeps[name])]
+    shared = {cell["hash"] for other in sweeps.keys() - {name} for cell in read_cells(client, sweeps[other])}
+    cells = [cell["hash"] for cell in read_cells(client, sweeps[name])]
     if cell is not None:
         chosen = [one for one in cells if len(cell) >= 4 and one.startswith(cell)]
         if len(chosen) != 1:
@@ -42,7 +42,7 @@ def deletable(name: str, cell: str | None = None) -> tuple[list[str], int]:
             )
         if chosen[0] in shared:
             raise UserError(f"rm: --cell: another sweep shares {chosen[0]}")
-        return [run.info.run_id for run in runs_of(client, experiment, chosen)], 0
-    runs = {cell: [run.info.run_id for run in runs_of(client, experiment, [cell])] for cell in cells}
+        return [run.info.run_id for run in find_runs(client, experiment, chosen)], 0
+    runs = {cell: [run.info.run_id for run in find_runs(client, experiment, [cell])] for cell in cells}
     own = [run for cell in cells if cell not in shared for run in runs[cell]]
     return [sweeps[name].info.run_id, *own], sum(bool(runs[cell]) for cell in cells if cell in shared)

@@ -26,7 +26,7 @@ def get_storage() -> Path:
     return locate("FEDRAY_STORAGE", os.environ.get("FEDRAY_STORAGE") or ".fedray").resolve()
 
 
-def local_file(uri: str) -> Path | None:
+def find_local_file(uri: str) -> Path | None:
     """Return the file of a SQLite address, None for any other address."""
     return Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
 
@@ -35,7 +35,7 @@ def refuse_unusable(uri: str) -> None:
     """Raise UserError if the address is invalid, its file is not a SQLite database, or no server answers there."""
     if not urllib.parse.unquote(uri).isprintable():
         raise UserError(f"MLFLOW_TRACKING_URI: found {truncate_repr(redact(uri))}; {FORMS}")
-    path = local_file(uri)
+    path = find_local_file(uri)
     if path is not None:
         return _refuse_file(path)
     if ("://" not in uri and not uri.startswith("databricks")) or uri.startswith(("file:", "sqlite:")):
@@ -84,12 +84,12 @@ def store_uri() -> str:
     Raises:
         UserError: the working directory's name cannot be part of an address.
     """
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{_here() / 'mlflow.db'}"
-    local = local_file(uri)
-    return uri if local is None or local.is_absolute() else uri.replace(str(local), str(_here() / local), 1)
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{_get_directory() / 'mlflow.db'}"
+    local = find_local_file(uri)
+    return uri if local is None or local.is_absolute() else uri.replace(str(local), str(_get_directory() / local), 1)
 
 
-def _here() -> Path:
+def _get_directory() -> Path:
     here = Path.cwd()
     if odd := re.search(r"\?|%[0-9A-Fa-f]{2}", str(here)):
         raise UserError(
@@ -99,7 +99,7 @@ def _here() -> Path:
     return here
 
 
-def patience() -> float:
+def get_patience() -> float:
     """Return the seconds to wait at the end for a store that cannot be reached. Raises UserError if not a number."""
     text = os.environ.get("FEDRAY_STORE_PATIENCE", str(OUTAGE))
     try:
@@ -118,10 +118,10 @@ def refuse_unwritable_store() -> None:
         UserError: FEDRAY_STORE_PATIENCE is not a number, the address cannot be used, no server answers there, or a
             SQLite file's directory or the file itself cannot be written.
     """
-    patience()
+    get_patience()
     uri = store_uri()
     refuse_unusable(uri)
-    local = local_file(uri)
+    local = find_local_file(uri)
     if local is None:
         return
     try:
@@ -142,5 +142,5 @@ def is_server(uri: str) -> bool:
 
 def is_there() -> bool:
     """Return True if there is a store to query; a missing or empty SQLite file does not count."""
-    local = local_file(store_uri())
+    local = find_local_file(store_uri())
     return local is None or (local.exists() and local.stat().st_size > 0)

@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from fedray.common.errors import UserError, join_lines
-from fedray.tracking.store import open_store, refusals
+from fedray.tracking.store import open_store, translate_refusals
 
 NAME = "model"
 """Name of the model in MLflow."""
@@ -34,7 +34,7 @@ def log_model(run: str, model: nn.Module, example: np.ndarray) -> str:
 
     client, experiment = open_store()
     requirements = [f"{package}=={version(package)}" for package in ("torch", "numpy")]
-    with refusals():
+    with translate_refusals():
         logged = client.create_logged_model(experiment, name=NAME, source_run_id=run)
     status = LoggedModelStatus.FAILED
     try:
@@ -53,7 +53,7 @@ def log_model(run: str, model: nn.Module, example: np.ndarray) -> str:
                 serialization_format="pt2",
                 pip_requirements=requirements,
             )
-            with refusals():
+            with translate_refusals():
                 client.log_model_artifacts(logged.model_id, str(path))
                 client.log_outputs(run, [LoggedModelOutput(logged.model_id, step=0)])
         status = LoggedModelStatus.READY

@@ -14,7 +14,7 @@ PACKAGES = ("torch", "torchvision", "numpy", "ray", "mlflow")
 
 
 @cache
-def environment_tags() -> dict[str, str]:
+def make_environment_tags() -> dict[str, str]:
     """Return `environment.KEY` -> value. `cpu` and `gpu` are named as by the kernel, each kind once; no GPU, no tag."""
     found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     found |= {name: version(name) for name in PACKAGES}
@@ -22,19 +22,19 @@ def environment_tags() -> dict[str, str]:
         ("cpu", "model name", ["/proc/cpuinfo"]),
         ("gpu", "Model:", sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))),
     ):
-        if models := dict.fromkeys(_values(label, map(Path, files))):
+        if models := dict.fromkeys(_read_values(label, map(Path, files))):
             found[key] = ", ".join(models)
     return {PREFIX + key: value for key, value in found.items()}
 
 
-def _values(label: str, files: Iterable[Path]) -> list[str]:
+def _read_values(label: str, files: Iterable[Path]) -> list[str]:
     """Return the text after `label` on lines that begin with it; missing files (other systems than Linux) have none."""
     lines = [line for path in files if path.exists() for line in path.read_text(encoding="utf-8").splitlines()]
     return [line.removeprefix(label).lstrip(" \t:").strip() for line in lines if line.startswith(label)]
 
 
 @cache
-def git_tags() -> dict[str, str]:
+def make_git_tags() -> dict[str, str]:
     """Return the commit of fedray's checkout, with `+changes` if it has uncommitted ones; empty outside a checkout."""
     root = Path(__file__).parents[2]
     try:

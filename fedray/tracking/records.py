@@ -50,12 +50,12 @@ class CellRun:
     shown: bool = False
 
 
-def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Flatten a configuration to dotted names and strings; long values become digests (MLflow limits their length)."""
     result: dict[str, str] = {}
     for key, value in nested.items():
         if isinstance(value, Mapping):
-            result |= flat(value, f"{prefix}{key}.")
+            result |= flatten(value, f"{prefix}{key}.")
         elif value is not None:
             text = str(value)
             result[prefix + key] = text if len(text) <= 500 else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

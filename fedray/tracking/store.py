@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fedray.common.errors import UserError, join_lines, redact
 from fedray.runs.status import Status
-from fedray.tracking.location import is_server, is_there, local_file, refuse_unusable, store_uri
+from fedray.tracking.location import find_local_file, is_server, is_there, refuse_unusable, store_uri
 from fedray.tracking.records import Outcome
 from fedray.tracking.sqlite_store import SqliteClient, StoredRun
 
@@ -60,7 +60,7 @@ def open_reader() -> "tuple[AnyClient, str]":
         UserError: the store cannot be used.
         StoreNotFound: there is none.
     """
-    local = local_file(store_uri())
+    local = find_local_file(store_uri())
     if local is None or not is_there():
         return open_store()
     refuse_unusable(store_uri())
@@ -92,7 +92,7 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     for noisy in ("alembic", "mlflow"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     uri = store_uri()
-    local = local_file(uri)
+    local = find_local_file(uri)
     name = _get_experiment_name()
     if not create and not is_there():
         raise StoreNotFound(f"MLFLOW_TRACKING_URI: there is no store at {local}; run a sweep first, or name its store")
@@ -100,7 +100,7 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     from mlflow import MlflowClient
 
     try:
-        with _one_at_a_time(local):
+        with _lock_folder(local):
             if local is not None and not is_there():
                 _make(local.resolve(), name)
             client = MlflowClient(tracking_uri=uri)
@@ -109,7 +109,7 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
                 return client, found.experiment_id
             if not create:
                 raise StoreNotFound(f"MLflow has no experiment named {name!r} in this store; run a sweep first")
-            return client, client.create_experiment(name, _artifacts(local), TRAINING_KIND)
+            return client, client.create_experiment(name, _locate_artifacts(local), TRAINING_KIND)
     except UserError:
         raise
     except Exception as error:  # MLflow's, SQLAlchemy's, or that of a database's driver which is not installed
@@ -133,20 +133,21 @@ def _make(store: Path, experiment: str) -> None:
     for left in files:
         left.unlink(missing_ok=True)
     try:
-        MlflowClient(tracking_uri=f"sqlite:///{new}").create_experiment(experiment, _artifacts(store), TRAINING_KIND)
+        client = MlflowClient(tracking_uri=f"sqlite:///{new}")
+        client.create_experiment(experiment, _locate_artifacts(store), TRAINING_KIND)
         new.replace(store)
     finally:
         for left in files:
             left.unlink(missing_ok=True)
 
 
-def _artifacts(store: Path | None) -> str | None:
+def _locate_artifacts(store: Path | None) -> str | None:
     """Return the address of the artefacts of a SQLite store; None for a server, which decides itself."""
     return None if store is None else (store.resolve().parent / "mlartifacts").as_uri()
 
 
 @contextlib.contextmanager
-def _one_at_a_time(store: Path | None) -> Iterator[None]:
+def _lock_folder(store: Path | None) -> Iterator[None]:
     """Lock the directory of a SQLite store; two processes that create its tables at once would leave it broken."""
     if store is None:
         yield
@@ -185,7 +186,7 @@ def search(client: "AnyClient", experiment: str, filter: str, deleted: bool = Fa
             return
 
 
-def sweeps_in(client: "AnyClient", experiment: str) -> "dict[str, AnyRun]":
+def find_sweeps(client: "AnyClient", experiment: str) -> "dict[str, AnyRun]":
     """Return name -> the sweep's own run; the newest if there are several, as `Tracker.open_sweep` takes it."""
     found: dict[str, AnyRun] = {}
     for run in search(client, experiment, "tags.`fedray.kind` = 'sweep'"):
@@ -193,7 +194,7 @@ def sweeps_in(client: "AnyClient", experiment: str) -> "dict[str, AnyRun]":
     return found
 
 
-def cells_of(client: "AnyClient", sweep: "AnyRun") -> list[dict[str, Any]]:
+def read_cells(client: "AnyClient", sweep: "AnyRun") -> list[dict[str, Any]]:
     """Return the cells that a sweep's own run lists (`hash`, `label`, `config` and more), in the sweep's order."""
     with tempfile.TemporaryDirectory() as folder:
         path = client.download_artifacts(sweep.info.run_id, "cells.json", folder)
@@ -210,14 +211,14 @@ def read_artefact(client: "AnyClient", run_id: str, name: str) -> bytes | None:
             return None
 
 
-def claims_of(client: "AnyClient", sweep: "AnyRun") -> list[dict[str, Any]]:
+def read_claims(client: "AnyClient", sweep: "AnyRun") -> list[dict[str, Any]]:
     """Return the claims of a sweep's file as its own run has them; empty if there are none."""
     content = read_artefact(client, sweep.info.run_id, "claims.json")
     claims: list[dict[str, Any]] = json.loads(content)["claims"] if content else []
     return claims
 
 
-def file_of(client: "AnyClient", sweep: "AnyRun") -> str:
+def read_sweep_file(client: "AnyClient", sweep: "AnyRun") -> str:
     """Return the sweep's file as its own run has it; empty if it has none."""
     return (read_artefact(client, sweep.info.run_id, SWEEP_FILE) or b"").decode()
 
@@ -232,11 +233,11 @@ def is_recorded(
     counts: Mapping[Status, int],
 ) -> bool:
     """Return True if a sweep's own run already is what `Tracker.open_sweep` and `close_sweep` would make of it."""
-    run = sweeps_in(client, experiment).get(name)
+    run = find_sweeps(client, experiment).get(name)
     if run is None or run.info.status == "RUNNING" or run.data.tags.get("fedray.cells") != format_counts(counts):
         return False
     listed = json.loads(json.dumps([list(cells), list(claims)]))
-    return bool([cells_of(client, run), claims_of(client, run)] == listed) and file_of(client, run) == file
+    return bool([read_cells(client, run), read_claims(client, run)] == listed) and read_sweep_file(client, run) == file
 
 
 def format_counts(counts: Mapping[Status, int]) -> str:
@@ -244,7 +245,7 @@ def format_counts(counts: Mapping[Status, int]) -> str:
     return ", ".join(f"{number} {status}" for status, number in sorted(counts.items()) if number)
 
 
-def runs_of(client: "AnyClient", experiment: str, cells: Iterable[str]) -> "Iterator[AnyRun]":
+def find_runs(client: "AnyClient", experiment: str, cells: Iterable[str]) -> "Iterator[AnyRun]":
     """Yield all runs of these cells, superseded ones included: a query for each, several at once to a server."""
 
     def ask(cell: str) -> "list[AnyRun]":
@@ -264,9 +265,9 @@ def is_deleted(client: "AnyClient", experiment: str, cell: str) -> bool:
     return next(search(client, experiment, f"tags.`fedray.cell` = '{cell}'", deleted=True), None) is not None
 
 
-def best_runs(client: "AnyClient", experiment: str, cells: Iterable[str]) -> "dict[str, AnyRun]":
+def find_best_runs(client: "AnyClient", experiment: str, cells: Iterable[str]) -> "dict[str, AnyRun]":
     """Map each cell hash to the run that counts, across sweeps: the best status, and of those the newest."""
-    return pick_best(runs_of(client, experiment, cells))
+    return pick_best(find_runs(client, experiment, cells))
 
 
 def pick_best(runs: "Iterable[AnyRun]") -> "dict[str, AnyRun]":
@@ -288,7 +289,7 @@ def delete_runs(runs: Iterable[str]) -> None:
         client.delete_run(run)
 
 
-def metrics(run: "AnyRun") -> dict[str, float]:
+def read_metrics(run: "AnyRun") -> dict[str, float]:
     """Return a run's latest metrics under the names that tables use, without the prefix of summaries."""
     return {name.removeprefix(SUMMARY): value for name, value in run.data.metrics.items()}
 
@@ -298,22 +299,22 @@ def read_status(run: "AnyRun") -> Status:
     return Status.parse(run.data.tags.get("fedray.status"))
 
 
-def outcomes_in(client: "AnyClient", experiment: str, cells: Iterable[str]) -> dict[str, Outcome]:
+def find_outcomes(client: "AnyClient", experiment: str, cells: Iterable[str]) -> dict[str, Outcome]:
     """Return cell hash -> outcome of the cells that have one."""
     return {
-        cell: Outcome(read_status(run), run.data.tags.get("fedray.stopper", ""), metrics(run))
-        for cell, run in best_runs(client, experiment, cells).items()
+        cell: Outcome(read_status(run), run.data.tags.get("fedray.stopper", ""), read_metrics(run))
+        for cell, run in find_best_runs(client, experiment, cells).items()
     }
 
 
-def outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
-    """Return `outcomes_in` before anything is written; empty if there is no store yet. Raises UserError."""
+def read_outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
+    """Return `find_outcomes` before anything is written; empty if there is no store yet. Raises UserError."""
     try:
         client, experiment = open_reader()
     except StoreNotFound:
         return {}
     try:
-        return outcomes_in(client, experiment, cells)
+        return find_outcomes(client, experiment, cells)
     except _with_mlflow_errors(sqlite3.Error) as error:
         raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
 
@@ -345,7 +346,7 @@ def is_transient(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def refusals() -> Iterator[None]:
+def translate_refusals() -> Iterator[None]:
     """Turn final refusals of the store into a UserError; transient errors are raised unchanged."""
     try:
         yield

@@ -8,7 +8,7 @@ from mlflow.entities import Run
 
 from fedray.common.errors import UserError, unknown
 from fedray.tracking.environment import Environment, read_environment
-from fedray.tracking.store import DESCRIPTION, best_runs, cells_of, file_of, open_store, sweeps_in
+from fedray.tracking.store import DESCRIPTION, find_best_runs, find_sweeps, open_store, read_cells, read_sweep_file
 
 Points = dict[tuple[str, int], list[float]]
 """Name and step of a metric -> its values; honest runs have one."""
@@ -32,7 +32,7 @@ class StoredSweep:
     file: str
     experiment: str
 
-    def environment(self, hash: str) -> Environment:
+    def read_environment(self, hash: str) -> Environment:
         """Return an environment that runs name. Raises UserError if it is missing."""
         try:
             return read_environment(self.client, self.experiment, hash)
@@ -49,15 +49,15 @@ class StoredSweep:
         return found
 
 
-def stored_sweep(name: str) -> StoredSweep:
+def read_stored_sweep(name: str) -> StoredSweep:
     """A sweep of the store, by its name. Raises UserError for a name that it does not know."""
     client, experiment = open_store()
-    parents = sweeps_in(client, experiment)
+    parents = find_sweeps(client, experiment)
     if name not in parents:
         raise unknown("sweep", name, parents, "`fedray status`")
     parent = parents[name]
-    cells = cells_of(client, parent)
-    runs: dict[str, Any] = dict(best_runs(client, experiment, [cell["hash"] for cell in cells]))
+    cells = read_cells(client, parent)
+    runs: dict[str, Any] = dict(find_best_runs(client, experiment, [cell["hash"] for cell in cells]))
     return StoredSweep(
-        name, parent.data.tags.get(DESCRIPTION, ""), cells, runs, client, file_of(client, parent), experiment
+        name, parent.data.tags.get(DESCRIPTION, ""), cells, runs, client, read_sweep_file(client, parent), experiment
     )

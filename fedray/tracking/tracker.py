@@ -29,11 +29,11 @@ from fedray.runs.record import RunRecord
 from fedray.runs.status import Status
 from fedray.tracking.environment import TAG as ENVIRONMENT
 from fedray.tracking.environment import collect_environment, join_hashes, keep_environment, list_hashes
-from fedray.tracking.location import patience
+from fedray.tracking.location import get_patience
 from fedray.tracking.mirrors.mirrors import Mirrors
 from fedray.tracking.outbox import Outbox
-from fedray.tracking.provenance import environment_tags, git_tags
-from fedray.tracking.records import CellRun, Outcome, flat
+from fedray.tracking.provenance import make_environment_tags, make_git_tags
+from fedray.tracking.records import CellRun, Outcome, flatten
 from fedray.tracking.store import (
     DESCRIPTION,
     SECONDS,
@@ -41,14 +41,14 @@ from fedray.tracking.store import (
     SUMMARY,
     SWEEP_FILE,
     UNTIMED,
+    find_outcomes,
+    find_runs,
     format_counts,
     is_transient,
     open_store,
-    outcomes_in,
     read_status,
-    refusals,
-    runs_of,
     search,
+    translate_refusals,
 )
 
 T = TypeVar("T")
@@ -83,25 +83,25 @@ class Tracker:
     """
 
     def __init__(self) -> None:
-        self._patience = patience()
+        self._patience = get_patience()
         self.client, self.experiment = open_store(create=True)
         self._outbox = Outbox(is_transient)
         self._mirrors = Mirrors()
         self._environment = ""
 
     def _send(self, write: Callable[[], object]) -> None:
-        self._outbox.send(lambda: _refusable(write))
+        self._outbox.send(lambda: _refuse_finally(write))
 
-    def outcomes(self, cells: Iterable[str]) -> dict[str, Outcome]:
+    def read_outcomes(self, cells: Iterable[str]) -> dict[str, Outcome]:
         """Return cell hash -> outcome of the cells that have one, once all sent writes have arrived."""
         wanted = list(cells)
         return self._outbox.ask(
-            lambda: _refusable(lambda: outcomes_in(self.client, self.experiment, wanted)), self._patience
+            lambda: _refuse_finally(lambda: find_outcomes(self.client, self.experiment, wanted)), self._patience
         )
 
     def supersede(self, cells: Sequence[str]) -> None:
         """Mark the earlier runs of these cells, so that each cell keeps one that counts."""
-        for run in runs_of(self.client, self.experiment, cells):
+        for run in find_runs(self.client, self.experiment, cells):
             self.client.set_tag(run.info.run_id, "fedray.status", "superseded")
             if run.info.status == "RUNNING":  # its driver was killed
                 self.client.set_terminated(run.info.run_id, "FAILED")
@@ -136,7 +136,7 @@ class Tracker:
             None,
         )
         if run is None:
-            run = self.client.create_run(self.experiment, run_name=name, tags=tags | git_tags())
+            run = self.client.create_run(self.experiment, run_name=name, tags=tags | make_git_tags())
         run_id: str = run.info.run_id
         self.client.update_run(run_id, status="RUNNING")
         self.client.log_dict(run_id, {"cells": list(cells)}, "cells.json")
@@ -246,9 +246,9 @@ class Tracker:
                 (Path(folder) / name).write_bytes(content)
             self.client.log_artifacts(run_id, folder)
         if "data" in config:
-            self.client.log_inputs(run_id, [DatasetInput(_dataset(config["data"]))])
+            self.client.log_inputs(run_id, [DatasetInput(_make_dataset(config["data"]))])
         config.pop("runtime", None)
-        self.client.log_batch(run_id, params=[Param(k, v) for k, v in flat(config).items()])
+        self.client.log_batch(run_id, params=[Param(k, v) for k, v in flatten(config).items()])
 
     def _make_tags(self, opening: _Opening, run: CellRun, found: Run | None = None) -> dict[str, str]:
         """Return the tags of a run. One that is found, and only shown by this call, keeps its provenance."""
@@ -264,7 +264,7 @@ class Tracker:
         }
         if found is None or not run.shown:
             hashes = join_hashes([] if found is None else list_hashes(found), self._keep_environment())
-            whole |= git_tags() | environment_tags() | {ENVIRONMENT: hashes}
+            whole |= make_git_tags() | make_environment_tags() | {ENVIRONMENT: hashes}
         whole |= {UNTIMED: str(run.untimed)} if run.untimed else {}
         whole |= {f"runtime.{key}": str(value) for key, value in opening.config["runtime"].items()}
         return whole | ({MLFLOW_PARENT_RUN_ID: opening.parent} if opening.parent is not None else {})
@@ -274,7 +274,7 @@ class Tracker:
         self._mirrors.write(run.cell, rows)
 
         def write() -> None:
-            for batch in _batches(_new(run, rows)):
+            for batch in _batch_rows(_iter_new(run, rows)):
                 self.client.log_batch(run.id, batch)
             run.logged = max([run.logged, *(int(row["round"]) for row in rows)])
 
@@ -301,7 +301,7 @@ class Tracker:
         def write() -> None:
             took = {} if run.shown else {SECONDS: f"{run.spent + milliseconds / 1000:.3f}"}
             final = [Metric(f"{SUMMARY}{k}", v, run.start + step, 0) for k, v in metrics.items()]
-            *batches, last = _batches([*_new(run, record.history), final]) or [[]]
+            *batches, last = _batch_rows([*_iter_new(run, record.history), final]) or [[]]
             for batch in batches:
                 self.client.log_batch(run.id, batch)
             self.client.log_batch(run.id, last, tags=[RunTag(k, v) for k, v in (tags | took).items()])
@@ -309,7 +309,7 @@ class Tracker:
             if record.profile:
                 self.client.log_dict(run.id, {"rounds": list(record.profile)}, "profile.json")
             for name, table in record.tables.items():
-                self.client.log_text(run.id, _csv(table), f"{name}.csv")
+                self.client.log_text(run.id, _write_csv(table), f"{name}.csv")
             if ending.traceback:
                 self.client.log_text(run.id, redact(ending.traceback), "traceback.txt")
             # The store may have been made, or reached, long after the cell was started: MLflow shows how long it took.
@@ -337,14 +337,14 @@ def _note_earlier(run: CellRun, found: Run) -> None:
     run.spent, run.untimed = float(tags.get(SECONDS, 0)), int(tags.get(UNTIMED, 0)) + killed
 
 
-def _new(run: CellRun, rows: Sequence[Mapping[str, float]]) -> Iterator[list[Metric]]:
+def _iter_new(run: CellRun, rows: Sequence[Mapping[str, float]]) -> Iterator[list[Metric]]:
     """Yield the metrics of each row that the store lacks."""
     for row in rows:
         if (step := int(row["round"])) > run.logged:
             yield [Metric(name, value, run.start + step, step) for name, value in row.items() if name != "round"]
 
 
-def _batches(rows: Iterable[list[Metric]]) -> list[list[Metric]]:
+def _batch_rows(rows: Iterable[list[Metric]]) -> list[list[Metric]]:
     """Return batches of rows that fit into one request each; a row is never split."""
     batches: list[list[Metric]] = []
     for row in rows:
@@ -354,19 +354,19 @@ def _batches(rows: Iterable[list[Metric]]) -> list[list[Metric]]:
     return batches
 
 
-def _refusable(write: Callable[[], T]) -> T:
-    with refusals():
+def _refuse_finally(write: Callable[[], T]) -> T:
+    with translate_refusals():
         return write()
 
 
-def _dataset(options: Mapping[str, Any]) -> Dataset:
+def _make_dataset(options: Mapping[str, Any]) -> Dataset:
     """Return the entry of MLflow's column `Dataset`: the name, a digest and the text of the options."""
     text = json.dumps(options, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return Dataset(name=str(options["name"]), digest=digest, source_type="fedray", source=text)
 
 
-def _csv(table: Mapping[str, Sequence[float]]) -> str:
+def _write_csv(table: Mapping[str, Sequence[float]]) -> str:
     """Return columns as CSV; whole numbers have no decimal point."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

@@ -6,7 +6,7 @@ from urllib.request import urlopen
 
 from fedray.common.errors import redact, unknown
 from fedray.tracking.location import is_server, store_uri
-from fedray.tracking.store import EXPERIMENT, IS_CELL, SETTING, SUMMARY, open_store, sweeps_in
+from fedray.tracking.store import EXPERIMENT, IS_CELL, SETTING, SUMMARY, find_sweeps, open_store
 
 UI = "http://127.0.0.1:5000"
 """Default address of `fedray ui`."""
@@ -14,7 +14,7 @@ TRAINING = "?workflowType=machine_learning"
 """Query of MLflow's view of an experiment for training; the other view is for language models."""
 
 
-def address(run: str) -> str:
+def make_address(run: str) -> str:
     """Return the address of a run in MLflow's UI if a server answers there, else the command that starts one.
 
     Args:
@@ -45,7 +45,7 @@ def save_view(sweep: str = "") -> str:
         UserError: the store has no such sweep.
     """
     client, experiment = open_store()
-    if sweep and sweep not in (known := sweeps_in(client, experiment)):
+    if sweep and sweep not in (known := find_sweeps(client, experiment)):
         raise unknown("sweep", sweep, known, "`fedray status`")
     chosen = f" AND tags.`fedray.sweep` = '{sweep}'" if sweep else ""
     section = {"display": True, "isReordered": False, "deleted": False, "isGenerated": True}

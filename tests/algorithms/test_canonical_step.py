@@ -179,7 +179,7 @@ def test_batches(options: dict[str, Any], sizes: list[int]) -> None:
     training = Training(**options)
     drawn = list(draw_batches(training, 10, seed=1, round=2, client=3))
     assert [len(batch) for batch in drawn] == sizes
-    assert training.steps(10) == len(sizes)
+    assert training.count_steps(10) == len(sizes)
     epoch = np.concatenate(drawn)[:10] if sum(sizes) >= 10 else np.concatenate(drawn)
     assert len(set(epoch)) == len(epoch)
     again = np.concatenate(list(draw_batches(training, 10, seed=1, round=2, client=3)))

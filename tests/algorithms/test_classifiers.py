@@ -259,7 +259,7 @@ def test_a_client_with_a_spoilt_part_harms_nobody_else_and_is_named(name: str) -
     assert torch.equal(found.theta, whole.theta)
     with pytest.raises(Diverged, match="diverged in round 3, client 2"):
         running.step()
-    assert running.state.sha256() == found.sha256()
+    assert running.state.digest() == found.digest()
 
 
 BODY_END = 64 * 16 + 16
@@ -269,7 +269,7 @@ BODY_END = 64 * 16 + 16
 def evaluated(name: Any, **training: Any) -> tuple[Problem, State, dict[str, float]]:
     """A run in which nothing is drawn after the initialisation, and its last row with personal accuracies."""
     built = problem(name, shuffle=False, batch_size="full", rounds=2, **training)
-    settings = built.config.resolved()
+    settings = built.config.resolve()
     settings["evaluation"] |= {"personal": {"epochs": 0, "split": "share"}}
     built = Problem.build(built.config.parse(settings), data())
     result = run(built, InlineBackend())
@@ -302,7 +302,7 @@ def by_hand(name: Any, logits: Any, trained: bool) -> None:
             theta, kept = c.theta, c.state
         elif "own" in kept:
             theta = torch.cat([theta[:BODY_END], kept["own"]])
-        x, y = worker.test_samples.batch(tests[i])
+        x, y = worker.test_samples.make_batch(tests[i])
         one, _, weight, bias = worker.network.layout.views(theta).values()
         h = torch.relu(x.flatten(1) @ one.T + worker.network.layout.views(theta)["1.bias"])
         n = torch.bincount(torch.from_numpy(built.data.y_train[built.shards[i]]), minlength=10).float()
@@ -350,7 +350,7 @@ def test_the_generic_model_of_fedgela_is_unscaled() -> None:
     """W h/||h||: accuracy and loss."""
     built, state, row = evaluated({"name": "fedgela", "scale_w": 9.0})
     worker = Worker(built)
-    x, y = worker.test_samples.batch(np.arange(len(worker.test_samples)))
+    x, y = worker.test_samples.make_batch(np.arange(len(worker.test_samples)))
     views = worker.network.layout.views(state.theta)
     h = torch.relu(x.flatten(1) @ views["1.weight"].T + views["1.bias"])
     z = h / h.norm(dim=1, keepdim=True) @ views["3.weight"].T

@@ -133,7 +133,7 @@ def test_apfl_with_logits_asks_both_models() -> None:
 
 def personal(name: str, options: dict[str, Any], epochs: int = 0) -> list[float]:
     """Personal and generic accuracy of the last round."""
-    base = problem({"name": name, **options}).config.resolved()
+    base = problem({"name": name, **options}).config.resolve()
     config = RunConfig.parse(base | {"evaluation": {"every": 4, "personal": {"epochs": epochs, "split": "share"}}})
     row = run(Problem.build(config, data()), InlineBackend()).history[-1]
     return [row["personal_accuracy"], row["generic_accuracy"]]
@@ -266,7 +266,7 @@ def test_alignment_brings_the_features_nearer() -> None:
     output, y = c.shard(method.last(c))
     means = torch.stack([output.features[y == label].mean(0) for label in range(10)])
     before = c.theta
-    x, labels = c.population.samples.batch(c.indices)
+    x, labels = c.population.samples.make_batch(c.indices)
 
     def distance(theta: torch.Tensor) -> float:
         c.network.load(theta)

@@ -23,7 +23,7 @@ def client(name: str = "fedavg") -> LocalClient:
     worker, indices = Worker(built), built.shards[2]
     c = before_its_step(worker.network, worker.population, indices, client=2)
     c.theta = c.theta + 0.1 * torch.randn(c.layout.size, generator=torch.Generator().manual_seed(0))
-    c.start_step(0, *worker.train_samples.batch(indices[:16]))
+    c.start_step(0, *worker.train_samples.make_batch(indices[:16]))
     return c
 
 

@@ -119,12 +119,12 @@ def test_fedreps_newcomers_are_tested_with_the_average_head() -> None:
 def test_every_draw_is_another_batch_of_the_shard() -> None:
     """Without repetition, of the size of the step's batch; the same again in a second run of that step."""
     c = trained_client("fedavg")
-    c.start_step(3, *c.population.samples.batch(c.indices[:16]))
+    c.start_step(3, *c.population.samples.make_batch(c.indices[:16]))
     first, second = c.draw()[0], c.draw()[0]
     assert first.shape == second.shape == c.x.shape
     assert not torch.equal(first, second)
     assert len(torch.unique(first.flatten(1), dim=0)) == 16
-    own = {tuple(x.tolist()) for x in c.population.samples.batch(c.indices)[0].flatten(1)}
+    own = {tuple(x.tolist()) for x in c.population.samples.make_batch(c.indices)[0].flatten(1)}
     assert {tuple(x.tolist()) for x in torch.cat([first, second]).flatten(1)} <= own
     c.start_step(3, c.x, c.y)
     assert torch.equal(c.draw()[0], first)
@@ -156,7 +156,7 @@ def answers(c: LocalClient, method: Any, x: Tensor) -> Tensor:
 def test_knnper_answers() -> None:
     """λ = 0: the model's own probabilities; λ = 1, k = 1: a training sample gets its label, surely; else in between."""
     c = trained_client({"name": "knnper"})
-    x, y = c.population.samples.batch(c.indices)
+    x, y = c.population.samples.make_batch(c.indices)
     model = answers(c, KNNPer(lam=0), x)
     assert torch.allclose(model, c.network(x).logits.log_softmax(1), atol=1e-5)
     sure = answers(c, KNNPer(lam=1, k=1), x).exp()
@@ -182,7 +182,7 @@ def test_knnper_far_from_everything() -> None:
     """If every kernel underflows, the nearest samples still count: no 0/0."""
     c = trained_client({"name": "knnper"})
     c.local.features = c.local.features + 1e4
-    p = answers(c, KNNPer(lam=1, scale=1e-3), c.population.samples.batch(c.indices)[0]).exp()
+    p = answers(c, KNNPer(lam=1, scale=1e-3), c.population.samples.make_batch(c.indices)[0]).exp()
     assert torch.allclose(p.sum(1), torch.ones(len(p)))
 
 

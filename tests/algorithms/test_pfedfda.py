@@ -121,7 +121,7 @@ def personal(options: dict[str, Any], client: int, **training: Any) -> tuple[np.
         running._make_broadcast(running._make_server(4, 1)), ClientTask(client, 1.0, Vectors()), 0
     )
     output, y = c.shard(running.state.theta)
-    c.start_step(0, *worker.train_samples.batch(c.indices))
+    c.start_step(0, *worker.train_samples.make_batch(c.indices))
     return output.features.numpy(), y.numpy(), running.problem.config.algorithm.personal_logits(c).detach().numpy()
 
 

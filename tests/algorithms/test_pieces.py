@@ -178,7 +178,7 @@ def test_moons_references_have_the_running_statistics_of_their_models() -> None:
     worker.trainer.train(sent, ClientTask(4, 0.5, Vectors()))
     assert torch.equal(kept.second_buffers, worker.network.buffers)
     c = worker.trainer.start(running._make_broadcast(running._make_server(2, 2)), ClientTask(4, 0.5, kept))
-    c.start_step(0, *c.population.samples.batch(c.indices[:18]))
+    c.start_step(0, *c.population.samples.make_batch(c.indices[:18]))
     c.grad(c.theta)
     apart = built.build_network("cpu")
 
@@ -203,7 +203,7 @@ def test_distillation_follows_the_received_running_statistics(name: str) -> None
     worker = Worker(built)
     running = Simulation(built, InlineBackend())
     c = worker.trainer.start(running._make_broadcast(running._make_server(0, 3)), ClientTask(4, 0.5, Vectors()))
-    c.start_step(0, *c.population.samples.batch(c.indices[:18]))
+    c.start_step(0, *c.population.samples.make_batch(c.indices[:18]))
     output = Output(random(18, 10), random(18, 12))
     before = float(built.config.algorithm.term(c)(output))  # type: ignore[attr-defined]
     worker.network.buffers.add_(1.0)

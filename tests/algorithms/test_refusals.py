@@ -194,27 +194,27 @@ LABELS = {
 
 @pytest.mark.parametrize("label", LABELS)
 def test_labels(label: str) -> None:
-    assert algorithm(parse(LABELS[label])).label() == label
+    assert algorithm(parse(LABELS[label])).make_label() == label
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_options_read_back(name: str) -> None:
     """A stored configuration gives the method again, including nested options; equal ones have equal hashes."""
     once = algorithm(name)
-    assert algorithm(once.options()) == once
-    assert hash(algorithm(once.options())) == hash(once)
+    assert algorithm(once.list_options()) == once
+    assert hash(algorithm(once.list_options())) == hash(once)
 
 
 def test_a_combination_perturbs_everything() -> None:
     """Table 4's setting, unless the configuration says otherwise."""
-    assert algorithm({"name": "fedsol", "proximal": "feddyn"}).options()["perturb"] == "all"
-    assert algorithm({"name": "fedsol", "proximal": "feddyn", "perturb": "head"}).options()["perturb"] == "head"
+    assert algorithm({"name": "fedsol", "proximal": "feddyn"}).list_options()["perturb"] == "all"
+    assert algorithm({"name": "fedsol", "proximal": "feddyn", "perturb": "head"}).list_options()["perturb"] == "head"
     combined = algorithm({"name": "fedsol", "proximal": {"name": "feddyn", "alpha": 0.25}})
-    assert algorithm(combined.options()).options() == combined.options()
-    assert combined.options()["proximal"]["alpha"] == 0.25
+    assert algorithm(combined.list_options()).list_options() == combined.list_options()
+    assert combined.list_options()["proximal"]["alpha"] == 0.25
 
 
 def test_an_algorithm_of_ones_own_keeps_its_options() -> None:
     """`package.module:Class` goes by that name."""
     own = {"name": "fedray.algorithms.fedavg:FedProx", "mu": 0.25}
-    assert algorithm(own).options() == own
+    assert algorithm(own).list_options() == own

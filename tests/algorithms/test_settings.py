@@ -20,7 +20,7 @@ from fedray.engine.exact_sum import add_up
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.engine.state import theta_sha256
+from fedray.engine.state import digest_theta
 from fedray.models.network import Layout
 from tests.algorithms.digits import final, problem
 
@@ -95,7 +95,7 @@ def test_the_mean_of_the_last_two_iterates_is_tested() -> None:
     """Not in the first round; training continues from the last iterate, so theta is the same for every tested model."""
     rows: dict[str, list[dict[str, float]]] = {}
     for test in ("average", "last"):
-        base = problem({"name": "fedexp", "epsilon": 1e-4, "test": test}).config.resolved()
+        base = problem({"name": "fedexp", "epsilon": 1e-4, "test": test}).config.resolve()
         given = problem("fedavg")
         config = RunConfig.parse(base | {"evaluation": {"every": 1}})
         simulation = Simulation(type(given)(config, given.data, given.shards), InlineBackend())
@@ -122,7 +122,7 @@ def test_what_is_saved_is_what_was_tested(tmp_path: Path) -> None:
     built, last = problem({"name": "fedexp", "epsilon": 1e-4}), final({"name": "fedexp", "epsilon": 1e-4})
     result = run(built, InlineBackend())
     assert torch.equal(result.theta, (last.theta + last.server["previous_theta"]) / 2)
-    assert result.summary()["theta_sha256"] == theta_sha256(last.theta) != theta_sha256(result.theta)
+    assert result.summary()["theta_sha256"] == digest_theta(last.theta) != digest_theta(result.theta)
     saved = load_file(result.save(tmp_path / "model.safetensors"))
     assert torch.equal(torch.cat([saved[name].flatten() for name in result.layout.names]), result.theta)
     logits = result.model()(torch.from_numpy(built.data.x_test))

@@ -97,7 +97,7 @@ def test_products_are_differences_of_gradients(name: str) -> None:
     product = found.multiply_hessian(theta, v)
 
     double = module.double()
-    inputs = found.samples.batch(np.arange(4))[0]
+    inputs = found.samples.make_batch(np.arange(4))[0]
 
     def gradient(at: Tensor) -> Tensor:
         with torch.no_grad():
@@ -161,6 +161,6 @@ def test_surface() -> None:
     first, second = torch.eye(15)[0], 2 * torch.eye(15)[7]
     losses = compute_surface(found, theta, (first, second), np.array([-1.0, 0, 0.5]))
     assert losses.shape == (3, 3)
-    assert losses[1, 1] == found.loss(theta)
-    assert losses[2, 0] == found.loss(theta + 0.5 * first - second)
+    assert losses[1, 1] == found.compute_loss(theta)
+    assert losses[2, 0] == found.compute_loss(theta + 0.5 * first - second)
     assert losses[0, 2] != losses[2, 0]

@@ -54,7 +54,7 @@ def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.Ca
     """
     config = RunConfig.parse(RUN)
     trained(config)
-    run = logged(store, config.resolved())
+    run = logged(store, config.resolve())
     main([run], "eigen", samples=300, points=3, reach=0.1)
     found = json.loads(Path(f"sharpness/{run}.json").read_text())
     values = found["eigenvalues"]
@@ -85,16 +85,16 @@ def test_the_model_that_was_tested_is_examined(store: Tracker) -> None:
     """FedExP tests the mean of its last two iterates, and its logged loss is of that model."""
     config = RunConfig.parse(RUN | {"algorithm": "fedexp"})
     result = trained(config)
-    found = Trained(logged(store, config.resolved()), 10)
+    found = Trained(logged(store, config.resolve()), 10)
     assert found.theta.equal(result.theta)
     assert not found.theta.equal(result.state.theta)
 
 
 def test_refusals(store: Tracker) -> None:
     config = RunConfig.parse(RUN)
-    none = logged(store, config.resolved())
-    personal = logged(store, RunConfig.parse(RUN | {"algorithm": "local-only"}).resolved())
-    foreign = logged(store, config.resolved() | {"model": {"name": "os:path"}})
+    none = logged(store, config.resolve())
+    personal = logged(store, RunConfig.parse(RUN | {"algorithm": "local-only"}).resolve())
+    foreign = logged(store, config.resolve() | {"model": {"name": "os:path"}})
     sweep = store.open_sweep("sweep", "", [])
     for run, message in (
         (none, "there is no checkpoint of it in"),
@@ -119,7 +119,7 @@ def test_a_folder_that_cannot_be_made_is_found_out_first(store: Tracker, monkeyp
     monkeypatch.setattr(Trained, "find_eigenvalues", lambda trained: pytest.fail("eigenvalues were computed"))
     Path("file").touch()
     with pytest.raises(UserError, match="--out: file cannot be written: File exists"):
-        main([logged(store, config.resolved())], out=Path("file"))
+        main([logged(store, config.resolve())], out=Path("file"))
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1, 2]", b"not JSON", b'{"sha256": 1, "manifest": 2}', b"\xff\x00"])
@@ -128,7 +128,7 @@ def test_a_checkpoint_that_is_not_whole_is_one_line(store: Tracker, damage: byte
     trained(config)
     for manifest in (get_storage() / "cells" / "abc").glob("checkpoint-*.json"):
         manifest.write_bytes(damage)
-    run = logged(store, config.resolved())
+    run = logged(store, config.resolve())
     with pytest.raises(UserError, match=r"^--run: none of its checkpoints in .* is whole \(rounds 2\)"):
         main([run])
     with pytest.raises(UserError, match=r"^load: none of its checkpoints in .* is whole \(rounds 2\)"):
@@ -140,5 +140,5 @@ def test_another_model_or_data_is_noticed(store: Tracker) -> None:
     config = RunConfig.parse(RUN | {"data": {"name": "digits", "mean": [0.5], "std": [1.0]}})
     trained(RunConfig.parse(RUN))
     with pytest.raises(UserError, match="other data, or another version of the model"):
-        main([logged(store, config.resolved())])
+        main([logged(store, config.resolve())])
     assert not Path("sharpness").exists()

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fedray.common.errors import UserError
 from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig
-from fedray.datasets import data_source
+from fedray.datasets import make_data_source
 from fedray.datasets.image_folders import CIFAR_CLASSES
 from fedray.sweep.file.dotted import with_key
 from fedray.sweep.file.sweep import Sweep
@@ -54,7 +54,7 @@ KEYS = st.sampled_from(["name", "rho", "lr", "alpha", "total", "seed", "path", "
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=6
 )
-WHOLE: dict[str, Any] = RunConfig.parse(BASE | {"evaluation": {"personal": {}}}).resolved()
+WHOLE: dict[str, Any] = RunConfig.parse(BASE | {"evaluation": {"personal": {}}}).resolve()
 PLACES = [
     *WHOLE,
     *(f"{section}.{key}" for section, inner in WHOLE.items() if isinstance(inner, dict) for key in inner),
@@ -98,7 +98,7 @@ def read(value: Any) -> None:
     """A configuration that is accepted is the same when it is written down and read again."""
     config = refused(lambda: RunConfig.parse(value))
     if config is not None:
-        assert RunConfig.parse(config.resolved()) == config
+        assert RunConfig.parse(config.resolve()) == config
 
 
 @examples(150)
@@ -201,7 +201,7 @@ def test_a_published_file_with_some_bytes_changed(name: str, tmp_path: Path, mon
     monkeypatch.setenv("FEDRAY_DATA", str(root))
     monkeypatch.chdir(root)
     make(root, monkeypatch)
-    source = data_source(options)
+    source = make_data_source(options)
     right = source.load().digest
     kept = {
         path: path.read_bytes()

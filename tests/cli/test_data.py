@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedray.cli.data import data_app
 from fedray.common.errors import UserError
-from fedray.datasets import data_source
+from fedray.datasets import make_data_source
 from tests.datasets import files
 
 
@@ -92,7 +92,7 @@ def test_check_knows_what_options_change() -> None:
         ("cinic10", 90_000),
         ({"name": "cinic10", "validation_images": "train"}, 180_000),
     ):
-        expected = data_source(value).get_expected()
+        expected = make_data_source(value).get_expected()
         assert expected is not None
         assert expected.train == train
 

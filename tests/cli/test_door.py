@@ -102,7 +102,7 @@ def finished(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch)
     plan, tracker = make_plan(Sweep.parse(document)), Tracker()
     parent = tracker.open_sweep("done", "", describe_cells(plan), file=plan.text)
     for cell in plan.cells.values():
-        write_run(tracker, {"hash": cell.hash, "label": cell.label, "config": cell.run.resolved()}, history(60))
+        write_run(tracker, {"hash": cell.hash, "label": cell.label, "config": cell.run.resolve()}, history(60))
     tracker.close_sweep(parent, {Status.FINISHED: 2})
     tracker.close()
     return tmp_path

@@ -31,7 +31,7 @@ from fedray.common.components import plugins
 from fedray.common.errors import UserError, redact
 from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig
-from fedray.datasets import data_source
+from fedray.datasets import make_data_source
 from fedray.datasets import torchvision_sets as pickles
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.tracking import store, view
@@ -86,7 +86,7 @@ def test_a_pickled_batch_runs_nothing(here: Path, monkeypatch: pytest.MonkeyPatc
     kind = torchvision.datasets.CIFAR10
     monkeypatch.setattr(kind, "train_list", [[name, files.md5(path.with_name(name))] for name, _ in kind.train_list])
     with pytest.raises(UserError, match=r"cannot be read: UnpicklingError: .*open is not allowed in a file of arrays"):
-        data_source("cifar10").load()
+        make_data_source("cifar10").load()
     assert not (here / "owned").exists()
 
 
@@ -116,7 +116,7 @@ def test_arrays_and_weights_run_nothing(here: Path) -> None:
     np.savez(here / "data.npz", x_train=np.array([Opens(here / "owned")], dtype=object))
     torch.save({"weight": Opens(here / "owned")}, here / "init.pt")
     with pytest.raises(UserError, match="Object arrays cannot be loaded"):
-        data_source({"name": "npz", "path": "data.npz"}).load()
+        make_data_source({"name": "npz", "path": "data.npz"}).load()
     spec = RunConfig.parse(RUN | {"model": {"name": "mlp", "init": "init.pt"}}).model
     with pytest.raises(UserError, match="it is not a file of tensors"):
         spec.load_init(torch.nn.Linear(1, 1))
@@ -164,7 +164,7 @@ def test_an_archive_unpacks_nothing_outside(here: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(torchvision.datasets.utils, "download_url", download)
     with pytest.raises(UserError, match="cifar10 could not be downloaded"):
-        data_source("cifar10").fetch()
+        make_data_source("cifar10").fetch()
     assert {str(path.relative_to(here)) for path in here.rglob("*")} <= {"data", "data/cifar-10-python.tar.gz"}
 
 

@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from fedray import simulate
-from fedray.cluster.allocation import FreeCapacity, Running, allocate, max_useful_actors, with_actor_count
+from fedray.cluster.allocation import FreeCapacity, Running, allocate, count_useful_actors, with_actor_count
 from fedray.config import RunConfig
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
@@ -57,10 +57,10 @@ def test_a_cell_takes_no_more_than_its_cohort_and_waits_for_no_more() -> None:
     assert allocate(4, 1, [], UNKNOWN, most=2) == 2
     assert allocate(2, 1, [Running(2, 1)], 100, most=2) == 2
     base = AUTO | {"algorithm": "fedavg"}
-    assert max_useful_actors(RunConfig.parse(base)) == 3
+    assert count_useful_actors(RunConfig.parse(base)) == 3
     cohorts = {"total": 10, "cohorts": [[0, 1], [2, 3, 4, 5]]}
     training = AUTO["training"] | {"rounds": 2}
-    assert max_useful_actors(RunConfig.parse(base | {"clients": cohorts, "training": training})) == 4
+    assert count_useful_actors(RunConfig.parse(base | {"clients": cohorts, "training": training})) == 4
 
 
 def test_room_is_what_nodes_have_less_what_is_held(local_ray: None) -> None:

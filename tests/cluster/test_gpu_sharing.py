@@ -127,7 +127,7 @@ def gpus(request: pytest.FixtureRequest) -> Iterator[int]:
 def by_model(config: bytes, data: Dataset) -> Peak:
     """A stand-in that only works with a GPU for itself: a third of one for a hidden layer of 8, else a half."""
     assert ray.get_gpu_ids() == [0]
-    return Peak(3 * GIB if RunConfig.unpack(config).model.options()["hidden"] == [8] else 4 * GIB, 10 * GIB)
+    return Peak(3 * GIB if RunConfig.unpack(config).model.list_options()["hidden"] == [8] else 4 * GIB, 10 * GIB)
 
 
 def test_each_kind_of_run_is_measured_once_and_alone(gpus: int, caplog: pytest.LogCaptureFixture) -> None:
@@ -148,7 +148,7 @@ def test_each_kind_of_run_is_measured_once_and_alone(gpus: int, caplog: pytest.L
         "3.00 of 10.00 GiB of a GPU: 0.3333 GPUs per actor",
         "4.00 of 10.00 GiB of a GPU: 0.5 GPUs per actor",
     ]
-    assert [run.cell("x") for run in resolve_auto_gpus] == [run.cell("x") for run in runs], (
+    assert [run.hash_cell("x") for run in resolve_auto_gpus] == [run.hash_cell("x") for run in runs], (
         "the cells are what they were"
     )
     fixed = RunConfig.parse(RUN | {"runtime": {"gpus_per_actor": 0.25}})
@@ -194,7 +194,7 @@ def test_the_measured_round_is_the_longest_clients_first_steps(change: dict[str,
     problem = Problem.build(RunConfig.parse(RUN | {"runtime": {}} | change))
     short = shorten(problem)
     assert short.config.clients.cohorts == ((int(problem.shards.sizes.argmax()),),)
-    assert short.config.training.steps(10**6) == STEPS
+    assert short.config.training.count_steps(10**6) == STEPS
     simulation = Simulation(short, InlineBackend())
     simulation.step()
     assert simulation.done

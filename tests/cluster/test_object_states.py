@@ -96,7 +96,7 @@ def test_the_hashes_are_computed_where_the_states_lie(backends: dict[int, RayBac
     assert None not in hashes.values()
     plain = Simulation(problem("scaffold"), InlineBackend())
     plain.step()
-    assert plain.state.sha256() == running.state.sha256()
+    assert plain.state.digest() == running.state.digest()
 
 
 def test_a_full_disk_is_the_same_error_from_an_actor(backends: dict[int, RayBackend], tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_probes_give_the_same_inline_and_with_1_2_3_actors(backends: dict[int, R
 def test_personal_models_give_the_same_inline_and_with_1_2_3_actors(name: str, backends: dict[int, RayBackend]) -> None:
     """Tuned, kept and trained ones: every metric, for each of the twelve clients that has test samples."""
     asked = {"every": 1, "personal": {"epochs": [0, 1] if name == "fedavg" else 1, "every": 1}}
-    problem = Problem.build(RunConfig.parse(config(name, rounds=2).resolved() | {"evaluation": asked}))
+    problem = Problem.build(RunConfig.parse(config(name, rounds=2).resolve() | {"evaluation": asked}))
     expected = small.outcome(Simulation(problem, InlineBackend()))
     assert {"personal_accuracy", "personal_std", "personal_worst10", "generic_accuracy"} <= expected[2][-1].keys()
     for backend in backends.values():
@@ -105,7 +105,7 @@ def test_personal_models_give_the_same_inline_and_with_1_2_3_actors(name: str, b
 def test_actors_map_the_same_frozen_weights(backends: dict[int, RayBackend]) -> None:
     """1.6 MB of them, and B with its clients: the inline backend's numbers; each actor reads the file of their hash."""
     model = {"name": "mlp", "hidden": [1024, 320], "lora": {"rank": 2, "share": "A"}}
-    problem = Problem.build(RunConfig.parse(config("fedavg", rounds=2, lr=0.01).resolved() | {"model": model}))
+    problem = Problem.build(RunConfig.parse(config("fedavg", rounds=2, lr=0.01).resolve() | {"model": model}))
     expected = small.outcome(Simulation(problem, InlineBackend()))
     name = f"fedray-frozen-{os.getuid()}/{problem.build_network('cpu').frozen_sha256}"
     for backend in backends.values():
@@ -125,7 +125,7 @@ def test_held_out_samples_give_the_same_inline_and_with_1_2_3_actors(
         "data": {"name": "digits", "validation": {"fraction": 0.5, "from": source}},
         "evaluation": {"every": 1, "train": name == "fedavg", "personal": {"epochs": 1, "every": 2}},
     }
-    problem = Problem.build(RunConfig.parse(config(name, rounds=2).resolved() | changes))
+    problem = Problem.build(RunConfig.parse(config(name, rounds=2).resolve() | changes))
     expected = small.outcome(Simulation(problem, InlineBackend()))
     assert {"validation_accuracy", "validation_loss"} <= expected[2][-1].keys()
     assert ("validation_personal_accuracy" in expected[2][-1]) == (source == "clients")
@@ -216,7 +216,7 @@ def test_divergence_names_the_same_client_for_any_number_of_actors(backends: dic
 def test_four_actors_share_a_gpu_and_a_fifth_is_refused(local_ray: None) -> None:
     """The GPU is logical: placement is Ray's, the numbers are made on the CPU (`device: cpu`)."""
     shared = {"actors": 4, "cpus_per_actor": 0.5, "gpus_per_actor": 0.25, "device": "cpu"}
-    settings = config("fedavg").resolved() | {"runtime": shared}
+    settings = config("fedavg").resolve() | {"runtime": shared}
     backend = RayBackend(Runtime(**shared))
     try:
         there = run(Problem.build(RunConfig.parse(settings)), backend).summary()

@@ -12,7 +12,7 @@ from tests import small
 def rates(rounds: int, **options: Any) -> list[float]:
     """η_t of every round, η = 1."""
     training = Training(lr=1.0, rounds=rounds, **options)
-    return [training.lr_of(t) for t in range(rounds)]
+    return [training.compute_lr(t) for t in range(rounds)]
 
 
 def test_cosine() -> None:
@@ -38,9 +38,9 @@ def test_the_schedule_begins_after_the_warm_up() -> None:
 
 def test_change_from_round_to_round() -> None:
     """`lr_decay` itself, not a quotient of two roundings; 0.5/0.25 in the warm-up; (1 + √½)/2 after cosine's first."""
-    assert [Training(lr=0.3, lr_decay=0.9).lr_change(t) for t in (0, 50)] == [0.9, 0.9]
-    assert Training(rounds=9, warmup=3, lr_decay=0.9).lr_change(0) == 2
-    assert Training(rounds=4, lr_schedule="cosine").lr_change(0) == pytest.approx((1 + 0.5**0.5) / 2)
+    assert [Training(lr=0.3, lr_decay=0.9).compute_lr_change(t) for t in (0, 50)] == [0.9, 0.9]
+    assert Training(rounds=9, warmup=3, lr_decay=0.9).compute_lr_change(0) == 2
+    assert Training(rounds=4, lr_schedule="cosine").compute_lr_change(0) == pytest.approx((1 + 0.5**0.5) / 2)
 
 
 def test_the_rows_show_the_rate() -> None:

@@ -15,7 +15,7 @@ import torchvision.datasets
 from PIL import Image
 from scipy.io import savemat
 
-from fedray.datasets import DATASETS, data_source
+from fedray.datasets import DATASETS, make_data_source
 from fedray.datasets.dataset import Dataset
 
 RNG = np.random.default_rng(0)
@@ -209,7 +209,7 @@ def femnist(root: Path) -> None:
 
 
 def load(name: str, **options: Any) -> Dataset:
-    return data_source({"name": name, **options}).load()
+    return make_data_source({"name": name, **options}).load()
 
 
 def cached(root: Path) -> list[str]:

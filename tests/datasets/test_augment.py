@@ -138,7 +138,7 @@ def dataset(**options: object) -> Dataset:
 def test_without_transforms_a_generator_changes_nothing() -> None:
     data = dataset()
     samples = Samples(data.x_train, data.y_train, data, "cpu")
-    plain, keyed = samples.batch(np.arange(40)), samples.batch(np.arange(40), rng())
+    plain, keyed = samples.make_batch(np.arange(40)), samples.make_batch(np.arange(40), rng())
     assert torch.equal(plain[0], keyed[0])
 
 
@@ -146,9 +146,9 @@ def test_only_batches_with_a_generator_are_augmented() -> None:
     """And a black pixel of the padding is what pixel 0 becomes: (0 - mean) / std."""
     data = dataset(augment=(Crop(crop=8),))
     samples = Samples(data.x_train, data.y_train, data, "cpu")
-    plain, _ = Samples(data.x_train, data.y_train, dataset(), "cpu").batch(np.arange(40))
-    assert torch.equal(samples.batch(np.arange(40))[0], plain)
-    moved, labels = samples.batch(np.arange(40), rng())
+    plain, _ = Samples(data.x_train, data.y_train, dataset(), "cpu").make_batch(np.arange(40))
+    assert torch.equal(samples.make_batch(np.arange(40))[0], plain)
+    moved, labels = samples.make_batch(np.arange(40), rng())
     assert (moved != plain).flatten(1).any(1).sum() > 35
     assert torch.equal(labels, torch.from_numpy(data.y_train))
     black = torch.tensor([-0.5 / 0.2, -0.4 / 0.3, -0.3 / 0.4]).view(1, 3, 1, 1)
@@ -161,7 +161,7 @@ def test_the_draws_are_keyed() -> None:
     samples = Samples(data.x_train, data.y_train, data, "cpu")
 
     def batch(*key: int) -> torch.Tensor:
-        return samples.batch(np.arange(40), generator(key[0], "augment", key[1], key[2]))[0]
+        return samples.make_batch(np.arange(40), generator(key[0], "augment", key[1], key[2]))[0]
 
     assert torch.equal(batch(0, 0, 0), batch(0, 0, 0))
     assert not any(torch.equal(batch(0, 0, 0), batch(*other)) for other in [(1, 0, 0), (0, 1, 0), (0, 0, 1)])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedray.common.errors import UserError
-from fedray.datasets import DATASETS, data_source, words
+from fedray.datasets import DATASETS, make_data_source, words
 from fedray.datasets.augment import Crop, Cutout, Flip
 from fedray.datasets.image_folders import CIFAR_CLASSES
 from fedray.datasets.leaf import LETTERS
@@ -267,13 +267,14 @@ def test_options_beside_a_preset(root: Path) -> None:
 def test_wrong_options_are_refused_by_key(root: Path, options: dict[str, Any], words: list[str]) -> None:
     files.mnist(root)
     with pytest.raises(UserError) as error:
-        data_source(options).load()
+        make_data_source(options).load()
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
 def test_options_survive_a_round_trip() -> None:
-    source = data_source({"name": "cifar10", "preset": "fedsol", "augment": ["flip", {"crop": 2, "fill": "reflect"}]})
-    assert data_source(source.options()) == source
+    augment = ["flip", {"crop": 2, "fill": "reflect"}]
+    source = make_data_source({"name": "cifar10", "preset": "fedsol", "augment": augment})
+    assert make_data_source(source.list_options()) == source
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedray.common.errors import UserError
-from fedray.datasets import ag_news, data_source
+from fedray.datasets import ag_news, make_data_source
 from fedray.datasets.image_folders import TinyImageNet
 from tests.datasets import files
 from tests.datasets.files import load, md5
@@ -41,17 +41,17 @@ def pack(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_tiny_imagenet_is_unpacked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(monkeypatch, {TinyImageNet.url: pack(root, monkeypatch).read_bytes()})
-    data_source("tiny_imagenet").fetch()
+    make_data_source("tiny_imagenet").fetch()
     assert [path.name for path in root.iterdir()] == ["tiny-imagenet-200"]
     assert len(load("tiny_imagenet").y_train) == 6
     serve(monkeypatch, {})
-    data_source("tiny_imagenet").fetch()  # it is here: nothing is requested
+    make_data_source("tiny_imagenet").fetch()  # it is here: nothing is requested
 
 
 def test_a_zip_that_was_put_there_is_used(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pack(root, monkeypatch).rename(root / "tiny-imagenet-200.zip")
     serve(monkeypatch, {})
-    data_source("tiny_imagenet").fetch()
+    make_data_source("tiny_imagenet").fetch()
     assert len(load("tiny_imagenet").y_test) == 4
 
 
@@ -60,10 +60,10 @@ def test_a_damaged_zip_leaves_nothing_unpacked(root: Path, monkeypatch: pytest.M
     """One that was put there stays, another md5 is refused; one of the right md5 that is no zip file is refused."""
     (root / "tiny-imagenet-200.zip").write_bytes(content)
     with pytest.raises(UserError, match=r"tiny-imagenet-200\.zip has md5 .*, published is 90528d7c"):
-        data_source("tiny_imagenet").fetch()
+        make_data_source("tiny_imagenet").fetch()
     monkeypatch.setattr(TinyImageNet, "md5", md5(root / "tiny-imagenet-200.zip"))
     with pytest.raises(UserError, match=r"tiny-imagenet-200\.zip cannot be unpacked"):
-        data_source("tiny_imagenet").fetch()
+        make_data_source("tiny_imagenet").fetch()
     assert [path.name for path in root.iterdir()] == ["tiny-imagenet-200.zip"]
 
 
@@ -72,8 +72,8 @@ def test_ag_news(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = {part: root.parent / "ag_news_csv" / f"{part}.csv" for part in ("train", "test")}
     serve(monkeypatch, {f"{ag_news.URL}/{part}.csv": path.read_bytes() for part, path in held.items()})
     with pytest.raises(UserError, match="ag_news: the download has md5"):
-        data_source("ag_news").fetch()
+        make_data_source("ag_news").fetch()
     assert not list((root / "ag_news_csv").iterdir())
     monkeypatch.setattr(ag_news, "MD5", {part: md5(path) for part, path in held.items()})
-    data_source("ag_news").fetch()
+    make_data_source("ag_news").fetch()
     assert len(load("ag_news").y_train) == 2

@@ -8,7 +8,7 @@ import pytest
 
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
-from fedray.datasets import data_source
+from fedray.datasets import make_data_source
 from fedray.datasets.torchvision_sets import count_long_tail, draw_in_proportion
 from tests.datasets import files
 from tests.datasets.files import load
@@ -61,7 +61,7 @@ def test_imbalance_keeps_a_long_tail_of_the_training_images(root: Path, monkeypa
 
 
 def test_published_size_of_a_long_tail() -> None:
-    facts = data_source({"name": "cifar100", "imbalance": 100}).get_expected()
+    facts = make_data_source({"name": "cifar100", "imbalance": 100}).get_expected()
     assert facts is not None
     assert (facts.train, facts.test) == (10_847, 10_000)
 
@@ -76,5 +76,5 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("options", "message"), WRONG)
 def test_what_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as refused:
-        data_source({"name": "cifar100", **options})
+        make_data_source({"name": "cifar100", **options})
     assert str(refused.value) == message

@@ -5,12 +5,12 @@ import pytest
 
 import fedray
 from fedray.common.errors import UserError
-from fedray.datasets import data_source
+from fedray.datasets import make_data_source
 from fedray.datasets.dataset import Dataset
 
 
 def load(**options: object) -> Dataset:
-    return data_source({"name": "synthetic", **options}).load()
+    return make_data_source({"name": "synthetic", **options}).load()
 
 
 def test_is_what_was_asked_for_and_always_the_same() -> None:
@@ -68,7 +68,7 @@ def test_natural_clients_all_have_samples_and_differ_in_size() -> None:
 
 
 def test_text_goes_on_by_one_to_three() -> None:
-    data = data_source(
+    data = make_data_source(
         {"name": "synthetic_text", "classes": 9, "length": 5, "train_samples": 300, "test_samples": 20, "clients": 7}
     ).load()
     assert data.tokens

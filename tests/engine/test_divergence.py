@@ -40,7 +40,7 @@ def test_a_run_that_drops_is_the_run_in_which_they_were_not_drawn() -> None:
     assert counts[1] == 0 < counts[2] < counts[5], "the example drops nobody"
     assert min(map(len, cohorts)) > 0
     found, expected = run(dropping, InlineBackend()), run(problem("tests.plugins:NotANumber", cohorts), InlineBackend())
-    assert found.state.sha256() == expected.state.sha256()
+    assert found.state.digest() == expected.state.digest()
     assert [row["dropped_clients"] for row in found.history] == counts
     assert [{k: v for k, v in row.items() if k != "dropped_clients"} for row in found.history] == expected.history
 

@@ -184,7 +184,7 @@ def test_a_resume_gives_the_same_state(options: dict[str, Any], tmp_path: Path) 
     broken.step()
     Checkpoints(tmp_path).save(broken.state)
     state = Checkpoints(tmp_path).load()
-    assert run(built, InlineBackend(), state).state.sha256() == whole.state.sha256()
+    assert run(built, InlineBackend(), state).state.digest() == whole.state.digest()
 
 
 @pytest.mark.parametrize("options", [{"freeze": ["body"]}, {"lora": {"rank": 2}}])
@@ -228,9 +228,9 @@ def test_pretrained_weights_are_adapted(tmp_path: Path) -> None:
 )
 def test_what_is_frozen_identifies_a_cell(options: dict[str, Any]) -> None:
     configs = [small.config(model={**WIDE, **more}) for more in ({}, options, {"freeze": [], "lora": None})]
-    plain, frozen, same = (config.cell("digest") for config in configs)
+    plain, frozen, same = (config.hash_cell("digest") for config in configs)
     assert plain == same != frozen
-    assert RunConfig.parse(configs[1].resolved()) == configs[1]
+    assert RunConfig.parse(configs[1].resolve()) == configs[1]
     assert RunConfig.unpack(configs[1].pack()) == configs[1]
     assert RunConfig.unpack(configs[1].pack()).algorithm.keeps == configs[1].algorithm.keeps
 

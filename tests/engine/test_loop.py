@@ -60,7 +60,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_ends_where_an_unbroken_one_does(t
             break  # as in a killed process: round 4 is lost if nothing closes the generator
     left = list(make_rounds(simulation(), Checkpoints(tmp_path), every=3))
     assert left[0].round in (3, 4)
-    assert left[-1].sha256() == whole.sha256()
+    assert left[-1].digest() == whole.digest()
     assert left[-1].history == whole.history
     again = list(make_rounds(simulation(), Checkpoints(tmp_path), every=3))
     assert [state.round for state in again] == [ROUNDS], "a finished run makes no round"
@@ -72,12 +72,12 @@ def test_a_run_whose_only_checkpoint_is_damaged_begins_again(tmp_path: Path) -> 
     states = make_rounds(simulation(), Checkpoints(tmp_path), every=100)
     assert [state.round for state in itertools.islice(states, 4)] == [0, 1, 2, 3]
     states.close()
-    assert Checkpoints(tmp_path).rounds() == [3]
+    assert Checkpoints(tmp_path).list_rounds() == [3]
     for path in tmp_path.glob("client-*"):
         path.write_bytes(bytes(path.stat().st_size))
     made = list(itertools.islice(make_rounds(simulation(), Checkpoints(tmp_path), every=100), 20))
     assert 0 in [state.round for state in made[1:]]
-    assert made[-1].sha256() == whole.sha256()
+    assert made[-1].digest() == whole.digest()
     assert made[-1].history == whole.history
 
 
@@ -97,7 +97,7 @@ def test_what_was_made_is_kept_at_ctrl_c(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(running, "step", failing_in_round(running, 5, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         list(make_rounds(running, Checkpoints(tmp_path), every=3))
-    assert Checkpoints(tmp_path).rounds() == [3, 4]
+    assert Checkpoints(tmp_path).list_rounds() == [3, 4]
 
 
 def test_ctrl_c_in_a_test_of_the_model_leaves_no_round_without_its_row(
@@ -115,7 +115,7 @@ def test_ctrl_c_in_a_test_of_the_model_leaves_no_round_without_its_row(
     monkeypatch.setattr(running.backend, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         list(make_rounds(running, Checkpoints(tmp_path), every=100))
-    assert Checkpoints(tmp_path).rounds() == [3]
+    assert Checkpoints(tmp_path).list_rounds() == [3]
     last = list(make_rounds(simulation(), Checkpoints(tmp_path)))[-1]
     assert [row["round"] for row in last.history] == [2, 4, 6, 7]
 
@@ -144,7 +144,7 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path, monkeyp
         f"{tmp_path}: the checkpoint of round 6 cannot be written: No space left on device; that of round 3 stays; "
         "make room and run the same command again to resume"
     )
-    assert Checkpoints(tmp_path).rounds() == [3]
+    assert Checkpoints(tmp_path).list_rounds() == [3]
 
 
 def test_a_state_is_handed_out_without_a_copy() -> None:
@@ -152,7 +152,7 @@ def test_a_state_is_handed_out_without_a_copy() -> None:
     running.step()
     assert running.state is running.state
     before, clients = running.state, dict(running.state.clients)
-    assert replace(before, round=2).sha256() != before.sha256()
+    assert replace(before, round=2).digest() != before.digest()
     running.step()
     assert before.clients == clients, "a round leaves the states before it as they were"
 
@@ -163,7 +163,7 @@ def test_run_is_the_loop_to_its_end() -> None:
 
 
 def test_a_run_leaves_the_number_of_threads_as_it_was() -> None:
-    config = simulation().problem.config.resolved() | {"training": {"rounds": 1, "local_steps": 1}}
+    config = simulation().problem.config.resolve() | {"training": {"rounds": 1, "local_steps": 1}}
     torch.set_num_threads(2)
     seen = list[int]()
     fedray.simulate(config, evaluated=lambda row: seen.append(torch.get_num_threads()))
@@ -184,11 +184,11 @@ def test_checkpoints_of_another_configuration_are_refused(tmp_path: Path) -> Non
     config = simulation().problem.config
     first = fedray.simulate(config, checkpoints=tmp_path)
     again = fedray.simulate(config, checkpoints=tmp_path)
-    assert again.state.sha256() == first.state.sha256()
+    assert again.state.digest() == first.state.digest()
     for change in ({"seed": 1}, {"algorithm": {"name": "fedavg"}}, {"training": {"rounds": ROUNDS + 1}}):
         with pytest.raises(
             UserError, match=r"^checkpoints: .* holds checkpoints of another configuration, seed or data set"
         ):
-            fedray.simulate(config.resolved() | change, checkpoints=tmp_path)
+            fedray.simulate(config.resolve() | change, checkpoints=tmp_path)
     (tmp_path / f"checkpoint-{ROUNDS}.json").write_bytes(b"")  # damage is still passed over
-    assert fedray.simulate(config, checkpoints=tmp_path).state.sha256() == first.state.sha256()
+    assert fedray.simulate(config, checkpoints=tmp_path).state.digest() == first.state.digest()

@@ -52,7 +52,7 @@ def test_in_a_run(data: Any) -> None:
     worker = Worker(problem)
     worker.network.load(result.theta)
     worker.network.train(False)
-    x, y = worker.test_samples.batch(problem.evaluated["test"])
+    x, y = worker.test_samples.make_batch(problem.evaluated["test"])
     with torch.no_grad():
         scores = worker.network(x).logits.softmax(1).numpy()
     last, labels = result.history[-1], y.numpy()

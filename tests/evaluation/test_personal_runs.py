@@ -124,7 +124,7 @@ def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs:
         assert torch.allclose(c.theta, expected, rtol=0, atol=1e-7)  # x + (y - x) is y up to rounding
         assert torch.equal(c.theta, state.theta) == (epochs == 0)
         network.load(expected)
-        x, y = worker.test_samples.batch(built.tests[i])
+        x, y = worker.test_samples.make_batch(built.tests[i])
         right = int((network(x).logits.argmax(1) == y).sum())
         assert marks[i] == {f"own_{epochs}": pytest.approx(100 * right / len(y))}
 
@@ -200,7 +200,7 @@ def test_a_run_does_not_notice(method: Any) -> None:
     with_it = result(method, {"epochs": [0, 1], "every": 1}, {"every": 1}, model=model, rounds=3)
     without = result(method, None, {"every": 1}, model=model, rounds=3)
     assert with_it.summary()["theta_sha256"] == without.summary()["theta_sha256"]
-    assert with_it.state.sha256() == without.state.sha256()
+    assert with_it.state.digest() == without.state.digest()
     assert [
         {name: row[name] for name in row if "personal" not in name and "generic" not in name} for row in with_it.history
     ] == without.history

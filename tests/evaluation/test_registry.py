@@ -67,7 +67,7 @@ def test_the_options_of_a_probe_are_its_fields_and_reach_the_round() -> None:
     assert last_row(digits("fedavg", probes=[COUNTED, "drift"]))["counted"] == 3
     problem = digits("fedavg", probes=["drift", {"name": COUNTED, "times": 4}])
     assert last_row(problem)["counted"] == 12
-    written = problem.config.resolved()
+    written = problem.config.resolve()
     assert written["evaluation"]["probes"] == ["drift", {"name": COUNTED, "times": 4}]
     assert RunConfig.parse(written) == problem.config
 
@@ -76,7 +76,7 @@ def test_options_and_source_of_a_probe_enter_the_identity() -> None:
     """The plain spelling and one that repeats the defaults are the same cell."""
 
     def entered(*asked: object) -> dict[str, Any]:
-        return digits("fedavg", probes=asked).config.identity("")
+        return digits("fedavg", probes=asked).config.make_identity("")
 
     plain = entered("drift", COUNTED)
     assert plain["evaluation"]["probes"] == [{"name": "drift"}, {"name": COUNTED}]

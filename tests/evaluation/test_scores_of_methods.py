@@ -51,11 +51,11 @@ def test_a_state_can_be_gone_back_to_twice() -> None:
     running = Simulation(problem("scaffold"), InlineBackend())
     running.step()
     state = running.state
-    before = state.sha256()
+    before = state.digest()
     running.step()
-    after = running.state.sha256()
+    after = running.state.digest()
     for _ in range(2):
         running.restore(state)
         running.step()
-        assert running.state.sha256() == after
-        assert state.sha256() == before
+        assert running.state.digest() == after
+        assert state.digest() == before

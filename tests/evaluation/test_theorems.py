@@ -28,10 +28,10 @@ class Bowl:
     a: Tensor
     b: Tensor
 
-    def loss(self, theta: Tensor) -> float:
+    def compute_loss(self, theta: Tensor) -> float:
         return float((self.a * (theta - self.b).square()).sum() / 2)
 
-    def gradient(self, theta: Tensor) -> Tensor:
+    def compute_gradient(self, theta: Tensor) -> Tensor:
         return self.a * (theta - self.b)
 
     def multiply_hessian(self, theta: Tensor, v: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ def sides(rho: float, lr: float) -> dict[str, float]:
     a, b, g_p, d = np.array([[4, 1, 0.5], [2, 0, -1], [3, 0, 4], [0.6, 0, 0.8]])
     bowl, y = Bowl(torch.from_numpy(a), torch.from_numpy(b)), torch.ones(3, dtype=torch.float64)
     g_p, d = torch.from_numpy(g_p), torch.from_numpy(d)
-    return compare_sides(cast(Landscape, bowl), y, g_p, bowl.gradient(y + rho * d), d, rho, lr)
+    return compare_sides(cast(Landscape, bowl), y, g_p, bowl.compute_gradient(y + rho * d), d, rho, lr)
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.1, 0.5])

@@ -50,7 +50,7 @@ def test_a_cell_that_runs_out_of_memory_or_disk_does_not_disturb_the_others(tmp_
     assert " samples): out of memory: " in greedy
     assert greedy.endswith(f"; {LESS_MEMORY}")
     assert "the checkpoint of round 6 cannot be written: File too large; that of round 4 stays" in disk
-    cells = {path.name: Checkpoints(path).rounds() for path in (tmp_path / ".fedray/cells").iterdir()}
+    cells = {path.name: Checkpoints(path).list_rounds() for path in (tmp_path / ".fedray/cells").iterdir()}
     assert sorted(map(max, filter(None, cells.values()))) == [4, 12], "of the greedy one no checkpoint was due"
     assert not list((tmp_path / ".fedray").rglob("*.tmp"))
     marker.unlink()
@@ -82,7 +82,7 @@ def test_sigterm_keeps_the_rounds_made_and_the_next_call_goes_on(tmp_path: Path)
     assert "interrupted: run the same command again to resume" in err
     assert {run.info.status for run in runs(tmp_path)} <= {"FINISHED", "FAILED"}
     assert "interrupted" in set(outcome(tmp_path).values())
-    rounds = [max(Checkpoints(path).rounds()) for path in (tmp_path / ".fedray/cells").iterdir()]
+    rounds = [max(Checkpoints(path).list_rounds()) for path in (tmp_path / ".fedray/cells").iterdir()]
     assert any(0 < round < 12 for round in rounds), rounds
     assert "small: 2 finished" in done(fedray(tmp_path, "sweep", "sweep.yaml"))
     assert state_hashes(tmp_path) == undisturbed(slow)
@@ -100,7 +100,7 @@ def kill_and_resume(folder: Path, slow: dict[str, Any]) -> dict[int, Vectors]:
     """
     driver = fedray(folder, "sweep", str(write(folder, slow)))
     cells, deadline = folder / ".fedray/cells", time.monotonic() + 240
-    while not (made := [Checkpoints(path).rounds() for path in cells.glob("*")]) or not any(made):
+    while not (made := [Checkpoints(path).list_rounds() for path in cells.glob("*")]) or not any(made):
         assert driver.poll() is None, "it ended before it was killed"
         assert time.monotonic() < deadline, "no checkpoint in 240 s"
         time.sleep(0.1)

@@ -74,7 +74,7 @@ def test_killed_in_either_stage_and_called_again(
         stage, hashes = inline(stage)
         known |= stage.known
         expected |= hashes
-        grown = stage.learn(stage.values(known))
+        grown = stage.learn(stage.get_values(known))
         if grown is stage:
             break
         stage = grown

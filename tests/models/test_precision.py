@@ -78,14 +78,14 @@ def test_a_run_in_bf16_keeps_float32_vectors_and_is_the_same_each_time() -> None
         return simulation
 
     first, second = run().state, run().state
-    assert first.sha256() == second.sha256()
+    assert first.digest() == second.digest()
     vectors = [first.theta, *first.server.values(), *(v for state in first.clients.values() for v in state.values())]
     assert {v.dtype for v in vectors} == {torch.float32}
 
 
 def test_precision_and_layout_are_part_of_a_cells_identity() -> None:
     cells = [
-        config(precision=precision, channels_last=last).cell("x")
+        config(precision=precision, channels_last=last).hash_cell("x")
         for precision in ("fp32", "bf16")
         for last in (False, True)
     ]
@@ -106,12 +106,12 @@ def test_precision_and_layout_are_part_of_a_cells_identity() -> None:
     ],
 )
 def test_the_layout_that_nobody_asked_for(model: str, runtime: dict[str, Any], precision: str, innermost: bool) -> None:
-    whole = config().resolved() | {"model": model, "runtime": {"backend": "inline", **runtime}}
+    whole = config().resolve() | {"model": model, "runtime": {"backend": "inline", **runtime}}
     whole["training"] |= {"precision": precision}
     run = RunConfig.parse(whole)
     assert run.channels_last == innermost
     whole["training"] |= {"channels_last": innermost}
-    assert RunConfig.parse(whole).cell("x") == run.cell("x"), "given or not, the same cell"
+    assert RunConfig.parse(whole).hash_cell("x") == run.hash_cell("x"), "given or not, the same cell"
     whole["training"] |= {"channels_last": not innermost}
     assert RunConfig.parse(whole).channels_last != innermost
 
@@ -125,7 +125,7 @@ def test_pooling_before_relu_has_the_same_bits() -> None:
             other.copy_(own)
     x, y = torch.randn(16, 3, 32, 32), torch.arange(16) % 10
     x[:8] *= 1e-3
-    loss, gradient = network.gradient(network.theta, x, y)
+    loss, gradient = network.compute_gradient(network.theta, x, y)
     expected = cross_entropy(theirs(x), y)
     parts = torch.autograd.grad(expected, list(theirs.parameters()))
     assert torch.equal(loss, expected)

@@ -109,7 +109,7 @@ def test_what_a_client_of_apfl_answers(client: int) -> None:
         ClientTask(client, 1.0, state.clients[client]),
         0,
     )
-    c.start_step(0, *worker.train_samples.batch(built.shards[0]))
+    c.start_step(0, *worker.train_samples.make_batch(built.shards[0]))
     found = method.personal_logits(c).detach().numpy()
 
     x, vectors = oracle(w, given.method, given.options)
@@ -131,7 +131,7 @@ def test_what_a_client_of_feddbe_answers(client: int) -> None:
         ClientTask(client, 1.0, state.clients[client]),
         0,
     )
-    c.start_step(0, *worker.train_samples.batch(built.shards[0]))
+    c.start_step(0, *worker.train_samples.make_batch(built.shards[0]))
     found = method.personal_logits(c).detach().numpy()
 
     x, vectors = oracle(w, given.method, given.options)

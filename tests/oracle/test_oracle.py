@@ -240,9 +240,9 @@ def test_simplex(method: str, tmp_path: Path) -> None:
     assert np.abs(run(problem(case, 0), InlineBackend()).theta.numpy() - flat(fedgela(w, 4.0, form))).max() < TOLERANCE
     drawn = Case(method, {"scale_w": 4.0})
     assert np.abs(world(drawn, 0).x0["W2"] - w.x0["W2"]).max() > 0.1
-    identity = problem(case, 0).config.identity("")["algorithm"]
+    identity = problem(case, 0).config.make_identity("")["algorithm"]
     assert identity["simplex"] == hashlib.sha256((tmp_path / "m.npy").read_bytes()).hexdigest()
-    assert "simplex" not in problem(drawn, 0).config.identity("")["algorithm"]
+    assert "simplex" not in problem(drawn, 0).config.make_identity("")["algorithm"]
     np.save(tmp_path / "m.npy", rows[:, 1:])
     with pytest.raises(UserError, match=r"algorithm\.simplex: found \(4, 7\); the model's head has \(4, 8\)"):
         world(case, 0)

@@ -120,7 +120,7 @@ def knn_pieces() -> tuple[Callable[..., torch.Tensor], np.ndarray, np.ndarray, n
             ClientTask(3, 1.0, Vectors()),
             0,
         )
-        c.start_step(0, *worker.train_samples.batch(built.shards[4]))
+        c.start_step(0, *worker.train_samples.make_batch(built.shards[4]))
         with torch.no_grad():
             return method.personal_logits(c).exp()
 

@@ -12,7 +12,7 @@ import pytest
 
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.datasets import data_source
+from fedray.datasets import make_data_source
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
@@ -60,14 +60,14 @@ def test_a_json_of_lists(path: Path) -> None:
     path.write_text(json.dumps({"train": SPLIT["train"], "test": [[1796], [1500], [6, 7]]}))
     merged = problem(given, {"name": "digits", "test": {}})
     assert merged.evaluated["test"].tolist() == [1796, 1500, 6, 7]
-    np.testing.assert_array_equal(merged.data.x_test[1796], data_source("digits").load().x_test[-1])
+    np.testing.assert_array_equal(merged.data.x_test[1796], make_data_source("digits").load().x_test[-1])
     path.write_text(json.dumps(SPLIT["train"]))
     assert [problem(given).shards[i].tolist() for i in range(3)] == SPLIT["train"]
 
 
 def test_a_cell_depends_on_the_content_of_the_file_and_not_on_its_name(path: Path) -> None:
     def cell(file: Path) -> str:
-        return RunConfig.parse(small.sections(partition={"name": "file", "path": str(file)})).cell("digest")
+        return RunConfig.parse(small.sections(partition={"name": "file", "path": str(file)})).hash_cell("digest")
 
     copy = path.with_name("copy.json")
     copy.write_text(path.read_text())

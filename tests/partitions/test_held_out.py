@@ -11,7 +11,7 @@ from sklearn.model_selection import train_test_split
 
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.datasets import data_source
+from fedray.datasets import make_data_source
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
 from fedray.partitions import make_partition
@@ -21,8 +21,8 @@ from fedray.partitions.shards import Shards
 
 def split(dealing: object, seed: int, clients: int = 20, **held_out: Any) -> Split:
     """The digits, dealt."""
-    source = data_source({"name": "digits", **held_out})
-    data = Digits().load() if source.test is None else Digits().load().merged()
+    source = make_data_source({"name": "digits", **held_out})
+    data = Digits().load() if source.test is None else Digits().load().merge()
     return split_samples(source, make_partition(dealing), data, clients, seed)
 
 
@@ -156,24 +156,24 @@ def test_natural_clients_keep_the_test_samples_that_come_with_them() -> None:
     """Clients 3, 3, 7 in training and 7, 3 in the test set: client 0 holds the samples 0, 1, 4, client 1 holds 2, 3."""
     x, y = np.zeros((3, 2), np.float32), np.zeros(3, np.int64)
     data = Dataset("own", x, y, x[:2], y[:2], 2, client_train=np.array([3, 3, 7]), client_test=np.array([7, 3]))
-    source = data_source({"name": "digits", "test": {"fraction": 0.3}})
-    found = split_samples(source, make_partition("natural"), data.merged(), 2, 0)
+    source = make_data_source({"name": "digits", "test": {"fraction": 0.3}})
+    found = split_samples(source, make_partition("natural"), data.merge(), 2, 0)
     assert found.test is not None
     assert [sorted([*found.train[i], *found.test[i]]) for i in (0, 1)] == [[0, 1, 4], [2, 3]]
     with pytest.raises(UserError, match="have no natural clients"):
-        split_samples(source, make_partition("natural"), replace(data, client_test=None).merged(), 2, 0)
+        split_samples(source, make_partition("natural"), replace(data, client_test=None).merge(), 2, 0)
 
 
 def test_a_cell_is_another_with_held_out_samples_and_the_same_without() -> None:
     base = {"partition": "iid", "model": "mlp", "algorithm": "fedavg"}
     plain = RunConfig.parse(base | {"data": "digits"})
-    assert "validation" not in plain.identity("digest")["data"]
+    assert "validation" not in plain.make_identity("digest")["data"]
     cells = {
-        RunConfig.parse(base | {"data": {"name": "digits", "validation": wanted}}).cell("digest")
+        RunConfig.parse(base | {"data": {"name": "digits", "validation": wanted}}).hash_cell("digest")
         for wanted in ({}, {"fraction": 0.2}, {"from": "pool"}, None)
     }
     assert len(cells) == 4
-    assert plain.cell("digest") in cells
+    assert plain.hash_cell("digest") in cells
     tested = [RunConfig.parse(base | {"data": {"name": "digits", "test": t}}) for t in ({}, {"stratify": True}, None)]
-    assert [one.cell("digest") == plain.cell("digest") for one in tested] == [False, False, True]
-    assert tested[0].cell("digest") != tested[1].cell("digest")
+    assert [one.hash_cell("digest") == plain.hash_cell("digest") for one in tested] == [False, False, True]
+    assert tested[0].hash_cell("digest") != tested[1].hash_cell("digest")

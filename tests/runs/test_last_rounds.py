@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fedray.runs.last_rounds import describe_accuracy, describe_rounds, last_rounds, last_values
+from fedray.runs.last_rounds import describe_accuracy, describe_rounds, find_last_values, list_last_rounds
 from fedray.sections import Evaluation
 
 
@@ -14,7 +14,7 @@ from fedray.sections import Evaluation
 )
 def test_a_fifth_of_the_rounds_but_one_to_ten(rounds: int, first: int) -> None:
     """49 // 5 = 9: 41 to 49; from 50 on ten; below ten rounds only the last one."""
-    assert last_rounds(rounds) == range(first, rounds + 1)
+    assert list_last_rounds(rounds) == range(first, rounds + 1)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_rows_without_the_metric_are_left_out() -> None:
     history = [{"round": float(t), "test_accuracy": 2.0 * t} for t in range(1, 21)]
     for t in (10, 20):
         history[t - 1]["personal_accuracy"] = 3.0 * t
-    assert last_values(history, "personal_accuracy") == {20: 60}
-    assert last_values(history, "test_accuracy") == {17: 34, 18: 36, 19: 38, 20: 40}
+    assert find_last_values(history, "personal_accuracy") == {20: 60}
+    assert find_last_values(history, "test_accuracy") == {17: 34, 18: 36, 19: 38, 20: 40}
     assert describe_accuracy(history) == "37.00 %, mean of rounds 17 to 20"
 
 

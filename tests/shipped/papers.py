@@ -114,7 +114,7 @@ def cells(name: str, smoke: bool = False) -> list[str]:
 
 def _cells(name: str, smoke: bool) -> list[str]:
     runs = [RunConfig.parse(point) for point in iter_points(Sweep.load(SWEEPS / f"{name}.yaml", smoke))]
-    return [f"{run.cell('')} {json.dumps(run.data.options(), sort_keys=True)}" for run in runs]
+    return [f"{run.hash_cell('')} {json.dumps(run.data.list_options(), sort_keys=True)}" for run in runs]
 
 
 def runs(name: str) -> list[RunConfig]:

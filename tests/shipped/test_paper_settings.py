@@ -34,10 +34,10 @@ def test_the_trained_column_is_table_2s_on_a_cpu() -> None:
     """Six methods with two seeds, on shards as the code cuts them; FedDyn and MOON have table 4's options."""
     column = runs("fedsol/mnist_column")
     printed = [run for run in runs("fedsol/table2") if run.data.name == "mnist" and run.partition.name == "sharding"]
-    here = {run.cell("") for run in column if run.algorithm.name not in ("feddyn", "moon")}
+    here = {run.hash_cell("") for run in column if run.algorithm.name not in ("feddyn", "moon")}
     assert (len(column), len(here)) == (8 * 2, 6 * 2)
     on_a_cpu = {"runtime": {}, "partition": {"name": "sharding", "shards": 2, "sizes": "by_class"}}
-    assert here <= {RunConfig.parse(run.resolved() | on_a_cpu).cell("") for run in printed}
+    assert here <= {RunConfig.parse(run.resolve() | on_a_cpu).hash_cell("") for run in printed}
     methods, others = ([run.algorithm for run in of] for of in (column, runs("fedsol/table4")))
     assert all(method in others for method in methods if method.name in ("feddyn", "moon"))
 
@@ -139,7 +139,7 @@ def test_v1_has_both_of_its_radii() -> None:
 
 def test_fedsam_clients_of_unequal_sizes() -> None:
     """D-119: log-normal sizes with both numbers of clients."""
-    drawn = [run for run in runs("fedsam/clients") if run.partition.options().get("sigma")]
+    drawn = [run for run in runs("fedsam/clients") if run.partition.list_options().get("sigma")]
     assert {(run.clients.total, run.clients.per_round, run.partition.sigma) for run in drawn} == {
         (100, 20, 0.3),
         (50, 10, 0.3),

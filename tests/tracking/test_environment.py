@@ -25,7 +25,7 @@ from fedray.tracking.environment import (
     read_environment,
 )
 from fedray.tracking.records import CellRun
-from fedray.tracking.store import open_store, runs_of, search
+from fedray.tracking.store import find_runs, open_store, search
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, cell, history, write_run
 
@@ -200,7 +200,7 @@ def test_a_resumed_run_adds_up_its_time_and_names_each_environment(
     one, here = cell(FEDAVG, 0.5, 0), hash_environment(collect_environment())
 
     def tags() -> list[str | None]:
-        (run,) = runs_of(store.client, store.experiment, [one["hash"]])
+        (run,) = find_runs(store.client, store.experiment, [one["hash"]])
         names = ("fedray.seconds", "fedray.untimed", "fedray.environment")
         return [run.data.tags.get(name) for name in names]
 

@@ -134,7 +134,7 @@ def test_one_that_hangs_delays_nothing_but_the_end(
 
 def test_a_mirror_is_no_part_of_a_cell() -> None:
     plain, mirrored = (RunConfig.parse(RUN | {"runtime": more}) for more in ({}, {"mirror": ["tensorboard", "wandb"]}))
-    assert plain.cell("0" * 64) == mirrored.cell("0" * 64)
+    assert plain.hash_cell("0" * 64) == mirrored.hash_cell("0" * 64)
 
 
 @pytest.mark.parametrize("call", [["run", "run.yaml"], ["sweep", "sweep.yaml"]])

@@ -79,7 +79,7 @@ def test_the_same_runs_as_mlflow(tracker: Tracker, filter: str, deleted: bool) -
 
 def test_the_same_histories_and_files_as_mlflow(tracker: Tracker, tmp_path: Path) -> None:
     client, experiment = store.open_reader()
-    best = store.best_runs(client, experiment, HASHES)
+    best = store.find_best_runs(client, experiment, HASHES)
     assert list(best) == HASHES[:3]
     run = best[HASHES[0]].info.run_id
     for name in ("test_accuracy", "odd", "large", "unknown"):
@@ -94,10 +94,10 @@ def test_the_same_histories_and_files_as_mlflow(tracker: Tracker, tmp_path: Path
     assert store.read_artefact(client, run, "partition.png") == b"png"
     assert store.read_artefact(tracker.client, run, "partition.png") == b"png"
     assert store.read_artefact(client, run, "none") is store.read_artefact(tracker.client, run, "none") is None
-    (sweep,) = store.sweeps_in(client, experiment).values()
-    assert store.cells_of(client, sweep) == CELLS
-    assert store.claims_of(client, sweep) == CLAIMS
-    assert store.file_of(client, sweep) == store.file_of(tracker.client, sweep) == FILE
+    (sweep,) = store.find_sweeps(client, experiment).values()
+    assert store.read_cells(client, sweep) == CELLS
+    assert store.read_claims(client, sweep) == CLAIMS
+    assert store.read_sweep_file(client, sweep) == store.read_sweep_file(tracker.client, sweep) == FILE
 
 
 FILE = "name: sweep  # α\n"

@@ -47,7 +47,7 @@ def test_what_stands_before_the_store_may_refuse_for_a_while(status: int) -> Non
 def test_what_mlflow_itself_says_stays_true(code: str) -> None:
     error = RestException({"error_code": code, "message": "No Run with id=7 exists"})
     assert not store.is_transient(error)
-    with pytest.raises(UserError, match="the store refuses a request: RestException: "), store.refusals():
+    with pytest.raises(UserError, match="the store refuses a request: RestException: "), store.translate_refusals():
         raise error
 
 
@@ -92,7 +92,7 @@ def test_other_odd_names_of_the_working_directory_hold_a_store(
     tracker.open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, again=False)
     tracker.close_cell(run, RunRecord(FINISHED, [{"round": 1, "test_accuracy": 50.0}]))
     tracker.close()
-    assert store.outcomes(["a" * 16])["a" * 16].status == "finished"
+    assert store.read_outcomes(["a" * 16])["a" * 16].status == "finished"
     assert {file.path for file in tracker.client.list_artifacts(run.id)} == {"config.yaml"}
     tracker.client.download_artifacts(run.id, "config.yaml")
     assert sorted(path.name for path in folder.iterdir()) == ["mlartifacts", "mlflow.db"]
@@ -120,7 +120,7 @@ def test_two_drivers_that_log_one_cell_at_once_double_nothing(database: Path) ->
     for tracker, run in drivers:
         tracker.close_cell(run, RunRecord(FINISHED, [{"round": 3, "test_accuracy": 53.0}]))
     client, experiment = store.open_store()
-    (found,) = store.runs_of(client, experiment, ["a" * 16])
+    (found,) = store.find_runs(client, experiment, ["a" * 16])
     for name, steps in {"test_accuracy": [1, 2, 3], "summary/final_test_accuracy": [0]}.items():
         assert [metric.step for metric in client.get_metric_history(found.info.run_id, name)] == steps
 
@@ -140,7 +140,7 @@ def test_drivers_that_make_a_cells_run_at_the_same_moment_agree_on_one(
     monkeypatch.setattr(second[0], "_make", late)
     second[0].open_cell(second[1], "a" * 16, "one", CONFIG, {}, parent=None)
     assert first[1].id == second[1].id
-    assert len(list(store.runs_of(*store.open_store(), ["a" * 16]))) == 1
+    assert len(list(store.find_runs(*store.open_store(), ["a" * 16]))) == 1
 
 
 def test_a_cells_run_takes_seven_requests(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_a_cells_run_takes_seven_requests(database: Path, monkeypatch: pytest.Mo
         "log_batch",
         "set_terminated",
     ]
-    found = store.outcomes(["a" * 16])["a" * 16]
+    found = store.read_outcomes(["a" * 16])["a" * 16]
     assert found.metrics["final_test_accuracy"] == found.metrics["test_accuracy"] == 60.0
     client, _ = store.open_store()
     assert len(client.get_metric_history(run.id, "test_loss")) == 10
@@ -190,7 +190,7 @@ def test_two_drivers_that_know_of_no_run_agree_on_one(database: Path) -> None:
         Tracker().open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, known=False)
         time.sleep(0.01)
     assert made[0].id == made[1].id
-    assert len(list(store.runs_of(*store.open_store(), ["a" * 16]))) == 1
+    assert len(list(store.find_runs(*store.open_store(), ["a" * 16]))) == 1
 
 
 @pytest.mark.parametrize("rows", [0, 1, 700])
@@ -243,7 +243,7 @@ def test_only_the_cells_that_are_asked_for_are_read(database: Path) -> None:
     """20 of 20,000 foreign cells, and 100 that do not exist: at most 2 s of CPU (reading all takes minutes)."""
     fill(database, 20_000)
     began = time.process_time()
-    found = store.outcomes([f"{i:016x}" for i in range(19_981, 20_101)])
+    found = store.read_outcomes([f"{i:016x}" for i in range(19_981, 20_101)])
     assert time.process_time() - began < 2
     assert len(found) == 20
     assert {outcome.status for outcome in found.values()} == {"finished"}
@@ -253,7 +253,7 @@ def test_a_deleted_run_is_noticed(database: Path) -> None:
     fill(database, 3)
     client, _ = store.open_store()
     client.delete_run(f"{2:032x}")
-    assert store.outcomes([f"{i:016x}" for i in range(1, 4)]).keys() == {f"{1:016x}", f"{3:016x}"}
+    assert store.read_outcomes([f"{i:016x}" for i in range(1, 4)]).keys() == {f"{1:016x}", f"{3:016x}"}
 
 
 def test_mlflow_prints_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from fedray.common.errors import UserError
 from fedray.engine.cost import find_input_shape
 from fedray.models.base import count_parameters
 from fedray.tracking.environment import Environment
-from fedray.tracking.store import claims_of
+from fedray.tracking.store import read_claims
 
 LARGEST = 1 << 28
 """Maximum size in bytes of an unpacked split; one may come from a stranger's archive."""
@@ -159,7 +159,7 @@ def describe_hardware(sweeps: Mapping[str, Collected]) -> list[str]:
     lines, counts, elsewhere = Counter[str](), Counter[str](), False
     for sweep in sweeps.values():
         for hashes in sweep.environments.values():
-            lines.update({_describe_machine(sweep.environment(hash)) for hash in hashes})
+            lines.update({_describe_machine(sweep.read_environment(hash)) for hash in hashes})
         counts.update(_describe_request(run.data.tags) for run in sweep.runs.values())
         elsewhere |= any(_computes_elsewhere(sweep, run_id) for run_id in sweep.runs)
     found = [f"{line} ({n} runs)" for line, n in lines.items()] or [NOT_RECORDED]
@@ -170,8 +170,8 @@ def describe_hardware(sweeps: Mapping[str, Collected]) -> list[str]:
 def _computes_elsewhere(sweep: Collected, run_id: str) -> bool:
     """Return True if a run asks for GPUs that the machine of its driver does not have."""
     asked = sweep.runs[run_id].data.tags.get("runtime.gpus_per_actor", "0.0")
-    hashes = sweep.environments[run_id]
-    return asked not in ("0", "0.0") and bool(hashes) and not any(sweep.environment(hash).get("gpu") for hash in hashes)
+    environments = [sweep.read_environment(hash) for hash in sweep.environments[run_id]]
+    return asked not in ("0", "0.0") and bool(environments) and not any(one.get("gpu") for one in environments)
 
 
 def _count_environments(sweep: Collected) -> Counter[str]:
@@ -201,7 +201,7 @@ def describe_software(sweeps: Mapping[str, Collected]) -> list[str]:
     environments, commits = Counter[str](), Counter[str]()
     for sweep in sweeps.values():
         for hash, n in _count_environments(sweep).items():
-            environments[f"environment {hash}: {_list_versions(sweep.environment(hash))}"] += n
+            environments[f"environment {hash}: {_list_versions(sweep.read_environment(hash))}"] += n
         tags = (run.data.tags for run in sweep.runs.values())
         commits.update(f"commit of fedray: {one[COMMIT]}" for one in tags if COMMIT in one)
     mixtures = [f"WARNING: {stage}: {said}" for stage, sweep in sweeps.items() if (said := sweep.describe_mixture())]
@@ -251,7 +251,7 @@ def _format_span(low: float, high: float) -> str:
 
 def describe_claims(sweep: Collected) -> list[str]:
     """Return the claims that the sweep's file states; `fedray claims` decides them."""
-    claims = claims_of(sweep.client, sweep.parent)
+    claims = read_claims(sweep.client, sweep.parent)
     said = [f"claim {claim['name']}: {claim['says']}" for claim in claims]
     return [*said, f"fedray claims {sweep.name} says whether these runs bear them out"] if said else []
 

@@ -11,7 +11,7 @@ from fedray.analysis.data.environments import describe_environments
 from fedray.analysis.data.settings import split_settings
 from fedray.analysis.output import make_environment
 from fedray.common.errors import unknown
-from fedray.tracking.store import sweeps_in
+from fedray.tracking.store import find_sweeps
 
 IN_THE_TABLE = "the settings of all cells are in the table below"
 
@@ -56,7 +56,7 @@ def make_page(sweep: Collected, checklist: str, metrics: Sequence[str], to: str 
 def find_stages(sweep: Collected) -> dict[str, Collected]:
     """Return the stages of a sweep from MLflow: `tuning` and `final`, or `sweep` alone."""
     tune = f"{sweep.name}/tune"
-    if tune not in sweeps_in(sweep.client, sweep.parent.info.experiment_id):
+    if tune not in find_sweeps(sweep.client, sweep.parent.info.experiment_id):
         return {"sweep": sweep}
     return {"tuning": collect(tune), "final": sweep}
 

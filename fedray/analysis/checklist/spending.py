@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedray.analysis.data.collect import Collected
 from fedray.runs.status import Status
 from fedray.sweep.file.dotted import get_dotted
-from fedray.tracking.store import IS_CELL, SECONDS, UNTIMED, cells_of, metrics, read_status, search, sweeps_in
+from fedray.tracking.store import IS_CELL, SECONDS, UNTIMED, find_sweeps, read_cells, read_metrics, read_status, search
 
 if TYPE_CHECKING:
     from fedray.tracking.store import AnyRun
@@ -59,10 +59,10 @@ class Spent:
 
 def list_spending(sweep: Collected) -> list[Spent]:
     """Return the hours by stage and outcome, those of the shown runs first."""
-    parents = sweeps_in(sweep.client, sweep.parent.info.experiment_id)
+    parents = find_sweeps(sweep.client, sweep.parent.info.experiment_id)
     tune = f"{sweep.name}/tune"
     stages = {"tuning": tune, "final": sweep.name} if tune in parents else {"sweep": sweep.name}
-    listed = {stage: cells_of(sweep.client, parents[name]) for stage, name in stages.items()}
+    listed = {stage: read_cells(sweep.client, parents[name]) for stage, name in stages.items()}
     cells = {stage: {cell["hash"] for cell in found} for stage, found in listed.items()}
     rounds = {cell["hash"]: _read_rounds(cell["config"]) for found in listed.values() for cell in found}
     shown = set(sweep.cells.loc[sweep.cells["status"] == "finished", "run_id"])
@@ -135,7 +135,7 @@ def measure_seconds(run: "AnyRun", rounds: int | None) -> float | None:
         rounds: of its configuration; None if they are not known.
     """
     told = run.data.tags.get(SECONDS)
-    per_round = metrics(run).get("seconds_per_round_with_evaluation")
+    per_round = read_metrics(run).get("seconds_per_round_with_evaluation")
     known = [_read_number(told)] if told else []
     known += [per_round * rounds] if rounds and per_round and read_status(run) is Status.FINISHED else []
     return max(filter(math.isfinite, known), default=None)

@@ -8,7 +8,7 @@ from fedray.analysis.claims.read import Claims
 from fedray.analysis.output import make_environment
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_html
-from fedray.analysis.tables.published import prints
+from fedray.analysis.tables.published import has_printed
 from fedray.analysis.tables.result_table import ResultTable
 from fedray.sweep.file.shipped import get_sweeps_folder
 
@@ -78,7 +78,7 @@ def _collect_tables(decided: list[Decided]) -> list[ResultTable]:
         metrics = [name for name in (one.claim.metric, one.claim.minus) if name]
         key = one.sweep.name, ",".join(metrics), one.claim.average_over
         if key not in found:
-            printed = one.published and all(prints(one.published, name) for name in metrics)
+            printed = one.published and all(has_printed(one.published, name) for name in metrics)
             paper = one.published if printed else ""
             found[key] = build(one.sweep, key[1], paper=paper, average_over=one.claim.average_over)
     return list(found.values())

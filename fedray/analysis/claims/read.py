@@ -11,7 +11,7 @@ from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.shipped import CLAIMS, get_sweeps_folder, list_papers, list_sweeps
 from fedray.sweep.file.sweep import Sweep
 from fedray.tracking.location import is_there
-from fedray.tracking.store import claims_of, open_reader, sweeps_in
+from fedray.tracking.store import find_sweeps, open_reader, read_claims
 
 
 class Claims(Checked):
@@ -58,8 +58,8 @@ def read_stored(name: str) -> Claims | None:
     if not is_there():
         return None
     client, experiment = open_reader()
-    sweep = sweeps_in(client, experiment).get(name)
-    found = [] if sweep is None else claims_of(client, sweep)
+    sweep = find_sweeps(client, experiment).get(name)
+    found = [] if sweep is None else read_claims(client, sweep)
     return Claims(name=name, claims=tuple(Claim.model_validate(one) for one in found)) if found else None
 
 

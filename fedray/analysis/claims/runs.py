@@ -90,7 +90,7 @@ def _list_missing(
 def _parse(point: Mapping[str, Any]) -> CellConfig:
     """Parse a configuration from a user's file; its classes are imported, as for a run."""
     run = RunConfig.parse(point)
-    return CellConfig(run.resolved(), run=run)
+    return CellConfig(run.resolve(), run=run)
 
 
 def sum_hours(cells: pd.DataFrame) -> float:

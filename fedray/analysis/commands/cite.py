@@ -12,7 +12,7 @@ from fedray.analysis.deposit.citations import find_component, list_components
 from fedray.common.errors import escape, unknown
 from fedray.config import COMPONENTS
 from fedray.tracking.location import is_there
-from fedray.tracking.store import cells_of, open_reader, sweeps_in
+from fedray.tracking.store import find_sweeps, open_reader, read_cells
 
 
 def main(name: Annotated[str, typer.Argument(help="a sweep of the store, or a method")]) -> None:
@@ -21,9 +21,9 @@ def main(name: Annotated[str, typer.Argument(help="a sweep of the store, or a me
     sweeps: dict[str, Any] = {}
     if is_there():
         client, experiment = open_reader()
-        sweeps = sweeps_in(client, experiment)
+        sweeps = find_sweeps(client, experiment)
     if name in sweeps:
-        cited = list_components(cell["config"] for cell in cells_of(client, sweeps[name]))
+        cited = list_components(cell["config"] for cell in read_cells(client, sweeps[name]))
     elif name in methods:
         cited = [find_component("algorithm", name)]
     else:

@@ -14,7 +14,7 @@ import torch
 import typer
 
 from fedray.analysis.output import make_dir
-from fedray.analysis.plots.landscape import contours, surfaces
+from fedray.analysis.plots.landscape import draw_contours, draw_surfaces
 from fedray.analysis.plots.style import save
 from fedray.analysis.sharpness import PLANES, Trained
 from fedray.common.errors import UserError, unknown
@@ -54,7 +54,7 @@ def main(
             continue
         losses = trained.measure_plane(plot, vectors, steps)
         planes.append(losses)
-        method = trained.config.algorithm.label()
+        method = trained.config.algorithm.make_label()
         titles.append(f"{method}\nλ1 = {found.eigenvalues[0]:.3g}, λ1/λ5 = {found.ratio:.3g}")
         path = out / f"{each}-{plot}.csv"
         with path.open("w", encoding="utf-8", newline="") as file:
@@ -66,7 +66,7 @@ def main(
                 for j, b in enumerate(steps)
             )
         sys.stdout.write(f"  {path}\n")
-    for stem, draw in ((plot, contours), (f"{plot}-3d", surfaces)) if planes else ():
+    for stem, draw in ((plot, draw_contours), (f"{plot}-3d", draw_surfaces)) if planes else ():
         drawn = draw(_tell_apart(titles, run), plot, steps, planes)
         sys.stdout.write("".join(f"{path}\n" for path in save({"": drawn}, out, stem)))
 

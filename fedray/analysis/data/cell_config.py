@@ -16,7 +16,7 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.partitions import PARTITIONS
 from fedray.sweep.file.dotted import COMPONENTS, get_dotted
-from fedray.tracking.records import flat
+from fedray.tracking.records import flatten
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class CellConfig:
     @property
     def texts(self) -> dict[str, str]:
         """Dotted key -> value as text, without `runtime`, which changes no number."""
-        return flat({key: value for key, value in self.values.items() if key != "runtime"})
+        return flatten({key: value for key, value in self.values.items() if key != "runtime"})
 
     def without_names(self) -> "CellConfig":
         """Return the configuration without display names."""

@@ -10,7 +10,7 @@ from fedray.analysis.data.cell_config import CellConfig, PluginLabels
 from fedray.analysis.data.stored import read_sweep
 from fedray.runs.status import Status
 from fedray.tracking.environment import Environment, describe_mixture, list_hashes, read_environment
-from fedray.tracking.store import metrics, read_artefact
+from fedray.tracking.store import read_artefact, read_metrics
 
 if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient, AnyRun
@@ -79,14 +79,14 @@ class Collected(SweepTable):
         return read_artefact(self.client, run_id, name)
 
     def describe_mixture(self) -> str:
-        return describe_mixture(self.environments, self.environment)
+        return describe_mixture(self.environments, self.read_environment)
 
     @property
     def environments(self) -> dict[str, list[str]]:
         """Run -> hashes of the environments that it was computed in; none for a run of an older version."""
         return {run_id: list_hashes(run) for run_id, run in self.runs.items()}
 
-    def environment(self, hash: str) -> Environment:
+    def read_environment(self, hash: str) -> Environment:
         """Return an environment, by its hash. Raises UserError if it is missing."""
         if hash not in self.found:
             self.found[hash] = read_environment(self.client, self.parent.info.experiment_id, hash)
@@ -143,6 +143,6 @@ def _make_row(cell: Mapping[str, Any], run: "AnyRun | None", status: Status) -> 
     row = make_cell_row(cell["hash"], cell["label"], config, cell.get("tuned", {}).get("values", ()))
     if run is not None:
         row |= {"status": status, "run_id": run.info.run_id}
-        row |= {f"metrics.{name}": value for name, value in metrics(run).items()}
+        row |= {f"metrics.{name}": value for name, value in read_metrics(run).items()}
         row |= {"message": run.data.tags.get("fedray.message", "")}
     return row

@@ -10,7 +10,7 @@ from fedray.datasets import DATASETS
 from fedray.models import MODELS
 from fedray.partitions import PARTITIONS
 from fedray.sections import Clients, Evaluation, Training
-from fedray.tracking.records import flat
+from fedray.tracking.records import flatten
 
 PLAIN: Mapping[str, type[BaseModel]] = {"clients": Clients, "training": Training, "evaluation": Evaluation}
 CHOSEN: Mapping[str, Mapping[str, type[BaseModel]]] = {
@@ -39,4 +39,4 @@ def find_default(key: str, cells: pd.DataFrame) -> str | None:
     field = None if kind is None else kind.model_fields.get(option.partition(".")[0])
     if kind is None or field is None or field.is_required():
         return None
-    return flat(kind.model_construct().model_dump(mode="json", warnings=False)).get(option, "")
+    return flatten(kind.model_construct().model_dump(mode="json", warnings=False)).get(option, "")

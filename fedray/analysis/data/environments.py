@@ -23,7 +23,7 @@ def describe_environments(sweep: Collected) -> list[ShownEnvironment]:
 
 def _describe(sweep: Collected, hash: str) -> ShownEnvironment:
     try:
-        found = sweep.environment(hash)
+        found = sweep.read_environment(hash)
     except UserError as error:
         return ShownEnvironment(hash, [], str(error))
     rows = [

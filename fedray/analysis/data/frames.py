@@ -183,5 +183,5 @@ def log_model(run: str) -> str:
 
 def _gather(data: Dataset) -> np.ndarray:
     """Return the inputs of two samples that are not pictures but numbers or token ids."""
-    inputs, _ = Samples(data.x_test, data.y_test, data, "cpu").batch(np.arange(2))
+    inputs, _ = Samples(data.x_test, data.y_test, data, "cpu").make_batch(np.arange(2))
     return inputs.numpy()

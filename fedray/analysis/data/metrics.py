@@ -238,7 +238,7 @@ def _count(metric: str, config: CellConfig) -> float:
     shape, classes = find_input_shape(run)
     model = 4 * count_parameters(run.model, shape, classes)[0] / 1e6
     found = _measure_cost(
-        json.dumps(run.algorithm.options()), json.dumps(run.model.options() | {"init": None}), shape, classes
+        json.dumps(run.algorithm.list_options()), json.dumps(run.model.list_options() | {"init": None}), shape, classes
     )
     return (
         model

@@ -36,7 +36,7 @@ def load_newest_state(option: str, cell: str) -> State:
     state = checkpoints.load()
     if state is not None:
         return state
-    if rounds := checkpoints.rounds():
+    if rounds := checkpoints.list_rounds():
         raise UserError(
             f"{option}: none of its checkpoints in {directory} is whole (rounds {', '.join(map(str, rounds))}); call "
             "its sweep again with --force"

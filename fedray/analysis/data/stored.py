@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedray.common.errors import UserError, unknown
 from fedray.runs.status import Status
 from fedray.sweep.plan.storage import find_killed
-from fedray.tracking.store import best_runs, cells_of, open_reader, read_status, sweeps_in
+from fedray.tracking.store import find_best_runs, find_sweeps, open_reader, read_cells, read_status
 
 if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient, AnyRun
@@ -50,7 +50,7 @@ def read_sweep(name: str) -> StoredSweep:
         UserError: the store cannot be used, or the sweep has no cells.
     """
     client, experiment = open_reader()
-    parents = sweeps_in(client, experiment)
+    parents = find_sweeps(client, experiment)
     if name not in parents and f"{name}-smoke" in parents:
         print(f"{name}: only its smoke version has been run; this is {name}-smoke", file=sys.stderr)
         name += "-smoke"
@@ -60,10 +60,10 @@ def read_sweep(name: str) -> StoredSweep:
             if parents
             else f"sweep: {name!r} is not in this store, which holds no sweep at all"
         )
-    cells = cells_of(client, parents[name])
+    cells = read_cells(client, parents[name])
     if not cells:
         raise UserError(f"sweep: {name!r} lists no cells; run it again")
-    best = best_runs(client, experiment, [cell["hash"] for cell in cells])
+    best = find_best_runs(client, experiment, [cell["hash"] for cell in cells])
     runs = [best.get(cell["hash"]) for cell in cells]
     statuses = [Status.MISSING if run is None else read_status(run) for run in runs]
     running = [cell["hash"] for cell, status in zip(cells, statuses, strict=True) if status is Status.RUNNING]

@@ -27,7 +27,7 @@ from fedray.common.errors import UserError, refuse_missing_package
 from fedray.runs.metric import DEFAULT
 from fedray.tracking.archive.pack import export_sweep
 from fedray.tracking.store import SWEEP_FILE
-from fedray.tracking.stored_sweep import StoredSweep, stored_sweep
+from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
 
 SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
 LONGEST = 80
@@ -57,7 +57,7 @@ def export_deposit(
     refuse_licence(licence)
     if file.exists():
         raise UserError(f"{file}: exists; remove it or choose another name")
-    sweep, stored = collect(name), stored_sweep(name)
+    sweep, stored = collect(name), read_stored_sweep(name)
     if not stored.file:
         raise UserError(
             f"{name}: the store has no file of this sweep; call `fedray sweep FILE` again, which keeps it and runs "

@@ -12,7 +12,7 @@ from fedray.analysis.data.metrics import list_parts
 from fedray.analysis.plots.panels import join_runs
 from fedray.analysis.plots.style import WIDTH, make_axes, styled, wrap_title
 from fedray.common.errors import UserError
-from fedray.datasets import data_source
+from fedray.datasets import make_data_source
 from fedray.datasets.base import load_data
 from fedray.partitions import make_partition
 from fedray.partitions.held_out import split_samples
@@ -75,8 +75,8 @@ def draw_partitions(sweep: SweepTable) -> dict[str, Figure]:
     for config, setting, clients in zip(iter_configs(cells), cells["_setting"], cells["_clients"], strict=True):
         if config.run is None:
             refuse_plugins("--kind partition", {name: config.get(name) for name in ("data", "partition")})
-        source, partition = data_source(config.get("data")), make_partition(config.get("partition"))
-        data = load_data(source) if source.test is None else load_data(source).merged()
+        source, partition = make_data_source(config.get("data")), make_partition(config.get("partition"))
+        data = load_data(source) if source.test is None else load_data(source).merge()
         total, unseen = config.get("clients.total"), config.get("clients.unseen") or 0
         shards = split_samples(source, partition, data, total, config.get("seed"), unseen).dealt
         name = f"{setting} {clients}" if cells["_clients"].nunique() > 1 else setting

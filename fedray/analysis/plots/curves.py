@@ -167,7 +167,7 @@ def _note(of_clients: Logged, seeds: Sequence[int]) -> str:
 def find_zoom(rounds: list[int]) -> int | None:
     """Return the first round of the zoom, which shows the last fifth of the rounds; None for a short curve.
 
-    It includes all rounds that tables average (`last_rounds`).
+    It includes all rounds that tables average (`list_last_rounds`).
     """
     if len(rounds) < FEWEST:
         return None

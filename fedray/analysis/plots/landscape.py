@@ -15,7 +15,7 @@ HEIGHT = 2.0
 
 
 @styled
-def contours(titles: Sequence[str], kind: str, steps: np.ndarray, losses: Sequence[np.ndarray]) -> Figure:
+def draw_contours(titles: Sequence[str], kind: str, steps: np.ndarray, losses: Sequence[np.ndarray]) -> Figure:
     """Draw contours of the loss, a panel per model; all have the same levels.
 
     Args:
@@ -37,7 +37,7 @@ def contours(titles: Sequence[str], kind: str, steps: np.ndarray, losses: Sequen
 
 
 @styled
-def surfaces(titles: Sequence[str], kind: str, steps: np.ndarray, losses: Sequence[np.ndarray]) -> Figure:
+def draw_surfaces(titles: Sequence[str], kind: str, steps: np.ndarray, losses: Sequence[np.ndarray]) -> Figure:
     """Draw the loss over the plane in three dimensions, as `contours`; all panels have the same axis upwards."""
     across = min(len(titles), ACROSS)
     down = -(-len(titles) // across)

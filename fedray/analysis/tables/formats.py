@@ -22,18 +22,18 @@ def to_markdown(table: ResultTable) -> str:
     def cell(key: Key) -> str:
         return _fill(table, key, lambda text: text, {1: "**{}**", 2: "<u>{}</u>"})
 
-    grid = [["", *map(_in_markdown, table.columns)]]
-    grid += [[_in_markdown(row), *(cell((row, column)) for column in table.columns)] for row in table.rows]
+    grid = [["", *map(_escape_markdown, table.columns)]]
+    grid += [[_escape_markdown(row), *(cell((row, column)) for column in table.columns)] for row in table.rows]
     widths = [max(len(line[k]) for line in grid) for k in range(len(grid[0]))]
     lines = [
         "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |" for line in grid
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     notes = (f"- {' '.join(note.split())}" for note in table.notes)  # a failure's message may have lines
-    return "\n".join([f"**{_in_markdown(table.title)}**", "", *lines, "", *notes]) + "\n"
+    return "\n".join([f"**{_escape_markdown(table.title)}**", "", *lines, "", *notes]) + "\n"
 
 
-def _in_markdown(name: str) -> str:
+def _escape_markdown(name: str) -> str:
     """Return a name of one line without the sign that ends a cell."""
     return escape(name).replace("|", r"\|")
 
@@ -84,19 +84,19 @@ def to_csv(table: ResultTable) -> str:
     writer.writerow(["row", "column", "mean", "std", "seeds", "others", *change, *paper])
     for (row, column), entry in table.entries.items():
         line = [
-            _as_text(row),
-            _as_text(column),
-            _number(entry.mean),
-            _number(entry.std),
+            _protect_text(row),
+            _protect_text(column),
+            _format_number(entry.mean),
+            _format_number(entry.std),
             str(entry.seeds),
             " ".join(f"{status}={n}" for status, n in sorted(entry.others.items())),
         ]
-        line += [_number(entry.change) if (name == "speedup") == entry.is_round else "" for name in change]
+        line += [_format_number(entry.change) if (name == "speedup") == entry.is_round else "" for name in change]
         line += (
             [
-                _number(entry.printed.value if entry.printed else None),
-                _number(entry.printed.std if entry.printed else None),
-                _number(entry.difference),
+                _format_number(entry.printed.value if entry.printed else None),
+                _format_number(entry.printed.std if entry.printed else None),
+                _format_number(entry.difference),
             ]
             if paper
             else []
@@ -107,11 +107,11 @@ def to_csv(table: ResultTable) -> str:
 
 def format_run_by_run(table: pd.DataFrame) -> str:
     """Format rows of single runs or clients as CSV, numbers with all their digits."""
-    text: str = table.rename(columns=_as_text).map(_as_text).to_csv(index=False, lineterminator="\n")
+    text: str = table.rename(columns=_protect_text).map(_protect_text).to_csv(index=False, lineterminator="\n")
     return text
 
 
-def _as_text(value: Any) -> Any:
+def _protect_text(value: Any) -> Any:
     """Return a value for CSV: spreadsheets compute a text that begins like a formula, so it gets an apostrophe."""
     formula = isinstance(value, str) and re.match(r"[=+@\t\r-](?![\d.]+(e[+-]?\d+)?$)", value)
     return f"'{value}" if formula else value
@@ -160,7 +160,7 @@ def _format_printed(entry: Entry) -> str:
     return f"[{format_value(entry.printed.value, entry.printed.std, entry.digits)}{difference}]"
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 

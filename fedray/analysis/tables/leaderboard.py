@@ -24,8 +24,8 @@ from fedray.sweep.file.shipped import get_sweeps_folder
 from fedray.sweep.file.space import Space, format_range, is_at_edge
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.gradients import count_training_gradients
-from fedray.tracking.store import metrics, open_store, read_status, sweeps_in
-from fedray.tracking.stored_sweep import StoredSweep, stored_sweep
+from fedray.tracking.store import find_sweeps, open_store, read_metrics, read_status
+from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
 
 ROOM = "leaderboard"
 """Folder of the boards' sweeps, and of their CSV files."""
@@ -115,7 +115,7 @@ def name_method(config: Mapping[str, Any]) -> str:
     return str(section["name"] if isinstance(section, Mapping) else section)
 
 
-def ranks_by(select: str) -> str:
+def find_ranking_metric(select: str) -> str:
     """Return the metric that ranks, of the metric that selects: the same on test samples."""
     return (
         select.replace("validation_personal", "personal")
@@ -177,11 +177,11 @@ def list_rows(sweep: Sweep) -> list[dict[str, Any]]:
         raise UserError(f"{sweep.name}: has no `tune`; a board has a tuned sweep")
     client, experiment = open_store()
     stages = {"tune": f"{sweep.name}/tune", "final": sweep.name}
-    held = {stage: name for stage, name in stages.items() if name in sweeps_in(client, experiment)}
+    held = {stage: name for stage, name in stages.items() if name in find_sweeps(client, experiment)}
     if not held:
         raise UserError(f"sweep: {sweep.name!r} is not in this store")
     spaces = {name_method(config): space for config, space in sweep.iter_combinations()}
-    return [row for stage, name in held.items() for row in _list_stage(stored_sweep(name), stage, sweep, spaces)]
+    return [row for stage, name in held.items() for row in _list_stage(read_stored_sweep(name), stage, sweep, spaces)]
 
 
 def _list_stage(stored: StoredSweep, stage: str, sweep: Sweep, spaces: Mapping[str, Space]) -> Iterable[dict[str, Any]]:
@@ -193,10 +193,10 @@ def _list_stage(stored: StoredSweep, stage: str, sweep: Sweep, spaces: Mapping[s
         row |= {"status": str(Status.MISSING), "options": json.dumps(options)}
         row["gradients"] = _format(count_training_gradients(RunConfig.parse(config)))
         if run is not None:
-            tags, values = run.data.tags, metrics(run)
+            tags, values = run.data.tags, read_metrics(run)
             row |= {"status": str(read_status(run)), "message": tags.get("fedray.message", "")}
             row |= {"score": _format(values.get(sweep.select)) if stage == "tune" else ""}
-            row |= {"accuracy": _format(values.get(ranks_by(sweep.select))) if stage == "final" else ""}
+            row |= {"accuracy": _format(values.get(find_ranking_metric(sweep.select))) if stage == "final" else ""}
             row |= {"seconds_per_round": _format(values.get("seconds_per_round"), 4)}
             row |= {name: tags.get(f"environment.{name}", "") for name in ("cpu", *VERSIONS)}
             row |= {

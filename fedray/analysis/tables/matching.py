@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedray.analysis.data.cell_config import CellConfig
-from fedray.analysis.tables.published import BEST_BASELINE, PublishedNumber, find_numbers, prints
+from fedray.analysis.tables.published import BEST_BASELINE, PublishedNumber, find_numbers, has_printed
 from fedray.analysis.tables.result_table import BEST, Printed
 from fedray.runs.metric import Metric
 from fedray.sections import Clients
@@ -98,7 +98,7 @@ def find_best_others(name: str, metric: str, groups: Groups, averaged: bool, low
 
 def match_numbers(name: str, metric: str, groups: Groups, averaged: bool = False) -> dict[Key, PublishedNumber]:
     """Return entry -> its printed number, for entries that have one; empty if the table lacks the metric."""
-    if not prints(name, metric):
+    if not has_printed(name, metric):
         return {}
     numbers = find_numbers(name, metric)
     matches = _drop_ambiguous(_find_candidates(numbers, groups, averaged, metric))

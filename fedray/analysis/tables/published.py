@@ -190,6 +190,6 @@ def _identify(metric: Metric) -> tuple[str, float | str | None, str]:
     return metric.plain, metric.target, metric.reference
 
 
-def prints(name: str, metric: str) -> bool:
+def has_printed(name: str, metric: str) -> bool:
     """Return True if a published table has the metric, for any round. Raises UserError if the table is unknown."""
     return any(one.metric.plain == Metric.parse(metric).plain for one in with_deviations(name))

@@ -31,7 +31,7 @@ class Checked(BaseModel):
     revision: ClassVar[int] = 0
     """Increment when a fix changes the numbers of this class (`fedray.common.components.identity`)."""
 
-    def identity_entries(self) -> dict[str, Any]:
+    def list_identity_entries(self) -> dict[str, Any]:
         """Return the options that enter the identity of a cell (all that are not the default), in JSON types."""
         defaults, found = list_default_entries(type(self)), dict(self.model_extra or {})
         for name, field in type(self).model_fields.items():
@@ -96,8 +96,8 @@ class Component(Checked):
     }
     """Option -> the paper's letter for it in labels, tables and figures; added to the letters of the base classes."""
 
-    def identity_entries(self) -> dict[str, Any]:
-        found = {"name": self.name, **super().identity_entries()}
+    def list_identity_entries(self) -> dict[str, Any]:
+        found = {"name": self.name, **super().list_identity_entries()}
         paths = {name: found[name] for name in list_files(type(self)) if found.get(name) is not None}
         return found | {name: digest_file(f"{self.section}.{name}", path) for name, path in paths.items()}
 
@@ -107,11 +107,11 @@ class Component(Checked):
         declared = (vars(kind).get("symbols", {}) for kind in cls.__mro__)
         return next((symbols[option] for symbols in declared if option in symbols), option)
 
-    def options(self) -> dict[str, Any]:
+    def list_options(self) -> dict[str, Any]:
         """Return the section as a configuration holds it, in JSON types: `name` and every option, defaults included."""
         return {"name": self.name, **self.model_dump(mode="json")}
 
-    def label(self) -> str:
+    def make_label(self) -> str:
         """Return the name with the options that have no default: `dirichlet(0.1)`, `pathological(3)`, `iid`."""
         required = [format_value(getattr(self, name)) for name in self.list_required()]
         return (self.own_name or self.name) + (f"({', '.join(required)})" if required else "")
@@ -122,7 +122,7 @@ class Component(Checked):
         return [name for name, field in cls.model_fields.items() if field.is_required()]
 
     @classmethod
-    def row(cls) -> tuple[str, str, str]:
+    def make_row(cls) -> tuple[str, str, str]:
         """Return options with defaults, first line of the docstring, and paper, as lists print them."""
         options = [
             (field.alias or name) + ("" if field.is_required() else f"={format_value(field.default)}")

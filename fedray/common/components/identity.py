@@ -53,8 +53,8 @@ def list_default_entries(section: type[BaseModel]) -> dict[str, Any]:
 
 def make_entry(value: Any) -> Any:
     """Return a field's value as it enters an identity, in JSON types."""
-    if hasattr(value, "identity_entries"):
-        return value.identity_entries()
+    if hasattr(value, "list_identity_entries"):
+        return value.list_identity_entries()
     if isinstance(value, tuple | list):
         return [make_entry(one) for one in value]
     if isinstance(value, dict):
@@ -69,7 +69,7 @@ def list_files(section: type[BaseModel]) -> list[str]:
 
 def iter_parts(value: Any) -> Iterator[Any]:
     """Yield a section or component, and all those inside it."""
-    if hasattr(value, "identity_entries"):
+    if hasattr(value, "list_identity_entries"):
         yield value
         value = [getattr(value, name) for name in type(value).model_fields]
     elif isinstance(value, dict):

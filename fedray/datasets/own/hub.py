@@ -75,7 +75,7 @@ def read_hub(name: str, columns: Columns) -> dict[str, np.ndarray]:
     named = {"y": label} | ({"client": columns.client} if columns.client is not None else {})
     for short, column in named.items():
         values = [list(parts[key][column]) for key in ("train", "test")]
-        numbered = _number(f"hf:{name}: column {column}", values, keeps_integers=short == "y")
+        numbered = _number_classes(f"hf:{name}: column {column}", values, keeps_integers=short == "y")
         arrays |= {f"{short}_{key}": values for key, values in zip(("train", "test"), numbered, strict=True)}
     check_arrays("npz", f"hf:{name}", arrays)
     return arrays
@@ -134,7 +134,7 @@ def _stack_numbers(where: str, part: Any, others: set[str | None]) -> np.ndarray
     return np.concatenate(columns, axis=1)
 
 
-def _number(where: str, parts: Sequence[list[Any]], keeps_integers: bool) -> list[np.ndarray]:
+def _number_classes(where: str, parts: Sequence[list[Any]], keeps_integers: bool) -> list[np.ndarray]:
     """Return each part's values as numbers, int64: integers themselves if they are kept, others by their order."""
     if empty := [value for part in parts for value in part if value is None]:
         raise UserError(f"{where}: {len(empty)} rows have no value")

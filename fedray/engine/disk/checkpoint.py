@@ -111,7 +111,7 @@ class Checkpoints:
         self._before: dict[int, Written] = {}
         self._damaged: set[int] = set()  # rounds that `load` has skipped
 
-    def rounds(self) -> list[int]:
+    def list_rounds(self) -> list[int]:
         """Return the rounds that have a manifest, ascending.
 
         Raises:
@@ -154,7 +154,7 @@ class Checkpoints:
                 "frozen": state.frozen,
                 "server": hashlib.sha256(content).hexdigest(),
                 "clients": clients,
-                "state_sha256": _add_clients(state, stored).sha256(),
+                "state_sha256": _add_clients(state, stored).digest(),
             }
             self._write_manifest(Manifest.model_construct(**manifest))
         except OSError:
@@ -171,7 +171,7 @@ class Checkpoints:
         Raises:
             UserError: a checkpoint was written by a later version, or a file cannot be read at the moment.
         """
-        for round in reversed(self.rounds()):
+        for round in reversed(self.list_rounds()):
             try:
                 return self._load(round)
             except DAMAGE as error:
@@ -181,7 +181,7 @@ class Checkpoints:
 
     def refuse_other_cell(self) -> None:
         """Raise UserError if the newest manifest names another cell: its rounds belong to that cell."""
-        for round in reversed(self.rounds()):
+        for round in reversed(self.list_rounds()):
             with contextlib.suppress(*DAMAGE):
                 if (found := self._load_manifest(round).cell or self.cell) != self.cell:
                     raise UserError(
@@ -194,7 +194,7 @@ class Checkpoints:
     def fall_back(self, damaged: StateDamaged) -> State | None:
         """Remove the checkpoints that name a client's damaged file, then load as `load` does."""
         path, reason = damaged.args
-        for round in self.rounds():
+        for round in self.list_rounds():
             with contextlib.suppress(*DAMAGE):
                 if Path(path).name in self._load_manifest(round).files:
                     self._warn(round, reason)
@@ -205,7 +205,7 @@ class Checkpoints:
 
     def drop_clients(self) -> None:
         """Remove the clients' states of a finished run; keep model, history and hashes of the newest checkpoint."""
-        for round in reversed(self.rounds()):
+        for round in reversed(self.list_rounds()):
             with contextlib.suppress(*DAMAGE):
                 self._write_manifest(self._load_manifest(round).model_copy(update={"states": "dropped"}))
                 self._prune(round, kept=1)
@@ -243,7 +243,7 @@ class Checkpoints:
             manifest.sent,
             manifest.frozen,
         )
-        if state.sha256() != manifest.state_sha256:
+        if state.digest() != manifest.state_sha256:
             raise ValueError("the state does not have the hash it was saved with")
         self._before = {} if dropped else clients
         return state
@@ -281,7 +281,7 @@ class Checkpoints:
         """
         needed, whole = set[str](), 0
         self._damaged.discard(newest)
-        for round in reversed(self.rounds()):
+        for round in reversed(self.list_rounds()):
             if round in self._damaged:
                 continue
             try:

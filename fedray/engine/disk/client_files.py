@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
-from fedray.engine.state import ClientState, StateDamaged, StateRef, load_state, state_sha256, vectors_sha256
+from fedray.engine.state import ClientState, StateDamaged, StateRef, digest_state, digest_vectors, load_state
 
 T = TypeVar("T")
 PAUSES = (0.1, 1.0, 3.0)
@@ -49,7 +49,7 @@ class StoredState(StateRef):
             state = Vectors(load(read(Path(self.path))))
         except (FileNotFoundError, ValueError, SafetensorError) as error:
             raise StateDamaged(self.path, str(error)) from None
-        if vectors_sha256(state) != self.sha256:
+        if digest_vectors(state) != self.sha256:
             raise StateDamaged(self.path, "it does not have the hash it was written with")
         return state
 
@@ -110,13 +110,13 @@ def write_states(directory: str, versions: Sequence[Version]) -> dict[int, Writt
         content = save(copy_apart(vectors))
         digest = state.sha256 if isinstance(state, StateRef) else None
         write(Path(directory), name_file(client, active), content)
-        written[client] = Written(active, digest or vectors_sha256(vectors), len(content))
+        written[client] = Written(active, digest or digest_vectors(vectors), len(content))
     return written
 
 
 def hash_states(states: Mapping[int, ClientState]) -> dict[int, str]:
     """Return client -> hash of its state."""
-    return {i: state_sha256(state) for i, state in states.items()}
+    return {i: digest_state(state) for i, state in states.items()}
 
 
 def write(directory: Path, name: str, content: bytes) -> None:

@@ -178,10 +178,10 @@ class Worker:
             np.add.at(weights, shards[i], 1 / (owners * shards.sizes[i]))
         for chunk in chunks:
             part = positions[chunk * CHUNK : (chunk + 1) * CHUNK]
-            x, y = self.train_samples.batch(part)
+            x, y = self.train_samples.make_batch(part)
             losses = cross_entropy(self.problem.config.algorithm.logits(self.network(x)), y, reduction="none")
             loss = losses @ torch.from_numpy(weights[part]).to(losses)
-            g = self.network.flat(torch.autograd.grad(loss, self.network.trained, materialize_grads=True))
+            g = self.network.flatten(torch.autograd.grad(loss, self.network.trained, materialize_grads=True))
             try:
                 sums.add("gradient", g, 1.0, count_chunks(len(positions)))
             except NotSummable:
@@ -219,7 +219,7 @@ class Worker:
         probes = [probe for probe in self.probes if split == "test" and "global" in probe.tested_models]
         for chunk in chunks:
             part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
-            x, y = samples.batch(positions[part])
+            x, y = samples.make_batch(positions[part])
             with torch.no_grad():
                 output = self.network(x)
                 logits = self.problem.config.algorithm.logits(output)
@@ -316,7 +316,7 @@ class Worker:
         algorithm = self.problem.config.algorithm
         correct, loss = 0, 0.0
         for start in range(0, len(indices), CHUNK):
-            c.start_step(0, *samples.batch(indices[start : start + CHUNK]))
+            c.start_step(0, *samples.make_batch(indices[start : start + CHUNK]))
             with torch.no_grad():
                 logits = algorithm.logits(c.predict(c.theta)) if received else algorithm.personal_logits(c)
             if torch.isnan(logits).any():

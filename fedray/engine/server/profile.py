@@ -27,14 +27,14 @@ class Profile:
         self.rounds[-1][part] += now - self._since
         self._since = now
 
-    def metrics(self) -> dict[str, float]:
+    def average_seconds(self) -> dict[str, float]:
         """Return `profile_PART_seconds`: mean seconds per round."""
         count = max(len(self.rounds), 1)
         return {f"profile_{part}_seconds": sum(row[part] for row in self.rounds) / count for part in PARTS}
 
-    def table(self) -> str:
+    def format_table(self) -> str:
         """Format mean seconds per round and each part's share, one line per part."""
-        means = {part: self.metrics()[f"profile_{part}_seconds"] for part in PARTS}
+        means = {part: self.average_seconds()[f"profile_{part}_seconds"] for part in PARTS}
         whole = sum(means.values()) or 1.0
         return "\n".join(
             f"{part:<11}{seconds:10.4f} s a round{100 * seconds / whole:8.1f} %" for part, seconds in means.items()

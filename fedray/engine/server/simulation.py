@@ -235,10 +235,10 @@ class Simulation:
             clients=self.problem.config.clients.total,
             cohort=cohort,
             round=t,
-            lr=training.lr_of(max(t, 0)),
+            lr=training.compute_lr(max(t, 0)),
             server_lr=training.server_lr,
-            first_lr=training.lr_of(0),
-            lr_decay=training.lr_change(max(t, 0)),
+            first_lr=training.compute_lr(0),
+            lr_decay=training.compute_lr_change(max(t, 0)),
         )
 
     def _make_broadcast(self, server: Server, measured: bool = False) -> Broadcast:

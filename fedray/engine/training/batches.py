@@ -40,8 +40,8 @@ def draw_batches(
         steps: number of steps; by default the configuration's.
     """
     rng = generator(seed, f"{purpose}shuffle", round, client)
-    size = training.largest_batch(samples)
-    left = training.steps(samples) if steps is None else steps
+    size = training.find_largest_batch(samples)
+    left = training.count_steps(samples) if steps is None else steps
     while left > 0:
         order = rng.permutation(samples) if training.shuffle else np.arange(samples)
         for start in range(0, samples, size):
@@ -70,8 +70,8 @@ def draw_ahead(
 
     def draw(client: int) -> list[np.ndarray] | None:
         samples = len(shards[client])
-        steps = training.steps(samples) if broadcast.steps is None else broadcast.steps
-        if steps * training.largest_batch(samples) > SMALL:
+        steps = training.count_steps(samples) if broadcast.steps is None else broadcast.steps
+        if steps * training.find_largest_batch(samples) > SMALL:
             return None
         return list(draw_batches(training, samples, seed, broadcast.round, client, "", steps))
 

@@ -81,18 +81,18 @@ class LocalTrainer:
             message=Vectors(broadcast.message),
             state=state,
             round=broadcast.round,
-            steps=training.steps(samples) if broadcast.steps is None else broadcast.steps,
-            per_epoch=training.steps_per_epoch(samples),
+            steps=training.count_steps(samples) if broadcast.steps is None else broadcast.steps,
+            per_epoch=training.count_steps_per_epoch(samples),
             lr=broadcast.lr,
             momentum=training.momentum,
             weight=task.weight,
             first=not kept,
-            batch_size=training.largest_batch(samples),
+            batch_size=training.find_largest_batch(samples),
             optimiser=self._optimiser,
-            counted_steps=training.counted_steps(samples, len(self.shards[0]))
+            counted_steps=training.find_counted_steps(samples, len(self.shards[0]))
             if broadcast.steps is None
             else broadcast.steps,
-            first_lr=training.lr_of(0),
+            first_lr=training.compute_lr(0),
             shares=algorithm.shares,
             shuffle=training.shuffle,
         )
@@ -315,7 +315,7 @@ class LocalTrainer:
                 watch(c, q if mask is None else q * mask)
             seen.theta = descent.step(c.theta, q, seen.rate, mask, decoupled_weight)
 
-        for k, batch in enumerate(c.held.batches(order, augment)):
+        for k, batch in enumerate(c.held.iter_batches(order, augment)):
             c.start_step(k, *batch)
             part = trained_part(c)
             if recorded is None:

@@ -16,8 +16,8 @@ from fedray.sweep.plan.storage import (
     list_abandoned,
 )
 from fedray.tracking.location import get_storage
-from fedray.tracking.store import best_runs, cells_of, is_deleted, open_store, read_status, sweeps_in
-from fedray.tracking.stored_sweep import stored_sweep
+from fedray.tracking.store import find_best_runs, find_sweeps, is_deleted, open_store, read_cells, read_status
+from fedray.tracking.stored_sweep import read_stored_sweep
 
 DONE = [status for status in Status if status.is_final]
 """Statuses of cells that no call runs again, so that their checkpoints are no longer needed."""
@@ -51,17 +51,17 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[Folder], list
     """
     root = get_storage()
     found = sorted((root / "cells").iterdir()) if (root / "cells").is_dir() else []
-    cells = None if name is None else {cell["hash"] for cell in stored_sweep(name).cells}
+    cells = None if name is None else {cell["hash"] for cell in read_stored_sweep(name).cells}
     folders = [path for path in found if _is_cell_dir(path) and (cells is None or path.name in cells)]
     client, experiment = open_store()
-    runs = best_runs(client, experiment, [path.name for path in folders])
+    runs = find_best_runs(client, experiment, [path.name for path in folders])
     odd = [path for path in found if name is None and not _is_cell_dir(path)]
     goes, stays = list[Folder](), [Folder(path, path.lstat().st_size, "not a cell's folder") for path in odd]
     with CellLocks(get_cell_locks_file()) as claims, find_running_sweeps() as locks:
         running = {
-            name: run for name, run in sweeps_in(client, experiment).items() if get_sweep_lock_file(name) in locks
+            name: run for name, run in find_sweeps(client, experiment).items() if get_sweep_lock_file(name) in locks
         }
-        theirs = {cell["hash"] for run in running.values() for cell in cells_of(client, run)}
+        theirs = {cell["hash"] for run in running.values() for cell in read_cells(client, run)}
         for path in folders:
             run = runs.get(path.name)
             removed = run is None and is_deleted(client, experiment, path.name)

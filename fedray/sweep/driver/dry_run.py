@@ -35,7 +35,7 @@ def print_plan(plan: Plan, address: str | None) -> None:
             status = known[cell.hash].status if cell.hash in known else "to run"
             table.add_row(str(number), cell.hash, status, Text(escape(cell.label)))
     console.print(table)
-    for line in _averaged([cell.run for cell in plan.cells.values() if plan.is_chosen(cell)]):
+    for line in _describe_averaged([cell.run for cell in plan.cells.values() if plan.is_chosen(cell)]):
         console.print(line, soft_wrap=True)
     address = address or os.environ.get("RAY_ADDRESS")
     if address is None:
@@ -60,7 +60,7 @@ def print_plan(plan: Plan, address: str | None) -> None:
             console.print(f"each actor keeps its clients' shards on the GPU, in at most {kept}")
 
 
-def _averaged(runs: Sequence[RunConfig]) -> Iterator[str]:
+def _describe_averaged(runs: Sequence[RunConfig]) -> Iterator[str]:
     """Yield the rounds that `last10_*` averages, with the number of cells for each choice if cells differ."""
     for metric, personal in (("test_accuracy", False), ("personal_accuracy", True)):
         rounds = (run.evaluation.list_averaged(run.training.rounds, personal) for run in runs)

@@ -271,7 +271,7 @@ def describe_choice(choice: Choice, select: str) -> str:
     """Return one line: the method and setting, the chosen values and their score."""
     run = RunConfig.parse(apply_draw(choice.config, choice.values))
     values = ", ".join(f"{key}={format_value(value)}" for key, value in choice.values.items()) or "nothing to draw"
-    return f"{run.algorithm.name} {run.partition.label()}: {values} ({select} {choice.score:.2f})"
+    return f"{run.algorithm.name} {run.partition.make_label()}: {values} ({select} {choice.score:.2f})"
 
 
 def _print_plan(plan: Plan, address: str | None) -> None:

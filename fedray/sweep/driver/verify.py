@@ -26,9 +26,9 @@ from fedray.tracking.environment import (
     hash_environment,
     list_hashes,
 )
-from fedray.tracking.provenance import PREFIX, environment_tags
+from fedray.tracking.provenance import PREFIX, make_environment_tags
 from fedray.tracking.store import SUMMARY, read_status
-from fedray.tracking.stored_sweep import Points, StoredSweep, stored_sweep
+from fedray.tracking.stored_sweep import Points, StoredSweep, read_stored_sweep
 
 COMPARED = ("system", "cpu", "gpu", "torch")
 """Properties of the environment that the last bits of a run depend on, as `provenance` names them."""
@@ -64,7 +64,7 @@ def verify(name: str, count: int, trust: Collection[str] = ()) -> Iterator[Verdi
     Raises:
         UserError: there is no such sweep, or it has no finished cell.
     """
-    sweep = stored_sweep(name)
+    sweep = read_stored_sweep(name)
     finished = [
         cell
         for cell in sweep.cells
@@ -90,12 +90,12 @@ def describe_environments(name: str) -> Iterator[str]:
     Raises:
         UserError: there is no such sweep, or an environment that cells name is missing.
     """
-    sweep, here = stored_sweep(name), collect_environment()
+    sweep, here = read_stored_sweep(name), collect_environment()
     own = hash_environment(here)
     finished = [run for run in sweep.runs.values() if read_status(run) is Status.FINISHED]
     for hash, cells in Counter(hash for run in finished for hash in list_hashes(run)).items():
         if hash != own:
-            where = describe_differences({hash: sweep.environment(hash), own: here})
+            where = describe_differences({hash: sweep.read_environment(hash), own: here})
             yield f"{name}: {cells} of {len(finished)} cells come from environment {hash}, not from {own}: {where}"
 
 
@@ -116,32 +116,32 @@ def _judge(sweep: StoredSweep, cell: Mapping[str, Any], finished: Sequence[Mappi
     label, tags = str(cell["label"]), sweep.runs[cell["hash"]].data.tags
     run = RunConfig.parse(cell["config"])
     config = run.model_copy(update={"runtime": run.runtime.inline})
-    identity = config.identity(load_data(config.data).digest)
+    identity = config.make_identity(load_data(config.data).digest)
     if hash_of(identity) != cell["hash"]:
-        return Verdict(label, "not comparable", f"other settings, data or sources: {_changed(identity, cell)}")
+        return Verdict(label, "not comparable", f"other settings, data or sources: {_find_changed(identity, cell)}")
     try:
         record = simulate(config).record()
     except Diverged as error:
         return Verdict(label, "different", str(error))
     except UserError as error:  # no GPU here, for example
         return Verdict(label, "not comparable", str(error))
-    if reason := _other_environment(tags, run.runtime.torch_device == "cpu"):
+    if reason := _explain_environment(tags, run.runtime.torch_device == "cpu"):
         return _compare_accuracies(label, reason, record, sweep, cell, finished)
     wrong = [key for key, value in record.hashes.items() if value != tags.get(f"fedray.{key}")]
-    wrong += _differences(record.history, sweep.read_points(cell["hash"]))
+    wrong += _list_differences(record.history, sweep.read_points(cell["hash"]))
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     return Verdict(label, "different" if wrong else "same", ", ".join(wrong[:3]) + more)
 
 
-def _changed(identity: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
+def _find_changed(identity: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
     """Return the parts of a cell's identity that differ from the sweep's list."""
     listed = cell.get("identity", {})
     return ", ".join(sorted(key for key in identity.keys() | listed.keys() if identity.get(key) != listed.get(key)))
 
 
-def _other_environment(tags: Mapping[str, str], on_cpu: bool) -> str:
+def _explain_environment(tags: Mapping[str, str], on_cpu: bool) -> str:
     """Return why the bits of a run and of the stored one may differ; empty if they may not."""
-    here = environment_tags()
+    here = make_environment_tags()
     for key in COMPARED:
         there, mine = tags.get(PREFIX + key), here.get(PREFIX + key)
         if there != mine and not (key == "gpu" and on_cpu):
@@ -149,7 +149,7 @@ def _other_environment(tags: Mapping[str, str], on_cpu: bool) -> str:
     return ""
 
 
-def _differences(history: Rows, stored: Points) -> list[str]:
+def _list_differences(history: Rows, stored: Points) -> list[str]:
     """Return a phrase for each metric of a round, and each summary, that differs from the stored value."""
     rounds = {(name, int(row["round"])): value for row in history for name, value in row.items() if name != "round"}
     summary = {(SUMMARY + name, 0): value for name, value in summarise_rounds(history).items()}
@@ -166,7 +166,8 @@ def _differences(history: Rows, stored: Points) -> list[str]:
         here, there = expected.get((name, step)), relevant.get((name, step), [])
         if here is None or not there or not all(_is_equal(value, here) for value in there):
             shown = name.removeprefix(SUMMARY) if name.startswith(SUMMARY) else f"{name} of round {step}"
-            wrong.append(f"{shown} is {_number(here)}, was {' and '.join(map(_number, there)) or 'missing'}")
+            was = " and ".join(map(_format_number, there)) or "missing"
+            wrong.append(f"{shown} is {_format_number(here)}, was {was}")
     return wrong
 
 
@@ -174,7 +175,7 @@ def _is_equal(one: float, other: float) -> bool:
     return one == other or (math.isnan(one) and math.isnan(other))
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "missing" if value is None else f"{value:.17g}"
 
 

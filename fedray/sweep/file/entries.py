@@ -95,10 +95,10 @@ def _find_kind(section: str, entry: Any) -> type[BaseModel] | None:
 
 
 def _takes_list(field: FieldInfo) -> bool:
-    return bool({list, tuple, dict, Any} & set(_origins(field.annotation)))
+    return bool({list, tuple, dict, Any} & set(_list_origins(field.annotation)))
 
 
-def _origins(annotation: Any) -> Iterator[Any]:
+def _list_origins(annotation: Any) -> Iterator[Any]:
     yield get_origin(annotation) or annotation
     for inner in get_args(annotation):
-        yield from _origins(inner)
+        yield from _list_origins(inner)

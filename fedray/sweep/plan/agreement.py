@@ -12,11 +12,11 @@ from fedray.common.components.identity import iter_parts, list_files, sum_revisi
 from fedray.common.components.plugins import NotTrusted, guard_imports
 from fedray.common.errors import UserError, truncate_repr
 from fedray.config import NUMERICS, RunConfig
-from fedray.datasets import data_source
+from fedray.datasets import make_data_source
 from fedray.models import make_model_spec
 from fedray.partitions import make_partition
 
-COMPONENTS = {"data": data_source, "partition": make_partition, "model": make_model_spec, "algorithm": algorithm}
+COMPONENTS = {"data": make_data_source, "partition": make_partition, "model": make_model_spec, "algorithm": algorithm}
 DERIVED = {"data": {"digest"}, "training": {"channels_last"}}
 """Section -> entries of its identity that depend on more than this section of the configuration."""
 DEFAULT = "the default"
@@ -47,7 +47,7 @@ def refuse_disagreement(config: Mapping[str, Any], identity: Mapping[str, Any]) 
             try:
                 section = getattr(run, name) if run is not None else _build(name, config)
             except NotTrusted as error:
-                if str(error) not in _entries(identity, "sources"):
+                if str(error) not in _get_entries(identity, "sources"):
                     raise UserError(f"sources: the identity of the cell has no digest of {error}") from None
                 continue
             _compare(name, section, identity)
@@ -76,15 +76,15 @@ def _compare(name: str, section: Any, identity: Mapping[str, Any]) -> None:
     if not isinstance(section, Checked):
         _refuse_other(name, section, identity.get(name, RunConfig.model_fields[name].default))
         return
-    revisions = _entries(identity, "revisions")
+    revisions = _get_entries(identity, "revisions")
     for part in iter_parts(section):
         if sum_revisions(type(part)) != revisions.get(
             part.name if isinstance(part, Component) else type(part).__name__, 0
         ):
             return
     files = list_files(type(section))
-    mine = section.model_copy(update=dict.fromkeys(files)).identity_entries()
-    theirs = _entries(identity, name)
+    mine = section.model_copy(update=dict.fromkeys(files)).list_identity_entries()
+    theirs = _get_entries(identity, name)
     for file in files:
         mine.pop(file, None)
         _refuse_other(f"{name}.{file}", getattr(section, file) is not None, theirs.pop(file, None) is not None)
@@ -92,7 +92,7 @@ def _compare(name: str, section: Any, identity: Mapping[str, Any]) -> None:
         _refuse_other(f"{name}.{key}", mine.get(key, DEFAULT), theirs.get(key, DEFAULT))
 
 
-def _entries(identity: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _get_entries(identity: Mapping[str, Any], name: str) -> dict[str, Any]:
     found = identity.get(name, {})
     if not isinstance(found, Mapping):
         raise UserError(f"identity.{name}: expected a mapping, got {truncate_repr(found)}")

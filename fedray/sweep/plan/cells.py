@@ -52,7 +52,7 @@ class Problems:
 
     def make_cell(self, run: RunConfig, label: str) -> Cell:
         """Make the cell of a configuration, loading its data if they are not loaded yet. Raises UserError."""
-        source = json.dumps(run.data.options() | {"validation": None, "test": None})
+        source = json.dumps(run.data.list_options() | {"validation": None, "test": None})
         if source not in self._loaded:
             data = load_data(run.data)
             self._loaded[source] = data, data.digest
@@ -60,7 +60,7 @@ class Problems:
         key = f"{digest}/{run.model.side}" + "/merged" * (run.data.test is not None)
         if key not in self.data:
             self.data[key] = prepare_data(data, run)
-        identity = run.identity(digest)
+        identity = run.make_identity(digest)
         return Cell(hash_of(identity), label, run, key, identity)
 
     def check(self, cell: Cell) -> None:
@@ -77,9 +77,9 @@ class Problems:
         dealt = self._describe_split(cell)[:-1]
         if _is_new(self._checked, dealt):
             self.get_problem(cell)
-        shapes = {key: value for key, value in run.algorithm.options().items() if not isinstance(value, float)}
-        probes = [probe.options() for probe in run.evaluation.probes]
-        if _is_new(self._checked, cell.data, run.model.options(), shapes, run.training.precision, probes):
+        shapes = {key: value for key, value in run.algorithm.list_options().items() if not isinstance(value, float)}
+        probes = [probe.list_options() for probe in run.evaluation.probes]
+        if _is_new(self._checked, cell.data, run.model.list_options(), shapes, run.training.precision, probes):
             self.get_problem(cell).build_network("cpu")
 
     def get_problem(self, cell: Cell) -> Problem:
@@ -102,8 +102,8 @@ class Problems:
         personal = run.evaluation.personal
         return [
             cell.data,
-            *(run.data.options()[key] for key in ("validation", "test")),
-            run.partition.options(),
+            *(run.data.list_options()[key] for key in ("validation", "test")),
+            run.partition.list_options(),
             run.clients.model_dump(mode="json"),
             None if personal is None else personal.split,
             run.seed,
@@ -209,7 +209,7 @@ def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] =
         if key != "name":
             value = value["name"] if isinstance(value, Mapping) else value
             words.append(f"{run.algorithm.get_symbol(key)}={format_value(value)}")
-    words.append(run.partition.label())
+    words.append(run.partition.make_label())
     named = ("algorithm", "partition", "seed", *(f"partition.{option}" for option in run.partition.list_required()))
     for key in varied:
         if not key.startswith("algorithm.") and key not in named:
@@ -228,7 +228,7 @@ def get_values(run: RunConfig, keys: Sequence[str]) -> dict[str, Any]:
 
     A section that is chosen by name gives its name; a key that the configuration lacks is left out.
     """
-    resolved, values = run.resolved(), dict[str, Any]()
+    resolved, values = run.resolve(), dict[str, Any]()
     for key in keys:
         value = get_dotted(resolved, key)
         if isinstance(value, Mapping):

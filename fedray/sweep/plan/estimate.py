@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.datasets import data_source
+from fedray.datasets import make_data_source
 from fedray.datasets.base import Published, load_data
 from fedray.engine.cost import find_input_shape
 from fedray.engine.process.device import warn_of_slow_precision
@@ -56,13 +56,13 @@ def get_facts(run: RunConfig) -> Published | None:
     known = run.data.get_expected()
     if known is not None and known.train is not None and known.test is not None:
         return known
-    return _count_data(json.dumps(run.data.options() | {"validation": None}))
+    return _count_data(json.dumps(run.data.list_options() | {"validation": None}))
 
 
 @cache
 def _count_data(options: str) -> Published | None:
     try:
-        data = load_data(data_source(json.loads(options)))
+        data = load_data(make_data_source(json.loads(options)))
     except UserError:
         return None
     return Published(len(data.y_train), len(data.y_test), data.num_classes, data.input_shape)
@@ -78,7 +78,7 @@ def make_key(run: RunConfig, known: Published | None = None) -> Key:
     shape, classes = find_input_shape(run, known)
     samples = -(-known.train // run.clients.dealt) if known and known.train else 1
     return Key(
-        json.dumps(run.model.options() | {"init": None}),
+        json.dumps(run.model.list_options() | {"init": None}),
         shape,
         classes,
         get_batch_size(run, samples),
@@ -132,7 +132,7 @@ def print_estimate(sweep: Sweep) -> None:
     unknown = 0
     seen: set[str] = set()
     for run in (RunConfig.parse(point) for point in iter_points(sweep)):
-        identity = json.dumps([run.resolved() | {"runtime": None}], sort_keys=True)
+        identity = json.dumps([run.resolve() | {"runtime": None}], sort_keys=True)
         if identity in seen:
             continue
         seen.add(identity)

@@ -31,7 +31,7 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
         return None
     training, evaluation, method = run.training, run.evaluation, run.algorithm
     samples = _count_samples(run, known.train)
-    batch, epoch = get_batch_size(run, samples), training.steps_per_epoch(samples)
+    batch, epoch = get_batch_size(run, samples), training.count_steps_per_epoch(samples)
     client = _count_of_client(run, samples)
     total = training.rounds * run.clients.cohort_size * client + _count_of_opening(run, samples)
     rounds = range(1, training.rounds + 1)
@@ -58,13 +58,14 @@ def count_training_gradients(run: RunConfig) -> float | None:
 
 def _count_of_opening(run: RunConfig, samples: int) -> float:
     """Return the batch gradients of the opening: every client takes the steps of a round, one gradient each."""
-    return run.clients.total * run.training.steps(samples) if run.algorithm.opening is not None else 0
+    return run.clients.total * run.training.count_steps(samples) if run.algorithm.opening is not None else 0
 
 
 def _count_of_client(run: RunConfig, samples: int) -> float:
     """Return the batch gradients of a client with this many samples in a round."""
-    passes, training = _measure_cost(json.dumps(run.algorithm.options())), run.training
-    return training.steps(samples) * _count_of_step(passes) + passes.full_gradients * training.steps_per_epoch(samples)
+    passes, training = _measure_cost(json.dumps(run.algorithm.list_options())), run.training
+    in_full = passes.full_gradients * training.count_steps_per_epoch(samples)
+    return training.count_steps(samples) * _count_of_step(passes) + in_full
 
 
 def count_gradients_per_step(run: RunConfig) -> float:
@@ -75,7 +76,7 @@ def count_gradients_per_step(run: RunConfig) -> float:
     Raises:
         UserError: the number depends on the size of the data, which is not known before they are read.
     """
-    passes = _measure_cost(json.dumps(run.algorithm.options()))
+    passes = _measure_cost(json.dumps(run.algorithm.list_options()))
     if not passes.full_gradients:
         return _count_of_step(passes)
     if run.training.local_steps is None:
@@ -86,7 +87,7 @@ def count_gradients_per_step(run: RunConfig) -> float:
             f"equal_budget: {run.algorithm.name} passes over the whole shard, and the size of {run.data.name} is not "
             "known before it is read; give training.local_epochs instead of local_steps"
         )
-    per_epoch = run.training.steps_per_epoch(_count_samples(run, known.train))
+    per_epoch = run.training.count_steps_per_epoch(_count_samples(run, known.train))
     return _count_of_step(passes) + passes.full_gradients * per_epoch / run.training.local_steps
 
 

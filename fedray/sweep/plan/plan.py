@@ -175,9 +175,9 @@ def look_up_outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
     """Return cell hash -> outcome, for cells that the store has. Raises UserError if the store cannot be used."""
     if not is_there():
         return {}
-    from fedray.tracking.store import outcomes  # here: MLflow takes seconds to import
+    from fedray.tracking.store import read_outcomes  # here: MLflow takes seconds to import
 
-    return outcomes(cells)
+    return read_outcomes(cells)
 
 
 def select_cells(cells: Mapping[str, Cell], text: str) -> list[str]:

@@ -12,7 +12,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from fedray.cluster.ray_private import make_median_rule
 from fedray.config import RunConfig
 from fedray.sweep.file.sweep import Sweep
-from fedray.tracking.records import flat
+from fedray.tracking.records import flatten
 
 
 def make_scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]) -> TrialScheduler:
@@ -47,8 +47,9 @@ def get_group(run: RunConfig, searched: Collection[str]) -> str:
         searched: the keys of the search. Without a search the grid takes its place: the method's options and
             `training`.
     """
-    searched = searched or ("training", *(f"algorithm.{name}" for name in run.algorithm.options() if name != "name"))
-    fixed = {key: value for key, value in flat(run.resolved()).items() if not _is_inside(key, searched)}
+    options = [f"algorithm.{name}" for name in run.algorithm.list_options() if name != "name"]
+    searched = searched or ("training", *options)
+    fixed = {key: value for key, value in flatten(run.resolve()).items() if not _is_inside(key, searched)}
     return json.dumps(fixed, sort_keys=True)
 
 

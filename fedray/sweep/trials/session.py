@@ -132,7 +132,7 @@ class Session:
 
     def look_up(self, cells: Iterable[str]) -> dict[str, Outcome]:
         """Return the store's outcomes of cells, after everything sent to it has arrived."""
-        return self.writer.ask(lambda: self.tracker.outcomes(cells)) if self.parent else look_up_outcomes(cells)
+        return self.writer.ask(lambda: self.tracker.read_outcomes(cells)) if self.parent else look_up_outcomes(cells)
 
     def take(
         self,
@@ -207,7 +207,7 @@ def describe_cells(plan: Plan) -> list[dict[str, Any]]:
         {
             "hash": cell.hash,
             "label": cell.label,
-            "config": cell.run.resolved(),
+            "config": cell.run.resolve(),
             "identity": cell.identity,
             **({"plugins": words} if (words := describe_plugins(cell.run)) else {}),
             **names,

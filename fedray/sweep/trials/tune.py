@@ -60,7 +60,7 @@ def _run_tune(
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the TuneReporter reports failures
     shares = ActorAllocator(max_concurrent)
     tuner = tune.Tuner(
-        tune.with_parameters(CellTrainable, data=_handed_over(session, cells)),
+        tune.with_parameters(CellTrainable, data=_hand_over(session, cells)),
         tune_config=tune.TuneConfig(
             scheduler=make_scheduler(
                 sweep,
@@ -90,7 +90,7 @@ def _run_tune(
         raise session.writer.refusal from None  # Tune wraps it
 
 
-def _handed_over(session: Session, cells: Sequence[Cell]) -> dict[str, DataRef]:
+def _hand_over(session: Session, cells: Sequence[Cell]) -> dict[str, DataRef]:
     """Return the data sets that the trials will need; for a search that learns, all that it has drawn so far."""
     known = session.plan.problems.data
     wanted = known if session.plan.sweep.learns else {cell.data for cell in cells}

@@ -35,7 +35,7 @@ MLFLOW_TAGS = tuple(
 """MLflow's own tags that an archive carries; it drops and refuses the others."""
 
 
-def _at_most(count: int) -> BeforeValidator:
+def _limit_entries(count: int) -> BeforeValidator:
     """Refuse a longer mapping before its values are looked at one by one."""
 
     def refuse(value: Any) -> Any:
@@ -105,7 +105,7 @@ def _check_values(value: JsonValue) -> JsonValue:
     return value
 
 
-Entries = Annotated[dict[Label, JsonValue], _at_most(1000), AfterValidator(_check_values)]
+Entries = Annotated[dict[Label, JsonValue], _limit_entries(1000), AfterValidator(_check_values)]
 """A part of a configuration. Its depth is limited, too: pydantic's reader of JSON ends at 200."""
 
 
@@ -120,7 +120,7 @@ class ArchivedSearch(_Strict):
     select: Line
 
 
-Symbols = Annotated[dict[Label, dict[Label, Label]], _at_most(100)]
+Symbols = Annotated[dict[Label, dict[Label, Label]], _limit_entries(100)]
 Lines = Annotated[list[Label], FailFast(), Field(max_length=1000)]
 
 
@@ -128,9 +128,9 @@ class ArchivedPlugins(_Strict):
     """Words of a cell's plug-ins for tables and figures, as `describe_plugins` returns them."""
 
     symbols: Symbols
-    required: Annotated[dict[Label, Lines], _at_most(100)]
-    names: Annotated[dict[Label, Label], _at_most(100)]
-    titles: Annotated[dict[Label, Label], _at_most(1000)]
+    required: Annotated[dict[Label, Lines], _limit_entries(100)]
+    names: Annotated[dict[Label, Label], _limit_entries(100)]
+    titles: Annotated[dict[Label, Label], _limit_entries(1000)]
     lower: Lines
 
 
@@ -158,7 +158,7 @@ class ArchivedChoice(_Strict):
     finished: Whole
     rounds: Whole
     gradients: Annotated[Real, Field(strict=False)] | None
-    ranges: Annotated[dict[Label, Line], _at_most(1000)]
+    ranges: Annotated[dict[Label, Line], _limit_entries(1000)]
     edges: Lines
 
     @model_validator(mode="after")
@@ -183,7 +183,7 @@ class ArchivedCell(_Strict):
     config: Entries
     identity: Entries
     plugins: ArchivedPlugins | None = None
-    names: Annotated[dict[Label, Label], _at_most(1000)] | None = None
+    names: Annotated[dict[Label, Label], _limit_entries(1000)] | None = None
     search: ArchivedSearch | None = None
     tuned: ArchivedChoice | None = None
 
@@ -243,9 +243,9 @@ class ArchivedRun(_Strict):
     status: Annotated[Status, Field(strict=False), AfterValidator(_refuse_running)]
     start: Time
     end: Time | None
-    tags: Annotated[dict[Annotated[Key, AfterValidator(_refuse_internal)], Text], _at_most(1000)]
-    params: Annotated[dict[Key, Line], _at_most(1000)]
-    metrics: Annotated[dict[Key, Points], _at_most(9999)]
+    tags: Annotated[dict[Annotated[Key, AfterValidator(_refuse_internal)], Text], _limit_entries(1000)]
+    params: Annotated[dict[Key, Line], _limit_entries(1000)]
+    metrics: Annotated[dict[Key, Points], _limit_entries(9999)]
     splits: dict[Literal["partition.npz", "partition.png"], Annotated[str, Field(pattern=rf"^{DIGEST}$")]] = {}
 
 

@@ -15,8 +15,8 @@ from fedray.runs.status import Status
 from fedray.tracking.archive.check import CheckedArchive, open_checked
 from fedray.tracking.archive.members import ArchivedRun, ArchivedStage
 from fedray.tracking.environment import keep_environment
-from fedray.tracking.store import best_runs, read_status
-from fedray.tracking.stored_sweep import stored_sweep
+from fedray.tracking.store import find_best_runs, read_status
+from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import BATCH, Tracker
 
 Agree = Callable[[Mapping[str, Any], Mapping[str, Any]], None]
@@ -56,9 +56,9 @@ def _merge(archive: CheckedArchive, sweep: ArchivedStage) -> tuple[int, int]:
     """Merge one stage; return how many cells were added, and how many were there already."""
     tracker, listed = Tracker(), {cell.hash for cell in sweep.cells}
     held = [cell for cell in archive.cells if cell in listed]
-    known = best_runs(tracker.client, tracker.experiment, held)
+    known = find_best_runs(tracker.client, tracker.experiment, held)
     cells = [cell.model_dump(exclude_unset=True, by_alias=True) for cell in sweep.cells]
-    cells, file = _union(sweep.name, cells, archive.file)
+    cells, file = _unite_cells(sweep.name, cells, archive.file)
     parent = tracker.open_sweep(sweep.name, sweep.description, cells, file=file)
     for environment in archive.environments.values():
         keep_environment(tracker.client, tracker.experiment, environment)
@@ -68,7 +68,7 @@ def _merge(archive: CheckedArchive, sweep: ArchivedStage) -> tuple[int, int]:
         if cell not in known or run.status.rank < read_status(known[cell]).rank:
             _unpack(tracker, archive, cell, run, parent)
             added += 1
-    outcomes = best_runs(tracker.client, tracker.experiment, [cell.hash for cell in sweep.cells])
+    outcomes = find_best_runs(tracker.client, tracker.experiment, [cell.hash for cell in sweep.cells])
     counts = Counter(read_status(run) for run in outcomes.values())
     counts[Status.MISSING] = len(sweep.cells) - len(outcomes)
     tracker.close_sweep(parent, counts)
@@ -76,10 +76,10 @@ def _merge(archive: CheckedArchive, sweep: ArchivedStage) -> tuple[int, int]:
     return added, len(held) - added
 
 
-def _union(name: str, cells: list[dict[str, Any]], file: str) -> tuple[list[dict[str, Any]], str]:
+def _unite_cells(name: str, cells: list[dict[str, Any]], file: str) -> tuple[list[dict[str, Any]], str]:
     """Return the cells of the store's sweep of this name, if it has one, and these; its file, or this one."""
     try:
-        there = stored_sweep(name)
+        there = read_stored_sweep(name)
     except UserError:
         return cells, file
     return list({cell["hash"]: cell for cell in [*there.cells, *cells]}.values()), there.file or file
@@ -92,10 +92,10 @@ def _unpack(tracker: Tracker, archive: CheckedArchive, cell: str, run: ArchivedR
     tags |= {MLFLOW_PARENT_RUN_ID: parent}
     made = client.create_run(tracker.experiment, run.start, tags, run.name).info.run_id
     try:
-        for some in _batches([Param(key, value) for key, value in run.params.items()], PARAMS):
+        for some in _iter_batches([Param(key, value) for key, value in run.params.items()], PARAMS):
             client.log_batch(made, params=some)
         metrics = [Metric(key, *point) for key, points in run.metrics.items() for point in points]
-        for some in _batches(metrics, BATCH):
+        for some in _iter_batches(metrics, BATCH):
             client.log_batch(made, metrics=some)
         with tempfile.TemporaryDirectory() as scratch:
             archive.unpack(cell, Path(scratch))
@@ -107,6 +107,6 @@ def _unpack(tracker: Tracker, archive: CheckedArchive, cell: str, run: ArchivedR
         raise
 
 
-def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
+def _iter_batches(items: list[Any], size: int) -> Iterator[list[Any]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]

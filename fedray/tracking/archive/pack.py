@@ -17,8 +17,8 @@ from fedray.runs.status import Status
 from fedray.tracking.archive.check import FORMAT, SPLITS, open_checked
 from fedray.tracking.archive.members import is_exported_tag
 from fedray.tracking.environment import list_hashes
-from fedray.tracking.store import SWEEP_FILE, open_store, read_status, sweeps_in
-from fedray.tracking.stored_sweep import StoredSweep, stored_sweep
+from fedray.tracking.store import SWEEP_FILE, find_sweeps, open_store, read_status
+from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
 
 
 def export_sweep(name: str, file: Path, more: Mapping[str, bytes] = MappingProxyType({})) -> int:
@@ -38,7 +38,7 @@ def export_sweep(name: str, file: Path, more: Mapping[str, bytes] = MappingProxy
     """
     if file.exists():
         raise UserError(f"{file}: exists; remove it or choose another name")
-    sweep, tune = stored_sweep(name), _find_tune_stage(name)
+    sweep, tune = read_stored_sweep(name), _find_tune_stage(name)
     runs = (tune.runs if tune else {}) | sweep.runs
     runs = {cell: run for cell, run in runs.items() if read_status(run) is not Status.RUNNING}
     try:
@@ -53,7 +53,7 @@ def export_sweep(name: str, file: Path, more: Mapping[str, bytes] = MappingProxy
                 for cell, run in runs.items():
                     _pack(sweep.client, run, archive, f"runs/{cell}")
                 for hash in dict.fromkeys(hash for run in runs.values() for hash in list_hashes(run)):
-                    archive.writestr(f"environments/{hash}.json", json.dumps(sweep.environment(hash)))
+                    archive.writestr(f"environments/{hash}.json", json.dumps(sweep.read_environment(hash)))
             with open_checked(made, f"{name}: cannot be exported"):
                 made.rename(file)
     except OSError as error:
@@ -65,7 +65,7 @@ def _find_tune_stage(name: str) -> StoredSweep | None:
     """Return the tune stage of a sweep; None if it has none."""
     client, experiment = open_store()
     stage = f"{name}/tune"
-    return stored_sweep(stage) if stage in sweeps_in(client, experiment) else None
+    return read_stored_sweep(stage) if stage in find_sweeps(client, experiment) else None
 
 
 def _describe(sweep: StoredSweep) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from fedray.runs.ending import Ending
 from fedray.runs.record import RunRecord
 from fedray.runs.status import Status
 from fedray.tracking.records import CellRun
-from fedray.tracking.store import open_store, runs_of
+from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, cell, history
 
@@ -55,7 +55,7 @@ def test_every_run_is_counted_once_with_its_stage_and_outcome(store: Tracker) ->
     run(cell(FEDAVG, 0.9, 0), 0.25, tags=SMOKE)
     run(cell(FEDAVG, 0.7, 0), 4)
     run(lost := cell(FEDAVG, 0.8, 0), 6)
-    (found,) = runs_of(store.client, store.experiment, [lost["hash"]])
+    (found,) = find_runs(store.client, store.experiment, [lost["hash"]])
     store.client.delete_run(found.info.run_id)
     run(cell(FEDAVG, 0.6, 0), 100, tags={"fedray.sweep": "another"})
     spent = list_spending(collect("s"))
@@ -99,5 +99,5 @@ def test_the_seconds_of_a_run(tag: str | None, per_round: float | None, expected
         client.delete_tag(made.id, "fedray.seconds")
     else:
         client.set_tag(made.id, "fedray.seconds", tag)
-    (found,) = runs_of(client, experiment, [one["hash"]])
+    (found,) = find_runs(client, experiment, [one["hash"]])
     assert measure_seconds(found, 100) == expected

@@ -22,7 +22,7 @@ from fedray.sweep.driver.verify import verify
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.agreement import refuse_disagreement
 from fedray.tracking.archive.merge import import_sweep
-from fedray.tracking.stored_sweep import stored_sweep
+from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests import small
 
@@ -39,10 +39,7 @@ def here(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> 
     digest = configs[0].data.load().digest
     for config in configs:
         fedray.simulate(config, track=f"s{config.seed}", progress=False)
-    made = [
-        {"hash": c.cell(digest), "label": f"s{c.seed}", "config": c.resolved(), "identity": c.identity(digest)}
-        for c in configs
-    ]
+    made = [small.list_cell(config, digest) for config in configs]
     Tracker().open_sweep("some/sweep", "Two seeds.", made, file=SWEEP.to_yaml())
     return tmp_path
 
@@ -92,7 +89,7 @@ def test_a_deposit_is_read_imported_and_verified(
     assert import_sweep(Path("some-sweep.zip"), refuse_disagreement) == ("some/sweep", 2, 0)
     assert TableOptions().build(collect("some/sweep")).entries == printed
     assert [verdict.word for verdict in verify("some/sweep", 2)] == ["same", "same"]
-    assert stored_sweep("some/sweep").file == SWEEP.to_yaml()
+    assert read_stored_sweep("some/sweep").file == SWEEP.to_yaml()
     (here / f"{stem}.tex").parent.mkdir()
     (here / f"{stem}.tex").write_bytes(texts[f"{stem}.tex"])
     assert CliRunner().invoke(app, ["check", f"{stem}.tex", "some/sweep"]).exit_code == 0
@@ -139,7 +136,7 @@ def test_refusals(call: list[str], line: str, here: Path) -> None:
 def test_a_library_that_is_not_installed_and_a_store_without_the_file(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cells = stored_sweep("some/sweep").cells
+    cells = read_stored_sweep("some/sweep").cells
     Tracker().open_sweep("older", "", cells)
     with pytest.raises(UserError, match="older: the store has no file of this sweep; call `fedray sweep FILE` again"):
         export_deposit("older", Path("a.zip"))

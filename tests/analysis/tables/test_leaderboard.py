@@ -15,10 +15,10 @@ from fedray.analysis.statistics.significance import POWER, compute_power, find_e
 from fedray.analysis.tables.leaderboard import (
     COLUMNS,
     Board,
+    find_ranking_metric,
     list_choices,
     list_standings,
     parse_csv,
-    ranks_by,
     read_board,
     write_csv,
 )
@@ -190,9 +190,9 @@ def test_unknown_boards(board: Board) -> None:
 
 
 def test_the_metric_that_ranks_is_the_one_that_selects_on_test_samples() -> None:
-    assert ranks_by("last10_validation_accuracy") == "last10_test_accuracy"
-    assert ranks_by("last10_validation_personal_accuracy") == "last10_personal_accuracy"
-    assert ranks_by("best_validation_client_accuracy") == "best_test_accuracy"
+    assert find_ranking_metric("last10_validation_accuracy") == "last10_test_accuracy"
+    assert find_ranking_metric("last10_validation_personal_accuracy") == "last10_personal_accuracy"
+    assert find_ranking_metric("best_validation_client_accuracy") == "best_test_accuracy"
 
 
 @pytest.mark.parametrize("seeds", [4, 10])

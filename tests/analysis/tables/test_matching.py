@@ -38,7 +38,7 @@ def run(
             "data": {"name": data},
             "partition": partition,
             "model": {"name": model},
-            "algorithm": parse_algorithm(algorithm).options(),
+            "algorithm": parse_algorithm(algorithm).list_options(),
             "clients": {"total": total, "per_round": per_round},
             "training": {"rounds": rounds},
             "runtime": {},

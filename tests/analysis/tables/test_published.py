@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.analysis.tables.published import COLUMNS, find_numbers, list_tables, load, prints, read
+from fedray.analysis.tables.published import COLUMNS, find_numbers, has_printed, list_tables, load, read
 from fedray.common.errors import UserError
 
 
@@ -90,4 +90,4 @@ def test_metrics_over_clients_are_the_printed_deviations() -> None:
         numbers = [one for one in find_numbers("fedsam/table1", metric) if wanted.items() <= one.config.items()]
         assert [one.value for one in numbers] == [value]
     assert all(one.value is not None and one.value > 0 for one in find_numbers("fedsol/table9", "personal_std"))
-    assert not prints("fedgela/table2", "personal_std")
+    assert not has_printed("fedgela/table2", "personal_std")

@@ -23,10 +23,10 @@ def test_a_field_enters_if_it_is_required_or_not_the_default(kind: type[Checked]
         later: int = Field(3, ge=0)
         speed: Annotated[int, EXCLUDED] = 1
 
-    before = kind().identity_entries()
-    assert Grown(wanted=3).identity_entries() == before | {"wanted": 3}
-    assert Grown(wanted=3, later=3, speed=9).identity_entries() == before | {"wanted": 3}
-    assert Grown(wanted=3, later=4).identity_entries() == before | {"wanted": 3, "later": 4}
+    before = kind().list_identity_entries()
+    assert Grown(wanted=3).list_identity_entries() == before | {"wanted": 3}
+    assert Grown(wanted=3, later=3, speed=9).list_identity_entries() == before | {"wanted": 3}
+    assert Grown(wanted=3, later=4).list_identity_entries() == before | {"wanted": 3, "later": 4}
 
 
 def test_sections_inside_a_section() -> None:
@@ -43,9 +43,13 @@ def test_sections_inside_a_section() -> None:
         many: tuple[Inner, ...] = ()
         named: dict[str, Inner] = {"a": Inner()}
 
-    assert Outer(one=Inner(speed=2), other=Inner(old=2)).identity_entries() == {}
-    assert Outer(one=None, none=Inner(), other=Inner()).identity_entries() == {"one": None, "none": {}, "other": {}}
-    found = Outer(many=(Inner(), Inner(old=3)), named={"a": Inner(), "b": Inner(old=3)}).identity_entries()
+    assert Outer(one=Inner(speed=2), other=Inner(old=2)).list_identity_entries() == {}
+    assert Outer(one=None, none=Inner(), other=Inner()).list_identity_entries() == {
+        "one": None,
+        "none": {},
+        "other": {},
+    }
+    found = Outer(many=(Inner(), Inner(old=3)), named={"a": Inner(), "b": Inner(old=3)}).list_identity_entries()
     assert found == {"many": [{}, {"old": 3}], "named": {"a": {}, "b": {"old": 3}}}
 
 
@@ -60,4 +64,4 @@ def test_a_class_whose_source_cannot_be_read_is_refused(path: str, monkeypatch: 
 
 @pytest.mark.parametrize("kind", [FedAvg, MLP, IID])
 def test_the_name_of_a_component_always_enters(kind: type[Component]) -> None:
-    assert kind().identity_entries() == {"name": kind.name}
+    assert kind().list_identity_entries() == {"name": kind.name}

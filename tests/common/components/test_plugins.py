@@ -86,19 +86,19 @@ def config(**changes: Any) -> dict[str, Any]:
 
 def test_every_section_takes_a_class() -> None:
     run = RunConfig.parse(config())
-    assert RunConfig.parse(run.resolved()) == run
+    assert RunConfig.parse(run.resolve()) == run
     assert run.data.load().y_train.shape == (60,)
     classes = ("Few", "Striped", "Linear", "Scaled", "Longest")
-    assert run.identity("d")["sources"].keys() == {f"{__name__}:{name}" for name in classes}
+    assert run.make_identity("d")["sources"].keys() == {f"{__name__}:{name}" for name in classes}
     result = fedray.simulate(run)
     assert result.history[-1]["longest"] == float(result.theta.abs().max())
 
 
 def test_the_source_of_a_class_enters_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunConfig.parse(config())
-    before = run.cell("d")
+    before = run.hash_cell("d")
     monkeypatch.setattr("inspect.getsource", lambda module: "another text")
-    assert run.cell("d") != before
+    assert run.hash_cell("d") != before
 
 
 def test_a_class_or_an_instance_is_the_same_as_its_name() -> None:
@@ -106,8 +106,8 @@ def test_a_class_or_an_instance_is_the_same_as_its_name() -> None:
     given = RunConfig.parse(
         config(data=Few(count=60), partition={"name": Striped, "offset": 1}, model=Linear, algorithm=Scaled(factor=0.5))
     )
-    assert given.resolved() == named.resolved()
-    assert given.cell("d") == named.cell("d")
+    assert given.resolve() == named.resolve()
+    assert given.hash_cell("d") == named.hash_cell("d")
 
 
 def test_a_class_travels_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_arrays_do_not_travel_with_the_configuration() -> None:
     packed = run.pack()
     assert len(packed) < 10_000
     assert run.data.load().x_train.shape == (100, 1, 32, 32)
-    assert RunConfig.unpack(packed).resolved() == run.resolved()
+    assert RunConfig.unpack(packed).resolve() == run.resolve()
 
 
 def test_arrays_from_memory() -> None:
@@ -194,7 +194,7 @@ def test_what_cannot_serve_is_refused_in_one_line(section: str, name: str, line:
 
 
 def test_helpers_are_allowed() -> None:
-    assert RunConfig.parse(config(algorithm=f"{__name__}:Helped")).algorithm.label() == f"{__name__}:Helped"
+    assert RunConfig.parse(config(algorithm=f"{__name__}:Helped")).algorithm.make_label() == f"{__name__}:Helped"
 
 
 def test_a_class_that_workers_cannot_import_is_refused_before_ray_starts() -> None:

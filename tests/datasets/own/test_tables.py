@@ -8,7 +8,7 @@ import pytest
 
 import fedray
 from fedray.common.errors import UserError
-from fedray.datasets import data_source
+from fedray.datasets import make_data_source
 from fedray.datasets.dataset import Dataset
 
 OWN = """age,sex,ward,kind,part
@@ -25,7 +25,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def load(content: str = OWN, **options: Any) -> Dataset:
     Path("own.csv").write_text(content)
-    return data_source({"name": "csv", "path": "own.csv", "label": "kind", **options}).load()
+    return make_data_source({"name": "csv", "path": "own.csv", "label": "kind", **options}).load()
 
 
 def test_numbers_are_standardised_by_the_training_rows_and_texts_become_columns() -> None:

@@ -16,7 +16,7 @@ from fedray.engine.disk.client_files import StoredState
 from fedray.engine.loop import make_rounds, run
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.engine.state import ClientState, State, StateDamaged, load_state, vectors_sha256
+from fedray.engine.state import ClientState, State, StateDamaged, digest_vectors, load_state
 
 
 def advance(simulation: Simulation, rounds: int) -> State:
@@ -32,7 +32,7 @@ def test_what_is_loaded_is_what_was_saved(simulation: Simulation, tmp_path: Path
     store.save(state)
     loaded = store.load()
     assert loaded is not None
-    assert loaded.sha256() == state.sha256()
+    assert loaded.digest() == state.digest()
     assert loaded.history == state.history
     assert loaded.active == state.active
     assert loaded.seconds == state.seconds
@@ -48,14 +48,14 @@ def test_states_that_did_not_change_are_not_written_again(simulation: Simulation
     assert written == {f"client-{i}-4.safetensors" for i in simulation.draw_cohort(3)}
     loaded = store.load()
     assert loaded is not None
-    assert loaded.sha256() == simulation.state.sha256()
+    assert loaded.digest() == simulation.state.digest()
 
 
 def test_two_checkpoints_are_kept_with_the_files_they_need(simulation: Simulation, tmp_path: Path) -> None:
     store = Checkpoints(tmp_path)
     for _ in range(5):
         store.save(advance(simulation, 1))
-    assert store.rounds() == [4, 5]
+    assert store.list_rounds() == [4, 5]
     needed = {"checkpoint-4.json", "checkpoint-5.json", "server-4.safetensors", "server-5.safetensors"}
     active = {}
     for round in (4, 5):
@@ -80,7 +80,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
 ) -> None:
     store = Checkpoints(tmp_path)
     before = advance(simulation, 3)
-    digest = before.sha256()
+    digest = before.digest()
     store.save(before)
     store.save(advance(simulation, 1))
     path = next(tmp_path.glob(name))
@@ -98,7 +98,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     loaded = store.load()
     assert loaded is not None
     assert loaded.round == 3
-    assert loaded.sha256() == digest
+    assert loaded.digest() == digest
     assert "checkpoint-4.json is damaged" in caplog.text
     # Going on from there must not build on what is damaged: rounds 4 and 5 again, saved once after each or after both.
     for counts in ((1, 1), (2,)):
@@ -111,7 +111,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
                 again.save(advance(simulation, count))
         reread = Checkpoints(tmp_path).load()
         assert reread is not None
-        assert reread.sha256() == simulation.state.sha256()
+        assert reread.digest() == simulation.state.digest()
 
 
 def test_any_byte_of_any_file_may_be_wrong(simulation: Simulation, tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_any_byte_of_any_file_may_be_wrong(simulation: Simulation, tmp_path: Pat
     for _ in range(2):
         state = advance(simulation, 1)
         store.save(state)
-        saved.add(state.sha256())
-        states += [vectors_sha256(load_state(kept)) for kept in state.clients.values()]
+        saved.add(state.digest())
+        states += [digest_vectors(load_state(kept)) for kept in state.clients.values()]
     rng = np.random.default_rng(0)
     seen, damaged = [], 0
     for _ in range(120):
@@ -138,10 +138,10 @@ def test_any_byte_of_any_file_may_be_wrong(simulation: Simulation, tmp_path: Pat
             ]
         )
         found = Checkpoints(tmp_path).load()
-        seen.append(None if found is None else found.sha256())
+        seen.append(None if found is None else found.digest())
         for kept in () if found is None else found.clients.values():
             try:
-                assert vectors_sha256(load_state(kept)) in states
+                assert digest_vectors(load_state(kept)) in states
             except StateDamaged:
                 damaged += 1
         path.write_bytes(whole)
@@ -168,7 +168,7 @@ def test_a_state_with_a_wrong_bit_takes_the_run_back_to_the_checkpoint_before(
     assert "checkpoint-4.json is damaged" in caplog.text
     assert "does not have the hash it was written with" in caplog.text
     assert 2 in [state.round for state in states[1:]]
-    assert states[-1].sha256() == whole.state.sha256()
+    assert states[-1].digest() == whole.state.digest()
     assert states[-1].history == whole.history
 
 
@@ -185,7 +185,7 @@ def test_a_resumed_run_reads_only_the_states_it_needs(simulation: Simulation, tm
     resumed = Simulation(simulation.problem, InlineBackend())
     resumed.restore(found)
     resumed.step()
-    assert resumed.state.sha256() == advance(simulation, 1).sha256()
+    assert resumed.state.digest() == advance(simulation, 1).digest()
 
 
 def test_the_disk_holds_each_state_that_the_two_checkpoints_name_once(simulation: Simulation, tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_damaged_checkpoint_takes_no_room_from_the_whole_ones(simulation: Simu
     simulation.restore(state)
     store.save(advance(simulation, 1))
     store.save(advance(simulation, 3))
-    assert store.rounds() == [3, 6]
+    assert store.list_rounds() == [3, 6]
     (tmp_path / "server-6.safetensors").write_bytes(b"damaged")
     found = Checkpoints(tmp_path).load()
     assert found is not None
@@ -254,7 +254,7 @@ def test_a_finished_run_drops_its_clients_and_keeps_model_and_hash(simulation: S
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-9.json", "server-9.safetensors"}
     found = Checkpoints(tmp_path).load()
     assert found is not None
-    assert found.sha256() == simulation.state.sha256()
+    assert found.digest() == simulation.state.digest()
     assert torch.equal(found.theta, simulation.state.theta)
     assert [state.round for state in make_rounds(simulation, Checkpoints(tmp_path))] == [9]
 
@@ -267,7 +267,7 @@ def test_a_manifest_of_a_strangers(simulation: Simulation, tmp_path: Path, manif
     store = Checkpoints(tmp_path)
     assert store.load() is None
     store.save(advance(simulation, 1))
-    assert store.rounds() == [1]
+    assert store.list_rounds() == [1]
 
 
 @pytest.mark.parametrize(
@@ -330,11 +330,11 @@ def test_a_pipe_is_damage_and_is_not_read(simulation: Simulation, tmp_path: Path
 
 def test_hash_of_the_state_sees_every_part(simulation: Simulation) -> None:
     state = advance(simulation, 2)
-    digest = state.sha256()
+    digest = state.digest()
     client = next(iter(state.clients))
     for part in (state.theta, state.server.c, state.clients[client].c):
         kept = part.clone()
         part[0] = torch.nextafter(part[0], torch.tensor(9.0))
-        assert state.sha256() != digest
+        assert state.digest() != digest
         part.copy_(kept)
-    assert state.sha256() == digest
+    assert state.digest() == digest

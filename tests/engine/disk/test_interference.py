@@ -12,7 +12,7 @@ from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.engine.state import load_state, vectors_sha256
+from fedray.engine.state import digest_vectors, load_state
 
 from .test_checkpoint import advance
 
@@ -81,7 +81,7 @@ def test_a_manifest_that_cannot_be_read_for_now_keeps_the_files_it_names(
     with pytest.raises(UserError, match=r"checkpoint-1\.json: the file system says: Input/output error"):
         store.save(state)
     assert before < {path.name for path in tmp_path.iterdir()}
-    assert store.rounds() == [1, 2]
+    assert store.list_rounds() == [1, 2]
 
 
 def test_a_writer_that_stood_still_removes_nothing_of_the_one_that_went_on(
@@ -100,11 +100,11 @@ def test_a_writer_that_stood_still_removes_nothing_of_the_one_that_went_on(
     new.save(advance(simulation, 1))
     found = Checkpoints(tmp_path).load()
     assert found is not None
-    assert found.sha256() == simulation.state.sha256()
-    assert {i: vectors_sha256(load_state(s)) for i, s in found.clients.items()} == {
-        i: vectors_sha256(load_state(s)) for i, s in simulation.state.clients.items()
+    assert found.digest() == simulation.state.digest()
+    assert {i: digest_vectors(load_state(s)) for i, s in found.clients.items()} == {
+        i: digest_vectors(load_state(s)) for i, s in simulation.state.clients.items()
     }
-    assert Checkpoints(tmp_path).rounds() == [4, 5]
+    assert Checkpoints(tmp_path).list_rounds() == [4, 5]
 
 
 @pytest.mark.parametrize("file", ["client-", "server-4", "checkpoint-4"])
@@ -114,7 +114,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_nothing_else(
     """ENOSPC while the first, the second or the last file is written: the directory is as it was before."""
     store = Checkpoints(tmp_path)
     store.save(advance(simulation, 3))
-    digest, before = simulation.state.sha256(), {path.name for path in tmp_path.iterdir()}
+    digest, before = simulation.state.digest(), {path.name for path in tmp_path.iterdir()}
     state = advance(simulation, 1)
     fsync = os.fsync
 
@@ -129,9 +129,9 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_nothing_else(
     assert {path.name for path in tmp_path.iterdir()} == before
     loaded = Checkpoints(tmp_path).load()
     assert loaded is not None
-    assert loaded.sha256() == digest
+    assert loaded.digest() == digest
     monkeypatch.undo()
     store.save(state)
     again = Checkpoints(tmp_path).load()
     assert again is not None
-    assert again.sha256() == state.sha256()
+    assert again.digest() == state.digest()

@@ -25,7 +25,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.residence import DeviceState, Residence
 from fedray.engine.server.simulation import Simulation
-from fedray.engine.state import load_state, vectors_sha256
+from fedray.engine.state import digest_vectors, load_state
 from tests import small
 
 ROOM = 1 << 30
@@ -110,13 +110,14 @@ def test_draws_of_augmentation_are_the_same_in_one_copy(chance: float, copies: C
     copies.clear()
     order = [np.arange(10), np.arange(10, 20), np.arange(20, 25)]
     left, right = (
-        list(one.batches(iter(order), np.random.default_rng(3))) for one in (ClientSamples(samples, indices), resident)
+        list(one.iter_batches(iter(order), np.random.default_rng(3)))
+        for one in (ClientSamples(samples, indices), resident)
     )
     assert copies == {"uploads": 1}
     for (x1, y1), (x2, y2) in zip(left, right, strict=True):
         assert torch.equal(x1, x2)
         assert torch.equal(y1, y2)
-    assert torch.equal(ClientSamples(samples, indices).labels(), resident.labels())
+    assert torch.equal(ClientSamples(samples, indices).get_labels(), resident.get_labels())
     assert all(map(torch.equal, ClientSamples(samples, indices).cut(3, 9), resident.cut(3, 9)))
 
 
@@ -188,7 +189,7 @@ def test_what_was_used_least_recently_leaves(copies: Counter[str]) -> None:
     for client, uploads in [(0, 1), (1, 2), (2, 3), (0, 3), (3, 4), (0, 4), (2, 4), (1, 5), (3, 6)]:
         taken = residence.take(client, shards[client])
         assert copies["uploads"] == uploads, client
-        assert torch.equal(taken.cut(0, 5)[0], samples.batch(shards[client])[0])
+        assert torch.equal(taken.cut(0, 5)[0], samples.make_batch(shards[client])[0])
         assert residence.used <= 240
 
 
@@ -205,7 +206,7 @@ def test_states_leave_in_their_turn_and_can_be_read_and_sent() -> None:
     assert len(spilled) == 1
     assert all(torch.equal(load_state(state).h, v.h) for state, v in zip(states, vectors, strict=False))
     sent = pickle.loads(pickle.dumps(states[0]))  # noqa: S301
-    assert vectors_sha256(sent) == vectors_sha256(vectors[0])
+    assert digest_vectors(sent) == digest_vectors(vectors[0])
     del states[0]
     assert residence.used == 16
     states.append(residence.keep(vectors[3]))

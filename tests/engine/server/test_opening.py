@@ -73,7 +73,7 @@ def test_a_method_without_an_opening_has_none() -> None:
 
 
 def test_it_does_not_depend_on_processes_and_their_order() -> None:
-    assert make(Watched(), 3).state.sha256() == make(Watched(halves=True), 3).state.sha256()
+    assert make(Watched(), 3).state.digest() == make(Watched(halves=True), 3).state.digest()
 
 
 def test_a_resume_after_a_round_does_not_repeat_it() -> None:
@@ -83,7 +83,7 @@ def test_a_resume_after_a_round_does_not_repeat_it() -> None:
     again.step()
     again.step()
     assert [t for t, _ in backend.calls] == [1, 2]
-    assert (again.state.sha256(), again.state.sent) == (whole.sha256(), whole.sent)
+    assert (again.state.digest(), again.state.sent) == (whole.digest(), whole.sent)
 
 
 def test_a_resume_from_the_start_repeats_it_with_the_same_result() -> None:
@@ -96,7 +96,7 @@ def test_a_resume_from_the_start_repeats_it_with_the_same_result() -> None:
     again.step()
     again.step()
     assert [t for t, _ in backend.calls] == [OPENING, 0, OPENING, 0, 1]
-    assert (again.state.sha256(), again.state.sent) == (whole.sha256(), whole.sent)
+    assert (again.state.digest(), again.state.sent) == (whole.digest(), whole.sent)
 
 
 def test_traffic() -> None:

@@ -102,7 +102,7 @@ def test_the_numbers_are_those_of_the_clients() -> None:
     network.load(running.state.theta)
     received, tuned = [], []
     for k in range(2):
-        x, y = here.test_samples.batch(built.unseen.test[k])
+        x, y = here.test_samples.make_batch(built.unseen.test[k])
         received.append(100 * float((network(x).logits.argmax(1) == y).float().mean()))
         network.load(here.trainer.personalise(broadcast, ClientTask(4 + k, 0.5, Vectors()), 1).theta)
         tuned.append(100 * float((network(x).logits.argmax(1) == y).float().mean()))
@@ -228,4 +228,4 @@ def test_a_wrong_number_of_clients_names_both_keys(tmp_path: Path) -> None:
 def test_the_default_is_not_part_of_a_cell() -> None:
     plain = small.sections(clients={"total": 4, "per_round": 2})
     told = small.sections(clients={"total": 4, "per_round": 2, "unseen": 0})
-    assert RunConfig.parse(plain).cell("digest") == RunConfig.parse(told).cell("digest")
+    assert RunConfig.parse(plain).hash_cell("digest") == RunConfig.parse(told).hash_cell("digest")

@@ -35,7 +35,7 @@ def answered(problem: Problem, result: Result, training_samples: np.ndarray) -> 
     network = problem.build_network("cpu")
     network.load(result.theta)
     network.train(False)
-    x, y = Samples(problem.data.x_train, problem.data.y_train, problem.data, "cpu").batch(training_samples)
+    x, y = Samples(problem.data.x_train, problem.data.y_train, problem.data, "cpu").make_batch(training_samples)
     with torch.no_grad():
         return network(x).logits, y
 
@@ -73,7 +73,7 @@ def test_training_never_sees_them(algorithm: str, source: str) -> None:
     x[problem.validation.indices] = 0
     blackened = replace(problem, data=replace(problem.data, x_train=x))
     ours, theirs = run(problem, InlineBackend()), run(blackened, InlineBackend())
-    assert ours.state.sha256() == theirs.state.sha256()
+    assert ours.state.digest() == theirs.state.digest()
     for row, other in zip(ours.history, theirs.history, strict=True):
         changed = {name for name in row if row[name] != other[name]}
         assert changed
@@ -87,7 +87,7 @@ def test_measuring_changes_nothing_and_train_accuracy_is_of_what_is_trained_on()
     assert len(problem.evaluated["train"]) == 1437 - len(problem.evaluated["validation"])
     assert Worker(problem).population.total_samples == len(problem.evaluated["train"]), "what methods weigh by"
     plain, result = Problem(config(train=True), problem.data, problem.shards), run(problem, InlineBackend())
-    assert result.state.sha256() == run(plain, InlineBackend()).state.sha256()
+    assert result.state.digest() == run(plain, InlineBackend()).state.digest()
     logits, y = answered(problem, result, problem.evaluated["train"])
     assert result.history[-1]["train_accuracy"] == pytest.approx(100 * float((logits.argmax(1) == y).double().mean()))
     assert "validation" not in Problem.build(config(), Digits().load()).evaluated
@@ -113,7 +113,7 @@ def test_own_test_samples_are_what_is_tested_and_never_trained_on() -> None:
     x = problem.data.x_train.copy()
     x[problem.tests.indices] = 0
     blackened = run(replace(problem, data=replace(problem.data, x_train=x, x_test=x)), InlineBackend())
-    assert blackened.state.sha256() == result.state.sha256()
+    assert blackened.state.digest() == result.state.digest()
     assert blackened.history[-1]["train_accuracy"] == last["train_accuracy"]
     assert blackened.history[-1]["test_accuracy"] != last["test_accuracy"]
     with np.load(BytesIO(problem.pack_split())) as split:

@@ -66,4 +66,4 @@ def test_a_client_0_without_samples_is_refused() -> None:
 def test_a_configuration_that_is_written_out_is_read_again() -> None:
     for word in (False, "own", "client0"):
         config = problem("scaffold", nominal_steps=word).config
-        assert RunConfig.parse(config.resolved()).training.nominal_steps == word
+        assert RunConfig.parse(config.resolve()).training.nominal_steps == word

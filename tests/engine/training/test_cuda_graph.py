@@ -237,7 +237,7 @@ def compare(algorithm: str, model: Any, **training: Any) -> Recorder:
         while not simulation.done:
             simulation.step()
         found.append(make_result(simulation))
-    assert found[0].state.sha256() == found[1].state.sha256()
+    assert found[0].state.digest() == found[1].state.digest()
     assert found[0].history == found[1].history
     assert recorder is not None
     return recorder
@@ -324,7 +324,7 @@ def test_identity_of_a_cell() -> None:
     base = DIGITS | {"algorithm": "fedavg", "model": "mlp"}
 
     def cell(**runtime: Any) -> str:
-        return RunConfig.parse(base | {"runtime": runtime}).cell("x")
+        return RunConfig.parse(base | {"runtime": runtime}).hash_cell("x")
 
     assert cell() == cell(deterministic=False)
     gpu = {"gpus_per_actor": 1}
@@ -342,5 +342,5 @@ def test_a_cuda_graph_has_the_bits_of_the_eager_run(algorithm: str, kernels: Non
         simulation = Simulation(Problem.build(run), InlineBackend())
         while not simulation.done:
             simulation.step()
-        found.append(make_result(simulation).state.sha256())
+        found.append(make_result(simulation).state.digest())
     assert found[0] == found[1]

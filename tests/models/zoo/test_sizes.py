@@ -288,4 +288,4 @@ def test_sl_vit_takes_images_resized_to_32() -> None:
     assert problem.build_network("cpu").theta.numel() == 6_176_275
     as_it_is = RunConfig.parse(config | {"model": "sl_vit"})
     assert Problem.build(as_it_is).data.input_shape == (3, 28, 28)
-    assert "resize" not in as_it_is.identity("")["model"]
+    assert "resize" not in as_it_is.make_identity("")["model"]

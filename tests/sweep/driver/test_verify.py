@@ -24,8 +24,8 @@ from fedray.tracking.archive.merge import import_sweep
 from fedray.tracking.archive.pack import export_sweep
 from fedray.tracking.environment import TAG, collect_environment, hash_environment, keep_environment
 from fedray.tracking.provenance import PREFIX
-from fedray.tracking.store import open_store, runs_of
-from fedray.tracking.stored_sweep import stored_sweep
+from fedray.tracking.store import find_runs, open_store
+from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests import small
 
@@ -41,17 +41,14 @@ def cells(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) ->
     digest = configs[0].data.load().digest
     for config in configs:
         fedray.simulate(config, track=f"s{config.seed}")
-    made = [
-        {"hash": c.cell(digest), "label": f"s{c.seed}", "config": c.resolved(), "identity": c.identity(digest)}
-        for c in configs
-    ]
+    made = [small.list_cell(config, digest) for config in configs]
     Tracker().open_sweep("three", "", made)
     return [str(cell["hash"]) for cell in made]
 
 
 def tag(cell: str, key: str, value: str) -> None:
     client, experiment = open_store()
-    (run,) = runs_of(client, experiment, [cell])
+    (run,) = find_runs(client, experiment, [cell])
     client.set_tag(run.info.run_id, key, value)
 
 
@@ -125,12 +122,12 @@ def test_on_another_cpu_accuracies_agree_within_the_spread_of_the_seeds(cells: l
         result.stdout,
     )
     client, experiment = open_store()
-    honest = [store.metrics(one)["last10_test_accuracy"] for one in runs_of(client, experiment, cells)]
+    honest = [store.read_metrics(one)["last10_test_accuracy"] for one in find_runs(client, experiment, cells)]
     spread = max(honest) - min(honest)
     assert f"spread over {spread:.2f}; last10_test_balanced" in result.stdout
     for changed in (cells[:1], cells[1:]):  # one seed, then all of them by the same
-        for run in runs_of(client, experiment, changed):
-            value = store.metrics(run)["last10_test_accuracy"]
+        for run in find_runs(client, experiment, changed):
+            value = store.read_metrics(run)["last10_test_accuracy"]
             client.log_metric(run.info.run_id, "summary/last10_test_accuracy", value + 60, step=9)
         (verdict,) = verify("three", 1)
         assert verdict.word == "different"
@@ -174,10 +171,10 @@ def test_a_cell_that_was_listed_before_its_gpus_were_measured(
     run = RunConfig.parse(RUN | {"runtime": {"gpus_per_actor": "auto"}})
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     digest = run.data.load().digest
-    listed = {"hash": run.cell(digest), "label": "s0", "config": run.resolved(), "identity": run.identity(digest)}
+    listed = small.list_cell(run, digest)
     Tracker().open_sweep("gpu", "", [listed])
-    sweep = stored_sweep("gpu")
-    sweep.runs[listed["hash"]] = stored_sweep("three").runs[cells[0]]
+    sweep = read_stored_sweep("gpu")
+    sweep.runs[listed["hash"]] = read_stored_sweep("three").runs[cells[0]]
     verdict = _judge(sweep, listed, [listed])
     assert verdict.word == "not comparable"
     assert verdict.reason.startswith("runtime.")
@@ -200,7 +197,7 @@ class Mine(FedAvg):
 
 def listed_alone(config: dict[str, Any]) -> None:
     """Make a sweep of the store's first cell, with this configuration."""
-    cell = next(iter(stored_sweep("three").runs))
+    cell = next(iter(read_stored_sweep("three").runs))
     Tracker().open_sweep("foreign", "", [{"hash": cell, "label": "s0", "config": config}])
 
 
@@ -264,7 +261,7 @@ def test_a_module_with_the_source_that_the_cell_was_run_with_is_imported(
     run = RunConfig.parse(RUN | {"algorithm": "known_mine:Mine"})
     digest = run.data.load().digest
     fedray.simulate(run, track="s0")
-    cell = {"hash": run.cell(digest), "label": "s0", "config": run.resolved(), "identity": run.identity(digest)}
+    cell = small.list_cell(run, digest)
     Tracker().open_sweep("own", "", [cell])
     assert cell["identity"]["sources"] == {"known_mine:Mine": find_source_digest("known_mine")}
     assert [str(verdict) for verdict in verify("own", 1)] == ["same           s0"]

@@ -26,7 +26,7 @@ PLUGIN = "foreign_module:Foreign"
 def pair(change: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
     """A configuration as a store holds it, and its identity."""
     run = RunConfig.parse(RUN | (change or {}))
-    return run.resolved(), run.identity("0" * 64)
+    return run.resolve(), run.make_identity("0" * 64)
 
 
 @pytest.mark.parametrize(

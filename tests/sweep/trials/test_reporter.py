@@ -302,4 +302,4 @@ def test_a_finished_cell_drops_its_clients_states(
     assert released == ([cell.hash] if arrives else [])
     found = Checkpoints(get_cell_dir(cell.hash)).load()
     assert found is not None
-    assert found.sha256() == last.sha256()
+    assert found.digest() == last.digest()

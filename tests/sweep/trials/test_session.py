@@ -61,7 +61,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
 
     def peak(self: Packing, config: RunConfig, data: object) -> Peak:
-        (width,) = config.model.options()["hidden"]
+        (width,) = config.model.list_options()["hidden"]
         seen.append(width)
         return Peak(width * GIB, 20 * GIB)
 
@@ -95,7 +95,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[Cell]]:
     starts: list[list[Cell]] = []
 
     def run_cells(session: Session, cells: Sequence[Cell], _: object) -> None:
-        handed = tune._handed_over(session, cells)
+        handed = tune._hand_over(session, cells)
         starts.append([])
         while cells:
             assert {cell.data for cell in cells} <= handed.keys()
@@ -127,7 +127,7 @@ def test_what_has_to_be_measured_waits_until_tune_has_ended(
     cells = list(itertools.chain(*ran))
     fractions = {4: 0.25, 5: 0.3333, 6: 0.3333, 7: 0.5}  # 18 // 4, 5, 6 and 7 clients of a GPU
     for cell in cells:
-        assert cell.run.runtime.gpus_per_actor == fractions[cell.run.model.options()["hidden"][0]]
+        assert cell.run.runtime.gpus_per_actor == fractions[cell.run.model.list_options()["hidden"][0]]
     assert [cell.hash for cell in cells] == list(searching.plan.cells), "each once, in the order of the draws"
     assert len(ran) > 1
     assert len(measured) == len(set(measured)) > 2, "each kind once"

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fedray.common.components.identity import hash_of
 from fedray.config import RunConfig
+from tests.small import list_cell
 
 FEDAVG, SMALL = {"name": "fedavg"}, {"name": "fedsam", "rho": 0.1}
 
@@ -18,6 +18,4 @@ def cell(algorithm: dict[str, Any], alpha: float, seed: int) -> dict[str, Any]:
             "seed": seed,
         }
     )
-    identity = run.identity("0" * 64)
-    label = f"{run.algorithm.name} {alpha} s{seed}"
-    return {"hash": hash_of(identity), "label": label, "config": run.resolved(), "identity": identity}
+    return list_cell(run, "0" * 64, f"{run.algorithm.name} {alpha} s{seed}")

@@ -16,7 +16,7 @@ from fedray.tracking.archive.merge import import_sweep
 from fedray.tracking.archive.pack import export_sweep
 from fedray.tracking.environment import find_environment, hash_environment, list_hashes
 from fedray.tracking.store import open_store
-from fedray.tracking.stored_sweep import stored_sweep
+from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import Outcome, history, write, write_run
 from tests.tracking.archive.archived import FEDAVG, SMALL, cell
@@ -46,7 +46,7 @@ def run_sweep(missing: int = 1) -> None:
 
 def content(name: str = "sweep") -> dict[str, object]:
     """All that a store holds of a sweep but the ids of its runs."""
-    sweep = stored_sweep(name)
+    sweep = read_stored_sweep(name)
     found: dict[str, object] = {"cells": sweep.cells, "description": sweep.description}
     for hash, run in sweep.runs.items():
         metrics = {
@@ -99,7 +99,7 @@ def test_what_is_further_here_stays_and_what_is_not_is_replaced(use: Callable[[s
     other = cell(SMALL, 0.5, 0)
     write(Tracker(), [CELLS[0], CELLS[2], other], [("failed", []), 80, 1])
     assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 2, 1)
-    sweep = stored_sweep("sweep")
+    sweep = read_stored_sweep("sweep")
     assert {one["hash"] for one in sweep.cells} == {one["hash"] for one in [*CELLS, other]}
     assert {run.data.tags["fedray.status"] for run in sweep.runs.values()} == {"finished"}
     assert sweep.runs[CELLS[2]["hash"]].data.metrics["summary/final_test_accuracy"] == 80
@@ -121,7 +121,7 @@ def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[
     use("second")
     assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 3, 0)
     for name, cells in (("sweep/tune", CELLS[:1]), ("sweep", CELLS[1:3])):
-        sweep = stored_sweep(name)
+        sweep = read_stored_sweep(name)
         assert [one["hash"] for one in sweep.cells] == [one["hash"] for one in cells]
         for one in cells:
             file = sweep.client.download_artifacts(sweep.runs[one["hash"]].info.run_id, "partition.npz")
@@ -136,10 +136,10 @@ def test_the_sweeps_file_goes_along_and_the_stores_own_stays(use: Callable[[str]
     export_sweep("sweep", tmp_path / "sweep.zip")
     use("second")
     import_sweep(tmp_path / "sweep.zip")
-    assert stored_sweep("sweep").file == "name: sweep  # α\n"
+    assert read_stored_sweep("sweep").file == "name: sweep  # α\n"
     Tracker().open_sweep("sweep", "", CELLS, file="name: sweep\n")
     import_sweep(tmp_path / "sweep.zip")
-    assert stored_sweep("sweep").file == "name: sweep\n"
+    assert read_stored_sweep("sweep").file == "name: sweep\n"
 
 
 @pytest.mark.parametrize(
@@ -197,9 +197,9 @@ def test_environments_go_along_and_one_that_is_missing_is_refused(
     export_sweep("sweep", tmp_path / "sweep.zip")
     use("second")
     import_sweep(tmp_path / "sweep.zip")
-    sweep, hash = stored_sweep("sweep"), hash_environment(other)
+    sweep, hash = read_stored_sweep("sweep"), hash_environment(other)
     assert [list_hashes(sweep.runs[one["hash"]]) == [hash] for one in CELLS[:3]] == [False, True, True]
-    assert sweep.environment(hash) == other
+    assert sweep.read_environment(hash) == other
     run = find_environment(sweep.client, sweep.experiment, hash)
     assert run is not None
     sweep.client.delete_run(run.info.run_id)

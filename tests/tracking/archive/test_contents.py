@@ -11,7 +11,7 @@ from fedray.cli.archive import import_
 from fedray.common.components.identity import hash_of
 from fedray.common.errors import UserError
 from fedray.tracking.archive.merge import import_sweep
-from fedray.tracking.stored_sweep import stored_sweep
+from fedray.tracking.stored_sweep import read_stored_sweep
 from tests.tracking.archive.tricks import CELL, RUN, Members, Trick, pack, refuse
 
 Change = Callable[[dict[str, Any]], object]
@@ -183,9 +183,9 @@ def test_words_of_plug_ins_and_choices_arrive_as_they_were(
     for change in (words(), chosen(), staged("sweep/tune")):
         exported = rewritten("sweep.json", change)(exported)
     import_sweep(pack(tmp_path / "good.zip", exported))
-    (found,) = stored_sweep("sweep").cells
+    (found,) = read_stored_sweep("sweep").cells
     assert (found["plugins"], found["tuned"]) == (WORDS, CHOICE)
-    assert stored_sweep("sweep/tune").cells == []
+    assert read_stored_sweep("sweep/tune").cells == []
 
 
 @pytest.mark.parametrize(
