@@ -16,7 +16,7 @@ from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import UserError, truncate_repr
 from fedray.common.progress import Moved, show_bar
 from fedray.common.signals import treat_sigterm_as_interrupt
-from fedray.common.yaml_files import load_yaml, locate
+from fedray.common.yaml_files import load_yaml, locate, locate_folder
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
@@ -65,7 +65,8 @@ def simulate(
         config: a run's YAML file, or its contents as a nested mapping (docs/configuration.md).
         track: name of the run in MLflow; None: it is not logged there.
         checkpoints: directory for the checkpoints of this configuration, read and written; None: neither.
-        evaluated: called with a copy of the row of each newly evaluated round.
+        evaluated: called with a copy of the row of each newly evaluated round. It may call `simulate`, but not wait for
+            a call in another thread, which waits for this one.
         profile: filled with the time of each part of a round.
         data: the data set that `config` names, if it is loaded already.
         progress: show a bar on standard error; None: on a terminal and in a notebook.
@@ -88,10 +89,12 @@ def simulate(
     if track is not None and not (track.strip() and track.isprintable() and len(track) <= NAME):
         found = truncate_repr(track)
         raise UserError(f"simulate: track: found {found}; up to {NAME} printable characters are required")
+    directory = None if checkpoints is None else locate_folder("simulate: checkpoints", str(checkpoints))
     parsed = RunConfig.parse(config)
+    if data is not None and ":" not in parsed.data.name and data.name != parsed.data.name:
+        raise UserError(f"simulate: data: found the data set {data.name}; data.name is {parsed.data.name}")
     data = data or load_data(parsed.data)
     cell = "" if track is None and checkpoints is None else parsed.hash_cell(data.digest)
-    directory = None if checkpoints is None else locate("simulate: checkpoints", str(checkpoints))
     held = contextlib.nullcontext(directory)
     return run_problem(Problem.build(parsed, data), cell, track, held, evaluated, profile, progress)
 
@@ -179,7 +182,8 @@ def _run(
         told = len(state.history)
         for state in states:
             for row in state.history[told:]:
-                evaluated(dict(row))
+                with isolate_run():
+                    evaluated(dict(row))
             told = len(state.history)
             moved(state.round, state.history)
             simulation.lap("report")

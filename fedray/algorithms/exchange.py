@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 import numpy as np
 from torch import Tensor
 
+from fedray.common.errors import UserError, truncate_repr
 from fedray.common.vectors import Vectors
 from fedray.models.network import Layout, Output
 
@@ -82,6 +83,9 @@ class Sum:
     vector: Tensor
     weight: float = 1.0
 
+    def __post_init__(self) -> None:
+        _refuse_other(self)
+
 
 @dataclass(frozen=True)
 class PerClient:
@@ -95,6 +99,16 @@ class PerClient:
     """
 
     vector: Tensor
+
+    def __post_init__(self) -> None:
+        _refuse_other(self)
+
+
+def _refuse_other(upload: Sum | PerClient) -> None:
+    """Raise UserError for an upload of anything but a tensor."""
+    if not isinstance(upload.vector, Tensor):
+        found = f"found {truncate_repr(upload.vector)}; Tensor is required"
+        raise UserError(f"{type(upload).__name__}: vector: {found}")
 
 
 Uploads = Mapping[str, Sum | PerClient]

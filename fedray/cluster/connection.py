@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -14,7 +15,7 @@ import ray
 from fedray.cluster.ray_private import Job, count_machine_cpus, find_running_address, kill_monitor, reread_environment
 from fedray.common.components.plugins import FOLDER, get_environment, get_folder
 from fedray.common.cpus import count_usable_cpus
-from fedray.common.errors import UserError, join_lines
+from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.signals import treat_sigterm_as_interrupt
 
 PATIENCE = 5.0
@@ -152,6 +153,12 @@ def _find_current() -> str:
         return find_running_address()
     except ConnectionError as error:
         raise UserError(f"--address: cannot join auto: {join_lines(error)}") from None
+
+
+def refuse_other_form(function: str, address: str | None) -> None:
+    """Raise UserError, beginning with the function's name, if an argument is not the address of a cluster."""
+    if address is not None and not re.fullmatch(r"auto|(ray://)?[^\s/]+:\d+", address):
+        raise UserError(f"{function}: address: found {truncate_repr(address)}; auto or HOST:PORT is required")
 
 
 def refuse_bad_address(address: str | None) -> None:

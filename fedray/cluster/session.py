@@ -5,7 +5,7 @@ import contextlib
 
 import ray
 
-from fedray.cluster.connection import use_cluster
+from fedray.cluster.connection import refuse_other_form, use_cluster
 from fedray.common.calls import check_arguments
 
 
@@ -26,6 +26,7 @@ def connect(address: str | None = None) -> None:
     Examples:
         >>> fedray.connect()
     """
+    refuse_other_form("connect", address)
     if ray.is_initialized():
         return
     kept = contextlib.ExitStack()

@@ -1,6 +1,7 @@
 """A progress bar for one run, on a terminal and in a notebook."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
@@ -23,7 +24,8 @@ def show_bar(name: str, rounds: int, shown: bool | None = None) -> Iterator[Move
         The callback for each round.
     """
     console = Console(stderr=True)
-    if not (console.is_terminal or console.is_jupyter if shown is None else shown):
+    shown = console.is_terminal or console.is_jupyter if shown is None else shown
+    if not shown or (sys.stderr is not None and sys.stderr.closed):
         yield lambda round, rows: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -1,5 +1,6 @@
 """YAML as users write it: safely loaded, `1e-3` is a number, a repeated key is refused, `<<` merges."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -77,9 +78,9 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _construct_integer)
 
 def load_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file. Raises UserError that names file and line."""
-    if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe or a device may never end
-        raise UserError(f"{path}: is not a regular file")
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe or a device may never end
+            raise UserError(f"{path}: is not a regular file")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
@@ -116,8 +117,9 @@ def parse_yaml(text: str, name: str) -> Any:
 def locate(key: str, path: str) -> Path:
     """Return the path that a user wrote, `~` expanded. Raises UserError with the key if no file can have this path."""
     try:
-        if "\0" in path:
-            raise UserError(f"{key}: found {truncate_repr(path)}; a path has no zero characters")
+        if not path or "\0" in path:
+            wanted = "a path has no zero characters" if path else "a path is required"
+            raise UserError(f"{key}: found {truncate_repr(path)}; {wanted}")
         return Path(path).expanduser()
     except RuntimeError as error:  # ~nobody
         raise UserError(f"{key}: found {truncate_repr(path)}: {error}") from None
@@ -126,9 +128,25 @@ def locate(key: str, path: str) -> Path:
 def locate_file(key: str, path: str) -> Path:
     """Return the path of a regular file; reading a pipe or a device may never end. Raises UserError with the key."""
     found = locate(key, path)
-    if found.exists() and not found.is_file():
+    if _exists(key, found) and not found.is_file():
         raise UserError(f"{key}: {found} is not a regular file")
     return found
+
+
+def locate_folder(key: str, path: str) -> Path:
+    """Return the path of a folder, or of one that can be made. Raises UserError with the key."""
+    found = locate(key, path)
+    nearest = found if _exists(key, found) else next(one for one in (found, *found.parents) if os.path.lexists(one))
+    if not nearest.is_dir():
+        raise UserError(f"{key}: {nearest} is not a folder")
+    return found
+
+
+def _exists(key: str, path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:  # its name is too long
+        raise UserError(f"{key}: {path}: {error.strerror}") from None
 
 
 def _refuse_bomb(root: yaml.Node) -> None:

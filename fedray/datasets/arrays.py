@@ -164,13 +164,18 @@ def _check_images(where: str, key: str, x: np.ndarray) -> np.ndarray:
         if not np.isfinite(x).all():
             raise UserError(f"{where}: {key} holds NaN or infinity")
         return np.ascontiguousarray(x)  # PyTorch takes no negative strides
+    if x.dtype == np.uint8 and x.ndim == 4 and x.shape[1] in (1, 3) and min(x.shape[2:]) > 4:
+        raise UserError(
+            f"{where}: {key} has shape {x.shape}, which is that of uint8 images (n, h, w, c) {x.shape[1]} high with "
+            f"{x.shape[3]} channels; of images (n, c, h, w) give x.transpose(0, 2, 3, 1)"
+        )
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         return np.ascontiguousarray(x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2))
     raise UserError(f"{where}: {key} is {x.dtype} {x.shape}; uint8 (n, h, w[, c]) or float32 (n, ...) is required")
 
 
 def _check_integers(where: str, key: str, y: np.ndarray) -> np.ndarray:
-    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or len(y) == 0:
+    if y.ndim != 1 or y.dtype.kind not in "iu" or len(y) == 0:
         raise UserError(f"{where}: {key} is {y.dtype} {y.shape}; integers (n,) with n > 0 are required")
     if key.startswith("y") and not 0 <= y.min() <= y.max() < CLASSES:
         raise UserError(f"{where}: {key} holds {y.min()}..{y.max()}; labels in 0..{CLASSES - 1} are required")

@@ -199,6 +199,8 @@ class Images(DataSource):
                 data, x_train=_repeat_channels(data, "train", channels), x_test=_repeat_channels(data, "test", channels)
             )
         width = data.input_shape[0] if data.x_train.dtype == np.uint8 else 0
+        if not width and (self.mean or self.std):
+            raise UserError(f"data.mean: only uint8 images are normalised; x_train is {data.x_train.dtype}")
         mean, std = (
             _spread_over_channels(self.mean or recipe.mean, width),
             _spread_over_channels(self.std or recipe.std, width),

@@ -5,12 +5,14 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.common.errors import UserError
+from fedray.common.calls import fits
+from fedray.common.errors import UserError, truncate_repr
 from fedray.common.transfer import upload
 from fedray.datasets.augment import Transform, apply_draws, augment_batch, draw_chain
 
@@ -46,6 +48,11 @@ class Dataset:
 
     def __post_init__(self) -> None:
         self._refuse_types()
+        for key in ("mean", "std"):
+            if not fits(value := getattr(self, key), Sequence[float]):
+                raise UserError(f"data {self.name}: {key} is {truncate_repr(value)}; a number per channel is required")
+        if not isinstance(self.num_classes, Integral) or self.num_classes < 1:
+            raise UserError(f"data {self.name}: num_classes is {self.num_classes!r}; an integer from 1 is required")
         for part in ("train", "test"):
             x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")
             clients = getattr(self, f"client_{part}")
@@ -77,6 +84,9 @@ class Dataset:
                 raise UserError(f"data {self.name}: {key} is a {type(value).__name__}; a NumPy array is required")
             if value is not None and value.dtype not in types:
                 raise UserError(f"data {self.name}: {key} is {value.dtype}; {' or '.join(types)} is required")
+            if value is not None and (value.ndim < 2 if key.startswith("x") else value.ndim != 1):
+                wanted = "(n, ...)" if key.startswith("x") else "(n,)"
+                raise UserError(f"data {self.name}: {key} has shape {value.shape}; {wanted} is required")
         if self.x_train.dtype != self.x_test.dtype:  # only uint8 is scaled
             found = f"x_train is {self.x_train.dtype}, x_test {self.x_test.dtype}"
             raise UserError(f"data {self.name}: {found}; one type is required, since only uint8 is scaled")
@@ -146,6 +156,7 @@ def _resize(images: np.ndarray, size: int) -> np.ndarray:
 
 def as_tensor(array: np.ndarray) -> Tensor:
     """Return a tensor over the same memory, which may be read-only (shared with other processes)."""
+    array = array.copy() if any(step < 0 for step in array.strides) else array  # PyTorch takes no negative strides
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

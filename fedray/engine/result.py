@@ -1,9 +1,10 @@
 """Result of a run: its history, its trained model, and how to save the model."""
 
 import json
+import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm
 from fedray.common.calls import check_arguments
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.common.vectors import Vectors
-from fedray.common.yaml_files import locate, locate_file
+from fedray.common.yaml_files import locate_file, locate_folder
 from fedray.engine.disk.client_files import write
 from fedray.engine.messages import ClientTask
 from fedray.engine.problem import Problem
@@ -40,7 +41,20 @@ from fedray.sections import Personal, Runtime
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-SOMETIMES = ("validation_accuracy", "personal_accuracy", "personal_std", "personal_worst10", "generic_accuracy")
+SOMETIMES = (
+    "test_balanced_accuracy",
+    "test_macro_f1",
+    "test_auc",
+    "validation_accuracy",
+    "personal_accuracy",
+    "personal_std",
+    "personal_worst10",
+    "generic_accuracy",
+    "unseen_accuracy",
+    "unseen_std",
+    "unseen_worst10",
+    "unseen_finetuned_accuracy",
+)
 """Metrics besides accuracy and losses that a run has if its configuration asks for them."""
 
 
@@ -62,9 +76,9 @@ def refuse_without_model(algorithm: Algorithm) -> None:
         raise UserError(f"model: {algorithm.name} has no global model; each client keeps parameters of its own")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Result:
-    """Result of a run.
+    """Result of a run. Two results are equal only if they are one object; compare their hashes (`summary`).
 
     Attributes:
         history: a row per evaluated round: `round`, `test_accuracy` in percent, `test_loss`, `train_loss`, `lr`, and
@@ -86,7 +100,7 @@ class Result:
     history: list[dict[str, float]]
     layout: Layout
     state: State
-    problem: Problem = field(compare=False)
+    problem: Problem
     run_id: str = ""
 
     def __repr__(self) -> str:
@@ -140,6 +154,7 @@ class Result:
 
         return DataFrame(self.history).set_index("round")
 
+    @check_arguments
     def table(self, name: str) -> "DataFrame":
         """Return a table of the latest evaluation as a pandas DataFrame.
 
@@ -154,7 +169,7 @@ class Result:
         from pandas import DataFrame
 
         if name not in self.state.tables:
-            raise unknown("table", str(name), self.state.tables)
+            raise unknown("table", name, self.state.tables)
         frame = DataFrame(self.state.tables[name])
         return frame.astype({column: int for column in frame if not str(column).endswith("accuracy")})
 
@@ -172,6 +187,7 @@ class Result:
         refuse_without_model(self.problem.config.algorithm)
         return self._with_preprocessing(self._fill_module(self.theta, self.state.buffers))
 
+    @check_arguments
     @isolate_run()
     def personal_model(self, client: int) -> nn.Module:
         """Return the personal model of a client, as it is tested: like `model`, a new module on the CPU.
@@ -179,13 +195,14 @@ class Result:
         A method that fine-tunes does so for the largest number of epochs of `evaluation.personal`, by default 10.
 
         Args:
-            client: id of a client that has samples.
+            client: id of a client that trains and has samples.
 
         Raises:
-            UserError: the client has no samples, or the method's clients answer with more than one model (kNN-Per).
+            UserError: there is no such client, or the method's clients answer with more than one model (kNN-Per).
         """
         return self._with_preprocessing(next(self._build_personal([client]))[1])
 
+    @check_arguments
     @isolate_run()
     def save_personal(self, folder: str | Path) -> list[Path]:
         """Write the personal model of each client as `client-ID.safetensors`, as `save` writes the global one.
@@ -193,10 +210,10 @@ class Result:
         Raises:
             UserError: as `personal_model`, or a file cannot be written.
         """
-        target = locate("save_personal", str(folder))
+        target = locate_folder("save_personal", str(folder))
         files = []
         for client, module in self._build_personal(self._list_owners()):
-            target.mkdir(parents=True, exist_ok=True)
+            _make_folder(target)
             self._write(module, target / f"client-{client}.safetensors", client=str(client))
             files.append(target / f"client-{client}.safetensors")
         return files
@@ -209,7 +226,8 @@ class Result:
         refuse_without_personal(config.algorithm)
         for client in clients:
             if client not in (owners := self._list_owners()):
-                raise UserError(f"personal_model: client {client} has no samples; {len(owners)} clients have")
+                found = f"personal_model: client: found {truncate_repr(client)}"
+                raise UserError(f"{found}; one of the {len(owners)} clients that train is required")
         here = config.model_copy(update={"runtime": Runtime(backend="inline")})
         problem, backend = replace(self.problem, config=here), InlineBackend()
         simulation = Simulation(problem, backend)
@@ -253,7 +271,7 @@ class Result:
         Raises:
             UserError: the file cannot be written, or the method has no global model.
         """
-        file = locate_file("save", str(path)).resolve()
+        file = Path(os.path.realpath(locate_file("save", str(path))))
         refuse_without_model(self.problem.config.algorithm)
         with isolate_run():
             self._write(self._fill_module(self.theta, self.state.buffers), file)
@@ -272,3 +290,10 @@ class Result:
             write(file.parent, file.name, save(tensors, metadata))
         except OSError as error:
             raise UserError(f"{file}: the model cannot be written: {error.strerror}") from None
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"save_personal: {path} cannot be made: {error.strerror}") from None

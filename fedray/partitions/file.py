@@ -92,7 +92,7 @@ class FromFile(Partition):
         if strange := sorted(set(arrays) - known):
             raise self._make_error(f"holds {truncate_repr(strange[0])}; allowed are {', '.join(sorted(known))}")
         for name, array in arrays.items():
-            if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+            if array.ndim != 1 or array.dtype.kind not in "iu":
                 raise self._make_error(f"holds {name} as {array.dtype} {array.shape}; integers (n,) are required")
         parts: dict[str, Shards] = {}
         for part in PARTS:

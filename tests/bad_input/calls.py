@@ -172,7 +172,7 @@ CASES: dict[str, Case] = {
         environment={"FEDRAY_DATA": f"/{LONG}"},
     ),
     "check a file of a name too long": Case(
-        ["data", "check", "npz", "--set", f"data.path={LONG}"], f"{LONG}: File name too long"
+        ["data", "check", "npz", "--set", f"data.path={LONG}"], f"data.path: {LONG}: File name too long"
     ),
     "check missing": Case(
         ["data", "check", "svhn"],

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.sparse import csr_matrix
 
 import fedray
 from fedray.common.errors import UserError
+from fedray.datasets.dataset import Dataset
 from fedray.tracking.store import open_store
 from tests import small
 
@@ -20,6 +22,14 @@ SWEEP = {"name": "x", "base": {key: value for key, value in RUN.items() if key !
 CONFIG = "Mapping[str, Any] | RunConfig | str | Path is required"
 FLOATS = np.random.default_rng(0).standard_normal((24, 16), dtype=np.float32)
 ARRAYS = {"x_train": FLOATS, "y_train": np.arange(24) % 3, "x_test": FLOATS[:6], "y_test": np.arange(6) % 3}
+
+IDS = {"client_train": np.arange(24) % 8, "client_test": np.zeros(6, dtype=np.int64)}
+UNSEEN = RUN | {
+    "clients": {"total": 6, "per_round": 3, "unseen": 2},
+    "evaluation": {"personal": {"split": "disjoint"}},
+}
+LOOP: dict[str, Any] = {"name": "x"}
+LOOP["loop"] = LOOP
 
 
 class NoRepr:
@@ -42,6 +52,8 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "pairs": (lambda: simulate([("a", 1)]), f"simulate: config: found [('a', 1)]; {CONFIG}"),
     "keys are numbers": (lambda: simulate({1: 2}), f"simulate: config: found {{1: 2}}; {CONFIG}"),
     "path": (lambda: simulate("a\0"), "simulate: config: found 'a\\x00'; a path has no zero characters"),
+    "no path": (lambda: simulate(""), "simulate: config: found ''; a path is required"),
+    "a long path": (lambda: simulate("x" * 300), f"{'x' * 300}: cannot be read: File name too long"),
     "track": (lambda: simulate(track=7), "simulate: track: found 7; str | None is required"),
     "track nothing": (
         lambda: simulate(track=" "),
@@ -61,6 +73,15 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "checkpoints 0": (
         lambda: simulate(checkpoints="a\0"),
         "simulate: checkpoints: found 'a\\x00'; a path has no zero characters",
+    ),
+    "checkpoints in a file": (
+        lambda: simulate(checkpoints=f"{__file__}/here"),
+        f"simulate: checkpoints: {__file__} is not a folder",
+    ),
+    "checkpoints nowhere": (lambda: simulate(checkpoints=""), "simulate: checkpoints: found ''; a path is required"),
+    "another data set": (
+        lambda: simulate(data=on().problem.data),
+        "simulate: data: found the data set arrays; data.name is digits",
     ),
     "sweep": (lambda: fedray.run_sweep(None), "run_sweep: sweep: found None; str | Path | Mapping[str, Any]…"),  # type: ignore[arg-type]
     "only": (
@@ -83,13 +104,95 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: fedray.run_sweep(SWEEP, changes=3),  # type: ignore[arg-type]
         "run_sweep: changes: found 3; Mapping[str, Any] | None is required",
     ),
+    "arrays in a sweep": (
+        lambda: fedray.run_sweep(SWEEP | {"base": RUN | {"data": ARRAYS}}),
+        "base.data.x_train: found array([[…",
+    ),
+    "a class in a sweep": (
+        lambda: fedray.run_sweep(SWEEP | {"grid": {"algorithm": [fedray.Algorithm]}}),
+        "grid.algorithm.0: found <class 'fedray.algorithms.base.Algorithm'>; a number, a text, a list or a mapping "
+        "whose keys are texts is required, as in a file",
+    ),
+    "a set in a sweep": (lambda: fedray.run_sweep(SWEEP | {"grid": {"seed": {0, 1}}}), "grid.seed: found {0, 1}; a…"),
+    "a change to an object": (
+        lambda: fedray.run_sweep(SWEEP, changes={"training.lr": b"1"}),
+        "training.lr: found b'1'; a number…",
+    ),
+    "sweep in itself": (lambda: fedray.run_sweep(LOOP), "'loop.loop.loop.…"),
+    "address": (
+        lambda: fedray.run_sweep(SWEEP, address="no address"),
+        "run_sweep: address: found 'no address'; auto or HOST:PORT is required",
+    ),
+    "connect nowhere": (lambda: fedray.connect(""), "connect: address: found ''; auto or HOST:PORT is required"),
     "load": (lambda: fedray.load(7), "load: run: found 7; str is required"),  # type: ignore[arg-type]
     "log_model": (lambda: fedray.log_model(None), "log_model: run: found None; str is required"),  # type: ignore[arg-type]
     "results": (lambda: fedray.results(7), "results: name: found 7; str is required"),  # type: ignore[arg-type]
     "connect": (lambda: fedray.connect(7), "connect: address: found 7; str | None is required"),  # type: ignore[arg-type]
     "save": (lambda: simulate().save(3), "save: path: found 3; str | Path is required"),
     "save to a device": (lambda: simulate().save("/dev/null"), "save: /dev/null is not a regular file"),
-    "table": (lambda: simulate().table(3), "table: unknown name '3'; valid: confusion"),
+    "save to a long name": (lambda: simulate().save("x" * 300), f"save: {'x' * 300}: File name too long"),
+    "table": (lambda: simulate().table(3), "table: name: found 3; str is required"),
+    "no table": (lambda: simulate().table("3"), "table: unknown name '3'; valid: confusion"),
+    "client of text": (lambda: simulate().personal_model("0"), "personal_model: client: found '0'; int is required"),
+    "client true": (lambda: simulate().personal_model(True), "personal_model: client: found True; int is required"),
+    "client below": (
+        lambda: simulate().personal_model(-1),
+        "personal_model: client: found -1; one of the 6 clients that train is required",
+    ),
+    "client unseen": (
+        lambda: simulate(UNSEEN).personal_model(6),
+        "personal_model: client: found 6; one of the 6 clients that train is required",
+    ),
+    "personal models to None": (
+        lambda: simulate().save_personal(None),
+        "save_personal: folder: found None; str | Path is required",
+    ),
+    "personal models to a file": (
+        lambda: simulate().save_personal(__file__),
+        f"save_personal: {__file__} is not a folder",
+    ),
+    "personal models to /proc": (
+        lambda: simulate().save_personal("/proc/x"),
+        "save_personal: /proc/x cannot be made: No such file or directory",
+    ),
+    "unseen below": (
+        lambda: simulate(UNSEEN | {"clients": {"total": 6, "per_round": 3, "unseen": -1}}),
+        "clients.unseen: found -1; input should be greater than or equal to 0",
+    ),
+    "unseen without tests": (
+        lambda: simulate(RUN | {"clients": UNSEEN["clients"]}),
+        "clients.unseen: found 2; evaluation.personal is required, which deals and tests their samples",
+    ),
+    "unseen without test samples": (
+        lambda: simulate(UNSEEN | {"partition": "natural", "data": ARRAYS | IDS}),
+        "clients.unseen: found 2; none of them has both training and test samples of its own",
+    ),
+    "uploads a number": (lambda: fedray.Sum(3), "Sum: vector: found 3; Tensor is required"),  # type: ignore[arg-type]
+    "classes in a text": (
+        lambda: Dataset("a", FLOATS, ARRAYS["y_train"], FLOATS[:6], ARRAYS["y_test"], "3"),  # type: ignore[arg-type]
+        "data a: num_classes is '3'; an integer from 1 is required",
+    ),
+    "labels in columns": (
+        lambda: Dataset("a", FLOATS, ARRAYS["y_train"][:, None], FLOATS[:6], ARRAYS["y_test"], 3),
+        "data a: y_train has shape (24, 1); (n,) is required",
+    ),
+    "means of text": (
+        lambda: Dataset("a", FLOATS, ARRAYS["y_train"], FLOATS[:6], ARRAYS["y_test"], 3, ("a",)),  # type: ignore[arg-type]
+        "data a: mean is ('a',); a number per channel is required",
+    ),
+    "labels of times": (
+        lambda: on(y_train=np.zeros(24, "timedelta64[D]")),
+        "data: y_train is timedelta64[D] (24,); integers (n,) with n > 0 are required",
+    ),
+    "channels first": (
+        lambda: on(x_train=np.zeros((24, 1, 8, 8), np.uint8)),
+        "data: x_train has shape (24, 1, 8, 8), which is that of uint8 images (n, h, w, c) 1 high with 8 channels; of "
+        "images (n, c, h, w) give x.transpose(0, 2, 3, 1)",
+    ),
+    "means of floats": (
+        lambda: on(mean=[0.5], std=[0.5]),
+        "data.mean: only uint8 images are normalised; x_train is float32",
+    ),
     "ragged": (lambda: on(x_train=[[1], [1, 2]]), "data: x_train cannot be made an array: ValueError: setting an…"),
     "ragged labels": (lambda: on(y_test=[[1], [1, 2]]), "data: y_test cannot be made an array: ValueError…"),
     "sparse": (lambda: on(x_train=csr_matrix(FLOATS)), "data: x_train is object (); uint8 (n, h, w[, c]) or…"),
@@ -130,10 +233,12 @@ def test_a_mistake_is_one_line(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     [
         {"x_train": torch.from_numpy(FLOATS).requires_grad_()},
         {"x_train": FLOATS[::-1].copy()[::-1]},
+        {"x_train": list(FLOATS)},
+        {"x_train": pd.DataFrame(FLOATS, index=range(24, 0, -1))},
         {"y_train": torch.arange(24) % 3},
         {"y_train": (np.arange(24) % 3).astype(">i4")},
     ],
-    ids=["requires grad", "negative strides", "tensor", "big endian"],
+    ids=["requires grad", "negative strides", "list", "frame", "tensor", "big endian"],
 )
 def test_arrays_that_only_look_strange_give_the_same_numbers(arrays: dict[str, Any]) -> None:
     assert torch.equal(on(**arrays).theta, on().theta)
@@ -148,6 +253,33 @@ def test_a_callback_gets_a_copy_of_the_row(tmp_path: Path, monkeypatch: pytest.M
     assert result.history == expected
     (cell,) = open_store()[0].get_metric_history(result.run_id, "test_accuracy")
     assert cell.value == expected[0]["test_accuracy"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.set_default_device("meta"),
+        lambda: torch.set_autocast_enabled("cpu", True),
+        lambda: torch.set_grad_enabled(False),
+        lambda: torch.manual_seed(1),
+        lambda: simulate(RUN | {"seed": 7}),
+    ],
+    ids=["dtype", "device", "autocast", "no grad", "seed", "run"],
+)
+def test_a_callback_that_changes_pytorchs_settings_changes_no_number(change: Callable[[], object]) -> None:
+    rounds = RUN | {"training": {"rounds": 3, "local_epochs": 1}, "evaluation": {"every": 1}}
+    before = torch.get_default_dtype(), torch.get_default_device(), torch.is_autocast_enabled("cpu")
+    assert torch.equal(simulate(rounds, evaluated=lambda row: change()).theta, simulate(rounds).theta)
+    assert torch.is_grad_enabled()
+    assert before == (torch.get_default_dtype(), torch.get_default_device(), torch.is_autocast_enabled("cpu"))
+
+
+def test_results_are_equal_as_objects_are() -> None:
+    first, second = simulate(), simulate()
+    assert first == first
+    assert first != second
+    assert len({first, second}) == 2
 
 
 def test_a_full_disk_is_told_and_the_file_before_stays(tmp_path: Path) -> None:

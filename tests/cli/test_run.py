@@ -253,5 +253,5 @@ def test_personal_models_score_what_the_run_logged(
         assert 100 * (answers == problem.data.y_test[own]).mean() == pytest.approx(accuracy)
         saved = load_file(f"own/client-{client}.safetensors")
         assert all(torch.equal(saved[name], tensor) for name, tensor in model.model.state_dict().items())
-    with pytest.raises(UserError, match="personal_model: client 99 has no samples"):
+    with pytest.raises(UserError, match="personal_model: client: found 99; one of the"):
         result.personal_model(99)

@@ -160,7 +160,7 @@ class UploadsUpdate(Algorithm):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (UploadsTensor, "UploadsTensor.upload gives mine as a Tensor; Sum.* or PerClient.* is required"),
+        (UploadsTensor, r"UploadsTensor.upload returns \{'mine': tensor\(.*; Mapping\[str, .*\] is required"),
         (UploadsUpdate, "UploadsUpdate.upload gives an upload 'update', fedray's own; rename it"),
     ],
 )

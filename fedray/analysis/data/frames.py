@@ -12,7 +12,8 @@ from mlflow.exceptions import MlflowException
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.data.metrics import list_by_round
 from fedray.analysis.data.runs import load_newest_state, read_configuration
-from fedray.common.calls import check_arguments
+from fedray.cluster.connection import refuse_other_form
+from fedray.common.calls import check_arguments, make_plain
 from fedray.common.errors import UserError, truncate_repr
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset, Samples
@@ -84,9 +85,13 @@ def run_sweep(
     """
     if max_concurrent is not None and max_concurrent < 1:
         raise UserError(f"run_sweep: max_concurrent: found {max_concurrent}; at least 1 is required")
-    loaded = Sweep.parse(sweep, smoke) if isinstance(sweep, Mapping) else Sweep.load(locate_sweep(Path(sweep)), smoke)
+    refuse_other_form("run_sweep", address)
+    if isinstance(sweep, Mapping):
+        loaded = Sweep.parse(make_plain("", sweep), smoke)
+    else:
+        loaded = Sweep.load(locate_sweep(Path(sweep)), smoke)
     if changes:
-        loaded = loaded.with_overrides(changes)
+        loaded = loaded.with_overrides(make_plain("", changes))
     if loaded.tune is None:
         execute(make_plan(loaded, force, only), max_concurrent, address)
     else:

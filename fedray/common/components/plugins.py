@@ -16,8 +16,9 @@ from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import cache
 from importlib.machinery import PathFinder
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
+from fedray.common.calls import check_return, fits, format_hint
 from fedray.common.components.base import Component
 from fedray.common.errors import LISTS, UserError, truncate_repr, unknown
 
@@ -106,8 +107,11 @@ def _with_name(
     """Return the class under the name by which a configuration finds it again, in a process that unpickles it, too."""
     if issubclass(found, base):
         _refuse_slips(section, path, found, base)
+        _refuse_declarations(section, path, found, base)
         own_name = vars(found).get("name")
         own = {"name": path, "own_name": own_name or "", "__module__": found.__module__, "__doc__": found.__doc__}
+        if section == "algorithm":  # what other classes return is checked where it is used
+            own |= _check_returns(path, found, base)
         kind: type[C] = type(found.__name__, (found,), own)
     elif adapt is not None:
         kind = adapt(found, path)
@@ -119,6 +123,19 @@ def _with_name(
 
     kind.__reduce_ex__ = reduce  # type: ignore[assignment,method-assign]
     return kind
+
+
+def _check_returns(path: str, found: type, base: type) -> dict[str, Any]:
+    """Return the hooks that a user's method overrides, by name, each with a check of what it returns."""
+    checked: dict[str, Any] = {}
+    for name in dir(base):
+        hook, given = inspect.getattr_static(found, name), inspect.getattr_static(base, name)
+        if name.startswith("_") or hook is given or not inspect.isfunction(hook) or not inspect.isfunction(given):
+            continue
+        hint = get_type_hints(given).get("return", Any)
+        if not hook.__module__.startswith("fedray.") and hint is not type(None):
+            checked[name] = check_return(f"algorithm: {path}.{name}", hook, hint)
+    return checked
 
 
 def _rebuild(
@@ -148,6 +165,18 @@ def _refuse_slips(section: str, path: str, found: type[Component], base: type[Co
                     f"{_get_key(section)}: {path} defines {name}, which nothing calls; did you mean {near[0]!r}? "
                     f"Rename it; if it is a helper of yours, call it _{name}"
                 )
+
+
+def _refuse_declarations(section: str, path: str, found: type, base: type) -> None:
+    """Refuse a declaration of the base class (`shares = "body"`) to which the user's class gives another type."""
+    for name, hint in base.__annotations__.items():
+        kind: Any = get_origin(hint)
+        if kind is not ClassVar:
+            continue
+        value, (wanted,) = inspect.getattr_static(found, name), get_args(hint)
+        if not isinstance(value, property) and not fits(value, wanted):
+            declared = f"{path} declares {name} = {truncate_repr(value)}"
+            raise UserError(f"{_get_key(section)}: {declared}; {format_hint(wanted)} is required")
 
 
 class NotTrusted(UserError):

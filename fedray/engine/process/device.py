@@ -65,23 +65,29 @@ def isolate_run() -> Iterator[None]:
     """Give a run PyTorch's default settings within a block, and restore the caller's afterwards.
 
     Gradients are on, autocast is off, numbers are float32 in full precision, new tensors are on the CPU. The random
-    generator and the number of threads belong to the process, so a run in another thread waits.
+    generator and the number of threads belong to the process, so a run in another thread waits. A block within a run's
+    block leaves the run its settings, even if the inner one changes them.
     """
     with _ONE_RUN, contextlib.ExitStack() as stack:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float32)
-        if (precision := torch.get_float32_matmul_precision()) != "highest":
-            stack.callback(torch.set_float32_matmul_precision, precision)
-            torch.set_float32_matmul_precision("highest")
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision("highest")
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
+            stack.enter_context(torch.autocast(kind, enabled=False))
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
+        stack.callback(_keep_cpu)
         yield
+
+
+def _keep_cpu() -> None:
+    """Undo `torch.set_default_device` of a block that began with the CPU."""
+    if torch.get_default_device().type != "cpu":
+        torch.set_default_device(None)
 
 
 def refuse_missing(device: str) -> None:

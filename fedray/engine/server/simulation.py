@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedray.algorithms.base import Received, Server
-from fedray.common.errors import Diverged
+from fedray.common.errors import Diverged, UserError
 from fedray.common.rng import seed_torch
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import add_up, is_finite
@@ -247,6 +247,8 @@ class Simulation:
             algorithm = algorithm.opening
         with seed_torch(self.problem.config.seed, "steps", server.round):
             steps = algorithm.drawn_steps(server)
+        if steps is not None and steps < 1:
+            raise UserError(f"algorithm: {algorithm.name}.drawn_steps returns {steps}; at least 1 is required")
         return Broadcast(
             round=server.round,
             lr=server.lr,

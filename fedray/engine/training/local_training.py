@@ -330,18 +330,13 @@ class LocalTrainer:
             recorded.leave()
 
     def _upload(self, c: LocalClient) -> dict[str, Sum | PerClient]:
-        """Return what the methods upload. Raises UserError for a value that is no upload, or a name that is taken."""
+        """Return what the methods upload. Raises UserError for a name that is taken."""
         uploads: dict[str, Sum | PerClient] = {}
         for method in (self.algorithm, *([self.stepping] if self.stepping else [])):
             for name, upload in method.upload(c).items():
                 if name in RESERVED | uploads.keys():
                     raise UserError(
                         f"algorithm: {method.name}.upload gives an upload {name!r}, fedray's own; rename it"
-                    )
-                if not isinstance(upload, Sum | PerClient):
-                    raise UserError(
-                        f"algorithm: {method.name}.upload gives {name} as a {type(upload).__name__}; "
-                        "Sum(vector, weight) or PerClient(vector) is required"
                     )
                 uploads[name] = upload
         return uploads

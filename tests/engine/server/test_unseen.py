@@ -229,3 +229,9 @@ def test_the_default_is_not_part_of_a_cell() -> None:
     plain = small.sections(clients={"total": 4, "per_round": 2})
     told = small.sections(clients={"total": 4, "per_round": 2, "unseen": 0})
     assert RunConfig.parse(plain).hash_cell("digest") == RunConfig.parse(told).hash_cell("digest")
+
+
+def test_the_summary_has_what_newcomers_reach() -> None:
+    running, _ = worker(problem())
+    summary, last = make_result(running).summary(), running.state.history[-1]
+    assert [summary[name] for name in METRICS] == [last[name] for name in METRICS]
