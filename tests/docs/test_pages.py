@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fedray.sweep.file.sweep import Sweep
 
@@ -59,6 +60,25 @@ def test_a_page_followed_to_the_letter(page: str, shell: dict[str, str], tmp_pat
             assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
             ran += 1
     assert ran, "a page without a command"
+
+
+def test_every_yaml_fence_can_be_read() -> None:
+    for page in DOCS.glob("*.md"):
+        for language, content in fences(page.stem):
+            if language == "yaml":
+                assert isinstance(yaml.safe_load(content), dict), f"{page.name}: {content}"
+
+
+def test_every_section_of_a_sweep_file_is_accepted() -> None:
+    """Each fence of the page, on top of the page's first file, with the sections that it needs."""
+    first, *others = [yaml.safe_load(content) for language, content in fences("sweep-file") if language == "yaml"]
+    search = {"search": {"algorithm.beta": {"uniform": [0, 1]}}}
+    stages = search | {"tune": {"seeds": [100]}, "final": {"seeds": [200]}}
+    needs = {"cases": {"grid": {}}, "samples": search, "searcher": search, "tune": stages, "final": stages}
+    assert len(others) > 15
+    for section in others:
+        needed = {key: value for name in section for key, value in needs.get(name, {}).items()}
+        Sweep.model_validate(first | needed | section)
 
 
 def test_every_key_of_a_sweep_file_has_a_section() -> None:

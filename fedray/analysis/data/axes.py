@@ -170,7 +170,7 @@ def _label_by_key(
             for name in named[kind]
             if pd.notna(cell[name])
         ]
-        return " ".join([names.get(kind, kind), *values])
+        return " ".join(filter(None, [names.get(kind, kind), *values]))
 
     records = cells[[f"{key}.name", "config", *options]].to_dict("records")
     return pd.Series([name(one) for one in records], cells.index, dtype=object)

@@ -39,7 +39,7 @@ def _name_axes(cases: Any) -> Any:
 
 
 def _refuse_unprintable(name: str) -> str:
-    if not name.strip() or not name.isprintable():
+    if name.isspace() or not name.isprintable():
         raise ValueError("a name is one line of characters that can be printed")
     return name
 

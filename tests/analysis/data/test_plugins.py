@@ -18,6 +18,7 @@ from fedray.config import RunConfig
 from fedray.evaluation.probe import Probe
 from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
+from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plugin_labels import describe_plugins
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, write
@@ -128,6 +129,16 @@ def test_a_sweep_gives_methods_settings_and_axes_names(store: Tracker) -> None:
     plain = sweep.cells.assign(config=sweep.cells["config"].map(CellConfig.without_names))
     assert title_axes(["partition.alpha", "algorithm.alpha"], plain) == ["α (partition)", "α (algorithm)"]
     assert list(label_cells(plain, "algorithm").unique()) == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
+
+
+def test_an_empty_name_leaves_the_word_out(store: Tracker) -> None:
+    """`dirichlet α=0.1` becomes `α=0.1`, after a method, too; a label that would be empty stays."""
+    Sweep.model_validate({"name": "sweep", "base": {}, "names": {"dirichlet": ""}})
+    write(store, [cell(FEDAVG, alpha, 0) | {"names": {"dirichlet": "", "fedavg": ""}} for alpha in (0.1, 0.5)], [1, 2])
+    cells = collect("sweep").cells
+    assert list(label_cells(cells, "partition")) == ["α=0.1", "α=0.5"]
+    assert list(label_cells(cells, "seed,partition")) == ["seed=0 α=0.1", "seed=0 α=0.5"]
+    assert list(label_cells(cells, "algorithm")) == ["fedavg", "fedavg"]
 
 
 def test_without_the_words_the_names_are_shown(store: Tracker) -> None:
