@@ -142,11 +142,12 @@ def open_ui(
     print(f"MLflow shows the runs at {page} in a moment; Ctrl-C ends it", flush=True)
     if sys.stdout.isatty():
         subprocess.Popen([sys.executable, "-c", OPENER, host, str(port), page])  # noqa: S603
-    # The store's address can contain a password: an environment is private, a command line is not.
+    # The store's address can contain a password: an environment is private, a command line is not. MLflow's jobs judge
+    # language models, in eight processes that start before the server answers.
     os.execve(  # noqa: S606
         sys.executable,
-        [sys.executable, "-m", "mlflow", "ui", "--host", host, "--port", str(port)],
-        os.environ | {"MLFLOW_BACKEND_STORE_URI": uri},
+        [sys.executable, "-m", "mlflow", "ui", "--host", host, "--port", str(port), "--workers", "1"],
+        os.environ | {"MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
     )
 
 

@@ -215,8 +215,9 @@ class Natural(Partition):
             return Shards.from_owner(self._pick(owner, len(ids), clients, rng), clients)
         if clients > len(ids) and self.divide:
             return self._divide(owner, len(ids), clients, rng)
-        hint = "set partition.pick: first or random" if clients < len(ids) else "set partition.divide: true"
-        raise UserError(f"clients.total: found {clients}; data {data.name} have {len(ids)} natural clients; {hint}")
+        hint = "partition.pick: first or random" if clients < len(ids) else "partition.divide: true"
+        allowed = f"set {len(ids)}, or {hint}"
+        raise UserError(f"clients.total: found {clients}; data {data.name} have {len(ids)} natural clients; {allowed}")
 
     def split_test(self, data: Dataset, shards: Shards, seed: int, how: Literal["share", "disjoint"]) -> Shards:
         if data.client_train is None or data.client_test is None:

@@ -89,8 +89,6 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # the address can hold a password
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # the outbox retries without blocking
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-    for noisy in ("alembic", "mlflow"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
     uri = store_uri()
     local = find_local_file(uri)
     name = _get_experiment_name()
@@ -99,6 +97,8 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     refuse_unusable(uri)
     from mlflow import MlflowClient
 
+    for noisy in ("alembic", "mlflow"):  # after the import, which sets the level itself
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         with _lock_folder(local):
             if local is not None and not is_there():

@@ -344,6 +344,8 @@ def test_the_ui_listens_here_and_has_the_address_from_its_environment(
     assert told[told.index("--host") + 1] == "127.0.0.2"
     assert not secret_in(" ".join(words))
     assert environment["MLFLOW_BACKEND_STORE_URI"] == URI.replace("http:", "postgresql:")
+    assert environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false", "no processes for judging language models"
+    assert words[words.index("--workers") + 1] == "1", "one process serves one user"
 
 
 def test_ray_is_not_told_the_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def test_more_clients_than_natural_ones() -> None:
     np.testing.assert_array_equal(np.sort(shards.indices), np.arange(90))
 
 
-@pytest.mark.parametrize(("clients", "words"), [(2, "pick"), (4, "divide")])
+@pytest.mark.parametrize(("clients", "words"), [(2, "set 3, or partition.pick"), (4, "set 3, or partition.divide")])
 def test_the_number_of_natural_clients_is_said(clients: int, words: str) -> None:
     with pytest.raises(UserError, match=rf"clients\.total: found {clients}.*3 natural clients.*{words}"):
         natural(clients)

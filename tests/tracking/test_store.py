@@ -266,6 +266,14 @@ def test_mlflow_prints_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT.get()
 
 
+def test_the_first_call_in_a_folder_prints_nothing_of_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow logs `Creating initial MLflow database tables...`; its import sets the level of its loggers."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    code = "from fedray.tracking.store import open_store; open_store(create=True)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""
+
+
 def tables(database: Path) -> int:
     """How many a SQLite file has."""
     with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as opened:

@@ -79,7 +79,7 @@ def format_count(n: int, noun: str) -> str:
 def format_cost(one: Decided, price: Price) -> str:
     """Format the hours of training spent, and the cost of the missing cells."""
     spent = sum_hours(one.cells)
-    parts = [f"cost {spent:.3g} h"] if spent else []
+    parts = [f"cost {format_hours(spent)}"] if spent else []
     open_cells = one.cells[~one.cells["status"].isin(["finished", *ENDED])]
     missing = [*iter_configs(open_cells)]
     missing += [config for cell in open_cells["cell"] for config in one.sweep.after.get(cell, ())]
@@ -92,7 +92,14 @@ def format_cost(one: Decided, price: Price) -> str:
 def _format_price(found: tuple[float, float] | None, measured: bool) -> str:
     if found is None:
         return "(not known: its data are not here, or it names a class of your own)"
-    return f"{found[1]:.3g} h" if measured else f"{found[0]:.2g} gradients of a batch"
+    return format_hours(found[1]) if measured else f"{found[0]:.2g} gradients of a batch"
+
+
+def format_hours(hours: float) -> str:
+    """Format `2.5 h`, below a tenth of an hour `4.6 min`, below a minute `9.1 s`."""
+    if hours >= 0.1:
+        return f"{hours:.3g} h"
+    return f"{hours * 60:.2g} min" if hours * 60 >= 1 else f"{hours * 3600:.2g} s"
 
 
 def main(

@@ -14,7 +14,7 @@ from fedray.analysis.data.axes import label_finished, title_axes, unknown_key
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
 from fedray.analysis.plots.panels import split_figures
-from fedray.analysis.plots.style import make_panels, styled
+from fedray.analysis.plots.style import contrast, make_panels, styled
 from fedray.common.errors import UserError
 from fedray.runs.metric import DEFAULT
 
@@ -125,7 +125,7 @@ def _draw_panel(area: Axes, grid: np.ndarray, scale: Normalize, lower: bool, dig
                 va="center",
                 size=6,
                 weight="bold" if (row, column) == best else "normal",
-                bbox={"color": "white", "pad": 0.6},
+                color=contrast(float(scale(value))),
             )
     area.add_patch(
         Rectangle((best[1] - 0.5, best[0] - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=1.5, zorder=3)

@@ -19,7 +19,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from fedray.analysis.data.axes import find_columns, find_symbol, label_cells, list_names, title_axes
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import find_selection_metric, is_smaller_better, make_title
-from fedray.analysis.plots.style import PLAIN, is_logarithmic, iter_styles, make_axes, styled, with_legend
+from fedray.analysis.plots.style import PLAIN, contrast, is_logarithmic, iter_styles, make_axes, styled, with_legend
 from fedray.common.errors import UserError
 from fedray.runs.metric import Metric
 
@@ -120,11 +120,13 @@ def _draw_grid(area: Axes, group: pd.DataFrame, first: str, second: str) -> Scal
     table = table.loc[_sort(table.index), _sort(table.columns)]
     area.set_xticks(range(len(table.columns)), list(table.columns))
     area.set_yticks(range(len(table.index)), list(table.index))
+    image = area.imshow(table.to_numpy(), origin="lower", aspect="auto", cmap="Greys_r")
     for (row, column), value in np.ndenumerate(table.to_numpy()):
         if not math.isnan(value):
-            area.text(column, row, f"{value:.1f}", ha="center", va="center", bbox={"color": "white", "pad": 0.8})
+            colour = contrast(np.asarray(image.norm(value)).item())
+            area.text(column, row, f"{value:.1f}", ha="center", va="center", color=colour)
     area.patch.set(hatch="//", edgecolor="0.7")  # no trial; white is the best value
-    return area.imshow(table.to_numpy(), origin="lower", aspect="auto", cmap="Greys_r")
+    return image
 
 
 def _draw_points(area: Axes, group: pd.DataFrame, first: str, second: str) -> ScalarMappable:

@@ -242,6 +242,15 @@ def _measure_unevenness(values: np.ndarray) -> float:
     return float(gaps.std() / gaps.mean())
 
 
+def contrast(share: float) -> str:
+    """Return the colour of a number on a field of a grey heat map (`Greys_r`).
+
+    Args:
+        share: of the scale, from 0 (black) to 1 (white). At 0.38 black and white text have the same contrast, 4.6 : 1.
+    """
+    return "white" if share < 0.38 else "black"
+
+
 def describe_seeds(counts: Iterable[int], what: str) -> str:
     """Return the note of a figure: `mean over 3 seeds; band: ± standard deviation`."""
     found = sorted(set(counts))

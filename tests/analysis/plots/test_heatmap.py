@@ -34,6 +34,7 @@ def test_fields_are_means_over_seeds_and_the_best_is_framed(store: Tracker, tmp_
     assert [tick.get_text() for tick in area.get_yticklabels()] == ["0.1", "0.5"]
     assert [text.get_text() for text in area.texts] == ["35.00", "61.00", "72.00"]
     assert [text.get_text() for text in area.texts if text.get_weight() == "bold"] == ["72.00"]
+    assert [text.get_color() for text in area.texts] == ["white", "black", "black"], "35 is black, 72 white, 61 at 0.70"
     (frame,) = area.patches
     assert (frame.get_x(), frame.get_y()) == (0.5, 0.5)
     assert area.get_title() == "fedsam"
