@@ -115,8 +115,14 @@ class FedTOGA(DynamicRegularisation):
         return c.local.g_tilde
 
     def direction(self, c: Client) -> Tensor:
-        q = super().direction(c) if self.dynamic_regularisation else self.gradient(c)
-        return q + c.local.descent_delta if self.dual_correction else q
+        g = self.gradient(c)
+        if not self.dynamic_regularisation:
+            return g + c.local.descent_delta if self.dual_correction else g
+        q = self.proximal(c, c.theta)  # a new vector, which takes the sum
+        q += g
+        if self.dual_correction:
+            q += c.local.descent_delta
+        return q
 
     def upload(self, c: Client) -> Uploads:
         uploads = dict(super().upload(c)) if self.dynamic_regularisation else {}

@@ -1,6 +1,7 @@
 """A data set in memory, independent of its files."""
 
 import hashlib
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,9 @@ from fedray.common.errors import UserError, truncate_repr
 from fedray.common.transfer import upload
 from fedray.datasets.augment import Transform, apply_draws, augment_batch, draw_chain
 
+ALIGNED = 64
+"""Batches that are gathered together begin at multiples of this many bytes, as tensors of their own do: the last bit of
+a matrix product may depend on it."""
 TYPES = ("int64", "uint8", "float32")
 """Types of inputs; labels and clients' ids have the first."""
 
@@ -224,6 +228,20 @@ class Samples:
         if augment is not None and self.augment:
             x = augment_batch(x, self.augment, self._get_black(x), augment)
         return x, y
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of one input as a model receives it."""
+        return math.prod(self.input_shape) * (8 if self._tokens else 4)
+
+    def gather_batches(self, parts: Sequence[np.ndarray]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield what `batch` returns for each array of positions; all are gathered in one call."""
+        step = ALIGNED // math.gcd(ALIGNED, self.input_bytes)
+        rooms = [-(-len(part) // step) * step for part in parts]
+        filled = [part if len(part) == room else np.resize(part, room) for part, room in zip(parts, rooms, strict=True)]
+        x, y = self.batch(np.concatenate(filled))
+        for part, xs, ys in zip(parts, x.split(rooms), y.split(rooms), strict=True):
+            yield (xs, ys) if len(xs) == len(part) else (xs[: len(part)], ys[: len(part)])
 
     def gather(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return inputs and labels as they are held, on the device, in one copy."""

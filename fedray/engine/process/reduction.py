@@ -4,15 +4,37 @@ A check that read its result at once would make the process wait for the device 
 vectors are added up for several clients at a time: one by one, a tiny model's sums would take as long as its training.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.algorithms.base import PerClient, Sum
 from fedray.common.transfer import download
+from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, refuse_inexact
+from fedray.engine.messages import ClientTask
+
+
+@dataclass
+class Result:
+    """What remains of a client after its training.
+
+    Attributes:
+        task: the client.
+        loss: sum of its steps' losses.
+        steps: number of its steps.
+        uploads: as `LocalTrainer.train` returns them.
+        state: its new state.
+    """
+
+    task: ClientTask
+    loss: Tensor
+    steps: int
+    uploads: Mapping[str, Sum | PerClient]
+    state: Vectors
 
 
 @dataclass(eq=False)
@@ -60,6 +82,29 @@ class Reduction:
         self._groups: dict[tuple[object, ...], _Group] = {}
         self._notes: list[tuple[int, _Group, int]] = []
         self._totals: dict[str, tuple[torch.Size, int]] = {}
+
+    def add_client(self, result: Result, cohort: int) -> Vectors:
+        """Add up what a client uploads, and note what must be finite, in the order in which it is said.
+
+        Args:
+            result: the client.
+            cohort: number of clients in the whole sum.
+
+        Returns:
+            The uploads that are not summed, on the device.
+        """
+        client, weight = result.task.client, result.task.weight
+        each = Vectors({name: sent.vector for name, sent in result.uploads.items() if isinstance(sent, PerClient)})
+        self.check(client, "the training loss", result.loss)
+        for name, vector in each.items():
+            self.check(client, name, vector)
+        self.add(client, "train_loss", result.loss / result.steps, weight, cohort)
+        for name, sent in result.uploads.items():
+            if isinstance(sent, Sum):
+                self.add(client, name, sent.vector, sent.weight, cohort)
+        for name, vector in result.state.items():
+            self.check(client, f"its state {name}", vector)
+        return each
 
     def check(self, client: int, what: str, vector: Tensor) -> None:
         """Note that a vector must be finite. what: its name in the message."""

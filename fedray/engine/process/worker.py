@@ -10,21 +10,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Algorithm, PerClient, Sum
+from fedray.algorithms.base import Algorithm
 from fedray.client import CHUNK, LocalClient, Population
 from fedray.common.errors import UserError
 from fedray.common.transfer import upload
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Samples
-from fedray.engine.exact_sum import Accumulator, NotSummable
+from fedray.engine.exact_sum import BLOCK, Accumulator, NotSummable
 from fedray.engine.messages import OPENING, Broadcast, ClientTask, PersonalEval, Reply, count_bytes
 from fedray.engine.problem import Problem
 from fedray.engine.process import device as devices
 from fedray.engine.process.device import keep_memory
-from fedray.engine.process.reduction import Reduction
+from fedray.engine.process.reduction import Reduction, Result
 from fedray.engine.process.residence import DeviceState, Residence, Spill, limit_memory
 from fedray.engine.state import load_state
-from fedray.engine.training.batches import draw_ahead
+from fedray.engine.training.batches import AHEAD, draw_ahead
 from fedray.engine.training.cuda_graph import Recorder
 from fedray.engine.training.local_training import LocalTrainer
 from fedray.evaluation.probes import Steps, probe_client
@@ -105,16 +105,20 @@ class Worker:
         config, there = self.problem.config, self._to_device(broadcast)
         reduction, probed, reply = Reduction(), Accumulator(), Reply()
         states: dict[int, Vectors] = {}
-        for given, order in draw_ahead(config.training, trainer.shards, config.seed, broadcast, tasks):
+        results: list[Result] = []
+        gathered = self.train_samples if self.residence is None and not self.train_samples.augment else None
+        for given, drawn in draw_ahead(config.training, trainer.shards, config.seed, broadcast, tasks, gathered):
             task = self._task_to_device(given)
-            with _explain(f"client {task.client} ({len(self.problem.shards[task.client])} samples)"):
-                steps = Steps(self.probes, config.algorithm)
-                c, uploads = trainer.train(there, task, steps if broadcast.measured and steps.probes else None, order)
-                each = self._reduce(c, task, uploads, reduction, broadcast.cohort)
-            reply.sent += count_bytes(sent.vector for sent in uploads.values())
-            if each:
-                reply.each[task.client] = each
-            if broadcast.measured:
+            steps = Steps(self.probes, config.algorithm) if broadcast.measured else None
+            try:
+                c, uploads = trainer.train(there, task, steps if steps and steps.probes else None, drawn)
+                results.append(Result(task, c.loss, c.steps, uploads, c.state))
+                if steps or len(results) == AHEAD or len(results) * len(there.theta) >= BLOCK or given is tasks[-1]:
+                    _reduce(results, reduction, broadcast.cohort, reply)
+            except (MemoryError, RuntimeError) as error:
+                _explain_error(error, f"client {task.client} ({len(self.problem.shards[task.client])} samples)")
+                raise
+            if steps:
                 reply.diverged |= reduction.settle()
                 if task.client not in reply.diverged:
                     reply.probes[task.client] = probe_client(
@@ -130,32 +134,6 @@ class Worker:
         reply.each, *kept = _replace_tensors(groups, copies)
         reply.states = {**kept[0]} if residence is None else residence.keep_all(states)
         return reply
-
-    def _reduce(
-        self,
-        c: LocalClient,
-        task: ClientTask,
-        uploads: Mapping[str, Sum | PerClient],
-        reduction: Reduction,
-        cohort: int,
-    ) -> Vectors:
-        """Add up what a client uploads, and note what must be finite, in the order in which it is said.
-
-        Returns:
-            The uploads that are not summed, on the device.
-        """
-        each = Vectors({name: sent.vector for name, sent in uploads.items() if isinstance(sent, PerClient)})
-        loss = c.loss
-        reduction.check(task.client, "the training loss", loss)
-        for name, vector in each.items():
-            reduction.check(task.client, name, vector)
-        reduction.add(task.client, "train_loss", loss / c.steps, task.weight, cohort)
-        for name, sent in uploads.items():
-            if isinstance(sent, Sum):
-                reduction.add(task.client, name, sent.vector, sent.weight, cohort)
-        for name, vector in c.state.items():
-            reduction.check(task.client, f"its state {name}", vector)
-        return each
 
     def _sum_probes(self, c: LocalClient, sums: Accumulator, cohort: int) -> None:
         """Add the tensors of a client whose means over the cohort probes need (`Probe.sums_of_client`)."""
@@ -346,23 +324,38 @@ class Worker:
         return upload([tensor.detach().numpy() for tensor in tensors], self.device)
 
 
+def _reduce(results: list[Result], reduction: Reduction, cohort: int, reply: Reply) -> None:
+    """Add up what some clients upload, and forget the rest of it."""
+    for result in results:
+        if each := reduction.add_client(result, cohort):
+            reply.each[result.task.client] = each
+        reply.sent += count_bytes(sent.vector for sent in result.uploads.values())
+    results.clear()
+
+
 @contextlib.contextmanager
 def _explain(what: str) -> Iterator[None]:
-    """Turn errors that a user can fix into UserErrors: out of memory (CPU or GPU), or no deterministic kernel."""
+    """Turn errors that a user can fix into UserErrors, as `_explain_error`."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if "does not have a deterministic implementation" in str(error):
-            raise UserError(
-                f"runtime.deterministic: {str(error).split()[0]} has no deterministic kernel; set it to "
-                "false, and runs differ in their last bits"
-            ) from None
-        # torch has an error class only for CUDA's memory.
-        if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "allocate memory" not in str(error):
-            raise
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        raise UserError(f"{what}: out of memory: {str(error).splitlines()[0]}; {LESS_MEMORY}") from None
+        _explain_error(error, what)
+        raise
+
+
+def _explain_error(error: Exception, what: str) -> None:
+    """Raise a UserError for an error that a user can fix: out of memory (CPU or GPU), or no deterministic kernel."""
+    if "does not have a deterministic implementation" in str(error):
+        raise UserError(
+            f"runtime.deterministic: {str(error).split()[0]} has no deterministic kernel; set it to "
+            "false, and runs differ in their last bits"
+        ) from None
+    # torch has an error class only for CUDA's memory.
+    if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "allocate memory" not in str(error):
+        return
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    raise UserError(f"{what}: out of memory: {str(error).splitlines()[0]}; {LESS_MEMORY}") from None
 
 
 def _list_tensors(groups: Sequence[Mapping[int, Vectors]]) -> list[Tensor]:

@@ -1,10 +1,15 @@
 """The batches of local training: their order, and their sizes. Every order is keyed by (seed, round, client)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from fedray.common.rng import generator
+from fedray.datasets.dataset import Samples
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.partitions.shards import Shards
 from fedray.sections import Training
@@ -13,8 +18,59 @@ AHEAD = 32
 """Clients whose batches are drawn together."""
 SMALL = 4096
 """Samples that a client visits in a round, at most, for its batches to be drawn ahead."""
+GATHERED = 1 << 18
+"""Bytes of inputs that are gathered together, at most: they fit a processor's cache."""
 LEAST_SHARE = 1 / 64
 """Part of all local steps that must have a batch size for it to be recorded."""
+
+
+@dataclass
+class Drawn:
+    """The batches of a client's round, drawn before it trains.
+
+    Attributes:
+        order: positions in its shard, one int64 array per step.
+        batches: inputs and labels of each step, if they are gathered already.
+    """
+
+    order: list[np.ndarray]
+    batches: list[tuple[Tensor, Tensor]] | None = None
+
+
+class Counts(NamedTuple):
+    """Steps and batches of a client.
+
+    Attributes:
+        steps: K_i.
+        per_epoch: steps of one pass over its samples.
+        batch_size: samples of a whole batch.
+        counted_steps: K_i as methods divide by it (`Training.find_counted_steps`).
+    """
+
+    steps: int
+    per_epoch: int
+    batch_size: int
+    counted_steps: float
+
+
+def count_with(training: Training, of_client_0: int) -> Callable[[int], Counts]:
+    """Return a function that counts by a client's number of samples; it remembers what it has counted.
+
+    Args:
+        training: batch size, epochs or steps.
+        of_client_0: samples of client 0.
+    """
+
+    @cache
+    def count(samples: int) -> Counts:
+        return Counts(
+            training.count_steps(samples),
+            training.count_steps_per_epoch(samples),
+            training.find_largest_batch(samples),
+            training.find_counted_steps(samples, of_client_0),
+        )
+
+    return count
 
 
 def draw_batches(
@@ -54,11 +110,17 @@ def draw_batches(
 
 
 def draw_ahead(
-    training: Training, shards: Shards, seed: int, broadcast: Broadcast, tasks: Sequence[ClientTask]
-) -> Iterator[tuple[ClientTask, list[np.ndarray] | None]]:
-    """Yield each client with its batches, which are drawn for several small clients at a time.
+    training: Training,
+    shards: Shards,
+    seed: int,
+    broadcast: Broadcast,
+    tasks: Sequence[ClientTask],
+    samples: Samples | None = None,
+) -> Iterator[tuple[ClientTask, Drawn | None]]:
+    """Yield each client with its batches, which are drawn and gathered for several small clients at a time.
 
-    Going back and forth between NumPy and torch takes longer than a draw. A large client draws while it trains: None.
+    Going back and forth between NumPy, torch and Python takes longer than a draw, or than gathering a small batch. A
+    large client draws while it trains: None.
 
     Args:
         training: as in `draw_batches`.
@@ -66,6 +128,7 @@ def draw_ahead(
         seed: the run's seed.
         broadcast: the round, and its number of steps if the method draws it.
         tasks: the clients.
+        samples: the training set; None if each client gathers its own batches.
     """
 
     def draw(client: int) -> list[np.ndarray] | None:
@@ -75,9 +138,32 @@ def draw_ahead(
             return None
         return list(draw_batches(training, samples, seed, broadcast.round, client, "", steps))
 
-    for start in range(0, len(tasks), AHEAD):
-        group = tasks[start : start + AHEAD]
-        yield from zip(group, [draw(task.client) for task in group], strict=True)
+    group: list[tuple[ClientTask, list[np.ndarray]]] = []
+    held, each = 0, 0 if samples is None else samples.input_bytes
+    for task in tasks:
+        order = draw(task.client)
+        size = 0 if order is None else each * sum(map(len, order))
+        if order is None or len(group) == AHEAD or held + size > GATHERED:
+            yield from _gather(samples, shards, group)
+            group, held = [], 0
+        if order is None:
+            yield task, None
+        else:
+            group.append((task, order))
+            held += size
+    yield from _gather(samples, shards, group)
+
+
+def _gather(
+    samples: Samples | None, shards: Shards, group: Sequence[tuple[ClientTask, list[np.ndarray]]]
+) -> Iterator[tuple[ClientTask, Drawn]]:
+    """Yield clients with their batches, gathered in one call if there are several clients."""
+    if samples is None or len(group) < 2:
+        yield from ((task, Drawn(order)) for task, order in group)
+        return
+    batches = samples.gather_batches([shards[task.client][part] for task, order in group for part in order])
+    for task, order in group:
+        yield task, Drawn(order, [next(batches) for _ in order])
 
 
 def find_batch_sizes(training: Training, samples: np.ndarray) -> frozenset[int]:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, ParameterGroup, PerClient, Sum
@@ -17,7 +16,7 @@ from fedray.common.vectors import Vectors
 from fedray.engine.guard import Guard, forbid_changes, refuse_changed
 from fedray.engine.messages import OPENING, Broadcast, ClientTask
 from fedray.engine.state import load_state
-from fedray.engine.training.batches import draw_batches, find_batch_sizes
+from fedray.engine.training.batches import Counts, Drawn, count_with, draw_batches, find_batch_sizes
 from fedray.engine.training.cuda_graph import Recorder
 from fedray.engine.training.recorded_steps import RecordedSteps
 from fedray.models.network import Network
@@ -63,7 +62,7 @@ class LocalTrainer:
         """Return a client before its first step: at x, except for the parts it keeps. The network gets its buffers."""
         algorithm, training, network = self.algorithm, self.training, self.network
         indices, kept = self.shards[task.client], load_state(task.state)
-        samples = len(indices)
+        counts = self._count(len(indices))
         state = Vectors(kept or algorithm.client_state(network.initial))
         theta, buffers = self.relax(broadcast.theta, state) if relaxed else broadcast.theta, broadcast.buffers
         if algorithm.keeps != "none":
@@ -81,18 +80,16 @@ class LocalTrainer:
             message=Vectors(broadcast.message),
             state=state,
             round=broadcast.round,
-            steps=training.count_steps(samples) if broadcast.steps is None else broadcast.steps,
-            per_epoch=training.count_steps_per_epoch(samples),
+            steps=counts.steps if broadcast.steps is None else broadcast.steps,
+            per_epoch=counts.per_epoch,
             lr=broadcast.lr,
             momentum=training.momentum,
             weight=task.weight,
             first=not kept,
-            batch_size=training.find_largest_batch(samples),
+            batch_size=counts.batch_size,
             optimiser=self._optimiser,
-            counted_steps=training.find_counted_steps(samples, len(self.shards[0]))
-            if broadcast.steps is None
-            else broadcast.steps,
-            first_lr=training.compute_lr(0),
+            counted_steps=counts.counted_steps if broadcast.steps is None else broadcast.steps,
+            first_lr=self._first_lr,
             shares=algorithm.shares,
             shuffle=training.shuffle,
         )
@@ -110,7 +107,7 @@ class LocalTrainer:
         broadcast: Broadcast,
         task: ClientTask,
         watch: Watch | None = None,
-        order: Iterable[np.ndarray] | None = None,
+        drawn: Drawn | None = None,
     ) -> tuple[LocalClient, dict[str, Sum | PerClient]]:
         """Make all local steps of one client.
 
@@ -118,7 +115,7 @@ class LocalTrainer:
             broadcast: what the client receives.
             task: the client.
             watch: called with the client and the direction before each step.
-            order: its batches, as `batches.draw_ahead` gives them; None if they are not drawn yet.
+            drawn: its batches, as `batches.draw_ahead` gives them; None if they are not drawn yet.
 
         Returns:
             The client (its new state, its update) and every upload, including `update` and `buffers`. The update holds
@@ -128,7 +125,7 @@ class LocalTrainer:
         c = self.start(broadcast, task, relaxed=True)
         c.recorded = self.recorded if broadcast.measured else frozenset()
         with _seed(c, "torch"), self._guard(c):  # dropout
-            rule = self._take_steps(c, watch=watch, order=order)
+            rule = self._take_steps(c, watch=watch, drawn=drawn)
             uploads = self._upload(c)
         if broadcast.round == OPENING:  # nothing of this training lasts but the method's own uploads
             c.state = Vectors()
@@ -252,7 +249,7 @@ class LocalTrainer:
         c: LocalClient,
         purpose: str = "",
         watch: Watch | None = None,
-        order: Iterable[np.ndarray] | None = None,
+        drawn: Drawn | None = None,
     ) -> Rule:
         """Call `begin` and take all local steps; return the local optimiser. purpose: keys the draws."""
         algorithm, training = self.algorithm, self.training
@@ -267,7 +264,7 @@ class LocalTrainer:
             rate=lambda c: algorithm.rate(c) * training.lr_decay_within**c.epoch,
             rule=rule,
             watch=watch,
-            order=order,
+            drawn=drawn,
         )
         return rule
 
@@ -282,7 +279,7 @@ class LocalTrainer:
         decoupled_weight: float = 0.0,
         rule: Rule | None = None,
         watch: Watch | None = None,
-        order: Iterable[np.ndarray] | None = None,
+        drawn: Drawn | None = None,
     ) -> None:
         """Take the canonical step on direction q, K_i times: clip, d by the local optimiser, y <- y - η_k d.
 
@@ -295,13 +292,10 @@ class LocalTrainer:
             decoupled_weight: λ of a term λ y that is not clipped.
             rule: the local optimiser; default `training.optimizer`, without anything carried over.
             watch: sees q, 0 on what the step does not change.
-            order: the batches; None to draw them.
+            drawn: the batches; None to draw them.
         """
-        seed, descent, samples = c.population.seed, Descent(c.optimiser, rule), c.population.samples
-        augment = generator(seed, f"{purpose}augment", c.round, c.id) if samples.augment else None
+        descent = Descent(c.optimiser, rule)
         c.step_rate = rate
-        if order is None:
-            order = draw_batches(self.training, c.samples, seed, c.round, c.id, purpose, c.steps)
         recorded = None
         if self.recorder is not None and watch is None and not c.recorded:
             recorded = RecordedSteps(self.recorder, c, descent.rule, self.algorithm.name)
@@ -315,7 +309,7 @@ class LocalTrainer:
                 watch(c, q if mask is None else q * mask)
             seen.theta = descent.step(c.theta, q, seen.rate, mask, decoupled_weight)
 
-        for k, batch in enumerate(c.held.iter_batches(order, augment)):
+        for k, batch in enumerate(self._iter_batches(c, purpose, drawn)):
             c.start_step(k, *batch)
             part = trained_part(c)
             if recorded is None:
@@ -328,6 +322,15 @@ class LocalTrainer:
                 c.path[k + 1] = c.theta
         if recorded is not None:
             recorded.leave()
+
+    def _iter_batches(self, c: LocalClient, purpose: str, drawn: Drawn | None) -> Iterable[tuple[Tensor, Tensor]]:
+        """Return inputs and labels of each step; what is not drawn or gathered yet is, when a step needs it."""
+        if drawn is not None and drawn.batches is not None:
+            return drawn.batches
+        seed = c.population.seed
+        augment = generator(seed, f"{purpose}augment", c.round, c.id) if c.population.samples.augment else None
+        order = draw_batches(self.training, c.samples, seed, c.round, c.id, purpose, c.steps)
+        return c.held.iter_batches(order if drawn is None else drawn.order, augment)
 
     def _upload(self, c: LocalClient) -> dict[str, Sum | PerClient]:
         """Return what the methods upload. Raises UserError for a name that is taken."""
@@ -347,6 +350,14 @@ class LocalTrainer:
         given |= {f"c.message.{name}": v for name, v in c.message.items()}
         given |= {f"c.state.{name}": v for name, v in c.state.items()}
         return forbid_changes(self.algorithm, given)
+
+    @cached_property
+    def _count(self) -> Callable[[int], Counts]:
+        return count_with(self.training, len(self.shards[0]))
+
+    @cached_property
+    def _first_lr(self) -> float:
+        return self.training.compute_lr(0)
 
     @cached_property
     def _optimiser(self) -> Optimiser:

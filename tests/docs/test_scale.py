@@ -1,0 +1,106 @@
+"""The formulas of docs/scale.md, against what the code holds and sends."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+from fedray.datasets.dataset import Samples
+from fedray.engine.messages import Broadcast, ClientTask, Reply
+from fedray.engine.problem import Problem
+from fedray.engine.process import residence, worker
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
+from fedray.engine.state import load_state
+from tests import small
+
+PAGE = " ".join((Path(__file__).parent.parent.parent / "docs" / "scale.md").read_text().split())
+P = 64 * 12 + 12 + 12 * 10 + 10
+METHODS = {"fedavg": (0, 0, 0, 1), "scaffold": (1, 1, 1, 2), "fedtoga": (1, 2, 1, 3)}
+"""Method -> k, v, m, u. SCAFFOLD: c_i; c; c; the update and the change of c_i. FedTOGA: H_i; h, Δ; Δ; three sums."""
+
+
+class Watched(InlineBackend):
+    """One worker on the CPU that behaves as on a GPU; keeps what it received and returned."""
+
+    def open(self, problem: Problem) -> None:
+        super().open(problem)
+        self._worker.reside(1 << 30)
+        self._worker.keep_states(self.spill)
+
+    def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
+        self.broadcast, self.parts = broadcast, super().train(broadcast, tasks)
+        return self.parts
+
+
+def count(tensors: Sequence[Tensor]) -> int:
+    """Bytes of vectors of P numbers."""
+    return sum(v.nbytes for v in tensors if v.numel() == P)
+
+
+def run(algorithm: str) -> tuple[Simulation, Watched]:
+    """Two rounds of 3 of 6 clients, Dirichlet(0.3), an MLP of P parameters."""
+    backend = Watched()
+    training = {"rounds": 2, "batch_size": 16}
+    running = Simulation(small.problem(algorithm, (6, 3), 12, 0.3, training=training), backend)
+    running.step()
+    running.step()
+    return running, backend
+
+
+@pytest.mark.parametrize("algorithm", METHODS)
+def test_memory_and_bytes_of_a_round(algorithm: str) -> None:
+    k, v, m, u = METHODS[algorithm]
+    running, backend = run(algorithm)
+    assert "| to each node, per round | 4 P (1 + m): the broadcast |" in PAGE
+    assert count([backend.broadcast.theta, *backend.broadcast.message.values()]) == 4 * P * (1 + m)
+    assert "8 P u A while sums arrive" in PAGE
+    assert count([s for part in backend.parts for s in part.sums.values()]) == 8 * P * u * 1
+    assert "4 P (1 + v + m) for the server" in PAGE
+    assert count([running.state.theta, *running.state.server.values()]) == 4 * P * (1 + v)
+    assert "S = 4 k P is a client's state" in PAGE
+    states = [load_state(state) for state in running.state.clients.values()]
+    assert [count(list(state.values())) for state in states] == [4 * k * P] * (len(states) if k else 0)
+    assert len(states) == (len({*running.draw_cohort(0), *running.draw_cohort(1)}) if k else 0)
+
+
+@pytest.mark.parametrize("algorithm", METHODS)
+def test_what_a_process_keeps_on_its_gpu(algorithm: str) -> None:
+    """Σ (n_i d) + S N_s; d is 64 uint8 and an int64 label."""
+    k, *_ = METHODS[algorithm]
+    running, backend = run(algorithm)
+    assert "Σ (n_i d) + S N_s, at most 0.2 f G" in PAGE
+    met = sorted({*map(int, running.draw_cohort(0)), *map(int, running.draw_cohort(1))})
+    shards = int(running.problem.shards.sizes[np.array(met)].sum()) * (64 + 8)
+    kept = backend._worker.residence
+    assert kept is not None
+    assert kept.used == shards + 4 * k * P * len(met)
+
+
+def test_the_limit_is_that_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.2 f G with f = 1/4 and G = 80 GB: 4 GB."""
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (1, 80 * 10**9))
+    assert residence.limit_memory(0.25) == 4 * 10**9
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_the_training_set_as_a_whole_is_on_no_gpu_unless_it_is_the_test_set(
+    merged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`held` says where samples stay: the training set on the CPU; one set of both where the test set is."""
+    made: list[tuple[int, object]] = []
+
+    class Noted(Samples):
+        def __init__(self, x: np.ndarray, y: np.ndarray, *args: Any, held: Any = None) -> None:
+            made.append((len(x), held))
+            super().__init__(x, y, *args, held=held)
+
+    monkeypatch.setattr(worker, "Samples", Noted)
+    data: dict[str, Any] = {"name": "digits"} | ({"test": {"fraction": 0.25}} if merged else {})
+    built = small.problem("fedavg", data=data)
+    InlineBackend().open(built)
+    training, test = len(built.data.y_train), len(built.data.y_test)
+    assert made == ([(training, None)] if merged else [(training, "cpu"), (test, None)])
