@@ -56,6 +56,9 @@ bench: .venv/ready
 	$(BENCH).overhead --workload w1 --peers --bf16 --pairs $(PAIRS) --out $(RESULTS)/overhead-w1.json
 	$(BENCH).overhead --workload w0 --peers --pairs $(PAIRS) --out $(RESULTS)/overhead-w0.json
 	$(BENCH).step --pairs $(PAIRS) --out $(RESULTS)/step.json
+	$(BENCH).step --workload w1 --pairs $(PAIRS) --out $(RESULTS)/step-w1.json
+	$(BENCH).parts --out $(RESULTS)/parts-w0.json
+	$(BENCH).parts --workload w1 --rounds 20 --out $(RESULTS)/parts-w1.json
 	$(BENCH).kept --pairs $(PAIRS) --out $(RESULTS)/kept.json
 	$(BENCH).auto --pairs $(PAIRS) --out $(RESULTS)/auto.json
 	$(BENCH).precision --pairs $(PAIRS) --out $(RESULTS)/precision.json

@@ -81,12 +81,12 @@ def main(
         if images:
             against("fedray contiguous", "floor", f"{GOALS[workload]}, the same layout")
         if toga:
-            against("fedray fedtoga", "fedray", "step <= 2.1: see step.py")
+            against("fedray fedtoga", "fedray", "step <= 2.15: see step.py")
         if bf16:
             against("fedray bf16", "fedray contiguous" if images else "fedray", "<= 1/2.5")
         if workload == "w0":
             against("fedray inline", "floor, one process")
-            against("fedray, one process", "floor, one process", "<= 1.4")
+            against("fedray, one process", "floor, one process", "<= 1.25")
         for peer in (system.name for system in systems if system.name.startswith(("flower", "pfl"))):
             kind = peer.split(",")[0]
             against("fedray inline" if peer.endswith("one process") else "fedray", peer, PEER_GOALS[kind, workload])
