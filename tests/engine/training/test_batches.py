@@ -47,6 +47,20 @@ def test_batches_gathered_together_are_those_gathered_alone(kind: str) -> None:
         assert x[0].numel() * x.element_size() == samples.input_bytes
 
 
+def test_a_method_may_write_into_its_batch() -> None:
+    """As with a batch of its own: the others neither change nor get a gradient."""
+    first, second = (
+        x for x, _ in make_samples(INPUTS["rows of 256 bytes"]).gather_batches([np.arange(2), np.arange(3)])
+    )
+    before, noise = second.clone(), torch.ones(2, 64, requires_grad=True)
+    first += noise
+    first.sum().backward()
+    assert noise.grad is not None
+    assert torch.equal(second, before)
+    assert not second.requires_grad
+    assert second._version == 0
+
+
 def draw(sizes: Sequence[int], samples: Samples | None, **training: Any) -> list[tuple[int, Drawn | None]]:
     """Draw ahead for clients that hold that many samples, of a set that repeats 40."""
     shards = Shards.from_lists([np.arange(n) % 40 for n in sizes])
