@@ -57,8 +57,8 @@ def print_plan(plan: Plan, address: str | None) -> None:
         console.print(f"{count} trials ask for {actors} of {asked} each: fits, {room} at a time")
         if runtime.torch_device == "cuda" and runtime.gpus_per_actor != "auto":
             kept = "shards and states" if runtime.actors == 1 else "shards"
-            room = f"{100 * KEPT * runtime.gpu_share:.3g} % of a GPU's memory"
-            console.print(f"each actor keeps its clients' {kept} on the GPU, in at most {room}")
+            limit = f"{100 * KEPT * runtime.gpu_share:.3g} % of a GPU's memory"
+            console.print(f"each actor keeps its clients' {kept} on the GPU, in at most {limit}")
 
 
 def _describe_averaged(runs: Sequence[RunConfig]) -> Iterator[str]:
