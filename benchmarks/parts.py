@@ -37,7 +37,7 @@ from fedray.models.network import Network
 
 METHODS = ("fedavg", "fedtoga")
 PARTS: dict[str, list[tuple[Any, str]]] = {
-    "gradients": [(Network, "gradient")],
+    "gradients": [(Network, "compute_gradient")],
     "the method's vectors": [(ALGORITHMS[m], name) for m in METHODS for name in ("begin", "direction", "upload")],
     "descent": [(Descent, "step")],
     "seeds and guard": [

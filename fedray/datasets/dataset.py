@@ -234,15 +234,17 @@ class Samples:
         """Bytes of one input as a model receives it."""
         return math.prod(self.input_shape) * (8 if self._tokens else 4)
 
-    def gather_batches(self, parts: Sequence[np.ndarray]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield what `batch` returns for each array of positions; all are gathered in one call.
+    def make_batches(self, parts: Sequence[np.ndarray]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield what `make_batch` returns for each array of positions; all are gathered in one call.
 
         The tensors share memory, but for autograd they are no views of one: a method may write into its batch.
         """
+        if not parts:
+            return
         step = ALIGNED // math.gcd(ALIGNED, self.input_bytes)
         rooms = [-(-len(part) // step) * step for part in parts]
         filled = [part if len(part) == room else np.resize(part, room) for part, room in zip(parts, rooms, strict=True)]
-        x, y = self.batch(np.concatenate(filled))
+        x, y = self.make_batch(np.concatenate(filled))
         for part, xs, ys in zip(parts, *(t.unsafe_split_with_sizes(rooms) for t in (x, y)), strict=True):
             yield (xs, ys) if len(xs) == len(part) else (xs[: len(part)], ys[: len(part)])
 

@@ -161,7 +161,7 @@ def _gather(
     if samples is None or len(group) < 2:
         yield from ((task, Drawn(order)) for task, order in group)
         return
-    batches = samples.gather_batches([shards[task.client][part] for task, order in group for part in order])
+    batches = samples.make_batches([shards[task.client][part] for task, order in group for part in order])
     for task, order in group:
         yield task, Drawn(order, [next(batches) for _ in order])
 

@@ -35,10 +35,10 @@ def test_batches_gathered_together_are_those_gathered_alone(kind: str) -> None:
     """Each begins where a tensor of its own would: at a multiple of 64 bytes."""
     samples = make_samples(INPUTS[kind])
     parts = [np.array(part) for part in ([3, 1, 39], [7], [0, 2, 4, 6, 8], [11, 12])]
-    found = list(samples.gather_batches(parts))
+    found = list(samples.make_batches(parts))
     assert len(found) == len(parts)
     for part, (x, y) in zip(parts, found, strict=True):
-        alone_x, alone_y = samples.batch(part)
+        alone_x, alone_y = samples.make_batch(part)
         assert x.dtype == alone_x.dtype
         assert torch.equal(x, alone_x)
         assert torch.equal(y, alone_y)
@@ -47,11 +47,13 @@ def test_batches_gathered_together_are_those_gathered_alone(kind: str) -> None:
         assert x[0].numel() * x.element_size() == samples.input_bytes
 
 
+def test_nothing_to_gather() -> None:
+    assert list(make_samples(INPUTS["images"]).make_batches([])) == []
+
+
 def test_a_method_may_write_into_its_batch() -> None:
     """As with a batch of its own: the others neither change nor get a gradient."""
-    first, second = (
-        x for x, _ in make_samples(INPUTS["rows of 256 bytes"]).gather_batches([np.arange(2), np.arange(3)])
-    )
+    first, second = (x for x, _ in make_samples(INPUTS["rows of 256 bytes"]).make_batches([np.arange(2), np.arange(3)]))
     before, noise = second.clone(), torch.ones(2, 64, requires_grad=True)
     first += noise
     first.sum().backward()
@@ -87,7 +89,7 @@ def test_what_is_drawn_ahead_is_what_each_client_draws_and_too_many_samples_are_
         assert [part.tolist() for part in drawn.order] == [part.tolist() for part in order]
         if drawn.batches is not None:
             for part, (x, y) in zip(order, drawn.batches, strict=True):
-                alone_x, alone_y = samples.batch(part % 40)
+                alone_x, alone_y = samples.make_batch(part % 40)
                 assert torch.equal(x, alone_x)
                 assert torch.equal(y, alone_y)
 
