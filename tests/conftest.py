@@ -1,9 +1,10 @@
 """Shared by all tests: one thread per process, and the place of real data, if there are any."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import torch
@@ -31,6 +32,48 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
     return path
+
+
+class Called(NamedTuple):
+    """What a call of the command line leaves: its exit code and its output."""
+
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Called]
+Hide = Callable[[str], None]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Call `fedray` with these arguments, in this process."""
+    from fedray.cli import main as cli
+
+    def run(*arguments: str) -> Called:
+        monkeypatch.setattr("sys.argv", ["fedray", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        return Called(int(exit_.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def hide_package(monkeypatch: pytest.MonkeyPatch) -> Hide:
+    """Make a package look as if it were not installed."""
+    find = metadata.distribution
+
+    def hide(package: str) -> None:
+        def find_others(name: str) -> metadata.Distribution:
+            if name == package:
+                raise metadata.PackageNotFoundError(name)
+            return find(name)
+
+        monkeypatch.setattr(metadata, "distribution", find_others)
+
+    return hide
 
 
 @pytest.fixture(scope="module")

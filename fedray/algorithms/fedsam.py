@@ -25,8 +25,7 @@ class LocalSAM(Algorithm):
 
     def check_built(self, layout: Layout, tokens: bool) -> None:
         super().check_built(layout, tokens)
-        if not layout.name_part(self.perturb):
-            raise UserError(f"algorithm.perturb: found {self.perturb!r}; the model has no parameters there to train")
+        refuse_empty_part(self.perturb, layout)
 
     def gradient(self, c: Client) -> Tensor:
         return c.grad(move_along(c.theta, self.rho, self.ascent(c)))
@@ -169,3 +168,9 @@ class FedSpeed(LocalSAM, DynamicRegularisation):
         else:
             Algorithm.aggregate(self, server, got)
             server.theta = server.theta + got.dual
+
+
+def refuse_empty_part(perturb: str, layout: Layout) -> None:
+    """Raise UserError if the perturbed part of the model has no trained parameters."""
+    if not layout.name_part(perturb):
+        raise UserError(f"algorithm.perturb: found {perturb!r}; the model has no parameters there to train")

@@ -16,6 +16,7 @@ from fedray.algorithms.base import Algorithm, Client, Part, Proximal, Received, 
 from fedray.algorithms.fedavg import FedProx
 from fedray.algorithms.feddyn import FedDyn
 from fedray.algorithms.fednova import FedNova
+from fedray.algorithms.fedsam import refuse_empty_part
 from fedray.algorithms.scaffold import Scaffold
 from fedray.common.components.plugins import resolve
 from fedray.common.errors import UserError
@@ -153,8 +154,7 @@ class FedSOL(WithProximalLoss):
 
     def check_built(self, layout: Layout, tokens: bool) -> None:
         super().check_built(layout, tokens)
-        if not layout.name_part(self.perturb):
-            raise UserError(f"algorithm.perturb: found {self.perturb!r}; the model has no parameters there to train")
+        refuse_empty_part(self.perturb, layout)
 
     def make_label(self) -> str:
         """Name in the paper's tables: `fedsol`, `fedsol-all`, `fedsol+feddyn`, `fedsol-a3`."""

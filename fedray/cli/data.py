@@ -228,12 +228,12 @@ def _write_arrays(out: Path, arrays: "dict[str, np.ndarray]") -> None:
 
     import numpy as np
 
-    from fedray.engine.disk.client_files import write
+    from fedray.common.whole_files import write_file
 
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, **arrays)
     try:
-        write(out.resolve().parent, out.name, file.getvalue())
+        write_file(out.resolve(), file.getvalue())
     except OSError as error:
         raise UserError(f"OUT: {out} cannot be written: {error.strerror}") from None
 

@@ -1,5 +1,9 @@
 """A flat dictionary of named tensors whose entries also read as attributes: `c.state.h`, `c.message.delta`."""
 
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,3 +57,18 @@ def move_along(theta: Tensor, length: Tensor | float, v: Tensor, eps: float = 1e
     moved *= length
     moved += theta
     return moved
+
+
+def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of names, dtypes, shapes and bytes, in ascending order of names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(view_bytes(tensor).data)
+    return digest.hexdigest()
+
+
+def view_bytes(tensor: Tensor) -> np.ndarray:
+    """Return the bytes of a tensor, uint8 `(n,)`; a view if the tensor is contiguous and on the CPU."""
+    found: np.ndarray = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return found

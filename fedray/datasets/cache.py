@@ -10,10 +10,12 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from stat import S_ISREG
+from typing import BinaryIO
 
 import numpy as np
 
 from fedray.common.errors import UserError, join_lines
+from fedray.common.whole_files import write_whole
 from fedray.datasets.base import get_data_dir
 
 log = logging.getLogger("fedray")
@@ -22,20 +24,13 @@ OLD = 24 * 3600.0
 
 
 @contextlib.contextmanager
-def write_aside(path: Path) -> Iterator[Path]:
-    """Yield a path next to `path` to write to; it is renamed to `path` at the end of the block, or removed on
-    failure.
-    """
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+def write_data_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file of a data set to write to, as `write_whole`. Raises UserError if it cannot be written."""
     try:
-        partial.touch(exist_ok=False)  # not by tempfile, whose files only their owner can read
+        with write_whole(path) as file:
+            yield file
     except OSError as error:
         raise UserError(f"data.name: {path.parent} cannot be written: {error.strerror}") from None
-    try:
-        yield partial
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def cache_arrays(

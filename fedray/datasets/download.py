@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 from fedray.common.errors import UserError, join_lines
-from fedray.datasets.cache import write_aside
+from fedray.datasets.cache import write_data_file
 
 
 def download(name: str, url: str, path: Path, md5: str) -> None:
@@ -27,12 +27,12 @@ def download(name: str, url: str, path: Path, md5: str) -> None:
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with write_aside(path) as partial:
+    with write_data_file(path) as file:
         try:
-            urllib.request.urlretrieve(url, partial)  # noqa: S310, an address of ours
+            urllib.request.urlretrieve(url, file.name)  # noqa: S310, an address of ours
         except OSError as error:
             raise UserError(f"data.name: {name} could not be downloaded ({error}); put {url} in {path}") from None
-        check_md5(name, "the download", partial, md5)
+        check_md5(name, "the download", Path(file.name), md5)
 
 
 def check_md5(name: str, what: str, path: Path, md5: str) -> None:

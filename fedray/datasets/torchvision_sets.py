@@ -21,7 +21,7 @@ from fedray.common.errors import UserError, join_lines
 from fedray.common.rng import generator
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir
-from fedray.datasets.cache import write_aside
+from fedray.datasets.cache import write_data_file
 from fedray.datasets.dataset import Dataset
 
 CROP_FLIP = (Crop(crop=4), Flip())
@@ -157,9 +157,9 @@ def _compute_md5(path: Path) -> str:
 
 
 def _unpack(packed: Path, path: Path) -> None:
-    with write_aside(path) as partial:
+    with write_data_file(path) as target:
         try:
-            with gzip.open(packed, "rb") as source, partial.open("wb") as target:
+            with gzip.open(packed, "rb") as source:
                 left = LARGEST
                 while chunk := source.read(min(left + 1, 1 << 20)):
                     if (left := left - len(chunk)) < 0:

@@ -17,8 +17,8 @@ from fedray.algorithms.base import Algorithm
 from fedray.common.calls import check_arguments
 from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.common.vectors import Vectors
+from fedray.common.whole_files import write_file
 from fedray.common.yaml_files import locate_file, locate_folder
-from fedray.engine.disk.client_files import write
 from fedray.engine.messages import ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
@@ -287,7 +287,7 @@ class Result:
             "preprocessing": json.dumps({"mean": data.mean, "std": data.std, "shape": data.input_shape}),
         }
         try:
-            write(file.parent, file.name, save(tensors, metadata))
+            write_file(file, save(tensors, metadata))
         except OSError as error:
             raise UserError(f"{file}: the model cannot be written: {error.strerror}") from None
 

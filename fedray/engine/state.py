@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fedray.common.errors import UserError
-from fedray.common.vectors import Vectors
+from fedray.common.vectors import Vectors, digest_tensors
 
 
 class StateRef(ABC):
     """A client's state that is held elsewhere: in another process's memory, or in a file.
 
     Attributes:
-        sha256: `digest_vectors` of the state, once a process that holds it has computed it.
+        sha256: `digest_tensors` of the state, once a process that holds it has computed it.
     """
 
     sha256: str | None
@@ -72,7 +72,7 @@ class State:
         """
         server = Vectors({"theta": self.theta, "buffers": self.buffers})
         server |= {f"server.{name}": v for name, v in self.server.items()}
-        digest = hashlib.sha256(f"{self.round} {digest_vectors(server)}{self.frozen}".encode())
+        digest = hashlib.sha256(f"{self.round} {digest_tensors(server)}{self.frozen}".encode())
         for i, state in sorted(self.clients.items()):
             digest.update(f" {i} {digest_state(state)}".encode())
         return digest.hexdigest()
@@ -101,16 +101,7 @@ def refuse_other_weights(state: State, theta: Tensor, frozen: str) -> None:
 def digest_state(state: ClientState) -> str:
     """Return the hash of a client's state: the stored one, or computed here."""
     known = state.sha256 if isinstance(state, StateRef) else None
-    return known or digest_vectors(load_state(state))
-
-
-def digest_vectors(vectors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names, dtypes, shapes and bytes, in ascending order of names."""
-    digest = hashlib.sha256()
-    for name, v in sorted(vectors.items()):
-        digest.update(f"{name}{v.dtype}{tuple(v.shape)}".encode())
-        digest.update(v.contiguous().numpy().reshape(-1).view("u1").data)
-    return digest.hexdigest()
+    return known or digest_tensors(load_state(state))
 
 
 def digest_theta(theta: Tensor) -> str:

@@ -1,7 +1,6 @@
-"""Weights that a run never changes: their hash, and one copy of them per node, in a memory-mapped file."""
+"""Weights that a run never changes: one copy of them per node, in a memory-mapped file."""
 
 import contextlib
-import hashlib
 import os
 import tempfile
 import time
@@ -13,20 +12,13 @@ import torch
 from torch import Tensor
 
 from fedray.common.errors import UserError
+from fedray.common.vectors import view_bytes
+from fedray.common.whole_files import write_whole
 
 SHARED_FROM = 1 << 20
 """Frozen weights of fewer bytes than this stay in each process's own memory."""
 UNUSED = 24 * 3600.0
 """Age in seconds from which a file that no process has opened since is removed."""
-
-
-def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of names, dtypes, shapes and bytes, in ascending order of names."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(_read(tensor).numpy().data)
-    return digest.hexdigest()
 
 
 def share_frozen(tensors: Mapping[str, Tensor], sha256: str) -> None:
@@ -57,11 +49,6 @@ def share_frozen(tensors: Mapping[str, Tensor], sha256: str) -> None:
         tensor.data = part
 
 
-def _read(tensor: Tensor) -> Tensor:
-    """Return the bytes of a tensor, uint8 `(n,)` on the CPU."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-
-
 def _open_folder(folder: Path) -> None:
     """Create the folder if needed, and remove what was not used for a day. Raises OSError if it is another user's."""
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -81,20 +68,10 @@ def _map(path: Path, tensors: Sequence[Tensor]) -> list[Tensor]:
             if path.stat().st_size == sum(tensor.nbytes for tensor in tensors):
                 flat = torch.from_numpy(np.memmap(path, np.float32, mode="c"))
                 parts = flat.split([tensor.numel() for tensor in tensors])
-                if all(torch.equal(_read(part), _read(tensor)) for part, tensor in zip(parts, tensors, strict=True)):
-                    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
-        _write(path, tensors)
-    raise OSError(5, f"{path.name} does not hold what was written")
-
-
-def _write(path: Path, tensors: Sequence[Tensor]) -> None:
-    """Write a file, which appears whole or not at all."""
-    handle, partial = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
+                pairs = list(zip(parts, tensors, strict=True))
+                if all(np.array_equal(view_bytes(part), view_bytes(tensor)) for part, tensor in pairs):
+                    return [part.view(tensor.shape) for part, tensor in pairs]
+        with write_whole(path) as file:
             for tensor in tensors:
-                file.write(_read(tensor).numpy().data)
-        os.replace(partial, path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+                file.write(view_bytes(tensor).data)
+    raise OSError(5, f"{path.name} does not hold what was written")

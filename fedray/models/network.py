@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedray.common.errors import UserError
-from fedray.models.frozen_weights import digest_tensors
+from fedray.common.vectors import digest_tensors
 from fedray.models.lora import find_matrices
 from fedray.models.parts import EMBEDDINGS, NORMALISATION, find_head, find_parameters, iter_statistics
 

@@ -20,12 +20,21 @@ DOCUMENT = r"""\documentclass{article}
 """
 
 
-def compiler() -> str:
+def find_compiler() -> str:
     """Return pdflatex if booktabs is installed, too; otherwise skip."""
     found, finder = shutil.which("pdflatex"), shutil.which("kpsewhich")
     if not found or not finder or subprocess.run([finder, "booktabs.sty"], capture_output=True, check=False).returncode:
         pytest.skip("no TeX here (pdflatex with booktabs); Debian's package is texlive-latex-recommended")
     return found
+
+
+def compile_document(source: Path) -> str:
+    """Make a PDF and return what pdflatex says."""
+    call = [find_compiler(), "-interaction=nonstopmode", "-halt-on-error", source.name]
+    done = subprocess.run(call, cwd=source.parent, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert source.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+    return done.stdout
 
 
 def test_a_table_with_everything_compiles(tmp_path: Path) -> None:
@@ -50,14 +59,4 @@ def test_a_table_with_everything_compiles(tmp_path: Path) -> None:
         )
         source = tmp_path / "table.tex"
         source.write_text(DOCUMENT % to_latex(table), encoding="utf-8")
-        done = subprocess.run(
-            [compiler(), "-interaction=nonstopmode", "-halt-on-error", source.name],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-2000:]
-        assert "Missing character" not in done.stdout
-        assert (tmp_path / "table.pdf").read_bytes().startswith(b"%PDF")
+        assert "Missing character" not in compile_document(source)

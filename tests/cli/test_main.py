@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import yaml
 
-from fedray.cli import main as cli
 from fedray.sweep.plan.storage import lock_sweep
 from tests.bad_input.case import BASE, RUN
+from tests.conftest import Call
 
 
 @pytest.fixture
@@ -23,24 +23,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr("sys.argv", ["fedray", *arguments])
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    captured = capsys.readouterr()
-    return int(exit_.value.code or 0), captured.out, captured.err
-
-
-def test_dry_run_and_what_does_not_fit(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_and_what_does_not_fit(folder: Path, call: Call) -> None:
     sweep: dict[str, Any] = {
         "name": "x",
         "base": BASE,
         "grid": {"algorithm": ["fedavg", {"name": "fedsam", "rho": 0.2}], "seed": [0, 1]},
     }
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
-    code, out, _ = call(monkeypatch, capsys, "sweep", "sweep.yaml", "--dry-run")
+    code, out, _ = call("sweep", "sweep.yaml", "--dry-run")
     assert code == 0
     assert "x: 4 cells, 0 finished, 0 diverged, 4 to run" in out
     assert re.search(r"[0-9a-f]{16} +to run +fedsam ρ=0.2 dirichlet\(0.5\) s1", out)
@@ -50,42 +40,36 @@ def test_dry_run_and_what_does_not_fit(
     assert "last10_personal_accuracy" not in out
     sweep["base"] = BASE | {"runtime": {"actors": 100_000}}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
-    code, _, err = call(monkeypatch, capsys, "sweep", "sweep.yaml", "--dry-run")
+    code, _, err = call("sweep", "sweep.yaml", "--dry-run")
     assert code == 2
     assert "runtime.actors: 100000 actors of 1 CPU and 0 GPU each are asked for" in err
 
 
-def test_dry_run_says_which_rounds_are_averaged(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_says_which_rounds_are_averaged(folder: Path, call: Call) -> None:
     """A fifth of 20 rounds is 17 to 20, of 60 the last ten. Personal models are tested in rounds 50 and 60."""
     base = BASE | {"evaluation": {"personal": {}}}
     sweep = {"name": "x", "base": base, "grid": {"training.rounds": [20, 60], "seed": [0, 1]}}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
-    _, out, _ = call(monkeypatch, capsys, "sweep", "sweep.yaml", "--dry-run")
+    _, out, _ = call("sweep", "sweep.yaml", "--dry-run")
     assert (
         "last10_test_accuracy: mean of rounds 17 to 20 in 2 of 4 cells, mean of rounds 51 to 60 in 2 of 4 cells\n"
         "last10_personal_accuracy: round 20 in 2 of 4 cells, round 60 in 2 of 4 cells\n"
     ) in out
 
 
-def test_the_same_sweep_twice_at_once_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_sweep_twice_at_once_is_refused(folder: Path, call: Call) -> None:
     (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x/y", "base": BASE}))
     with lock_sweep("x/y"):
-        code, _, err = call(monkeypatch, capsys, "sweep", "sweep.yaml")
+        code, _, err = call("sweep", "sweep.yaml")
     assert code == 2
     assert "x/y: another process is running this sweep (it holds " in err
     with lock_sweep("x/y"):
         pass  # free again
 
 
-def test_run_inline_with_json_and_tracking(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_inline_with_json_and_tracking(folder: Path, call: Call) -> None:
     (folder / "run.yaml").write_text(yaml.safe_dump(RUN))
-    code, out, _ = call(monkeypatch, capsys, "run", "run.yaml", "--json")
+    code, out, _ = call("run", "run.yaml", "--json")
     result = json.loads(out.splitlines()[-1])
     assert code == 0
     assert result["rounds"] == 2
@@ -97,50 +81,44 @@ def test_run_inline_with_json_and_tracking(
     assert run.data.metrics["summary/final_test_accuracy"] == result["test_accuracy"]
 
 
-def test_a_run_shows_personal_and_generic_accuracy(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_shows_personal_and_generic_accuracy(folder: Path, call: Call) -> None:
     """In the rounds that have them, and in the summary; without `evaluation.personal` neither."""
     (folder / "run.yaml").write_text(yaml.safe_dump(RUN | {"evaluation": {"every": 1}}))
     asked = ("run", "run.yaml", "--no-track", "--set", "evaluation.personal={epochs: 1}")
-    code, out, _ = call(monkeypatch, capsys, *asked, "--json")
+    code, out, _ = call(*asked, "--json")
     assert code == 0
     found = json.loads(out.splitlines()[-1])
     assert found["generic_accuracy"] == found["test_accuracy"]
     assert {"personal_accuracy", "personal_std", "personal_worst10"} < found.keys()
-    _, out, _ = call(monkeypatch, capsys, *asked)
+    _, out, _ = call(*asked)
     lines = out.splitlines()
     assert re.search(r"train loss +PA % +GA %$", lines[0].rstrip())
     first = lines[1].split()
     assert len(first) == 5, "generic accuracy in every evaluated round, personal accuracy in the last"
     assert first[4] == first[1]
     assert lines[2].split()[4:] == [f"{found['personal_accuracy']:.2f}", f"{found['generic_accuracy']:.2f}"]
-    _, out, _ = call(monkeypatch, capsys, *asked[:3])
+    _, out, _ = call(*asked[:3])
     assert "PA %" not in out
 
 
-def test_a_diverged_run_says_so(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_diverged_run_says_so(folder: Path, call: Call) -> None:
     (folder / "run.yaml").write_text(yaml.safe_dump(RUN))
-    code, _, err = call(monkeypatch, capsys, "run", "run.yaml", "--no-track", "--set", "training.lr=1e20")
+    code, _, err = call("run", "run.yaml", "--no-track", "--set", "training.lr=1e20")
     assert code == 3
     assert re.match(r"fedray: diverged in round 1, client \d: ", err)
 
 
-def test_more_classes_than_outputs_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_classes_than_outputs_is_refused(folder: Path, call: Call) -> None:
     (folder / "small_model.py").write_text(
         "import torch\nclass Three(torch.nn.Sequential):\n"
         "    def __init__(self):\n        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
         "class Two(Three):\n    def forward(self, x):\n        return super().forward(x), 1\n"
     )
     (folder / "run.yaml").write_text(yaml.safe_dump(RUN | {"model": "small_model:Three"}))
-    code, _, err = call(monkeypatch, capsys, "run", "run.yaml")
+    code, _, err = call("run", "run.yaml")
     assert code == 2
     assert "model.name: small_model:Three gives outputs of shape (3,), the data have 10 classes" in err
-    code, _, err = call(monkeypatch, capsys, "run", "run.yaml", "--set", "model=small_model:Two")
+    code, _, err = call("run", "run.yaml", "--set", "model=small_model:Two")
     assert (code, err.split("; ")[0]) == (2, "fedray: model.name: small_model:Two.forward gives a tuple")
 
 

@@ -15,11 +15,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import fedray
-from fedray.cli import main as cli
 from fedray.common.errors import UserError
 from fedray.sweep.plan.storage import get_cell_locks_file
 from fedray.tracking.store import open_store, search
 from tests.bad_input.case import BASE, RUN
+from tests.conftest import Call
 
 from .test_runs import held_elsewhere
 
@@ -33,31 +33,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr("sys.argv", ["fedray", *arguments])
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    captured = capsys.readouterr()
-    return int(exit_.value.code or 0), captured.out, captured.err
-
-
 def counting() -> list[Run]:
     """The runs that no later one supersedes."""
     found = search(*open_store(), "tags.`fedray.kind` = 'cell'")
     return [run for run in found if run.data.tags["fedray.status"] != "superseded"]
 
 
-def test_a_run_is_kept_shown_again_and_loaded(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_kept_shown_again_and_loaded(folder: Path, call: Call) -> None:
     """The second call trains nothing (its checkpoint is the same file) and makes no second run in MLflow."""
-    code, out, err = call(monkeypatch, capsys, "run", "run.yaml", "--save", "model.safetensors")
+    code, out, err = call("run", "run.yaml", "--save", "model.safetensors")
     assert code == 0, err
     (run,) = counting()
     assert f"run {run.info.run_id} in MLflow: `fedray ui` shows it" in out  # no server answers
     (checkpoint,) = folder.glob(".fedray/cells/*/checkpoint-2.json")
     made = checkpoint.stat().st_mtime_ns
-    _, again, _ = call(monkeypatch, capsys, "run", "run.yaml", "--json")
+    _, again, _ = call("run", "run.yaml", "--json")
     assert checkpoint.stat().st_mtime_ns == made
     assert len(list(search(*open_store(), "tags.`fedray.kind` = 'cell'"))) == 1
     (run,) = counting()
@@ -72,10 +62,10 @@ def test_a_run_is_kept_shown_again_and_loaded(
 
 
 def test_a_model_in_mlflow_is_the_trained_one_and_holds_no_pickle(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """MLflow loads it without the class of the model, for any number of images; the run stays as it was."""
-    code, out, err = call(monkeypatch, capsys, "run", "run.yaml", "--log-model")
+    code, out, err = call("run", "run.yaml", "--log-model")
     assert code == 0, err
     (run,) = counting()
     assert run.info.status == "FINISHED"
@@ -94,18 +84,16 @@ def test_a_model_in_mlflow_is_the_trained_one_and_holds_no_pickle(
     assert torch.allclose(loaded(inputs), trained.model()(inputs), atol=1e-6)
 
 
-def test_a_model_of_an_untracked_run_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = call(monkeypatch, capsys, "run", "run.yaml", "--log-model", "--no-track")
+def test_a_model_of_an_untracked_run_is_refused(folder: Path, call: Call) -> None:
+    code, _, err = call("run", "run.yaml", "--log-model", "--no-track")
     assert code == 2
     assert "--log-model: --no-track writes nothing to MLflow; leave one out" in err
 
 
 def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_one(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    call(monkeypatch, capsys, "run", "run.yaml", "--no-track", "--json", "--set", "training.rounds=4")
+    call("run", "run.yaml", "--no-track", "--json", "--set", "training.rounds=4")
     assert not (folder / ".fedray").exists()
     assert not (folder / "mlflow.db").exists(), "--no-track leaves nothing behind"
     step, made = fedray.engine.server.simulation.Simulation.step, []
@@ -118,11 +106,11 @@ def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_
 
     with monkeypatch.context() as patch:
         patch.setattr("fedray.engine.server.simulation.Simulation.step", interrupted)
-        code, _, _ = call(monkeypatch, capsys, "run", "run.yaml", "--set", "training.rounds=4")
+        code, _, _ = call("run", "run.yaml", "--set", "training.rounds=4")
     assert code == 130
     (run,) = counting()
     assert run.data.tags["fedray.status"] == "interrupted"
-    code, out, _ = call(monkeypatch, capsys, "run", "run.yaml", "--json", "--set", "training.rounds=4")
+    code, out, _ = call("run", "run.yaml", "--json", "--set", "training.rounds=4")
     assert code == 0
     (run,) = counting()
     client, _ = open_store()
@@ -131,11 +119,9 @@ def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_
     assert json.loads(out)["test_accuracy"] == curve[-1]
 
 
-def test_force_starts_again_and_the_earlier_run_no_longer_counts(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = json.loads(call(monkeypatch, capsys, "run", "run.yaml", "--json")[1])
-    second = json.loads(call(monkeypatch, capsys, "run", "run.yaml", "--json", "--force")[1])
+def test_force_starts_again_and_the_earlier_run_no_longer_counts(folder: Path, call: Call) -> None:
+    first = json.loads(call("run", "run.yaml", "--json")[1])
+    second = json.loads(call("run", "run.yaml", "--json", "--force")[1])
     assert first["run_id"] != second["run_id"]
     assert first["theta_sha256"] == second["theta_sha256"]
     (run,) = counting()
@@ -143,16 +129,14 @@ def test_force_starts_again_and_the_earlier_run_no_longer_counts(
 
 
 @pytest.mark.parametrize("options", [[], ["--force"]])
-def test_a_cell_that_another_process_runs_is_left_alone(
-    options: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cell_that_another_process_runs_is_left_alone(options: list[str], folder: Path, call: Call) -> None:
     """Both would write to one directory and remove each other's files; --force would empty it for the other."""
-    call(monkeypatch, capsys, "run", "run.yaml", "--backend", "inline")
+    call("run", "run.yaml", "--backend", "inline")
     (cell,) = folder.glob(".fedray/cells/*")
     before = {path: path.stat().st_mtime_ns for path in cell.iterdir()}
     child = held_elsewhere(get_cell_locks_file(), int(cell.name, 16) % 2**62)
     try:
-        code, _, err = call(monkeypatch, capsys, "run", "run.yaml", *options)
+        code, _, err = call("run", "run.yaml", *options)
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -161,16 +145,16 @@ def test_a_cell_that_another_process_runs_is_left_alone(
         f"fedray: run: another process is running this cell, {cell.name}; wait for it, or give --no-track\n",
     )
     assert {path: path.stat().st_mtime_ns for path in cell.iterdir()} == before
-    code, _, err = call(monkeypatch, capsys, "run", "run.yaml", *options)
+    code, _, err = call("run", "run.yaml", *options)
     assert code == 0, err
 
 
 def test_storage_that_cannot_be_written_is_found_out_before_training(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setattr("fedray.api.run_problem", lambda *_, **__: pytest.fail("it was trained"))
     (folder / ".fedray").touch()
-    code, _, err = call(monkeypatch, capsys, "run", "run.yaml")
+    code, _, err = call("run", "run.yaml")
     assert (code, err) == (
         2,
         f"fedray: FEDRAY_STORAGE: cannot write {folder / '.fedray'}: Not a directory; set it to a directory that can "
@@ -178,23 +162,21 @@ def test_storage_that_cannot_be_written_is_found_out_before_training(
     )
 
 
-def test_one_cell_of_a_sweep(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_cell_of_a_sweep(folder: Path, call: Call) -> None:
     sweep = {"name": "x", "base": BASE, "grid": {"seed": [3, 4]}}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     for arguments, seed in (((), "s3"), (("--cell", "2"), "s4")):
-        code, out, err = call(monkeypatch, capsys, "run", "sweep.yaml", *arguments, "--backend", "inline", "--no-track")
+        code, out, err = call("run", "sweep.yaml", *arguments, "--backend", "inline", "--no-track")
         assert code == 0, err
         assert f"{seed}: " in out
-    code, _, err = call(monkeypatch, capsys, "run", "run.yaml", "--cell", "1")
+    code, _, err = call("run", "run.yaml", "--cell", "1")
     assert (code, err) == (2, "fedray: --cell: run.yaml is one run, not a sweep\n")
 
 
-def test_every_place_shows_the_same_number(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_place_shows_the_same_number(folder: Path, call: Call) -> None:
     """The last fifth of 10 rounds is 9 and 10."""
     asked = ("run", "run.yaml", "--set", "training.rounds=10")
-    code, out, err = call(monkeypatch, capsys, *asked)
+    code, out, err = call(*asked)
     assert code == 0, err
     (run,) = counting()
     client, _ = open_store()
@@ -202,7 +184,7 @@ def test_every_place_shows_the_same_number(
     number = (curve[9] + curve[10]) / 2
     assert run.data.metrics["summary/last10_test_accuracy"] == number
     assert f": test accuracy {number:.2f} %, mean of rounds 9 to 10\n" in out
-    _, out, _ = call(monkeypatch, capsys, *asked, "--json")
+    _, out, _ = call(*asked, "--json")
     assert json.loads(out)["last10_test_accuracy"] == number
     assert f"test accuracy {number:.2f} %, mean of rounds 9 to 10>" in repr(fedray.load(run.info.run_id))
 
@@ -231,12 +213,10 @@ def test_the_result_in_python(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedper", "local-only", "knnper"])
-def test_personal_models_score_what_the_run_logged(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], algorithm: str
-) -> None:
+def test_personal_models_score_what_the_run_logged(folder: Path, algorithm: str, call: Call) -> None:
     """Each model on its client's own test samples: the accuracies of the run's table. kNN-Per answers with more."""
     asked = ["--set", f"algorithm={algorithm}", "--set", "evaluation.personal={epochs: [0, 2]}", "--no-track"]
-    code, out, err = call(monkeypatch, capsys, "run", "run.yaml", *asked, "--save-personal", "own")
+    code, out, err = call("run", "run.yaml", *asked, "--save-personal", "own")
     if algorithm == "knnper":
         assert (code, err) == (2, "fedray: personal_model: knnper answers with more than the model of a client\n")
         return

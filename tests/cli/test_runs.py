@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fedray.cli import main as cli
 from fedray.cli.runs import LISTED_ORDER
 from fedray.runs.status import Status
 from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep
@@ -17,19 +16,13 @@ from fedray.tracking.store import search
 from fedray.tracking.tracker import Tracker
 from tests.analysis.conftest import store
 from tests.analysis.runs import FEDAVG, SMALL, cell, write
+from tests.conftest import Call
 
 __all__ = ["store"]
 
 
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    monkeypatch.setattr("sys.argv", ["fedray", *arguments])
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    return int(exit_.value.code or 0), capsys.readouterr().out
-
-
 def test_status_counts_and_says_why(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.chdir(tmp_path)
     cells = [cell(FEDAVG, 0.1, 0), cell(FEDAVG, 0.1, 1), cell(SMALL, 0.1, 0)]
@@ -37,7 +30,7 @@ def test_status_counts_and_says_why(
     traceback = get_storage() / "cells" / cells[1]["hash"] / "traceback.txt"
     traceback.parent.mkdir(parents=True)
     traceback.write_text("Traceback")
-    code, out = call(monkeypatch, capsys, "status", "sweep")
+    code, out, _ = call("status", "sweep")
     assert code == 0
     first, *rest = out.splitlines()
     assert first.startswith("sweep: 3 cells, ")
@@ -48,7 +41,7 @@ def test_status_counts_and_says_why(
         f"            {traceback}",
         f"missing     {cells[2]['hash']}  {cells[2]['label']}",
     ]
-    _, whole = call(monkeypatch, capsys, "status", "sweep", "--all")
+    _, whole, _ = call("status", "sweep", "--all")
     assert f"finished    {cells[0]['hash']}  {cells[0]['label']}\n            run {run_id(store, cells[0])}" in whole
 
 
@@ -58,11 +51,11 @@ def run_id(store: Tracker, cell: dict[str, Any]) -> str:
 
 
 def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """Three cells are `running` in the store: one process was killed, one lives, one has its folder elsewhere."""
     monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, capsys, "status") == (0, "this store holds no sweep\n")
+    assert call("status")[:2] == (0, "this store holds no sweep\n")
     cells = [hashed(seed) for seed in range(4)]
     write(store, cells, [*[("running", [])] * 3, 50])
     write(store, cells[:1], [], name="other/one")
@@ -70,10 +63,10 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(
     get_cell_locks_file().parent.mkdir(parents=True)
     child = held_elsewhere(get_cell_locks_file(), int(cells[1]["hash"], 16))
     try:
-        _, out = call(monkeypatch, capsys, "status")
+        _, out, _ = call("status")
         with lock_sweep("other/one"):
-            _, locked = call(monkeypatch, capsys, "status")
-        _, one = call(monkeypatch, capsys, "status", "sweep")
+            _, locked, _ = call("status")
+        _, one, _ = call("status", "sweep")
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -85,7 +78,7 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(
 
 
 def test_rm_of_one_cell_and_clean_of_what_it_left(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.chdir(tmp_path)
     cells = [hashed(seed) for seed in range(3)]
@@ -94,16 +87,13 @@ def test_rm_of_one_cell_and_clean_of_what_it_left(
     (folder, *_), get_locks = stored(*(one["hash"] for one in cells)), get_cell_locks_file()
     get_locks.parent.mkdir(parents=True)
     for wanted, message in (("ffff", "names 0 cells"), ("0000", "names 3 cells"), (cells[2]["hash"], "another sweep")):
-        monkeypatch.setattr("sys.argv", ["fedray", "rm", "sweep", "--cell", wanted, "--yes"])
-        with pytest.raises(SystemExit):
-            cli.main()
-        assert message in capsys.readouterr().err
-    code, out = call(monkeypatch, capsys, "rm", "sweep", "--cell", cells[0]["hash"], "--yes")
+        assert message in call("rm", "sweep", "--cell", wanted, "--yes").err
+    code, out, _ = call("rm", "sweep", "--cell", cells[0]["hash"], "--yes")
     assert (code, out) == (0, "sweep: 1 runs deleted\n")
-    assert "2 finished, 1 missing" in call(monkeypatch, capsys, "status")[1]
-    _, out = call(monkeypatch, capsys, "clean")
+    assert "2 finished, 1 missing" in call("status").out
+    _, out, _ = call("clean")
     assert f"{folder} (its runs were removed)" in out
-    call(monkeypatch, capsys, "clean", "--yes")
+    call("clean", "--yes")
     assert not folder.exists()
 
 
@@ -112,25 +102,25 @@ def test_status_knows_every_outcome() -> None:
 
 
 def test_rm_leaves_what_another_sweep_shares(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """Two sweeps share the first cell: deleting one deletes its own run and its second cell's."""
     monkeypatch.chdir(tmp_path)
     one, two, three = (cell(FEDAVG, 0.1, seed) for seed in (0, 1, 2))
     write(store, [one, two], [50, 50])
     write(store, [one, three], [None, 50], name="other")
-    code, out = call(monkeypatch, capsys, "rm", "sweep", "--yes")
+    code, out, _ = call("rm", "sweep", "--yes")
     assert (code, out) == (0, "sweep: 2 runs deleted (1 that another sweep shares stay)\n")
     others = search(store.client, store.experiment, "tags.`fedray.kind` != 'environment'")
     left = {run.data.tags.get("fedray.cell", run.info.run_name) for run in others}
     assert left == {"other", one["hash"], three["hash"]}
     (run,) = search(store.client, store.experiment, f"tags.`fedray.cell` = '{three['hash']}'")
-    code, out = call(monkeypatch, capsys, "rm", run.info.run_id, "--yes")
+    code, out, _ = call("rm", run.info.run_id, "--yes")
     assert (code, out) == (0, f"{run.info.run_id}: 1 runs deleted\n")
 
 
 def test_rm_takes_the_superseded_runs_of_a_cell_too(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """A cell was run again with --force: its two runs and the sweep's own go."""
     monkeypatch.chdir(tmp_path)
@@ -138,7 +128,7 @@ def test_rm_takes_the_superseded_runs_of_a_cell_too(
     for _ in range(2):
         store.supersede([one["hash"]])
         write(store, [one], [50])
-    code, out = call(monkeypatch, capsys, "rm", "sweep", "--yes")
+    code, out, _ = call("rm", "sweep", "--yes")
     assert (code, out) == (0, "sweep: 3 runs deleted\n")
     (left,) = search(store.client, store.experiment, "")
     assert left.data.tags["fedray.kind"] == "environment", "which runs of other sweeps may name"
@@ -175,7 +165,7 @@ def held_elsewhere(path: Path, offset: int | None = None) -> int:
 
 
 def test_clean_lists_and_with_yes_removes_what_is_done(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """Finished and diverged cells go, and what a killed driver left; others resume from theirs, or are not known."""
     monkeypatch.chdir(tmp_path)
@@ -185,7 +175,7 @@ def test_clean_lists_and_with_yes_removes_what_is_done(
     left = get_storage() / "tune" / "left"
     left.mkdir(parents=True)
     (left / "lock").touch()
-    code, out = call(monkeypatch, capsys, "clean")
+    code, out, _ = call("clean")
     assert code == 0
     assert sorted(out.splitlines()[:3]) == sorted(
         [
@@ -201,7 +191,7 @@ def test_clean_lists_and_with_yes_removes_what_is_done(
     ]
     assert all(folder.exists() for folder in (finished, diverged, failed, unknown, left))
     before = len(list(search(store.client, store.experiment, "")))
-    code, out = call(monkeypatch, capsys, "clean", "--yes")
+    code, out, _ = call("clean", "--yes")
     assert (code, out.splitlines()[-1]) == (0, "2 kB removed in 3 folders")
     assert [folder.exists() for folder in (finished, diverged, failed, unknown, left)] == [
         False,
@@ -214,7 +204,7 @@ def test_clean_lists_and_with_yes_removes_what_is_done(
 
 
 def test_clean_leaves_links_and_what_no_cell_is_called(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """A link to a finished cell's folder, a file, and folders whose names are no hashes; the finished cell goes."""
     monkeypatch.chdir(tmp_path)
@@ -231,7 +221,7 @@ def test_clean_leaves_links_and_what_no_cell_is_called(
         (root / "cells" / odd).mkdir()
     (root / "cells" / "file").touch()
     (root / "locks" / "folder").mkdir(parents=True)
-    code, out = call(monkeypatch, capsys, "clean", "--yes")
+    code, out, _ = call("clean", "--yes")
     assert (code, out.splitlines()[0]) == (0, f"     1 kB {finished} (finished)")
     assert "stay: 6 cells (not a cell's folder)" in out
     assert not finished.exists()
@@ -239,19 +229,19 @@ def test_clean_leaves_links_and_what_no_cell_is_called(
 
 
 def test_clean_of_a_sweep_leaves_other_sweeps_alone(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.chdir(tmp_path)
     one, two = (hashed(seed) for seed in (0, 1))
     write(store, [one], [50])
     write(store, [two], [50], name="other")
     mine, others = stored(one["hash"], two["hash"])
-    code, _ = call(monkeypatch, capsys, "clean", "sweep", "--yes")
+    code, _, _ = call("clean", "sweep", "--yes")
     assert (code, mine.exists(), others.exists()) == (0, False, True)
 
 
 def test_clean_never_touches_what_runs(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """A finished cell of a sweep that another process runs, and one that another process runs again."""
     monkeypatch.chdir(tmp_path)
@@ -266,19 +256,19 @@ def test_clean_never_touches_what_runs(
         held_elsewhere(get_cell_locks_file(), int(two["hash"], 16) % 2**62),
     ]
     try:
-        code, out = call(monkeypatch, capsys, "clean", "--yes")
+        code, out, _ = call("clean", "--yes")
         assert code == 0
         assert "stay: 1 cells (belongs to a sweep that is running)" in out
         assert "stay: 1 cells (is being run)" in out
         assert mine.exists()
         assert others.exists()
-        code, out = call(monkeypatch, capsys, "clean", "sweep", "--yes")
+        code, out, _ = call("clean", "sweep", "--yes")
         assert (code, mine.exists()) == (0, True)
         assert out.splitlines()[-1] == "0 B removed in 0 folders"
     finally:
         for holder in holders:
             os.kill(holder, signal.SIGKILL)
             os.waitpid(holder, 0)
-    assert call(monkeypatch, capsys, "clean", "--yes")[0] == 0
+    assert call("clean", "--yes").code == 0
     assert not mine.exists()
     assert not others.exists()

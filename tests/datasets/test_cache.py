@@ -13,7 +13,7 @@ import pytest
 
 from fedray.common.errors import UserError
 from fedray.datasets import cache
-from fedray.datasets.cache import cache_arrays, write_aside
+from fedray.datasets.cache import cache_arrays, write_data_file
 
 Arrays = dict[str, np.ndarray]
 
@@ -93,8 +93,8 @@ def test_whoever_the_umask_allows_can_read_what_is_made(mask: int, folder: int, 
     before = os.umask(mask)
     try:
         cache_arrays("d", "1", [source], counting({"a": np.zeros(2)})[0])
-        with write_aside(source.with_name("file")) as partial:
-            partial.write_text("done")
+        with write_data_file(source.with_name("file")) as file_of_data:
+            file_of_data.write(b"done")
     finally:
         os.umask(before)
     (made,) = (source.parent / ".fedray-cache").iterdir()
@@ -133,12 +133,12 @@ def test_what_a_killed_process_left_half_decoded_goes_when_it_is_old(source: Pat
 
 def test_a_partial_name_becomes_the_file_or_goes(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    with write_aside(path) as partial:
-        partial.write_text("done")
+    with write_data_file(path) as partial:
+        partial.write(b"done")
         assert not path.exists()
     assert path.read_text() == "done"
-    with contextlib.suppress(ValueError), write_aside(path) as partial:
-        partial.write_text("half")
+    with contextlib.suppress(ValueError), write_data_file(path) as partial:
+        partial.write(b"half")
         raise ValueError
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert path.read_text() == "done"

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import yaml
@@ -37,3 +38,11 @@ def test_make_installs_the_tested_versions_and_the_hosted_build_calls_ci() -> No
     assert [step["run"] for step in steps if "run" in step] == [".ci/run"]
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     assert [hook["id"] for hook in hooks] == ["ruff", "format", "mypy", "imports"]
+
+
+def test_folders_and_modules_stay_small() -> None:
+    """14 modules in a folder of fedray, 400 lines in a module; `algorithms/` has a file for each paper."""
+    modules = list((ROOT / "fedray").rglob("*.py"))
+    crowd = Counter(str(path.parent.relative_to(ROOT)) for path in modules)
+    assert {folder for folder, count in crowd.items() if count > 14} <= {"fedray/algorithms"}
+    assert not [path for path in modules if len(path.read_text(encoding="utf-8").splitlines()) > 400]

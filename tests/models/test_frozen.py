@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fedray.common.errors import UserError
+from fedray.common.vectors import digest_tensors
 from fedray.models import frozen_weights, make_model_spec
 from fedray.models.base import count_parameters
-from fedray.models.frozen_weights import digest_tensors, share_frozen
+from fedray.models.frozen_weights import share_frozen
 from fedray.models.network import Network
 from fedray.models.parts import freeze
 

@@ -97,21 +97,25 @@ def test_the_comparison_can_fail(method: str, options: dict[str, Any], name: str
     assert max(distances(method, options, "plain", **{name: factor * options[name]}).values()) > 3 * TOLERANCE
 
 
-@pytest.mark.parametrize("client", [3, 4])
-def test_what_a_client_of_apfl_answers(client: int) -> None:
-    """a z_v + (1 - a) z_x, which is not what the model a v + (1 - a) x answers."""
-    given = Case("apfl", {"alpha": 0.3, "adaptive": True, "mix": "logits"})
-    built, w = problem(given, SEED), world(given, SEED)
-    state = run(built, InlineBackend()).state
-    worker, method = Worker(built), built.config.algorithm
+def compute_answers(given: Case, client: int) -> np.ndarray:
+    """The logits of a client's personal model, after the run, on the first client's samples."""
+    built = problem(given, SEED)
+    state, worker = run(built, InlineBackend()).state, Worker(built)
     c = worker.trainer.personalise(
         Broadcast(round=5, lr=0.1, theta=state.theta, buffers=worker.network.buffers, message=Vectors(), cohort=1),
         ClientTask(client, 1.0, state.clients[client]),
         0,
     )
     c.start_step(0, *worker.train_samples.make_batch(built.shards[0]))
-    found = method.personal_logits(c).detach().numpy()
+    answers: np.ndarray = built.config.algorithm.personal_logits(c).detach().numpy()
+    return answers
 
+
+@pytest.mark.parametrize("client", [3, 4])
+def test_what_a_client_of_apfl_answers(client: int) -> None:
+    """a z_v + (1 - a) z_x, which is not what the model a v + (1 - a) x answers."""
+    given = Case("apfl", {"alpha": 0.3, "adaptive": True, "mix": "logits"})
+    found, w = compute_answers(given, client), world(given, SEED)
     x, vectors = oracle(w, given.method, given.options)
     v, a, X = vectors["v"][client], float(vectors["alpha"][client]["alpha"][0]), w.clients[0][0]
     expected = a * w.net.forward(v, X).z + (1 - a) * w.net.forward(x, X).z
@@ -123,17 +127,7 @@ def test_what_a_client_of_apfl_answers(client: int) -> None:
 def test_what_a_client_of_feddbe_answers(client: int) -> None:
     """H (h + z_i) + b at x, which is not what x answers."""
     given = Case("feddbe", {"kappa": 2.0, "mu": 0.6})
-    built, w = problem(given, SEED), world(given, SEED)
-    state = run(built, InlineBackend()).state
-    worker, method = Worker(built), built.config.algorithm
-    c = worker.trainer.personalise(
-        Broadcast(round=5, lr=0.1, theta=state.theta, buffers=worker.network.buffers, message=Vectors(), cohort=1),
-        ClientTask(client, 1.0, state.clients[client]),
-        0,
-    )
-    c.start_step(0, *worker.train_samples.make_batch(built.shards[0]))
-    found = method.personal_logits(c).detach().numpy()
-
+    found, w = compute_answers(given, client), world(given, SEED)
     x, vectors = oracle(w, given.method, given.options)
     out = w.net.forward(x, w.clients[0][0])
     expected = out.z + vectors["z"][client]["z"] @ x["W2"].T

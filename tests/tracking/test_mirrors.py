@@ -5,8 +5,6 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fedray.cli import main as cli
 from fedray.config import RunConfig
 from fedray.runs.ending import Ending
 from fedray.runs.record import RunRecord
@@ -25,6 +22,7 @@ from fedray.tracking.store import open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import history
 from tests.bad_input.case import BASE, RUN
+from tests.conftest import Call, Hide
 
 HASHES = ("0123456789abcdef", "fedcba9876543210")
 
@@ -137,33 +135,18 @@ def test_a_mirror_is_no_part_of_a_cell() -> None:
     assert plain.hash_cell("0" * 64) == mirrored.hash_cell("0" * 64)
 
 
-@pytest.mark.parametrize("call", [["run", "run.yaml"], ["sweep", "sweep.yaml"]])
+@pytest.mark.parametrize("command", ["run", "sweep"])
 def test_an_extra_that_is_not_installed(
-    call: list[str],
-    here: Path,
-    empty_store: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, here: Path, empty_store: Path, call: Call, hide_package: Hide
 ) -> None:
     """One line and exit code 2 before anything starts: the store is untouched, no lock or folder comes into being."""
     (here / "run.yaml").write_text(yaml.safe_dump(RUN | {"runtime": {"backend": "inline", "mirror": ["wandb"]}}))
     base = BASE | {"runtime": {"mirror": ["wandb"]}}
     (here / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": base}))
     before = sorted(here.rglob("*"))
-    find: Callable[[str], metadata.Distribution] = metadata.distribution
-
-    def missing(name: str) -> metadata.Distribution:
-        if name == "wandb":
-            raise metadata.PackageNotFoundError(name)
-        return find(name)
-
-    monkeypatch.setattr(metadata, "distribution", missing)
-    monkeypatch.setattr("sys.argv", ["fedray", *call])
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    assert exit_.value.code == 2
-    assert capsys.readouterr().err == (
-        "fedray: runtime.mirror: wandb is not installed; pip install 'fedray[wandb]' adds it\n"
-    )
+    hide_package("wandb")
+    code, _, err = call(command, f"{command}.yaml")
+    assert code == 2
+    assert err == "fedray: runtime.mirror: wandb is not installed; pip install 'fedray[wandb]' adds it\n"
     assert sorted(here.rglob("*")) == before
     assert (here / "mlflow.db").read_bytes() == empty_store.read_bytes()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedray.common.errors import UserError, join_lines, unknown
+from fedray.common.errors import UserError, join_lines, refuse_missing_package, unknown
 from fedray.datasets.arrays import check_arrays
 
 NUMBERS = ("int", "uint", "float", "bool")
@@ -44,10 +44,9 @@ def read_hub(name: str, columns: Columns) -> dict[str, np.ndarray]:
     Raises:
         UserError: `datasets` is not installed, or the data set cannot be read or used.
     """
-    try:
-        import datasets
-    except ImportError:
-        raise UserError("hf: the package datasets is not installed; pip install 'fedray[hf]'") from None
+    refuse_missing_package("hf", "datasets", "hf")
+    import datasets
+
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     parts = {}

@@ -23,6 +23,7 @@ from safetensors.torch import load, save
 
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
+from fedray.common.whole_files import write_file
 from fedray.engine.disk.client_files import (
     StoredState,
     Version,
@@ -31,7 +32,6 @@ from fedray.engine.disk.client_files import (
     name_file,
     read,
     retry,
-    write,
     write_states,
 )
 from fedray.engine.state import ClientState, State, StateDamaged
@@ -139,7 +139,7 @@ class Checkpoints:
             server = {"theta": state.theta, "buffers": state.buffers}
             server |= {f"server/{name}": v for name, v in state.server.items()}
             content = save(copy_apart(server))
-            write(self.directory, f"server-{state.round}.safetensors", content)
+            write_file(self.directory / f"server-{state.round}.safetensors", content)
             stored = {i: StoredState("", clients[i].sha256) for i in state.clients}
             manifest: dict[str, Any] = {
                 "format": FORMAT,
@@ -266,7 +266,7 @@ class Checkpoints:
     def _write_manifest(self, manifest: Manifest) -> None:
         body = manifest.model_dump_json()
         document = {"sha256": hashlib.sha256(body.encode()).hexdigest(), "manifest": body}
-        write(self.directory, f"checkpoint-{manifest.round}.json", json.dumps(document).encode())
+        write_file(self.directory / f"checkpoint-{manifest.round}.json", json.dumps(document).encode())
 
     def _read(self, name: str, digest: str) -> bytes:
         content = read(self.directory / name)

@@ -1,6 +1,5 @@
 """Clients' states as files: one per client and version, hashed by the process that holds it, read when needed."""
 
-import os
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +12,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedray.common.errors import UserError
-from fedray.common.vectors import Vectors
-from fedray.engine.state import ClientState, StateDamaged, StateRef, digest_state, digest_vectors, load_state
+from fedray.common.vectors import Vectors, digest_tensors
+from fedray.common.whole_files import write_file
+from fedray.engine.state import ClientState, StateDamaged, StateRef, digest_state, load_state
 
 T = TypeVar("T")
 PAUSES = (0.1, 1.0, 3.0)
@@ -49,7 +49,7 @@ class StoredState(StateRef):
             state = Vectors(load(read(Path(self.path))))
         except (FileNotFoundError, ValueError, SafetensorError) as error:
             raise StateDamaged(self.path, str(error)) from None
-        if digest_vectors(state) != self.sha256:
+        if digest_tensors(state) != self.sha256:
             raise StateDamaged(self.path, "it does not have the hash it was written with")
         return state
 
@@ -109,28 +109,14 @@ def write_states(directory: str, versions: Sequence[Version]) -> dict[int, Writt
         vectors = load_state(state)
         content = save(copy_apart(vectors))
         digest = state.sha256 if isinstance(state, StateRef) else None
-        write(Path(directory), name_file(client, active), content)
-        written[client] = Written(active, digest or digest_vectors(vectors), len(content))
+        write_file(Path(directory, name_file(client, active)), content)
+        written[client] = Written(active, digest or digest_tensors(vectors), len(content))
     return written
 
 
 def hash_states(states: Mapping[int, ClientState]) -> dict[int, str]:
     """Return client -> hash of its state."""
     return {i: digest_state(state) for i, state in states.items()}
-
-
-def write(directory: Path, name: str, content: bytes) -> None:
-    """Write to a temporary file and rename it. Raises OSError, and then leaves no file behind."""
-    temporary = directory / f"{name}.{os.getpid()}.tmp"
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(directory / name)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def copy_apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedray.engine.disk.client_files import write
+from fedray.common.whole_files import write_file
 
 
 class RowFile:
@@ -37,7 +37,7 @@ class RowFile:
         found = self.path.read_bytes() if self.path.is_file() else b""
         if content != found:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write(self.path.parent, self.path.name, content)
+            write_file(self.path, content)
 
 
 def _write_lines(history: Sequence[Mapping[str, float]]) -> bytes:

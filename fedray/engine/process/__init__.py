@@ -1,1 +1,1 @@
-"""What one process does with its clients: train, test, and reduce their results before it replies."""
+"""One process and its clients: it trains and tests them, and reduces their results before it replies."""

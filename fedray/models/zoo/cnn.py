@@ -5,6 +5,8 @@ ReLU processes a quarter of the numbers.
 """
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -39,6 +41,24 @@ class MLP(ModelSpec):
         return nn.Sequential(*layers, *build_classifier(width, self.projection, self.feature_norm, num_classes))
 
 
+def build_cnn(channels: int, filters: Sequence[int], widths: Sequence[int], padding: int = 0) -> nn.Sequential:
+    """Return 5x5 convolutions with pooling and ReLU, then linear layers with ReLU between them.
+
+    Args:
+        channels: of the images.
+        filters: of each convolution.
+        widths: of the first linear layer's inputs and of each one's outputs.
+        padding: of the convolutions.
+    """
+    layers: list[nn.Module] = []
+    for before, after in pairwise((channels, *filters)):
+        layers += [nn.Conv2d(before, after, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
+    layers.append(nn.Flatten())
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
 class LeNet(ModelSpec):
     """Two unpadded 5x5 convolutions of 64 channels, 1600-384-192-classes; feature size 192."""
 
@@ -54,20 +74,7 @@ class LeNet(ModelSpec):
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, _, _ = read_image_shape(input_shape, self.name)
-        return nn.Sequential(
-            nn.Conv2d(channels, 64, 5),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            nn.Conv2d(64, 64, 5),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(1600, 384),
-            nn.ReLU(),
-            nn.Linear(384, 192),
-            nn.ReLU(),
-            nn.Linear(192, num_classes),
-        )
+        return build_cnn(channels, (64, 64), (1600, 384, 192, num_classes))
 
 
 class McMahanCNN(ModelSpec):
@@ -88,18 +95,8 @@ class McMahanCNN(ModelSpec):
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, height, width = read_image_shape(input_shape, self.name)
-        return nn.Sequential(
-            nn.Conv2d(channels, 32, 5, padding=self.padding),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 5, padding=self.padding),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(64 * self._halve(self._halve(height)) * self._halve(self._halve(width)), 512),
-            nn.ReLU(),
-            nn.Linear(512, num_classes),
-        )
+        pixels = self._halve(self._halve(height)) * self._halve(self._halve(width))
+        return build_cnn(channels, (32, 64), (64 * pixels, 512, num_classes), self.padding)
 
     def _halve(self, size: int) -> int:
         """Return the pixels that a convolution and its pooling leave of this many."""
@@ -148,20 +145,7 @@ class SimpleCNN(ModelSpec):
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, _, _ = read_image_shape(input_shape, self.name)
-        return nn.Sequential(
-            nn.Conv2d(channels, 6, 5),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            nn.Conv2d(6, 16, 5),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(400, 120),
-            nn.ReLU(),
-            nn.Linear(120, 84),
-            nn.ReLU(),
-            nn.Linear(84, num_classes),
-        )
+        return build_cnn(channels, (6, 16), (400, 120, 84, num_classes))
 
 
 class EMNISTCNN(ModelSpec):

@@ -2,7 +2,6 @@
 
 import json
 import zipfile
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from fedray.tracking.archive.merge import import_sweep
 from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests import small
+from tests.conftest import Hide
 
 RUN = small.sections("fedavg", (5, 2), 4, training={"rounds": 2, "local_epochs": 1})
 SWEEP = Sweep.parse({"name": "some/sweep", "description": "Two seeds.", "base": RUN, "grid": {"seed": [0, 1]}})
@@ -133,18 +133,12 @@ def test_refusals(call: list[str], line: str, here: Path) -> None:
     assert sorted(here.rglob("*")) == before
 
 
-def test_a_library_that_is_not_installed_and_a_store_without_the_file(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_is_not_installed_and_a_store_without_the_file(here: Path, hide_package: Hide) -> None:
     cells = read_stored_sweep("some/sweep").cells
     Tracker().open_sweep("older", "", cells)
     with pytest.raises(UserError, match="older: the store has no file of this sweep; call `fedray sweep FILE` again"):
         export_deposit("older", Path("a.zip"))
-
-    def missing(name: str) -> metadata.Distribution:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "distribution", missing)
+    hide_package("rocrate")
     with pytest.raises(UserError, match=r"--deposit: rocrate is not installed; pip install 'fedray\[deposit\]' adds"):
         export_deposit("some/sweep", Path("a.zip"))
     assert not (here / "a.zip").exists()

@@ -1,6 +1,5 @@
 """Data sets of Hugging Face from local folders: pictures, numbers, clients, and what is refused."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from PIL import Image
 
 from fedray.common.errors import UserError
 from fedray.datasets.own.hub import Columns, read_hub
+from tests.conftest import Hide
 from tests.datasets.files import load
 
 
@@ -116,7 +116,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         assert "\n" not in str(refused.value)
 
 
-def test_without_the_package_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"^hf: the package datasets is not installed; pip install 'fedray\[hf\]'$"):
+def test_without_the_package_one_line_says_how_to_get_it(hide_package: Hide) -> None:
+    hide_package("datasets")
+    with pytest.raises(UserError, match=r"^hf: datasets is not installed; pip install 'fedray\[hf\]' adds it$"):
         read_hub("mnist", Columns())

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from fedray.common.errors import UserError
+from fedray.common.vectors import digest_tensors
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.disk.client_files import StoredState
 from fedray.engine.loop import make_rounds, run
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.engine.state import ClientState, State, StateDamaged, digest_vectors, load_state
+from fedray.engine.state import ClientState, State, StateDamaged, load_state
 
 
 def advance(simulation: Simulation, rounds: int) -> State:
@@ -125,7 +126,7 @@ def test_any_byte_of_any_file_may_be_wrong(simulation: Simulation, tmp_path: Pat
         state = advance(simulation, 1)
         store.save(state)
         saved.add(state.digest())
-        states += [digest_vectors(load_state(kept)) for kept in state.clients.values()]
+        states += [digest_tensors(load_state(kept)) for kept in state.clients.values()]
     rng = np.random.default_rng(0)
     seen, damaged = [], 0
     for _ in range(120):
@@ -141,7 +142,7 @@ def test_any_byte_of_any_file_may_be_wrong(simulation: Simulation, tmp_path: Pat
         seen.append(None if found is None else found.digest())
         for kept in () if found is None else found.clients.values():
             try:
-                assert digest_vectors(load_state(kept)) in states
+                assert digest_tensors(load_state(kept)) in states
             except StateDamaged:
                 damaged += 1
         path.write_bytes(whole)

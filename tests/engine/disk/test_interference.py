@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from fedray.common.errors import UserError
+from fedray.common.vectors import digest_tensors
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.engine.state import digest_vectors, load_state
+from fedray.engine.state import load_state
 
 from .test_checkpoint import advance
 
@@ -101,8 +102,8 @@ def test_a_writer_that_stood_still_removes_nothing_of_the_one_that_went_on(
     found = Checkpoints(tmp_path).load()
     assert found is not None
     assert found.digest() == simulation.state.digest()
-    assert {i: digest_vectors(load_state(s)) for i, s in found.clients.items()} == {
-        i: digest_vectors(load_state(s)) for i, s in simulation.state.clients.items()
+    assert {i: digest_tensors(load_state(s)) for i, s in found.clients.items()} == {
+        i: digest_tensors(load_state(s)) for i, s in simulation.state.clients.items()
     }
     assert Checkpoints(tmp_path).list_rounds() == [4, 5]
 

@@ -18,14 +18,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedray.algorithms import ALGORITHMS
 from fedray.common import transfer
 from fedray.common.errors import Diverged
-from fedray.common.vectors import Vectors
+from fedray.common.vectors import Vectors, digest_tensors
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
 from fedray.datasets.dataset import ClientSamples, Dataset, ResidentSamples, Samples
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.residence import DeviceState, Residence
 from fedray.engine.server.simulation import Simulation
-from fedray.engine.state import digest_vectors, load_state
+from fedray.engine.state import load_state
 from tests import small
 
 ROOM = 1 << 30
@@ -206,7 +206,7 @@ def test_states_leave_in_their_turn_and_can_be_read_and_sent() -> None:
     assert len(spilled) == 1
     assert all(torch.equal(load_state(state).h, v.h) for state, v in zip(states, vectors, strict=False))
     sent = pickle.loads(pickle.dumps(states[0]))  # noqa: S301
-    assert digest_vectors(sent) == digest_vectors(vectors[0])
+    assert digest_tensors(sent) == digest_tensors(vectors[0])
     del states[0]
     assert residence.used == 16
     states.append(residence.keep(vectors[3]))

@@ -1,6 +1,5 @@
 """Models of timm: built for the data, with weights of other classes, refused in one line."""
 
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from fedray.common.errors import UserError
 from fedray.models import make_model_spec
 from fedray.models.base import count_parameters
 from fedray.models.parts import find_head
+from tests.conftest import Hide
 from tests.small import sections
 
 TINY = {"name": "timm", "architecture": "test_resnet"}
@@ -75,10 +75,7 @@ def test_refused_in_one_line(architecture: str, shape: tuple[int, ...], message:
     assert "\n" not in str(caught.value)
 
 
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> metadata.Distribution:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "distribution", missing)
+def test_without_the_package(hide_package: Hide) -> None:
+    hide_package("timm")
     with pytest.raises(UserError, match=r"model: timm is not installed; pip install 'fedray\[timm\]' adds it"):
         make_model_spec(TINY).build((3, 32, 32), 10)

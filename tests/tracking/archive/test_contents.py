@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,16 @@ from fedray.tracking.stored_sweep import read_stored_sweep
 from tests.tracking.archive.tricks import CELL, RUN, Members, Trick, pack, refuse
 
 Change = Callable[[dict[str, Any]], object]
+ENVIRONMENT = "environments/*"
 
 
 def rewritten(name: str, change: Change | bytes) -> Trick:
-    """Change what a JSON member says; bytes replace it."""
+    """Change what the JSON members of a name or pattern say; bytes replace them."""
 
     def rewrite(members: Members) -> Members:
         found = []
         for member, content in members:
-            if member.filename == name:
+            if fnmatch(member.filename, name):
                 if isinstance(change, bytes):
                     content = change
                 else:
@@ -292,22 +294,6 @@ def test_the_only_fault_is_a_configuration_of_another_cell(
 # Environments
 
 
-def of_environment(change: Callable[[dict[str, Any]], object]) -> Trick:
-    """Change the archive's one environment."""
-
-    def changed(members: Members) -> Members:
-        found = []
-        for member, content in members:
-            if member.filename.startswith("environments/"):
-                document = json.loads(content)
-                change(document)
-                content = json.dumps(document).encode()
-            found.append((member, content))
-        return found
-
-    return changed
-
-
 def without_environment(members: Members) -> Members:
     return [one for one in members if not one[0].filename.startswith("environments/")]
 
@@ -316,10 +302,13 @@ def without_environment(members: Members) -> Members:
     ("trick", "message"),
     [
         (without_environment, "there is no such member"),
-        (of_environment(at("packages", "torch", to="6.6.6")), "its content has another hash"),
-        (of_environment(at("packages", to=7)), "packages"),
-        (of_environment(at("packages", "torch", to="\x1b[2J")), "packages"),
-        (of_environment(lambda document: document.update({str(k): {} for k in range(9999)})), "another hash"),
+        (rewritten(ENVIRONMENT, at("packages", "torch", to="6.6.6")), "its content has another hash"),
+        (rewritten(ENVIRONMENT, at("packages", to=7)), "packages"),
+        (rewritten(ENVIRONMENT, at("packages", "torch", to="\x1b[2J")), "packages"),
+        (
+            rewritten(ENVIRONMENT, lambda document: document.update({str(k): {} for k in range(9999)})),
+            "another hash",
+        ),
     ],
 )
 def test_environments(trick: Trick, message: str, exported: Members, store: Path) -> None:

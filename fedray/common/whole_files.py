@@ -1,0 +1,34 @@
+"""Files that appear whole or not at all: written under another name next to their own, and renamed."""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def write_whole(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file to write to. It takes its name at the end of the block; a block that fails leaves no file behind.
+
+    The other name has a random number and `.tmp` at its end; `Checkpoints` removes what killed processes left.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().node}.tmp")
+    try:
+        with partial.open("xb") as file:  # not by tempfile, whose files only their owner can read
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file as `write_whole`. Raises OSError."""
+    with write_whole(path) as file:
+        file.write(content)
