@@ -83,10 +83,11 @@ def remove_runs(
 
     runs, kept = find_deletable_runs(name, cell)
     shared = f" ({kept} that another sweep shares stay)" if kept else ""
+    counted = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
     if not yes:
-        typer.confirm(f"delete {len(runs)} runs of {name} from MLflow{shared}?", abort=True)
+        typer.confirm(f"delete {counted} of {name} from MLflow{shared}?", abort=True)
     delete_runs(runs)
-    print(f"{name}: {len(runs)} runs deleted{shared}")
+    print(f"{name}: {counted} deleted{shared}")
 
 
 def clean(

@@ -89,7 +89,7 @@ def test_rm_of_one_cell_and_clean_of_what_it_left(
     for wanted, message in (("ffff", "names 0 cells"), ("0000", "names 3 cells"), (cells[2]["hash"], "another sweep")):
         assert message in call("rm", "sweep", "--cell", wanted, "--yes").err
     code, out, _ = call("rm", "sweep", "--cell", cells[0]["hash"], "--yes")
-    assert (code, out) == (0, "sweep: 1 runs deleted\n")
+    assert (code, out) == (0, "sweep: 1 run deleted\n")
     assert "2 finished, 1 missing" in call("status").out
     _, out, _ = call("clean")
     assert f"{folder} (its runs were removed)" in out
@@ -116,7 +116,7 @@ def test_rm_leaves_what_another_sweep_shares(
     assert left == {"other", one["hash"], three["hash"]}
     (run,) = search(store.client, store.experiment, f"tags.`fedray.cell` = '{three['hash']}'")
     code, out, _ = call("rm", run.info.run_id, "--yes")
-    assert (code, out) == (0, f"{run.info.run_id}: 1 runs deleted\n")
+    assert (code, out) == (0, f"{run.info.run_id}: 1 run deleted\n")
 
 
 def test_rm_takes_the_superseded_runs_of_a_cell_too(
