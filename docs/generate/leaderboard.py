@@ -39,8 +39,8 @@ CONCLUSIONS = """
   seeds that its differences use, so they are a little too large.
 - One data set, one model and one partition say nothing about others. A value at the edge of its range may not be
   the best.
-- Seconds depend on the machine and on what else it does; gradients do not. Other jobs ran while FedAvg, FedProx and
-  FedNova were trained for the global board, so their seconds are too high.
+- Seconds depend on the machine and on what else it does; gradients do not. Other jobs ran during most of the global
+  board's training, and not always equally many, so its seconds say little about the cost of a method.
 """
 
 

@@ -285,7 +285,7 @@ def format_standings(standings: Sequence[Standing]) -> list[list[str]]:
             f"{one.mean:.2f} ± {one.deviation:.2f}",
             *_format_difference(one.to_reference),
             *_format_difference(one.to_best),
-            f"{one.gradients:.3g}",
+            f"{one.gradients:,.0f}",
             f"{one.seconds:.2g}",
         ]
         for one in standings
