@@ -113,7 +113,8 @@ def test_a_node_that_dies_while_states_spill_changes_nothing(cluster: Cluster, t
         return len(list(spilled.glob("ray_spilled_objects_*/*")))
 
     driver = fedray(tmp_path, "sweep", str(write(tmp_path, sweep)), "--address", cluster.address)
-    wait(lambda: count() > 0 and any((tmp_path / ".fedray/cells").glob("*/checkpoint-*.json")))
+    checkpoints = tmp_path / ".fedray/cells"
+    wait(lambda: count() > 0 and any(checkpoints.glob("*/checkpoint-*.json")), 300)  # the driver's start included
     before = count()
     wait(lambda: count() > before)
     cluster.remove_node(node, allow_graceful=False)
