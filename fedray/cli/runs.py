@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedray.common.errors import escape
+from fedray.common.errors import escape, format_count
 from fedray.runs.status import Status
 
 LISTED_ORDER = (
@@ -83,7 +83,7 @@ def remove_runs(
 
     runs, kept = find_deletable_runs(name, cell)
     shared = f" ({kept} that another sweep shares stay)" if kept else ""
-    counted = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+    counted = format_count(len(runs), "run")
     if not yes:
         typer.confirm(f"delete {counted} of {name} from MLflow{shared}?", abort=True)
     delete_runs(runs)

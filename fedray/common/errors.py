@@ -104,6 +104,11 @@ def truncate_repr(value: object) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
+def format_count(n: int, noun: str) -> str:
+    """Format `1 seed`, `2 seeds`."""
+    return f"{n} {noun}" + "s" * (n != 1)
+
+
 def escape(text: str) -> str:
     """Return the text with control characters written out, such as `\\x1b`, which begins a terminal's escape codes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import uuid
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -17,7 +17,7 @@ def write_whole(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: the file cannot be written.
     """
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().node}.tmp")
+    partial = path.with_name(f"{path.name}.{secrets.randbits(64)}.tmp")
     try:
         with partial.open("xb") as file:  # not by tempfile, whose files only their owner can read
             yield file

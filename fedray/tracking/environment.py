@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.common.components.identity import hash_of
 from fedray.common.cpus import CPUINFO
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, format_count
 from fedray.tracking.store import read_artefact, search
 
 if TYPE_CHECKING:  # MLflow takes two seconds to import
@@ -228,8 +228,8 @@ def describe_mixture(named: Mapping[str, Sequence[str]], read: Callable[[str], E
     unknown = sum(not hashes for hashes in named.values())
     if not counts or len(counts) + (unknown > 0) == 1:
         return ""
-    parts = [f"{hash} ({_count(n)})" for hash, n in counts.items()]
-    parts += [f"not recorded ({_count(unknown)})"] if unknown else []
+    parts = [f"{hash} ({format_count(n, 'cell')})" for hash, n in counts.items()]
+    parts += [f"not recorded ({format_count(unknown, 'cell')})"] if unknown else []
     said = f"the cells come from different environments: {', '.join(parts)}"
     if len(counts) == 1:
         return said
@@ -237,10 +237,6 @@ def describe_mixture(named: Mapping[str, Sequence[str]], read: Callable[[str], E
         return f"{said}; they differ in {describe_differences({hash: read(hash) for hash in counts})}"
     except UserError as error:
         return f"{said}; {error}"
-
-
-def _count(cells: int) -> str:
-    return "1 cell" if cells == 1 else f"{cells} cells"
 
 
 def join_hashes(before: Iterable[str], now: str) -> str:

@@ -21,6 +21,7 @@ from fedray.analysis.comparison.differences import ENDED
 from fedray.analysis.data.cell_config import iter_configs
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.output import write_or_print
+from fedray.common.errors import format_count
 
 
 def decide_all(claims: Claims, file: Path | None) -> Iterator[Decided]:
@@ -71,15 +72,10 @@ def format_lost(found: Verdict) -> str:
     return f"{format_count(most, 'seed')} without a number ({why})" if most else ""
 
 
-def format_count(n: int, noun: str) -> str:
-    """Format `1 seed`, `2 seeds`."""
-    return f"{n} {noun}" + "s" * (n != 1)
-
-
 def format_cost(one: Decided, price: Price) -> str:
     """Format the hours of training spent, and the cost of the missing cells."""
     spent = sum_hours(one.cells)
-    parts = [f"cost {format_hours(spent)}"] if spent else []
+    parts = [f"cost {format_duration(spent)}"] if spent else []
     open_cells = one.cells[~one.cells["status"].isin(["finished", *ENDED])]
     missing = [*iter_configs(open_cells)]
     missing += [config for cell in open_cells["cell"] for config in one.sweep.after.get(cell, ())]
@@ -92,10 +88,10 @@ def format_cost(one: Decided, price: Price) -> str:
 def _format_price(found: tuple[float, float] | None, measured: bool) -> str:
     if found is None:
         return "(not known: its data are not here, or it names a class of your own)"
-    return format_hours(found[1]) if measured else f"{found[0]:.2g} gradients of a batch"
+    return format_duration(found[1]) if measured else f"{found[0]:.2g} gradients of a batch"
 
 
-def format_hours(hours: float) -> str:
+def format_duration(hours: float) -> str:
     """Format `2.5 h`, below a tenth of an hour `4.6 min`, below a minute `9.1 s`."""
     if hours >= 0.1:
         return f"{hours:.3g} h"

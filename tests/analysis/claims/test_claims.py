@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 from fedray.analysis.claims.decide import NOT_RUN, decide
 from fedray.analysis.claims.read import find, read
 from fedray.analysis.claims.runs import list_expected
-from fedray.analysis.commands.claims import format_count, format_hours
+from fedray.analysis.commands.claims import format_duration
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.tables.published import list_tables, load
 from fedray.cli.main import app
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, format_count
 from fedray.common.yaml_files import load_yaml
 from fedray.runs.metric import RATIOS, ROUNDS_TO, Metric
 from fedray.sweep.file.shipped import get_sweeps_folder, list_papers
@@ -193,7 +193,7 @@ def test_one_is_singular() -> None:
 @pytest.mark.parametrize(("hours", "text"), [(2.5, "2.5 h"), (0.1, "0.1 h"), (0.05, "3 min"), (0.0025, "9 s")])
 def test_short_times_are_in_minutes_and_seconds(hours: float, text: str) -> None:
     """0.05 h = 3 min; 0.0025 h = 9 s."""
-    assert format_hours(hours) == text
+    assert format_duration(hours) == text
 
 
 def test_a_papers_page_says_what_its_numbers_hang_on(

@@ -27,23 +27,14 @@ def hashes(seed: int = 0) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
+def changed(setting: str, value: Any) -> Iterator[None]:
+    """Change one of PyTorch's settings within a block."""
+    change, before = getattr(torch, f"set_{setting}"), getattr(torch, f"get_{setting}")()
+    change(value)
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
-
-
-@contextlib.contextmanager
-def matmul_precision(word: str) -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(word)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+        change(before)
 
 
 def settings() -> tuple[Any, ...]:
@@ -66,8 +57,8 @@ def settings() -> tuple[Any, ...]:
         torch.no_grad,
         torch.inference_mode,
         lambda: torch.device("meta"),
-        lambda: default_dtype(torch.float64),
-        lambda: matmul_precision("medium"),
+        lambda: changed("default_dtype", torch.float64),
+        lambda: changed("float32_matmul_precision", "medium"),
     ],
     ids=["autocast", "no_grad", "inference_mode", "meta", "float64", "medium"],
 )
@@ -89,7 +80,7 @@ def test_settings_come_back_after_a_refusal() -> None:
 
 def test_a_model_is_built_where_the_run_was() -> None:
     result = fedray.simulate(small.sections(training={"rounds": 1}), progress=False)
-    with torch.device("meta"), default_dtype(torch.float64):
+    with torch.device("meta"), changed("default_dtype", torch.float64):
         parameters = torch.cat([p.flatten() for p in result.model().parameters()])
     assert parameters.dtype == torch.float32
     assert torch.equal(parameters, result.theta)
