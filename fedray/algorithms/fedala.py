@@ -19,8 +19,9 @@ class FedALA(Algorithm):
     """q = g(y); a round starts at y = o + W (x - o) in the top layers and at x below; o: the client's last local model.
 
     W has an entry in [0, 1] for each parameter of the top `layers` layers and starts at 1. On each batch of a random
-    share of the shard W <- clip_[0,1](W - a g(y) (x - o)), in one pass, or in `start_epochs` the first time. The client
-    sends y_K - x, and the server averages. a = 0 is FedAvg. The personal model is the mix before training.
+    share of the shard, drawn once a round, W <- clip_[0,1](W - a g(y) (x - o)). One pass; the first time `start_epochs`
+    passes over the same batches. The client sends y_K - x, and the server averages. a = 0 is FedAvg. The personal model
+    is the mix before training.
 
     Readings: p counts layers, not tensors (D-69); the first time takes a fixed number of passes (D-70); the sample is
     random (D-71); a client without an o takes x, and W changes only in a client's own rounds, although the authors'
@@ -32,6 +33,7 @@ class FedALA(Algorithm):
     """
 
     name = "fedala"
+    revision = 1  # the passes of the first time see the same batches
     paper = "Zhang et al., FedALA: adaptive local aggregation for personalized federated learning, AAAI 2023"
     idea = "clients learn how much of the global model to take, entry by entry"
     personal = "kept"
@@ -85,7 +87,7 @@ class FedALA(Algorithm):
             return value
 
         for epoch in range(1 if "w" in c.state else self.start_epochs):
-            for _ in c.batches(f"mix {epoch}", share=self.share):
+            for _ in c.batches("mix", share=self.share):
                 there = mixed(x, top, w, gap)
                 g = c.grad(there, loss if self.threshold else None, part="head" if self.layers == 1 else "all")
                 w = (w - self.weight_lr * g[top] * gap).clamp(0, 1)

@@ -185,10 +185,10 @@ def fedala(
                 if weights is None:
                     weights, passes = Tensors({name: np.ones_like(value) for name, value in x.items()}), start_epochs
                 losses = []
-                for e in range(passes):
+                for _ in range(passes):
                     if len(losses) > 10 and np.std(losses[-10:]) < threshold:
                         break
-                    for batch in epochs(w, order, t, c.i, f"mix {e}", share):
+                    for batch in epochs(w, order, t, c.i, "mix", share):
                         y = x - gap + times(weights, gap)
                         z, labels = w.net.forward(y, batch[0]).z, batch[1]
                         loss = np.mean(np.log(np.exp(z).sum(1)) - z[np.arange(len(z)), labels])

@@ -44,7 +44,7 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("pfedme", PFEDME | {"tested": "local"}),
     ("fedala", ALA),
     ("fedala", ALA | {"layers": 2}),
-    ("fedala", ALA | {"start_epochs": 40, "threshold": 0.112}),
+    ("fedala", ALA | {"start_epochs": 40, "threshold": 0.03}),
     ("fedas", AS),
     ("fedas", AS | {"fisher": "samples"}),
     ("fedas", AS | {"aligns_with": "initial"}),
