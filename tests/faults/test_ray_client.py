@@ -157,7 +157,13 @@ def test_a_sweep_over_ray_client(relative: bool, tmp_path: Path, port: int) -> N
 
 @pytest.mark.faults
 def test_ctrl_c_over_ray_client_is_written_down_and_the_next_call_goes_on(tmp_path: Path) -> None:
-    """The driver in the cluster ends as one here does: no run is left running, and nothing is made twice."""
+    """The driver in the cluster ends as one here does: no run is left running, and nothing is made twice.
+
+    The first two cells take 2 s each and the last two 18 s (12 rounds, 3 clients' naps), because a line of a driver in
+    the cluster arrives late: with four short cells the sweep can be over before the signal.
+    """
+    slow = [{"name": "tests.plugins:Slow", "nap": nap} for nap in (0.05, 0.5)]
+    sweep = SWEEP | {"grid": {"algorithm": slow, "seed": [0, 1]}}
     token, elsewhere, client = tmp_path / "token", Path(tempfile.mkdtemp(prefix="fr")), free()
     token.write_text(TOKEN)
 
@@ -165,7 +171,7 @@ def test_ctrl_c_over_ray_client_is_written_down_and_the_next_call_goes_on(tmp_pa
         return fedray(
             tmp_path,
             "sweep",
-            str(write(tmp_path, SWEEP)),
+            str(write(tmp_path, sweep)),
             "--address",
             f"ray://127.0.0.1:{client}",
             RAY_AUTH_MODE="token",
@@ -187,7 +193,7 @@ def test_ctrl_c_over_ray_client_is_written_down_and_the_next_call_goes_on(tmp_pa
             first = outcome(tmp_path)
             assert set(first.values()) == {"finished", "interrupted"}
             assert "small: 4 finished" in done(call())
-        assert state_hashes(tmp_path) == undisturbed(SWEEP)
+        assert state_hashes(tmp_path) == undisturbed(sweep)
         logged_once(tmp_path, 12)
     finally:
         shutil.rmtree(elsewhere, ignore_errors=True)
