@@ -257,12 +257,13 @@ def describe_claims(sweep: Collected) -> list[str]:
 
 
 def describe_assets(sweep: Collected) -> list[str]:
-    """Return the data sets and methods that a paper has to cite."""
+    """Return the data sets and methods that a paper has to cite, and the command that prints their entries."""
     named = {
         "data": dict.fromkeys(str(config.get("data.name")) for config in iter_configs(sweep.cells)),
         "methods": dict.fromkeys(str(config.get("algorithm.name")) for config in iter_configs(sweep.cells)),
     }
-    return [f"{what}: {', '.join(names)}" for what, names in named.items()]
+    lines = [f"{what}: {', '.join(names)}" for what, names in named.items()]
+    return [*lines, f"BibTeX of all of them: fedray cite {sweep.name}"]
 
 
 def describe_commands(sweep: Collected) -> list[str]:

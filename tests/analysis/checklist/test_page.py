@@ -98,7 +98,7 @@ def test_what_the_store_knows(store: Tracker) -> None:
         "fedray imports no class that a store names)"
     ]
     assert found["commands"][0] == "made by: fedray run (4 runs)"
-    assert found["assets"] == ["data: digits", "methods: fedavg, fedsam"]
+    assert found["assets"] == ["data: digits", "methods: fedavg, fedsam", "BibTeX of all of them: fedray cite s"]
     assert found["claims"][0] == "claim <b>best: FedSAM is best."
     cpu = collect_environment()["cpu"]
     assert found["hardware"][0].startswith(f"{cpu['count']} CPUs ({cpu.get('model', 'name not known')}), ")
