@@ -104,9 +104,9 @@ def truncate_repr(value: object) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def format_count(n: int, noun: str) -> str:
-    """Format `1 seed`, `2 seeds`."""
-    return f"{n} {noun}" + "s" * (n != 1)
+def format_count(n: int, noun: str, plural: str = "") -> str:
+    """Format `1 seed`, `2 seeds`; plural: of a noun that does not simply take an s."""
+    return f"{n} {noun if n == 1 else plural or f'{noun}s'}"
 
 
 def escape(text: str) -> str:

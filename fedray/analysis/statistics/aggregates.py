@@ -12,6 +12,7 @@ import numpy as np
 from scipy.stats import trim_mean
 
 from fedray.analysis.statistics.intervals import RESAMPLES, Interval
+from fedray.common.errors import format_count
 from fedray.common.rng import generator
 
 SEEDS, SETTINGS = 10, 2
@@ -22,9 +23,9 @@ CUT = 0.25
 
 def find_lack(scores: np.ndarray) -> str:
     """Return what is missing for intervals, `found 3 seeds, 10 are needed`; empty if they hold their level."""
-    for found, needed, what in zip(scores.shape, (SEEDS, SETTINGS), ("seeds", "settings"), strict=True):
+    for found, needed, what in zip(scores.shape, (SEEDS, SETTINGS), ("seed", "setting"), strict=True):
         if found < needed:
-            return f"found {found} {what if found != 1 else what[:-1]}, {needed} are needed"
+            return f"found {format_count(found, what)}, {needed} are needed"
     return ""
 
 

@@ -7,7 +7,7 @@ from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.tables.formats import to_latex
 from fedray.analysis.tables.macros import list_macros
 from fedray.analysis.tables.paper import COMMENT, Block, Found, Paper, parse_rows
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError, format_count, unknown
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,7 @@ def describe(paper: Paper, agreement: Agreement) -> Iterator[str]:
     for use in paper.uses:
         if _is_computed(use.text):
             yield f"{use.place}: \\fedray{{{use.text}}} has a computed key, which only LaTeX knows"
-    what = (
-        f"{_count(agreement.entries, 'entry', 'entries')} of tables and {_count(agreement.macros, 'macro', 'macros')}"
-    )
+    entries = format_count(agreement.entries, "entry", "entries")
+    what = f"{entries} of tables and {format_count(agreement.macros, 'macro')}"
     differ = len(agreement.disagreements)
     yield f"{differ} of {what} differ from the store" if differ else f"{what} agree with the store"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
