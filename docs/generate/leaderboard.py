@@ -15,7 +15,7 @@ from fedray.analysis.tables.leaderboard import (
 )
 from fedray.common.errors import UserError
 
-BOARDS = ("leaderboard/global", "leaderboard/personalised")
+BOARDS = ("leaderboard/global", "leaderboard/global_mild", "leaderboard/personalised")
 ACCURACIES = {
     "last10_test_accuracy": "Accuracy is the global model's on all test images, the mean of the last ten rounds.",
     "last10_personal_accuracy": """Accuracy is that of each client's model on its own test samples after the last round,

@@ -66,9 +66,9 @@ def list_entries(what: str) -> dict[str, str]:
 
 
 def _describe(sweep: Any, file: Any) -> str:
-    from fedray.common.yaml_files import load_yaml
+    from fedray.sweep.file.document import load_document
 
-    document = load_yaml(file)
+    document = load_document(file)
     return sweep.parse(document, file=file).description if "base" in document else "one run, for `fedray run`"
 
 

@@ -69,11 +69,11 @@ def run_sweep(
     smoke: Annotated[bool, typer.Option("--smoke", help="run the small version that the file defines")] = False,
 ) -> None:
     """Run a sweep. Called again, it resumes unfinished cells and skips finished ones."""
-    from fedray.common.yaml_files import load_yaml
+    from fedray.sweep.file.document import load_document
     from fedray.sweep.file.shipped import locate_sweep
 
     file = locate_sweep(file)
-    document = load_yaml(file)  # a mistake in it is reported before PyTorch is imported
+    document = load_document(file)  # a mistake in it is reported before PyTorch is imported
     if "algorithm" in document and not {"name", "base"} & document.keys():
         raise UserError(f"{file}: is the configuration of one run, which `fedray run` takes; a sweep has name and base")
     changes = parse_assignments(set_)

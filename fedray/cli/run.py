@@ -39,14 +39,14 @@ def run(
     ] = False,
 ) -> None:
     """Run one cell. Called again, it resumes from the newest checkpoint; a finished run is only shown."""
-    from fedray.common.yaml_files import load_yaml
+    from fedray.sweep.file.document import load_document
     from fedray.sweep.file.shipped import locate_sweep
 
     if logged and not track:
         raise UserError("--log-model: --no-track writes nothing to MLflow; leave one out")
     file = locate_sweep(file)
     # Mistakes here are reported before PyTorch is imported.
-    document, changes = load_yaml(file), parse_assignments(set_)
+    document, changes = load_document(file), parse_assignments(set_)
 
     from fedray.api import run_problem
     from fedray.engine.result import refuse_without_model, refuse_without_personal

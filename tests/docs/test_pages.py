@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fedray.sweep.file.document import EXTENDS
 from fedray.sweep.file.sweep import Sweep
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -69,7 +70,7 @@ def test_every_yaml_fence_can_be_read() -> None:
                 assert isinstance(yaml.safe_load(content), dict), f"{page.name}: {content}"
 
 
-def test_every_section_of_a_sweep_file_is_accepted() -> None:
+def test_every_section_of_a_sweep_file_is_accepted(tmp_path: Path) -> None:
     """Each fence of the page, on top of the page's first file, with the sections that it needs."""
     first, *others = [yaml.safe_load(content) for language, content in fences("sweep-file") if language == "yaml"]
     search = {"search": {"algorithm.beta": {"uniform": [0, 1]}}}
@@ -77,13 +78,18 @@ def test_every_section_of_a_sweep_file_is_accepted() -> None:
     needs = {"cases": {"grid": {}}, "samples": search, "searcher": search, "tune": stages, "final": stages}
     assert len(others) > 15
     for section in others:
+        if EXTENDS in section:
+            (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(first))
+            (tmp_path / "second.yaml").write_text(yaml.safe_dump(section))
+            assert Sweep.load(tmp_path / "second.yaml").name == section["name"]
+            continue
         needed = {key: value for name in section for key, value in needs.get(name, {}).items()}
         Sweep.model_validate(first | needed | section)
 
 
 def test_every_key_of_a_sweep_file_has_a_section() -> None:
     headings = re.findall(r"^## `(\w+)`$", (DOCS / "sweep-file.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert set(headings) == set(Sweep.model_fields)
+    assert set(headings) == {*Sweep.model_fields, EXTENDS}
 
 
 def test_every_link_leads_somewhere() -> None:

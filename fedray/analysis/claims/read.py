@@ -6,8 +6,8 @@ from pydantic import ValidationError
 
 from fedray.common.components.base import Checked, describe
 from fedray.common.errors import UserError, unknown
-from fedray.common.yaml_files import load_yaml
 from fedray.sweep.file.claims import Claim
+from fedray.sweep.file.document import load_document
 from fedray.sweep.file.shipped import CLAIMS, get_sweeps_folder, list_papers, list_sweeps
 from fedray.sweep.file.sweep import Sweep
 from fedray.tracking.location import is_there
@@ -65,13 +65,14 @@ def read_stored(name: str) -> Claims | None:
 
 def read(path: Path) -> Claims:
     """Read one file of either kind and check it. Raises UserError naming it."""
-    of_a_sweep = "base" in load_yaml(path)
+    document = load_document(path)
+    of_a_sweep = "base" in document
     if of_a_sweep:
-        sweep = Sweep.load(path)
+        sweep = Sweep.parse(document, file=path)
         found = Claims(name=sweep.name, claims=tuple(sweep.claims))
     else:
         try:
-            found = Claims.model_validate(load_yaml(path))
+            found = Claims.model_validate(document)
         except ValidationError as error:
             raise UserError(f"{path}: {describe(error, '', Claims)}") from None
         except UserError as error:

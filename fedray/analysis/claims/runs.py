@@ -11,9 +11,9 @@ import pandas as pd
 from fedray.analysis.data.cell_config import CellConfig, iter_configs
 from fedray.analysis.data.collect import Search, SweepTable, collect, make_cell_row
 from fedray.analysis.data.stored import UnknownSweep
-from fedray.common.yaml_files import load_yaml
 from fedray.config import RunConfig
 from fedray.sweep.driver.stages import preview_final_stage
+from fedray.sweep.file.document import load_document
 from fedray.sweep.file.dotted import apply_draw
 from fedray.sweep.file.shipped import list_sweeps, locate_sweep
 from fedray.sweep.file.sweep import Sweep
@@ -39,7 +39,7 @@ def find_runs(name: str, file: Path | None) -> SweepTable:
             return replace(found, cells=found.cells.assign(config=found.cells["config"].map(CellConfig.without_names)))
     except (StoreNotFound, UnknownSweep):
         pass
-    if file is not None and "base" in load_yaml(file) and (own := Sweep.load(file)).name == name:
+    if file is not None and "base" in load_document(file) and (own := Sweep.load(file)).name == name:
         return list_expected(own)
     return list_expected(Sweep.load(locate_sweep(Path(name))))
 

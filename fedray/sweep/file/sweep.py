@@ -12,9 +12,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, fi
 
 from fedray.common.components.base import Checked, describe, format_value
 from fedray.common.errors import UserError, truncate_repr, unknown
-from fedray.common.yaml_files import load_yaml
 from fedray.runs.metric import Metric
 from fedray.sweep.file.claims import Claim
+from fedray.sweep.file.document import load_document
 from fedray.sweep.file.dotted import COMPONENTS, apply_draw, get_dotted, list_leaves, with_key
 from fedray.sweep.file.entries import expand_case, expand_entries, find_partial, has_option
 from fedray.sweep.file.sections import SELECT, Final, Scheduler, Tune
@@ -262,7 +262,7 @@ class Sweep(Checked):
     @classmethod
     def load(cls, path: Path, smoke: bool = False) -> "Sweep":
         """Read a file and parse it. Raises UserError naming file and key."""
-        return cls.parse(load_yaml(path), smoke, path)
+        return cls.parse(load_document(path), smoke, path)
 
     @classmethod
     def parse(cls, document: Mapping[str, Any], smoke: bool = False, file: Path | None = None) -> "Sweep":

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from fedray.common.errors import UserError
 from fedray.sweep.driver.run import describe_partial
+from fedray.sweep.file.document import load_document
 from fedray.sweep.file.dotted import get_dotted
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
@@ -17,7 +17,7 @@ from tests.sweep.running import REPOSITORY, write
 FILES = [
     path
     for path in sorted((REPOSITORY / "sweeps").rglob("*.yaml"))
-    if "clusters" not in path.parts and {"name", "base"} <= yaml.safe_load(path.read_text(encoding="utf-8")).keys()
+    if "clusters" not in path.parts and {"name", "base"} <= load_document(path).keys()
 ]
 
 

@@ -1,0 +1,58 @@
+"""The contents of a sweep file, with those of the file that it extends."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedray.common.errors import UserError, truncate_repr
+from fedray.common.yaml_files import load_yaml, locate
+from fedray.sweep.file.dotted import apply_draw
+from fedray.sweep.file.shipped import locate_sweep
+
+EXTENDS = "extends"
+
+
+def load_document(path: Path) -> dict[str, Any]:
+    """Return the contents of a sweep's or a run's file.
+
+    A sweep that `extends` another has the other's keys except those that it gives itself; keys of its `base` are set in
+    the other's base.
+
+    Raises:
+        UserError: a file cannot be read, or it extends something that it cannot; the message names the file.
+    """
+    return _load(path, ())
+
+
+def _load(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
+    own = load_yaml(path)
+    if EXTENDS not in own:
+        return own
+    if path.resolve() in readers:
+        raise UserError(f"{path}: {EXTENDS}: the file extends itself")
+    file = _locate(path, own.pop(EXTENDS))
+    other, changes = _load(file, (*readers, path.resolve())), own.get("base", {})
+    if not isinstance(other.get("base"), Mapping):
+        raise UserError(f"{path}: {EXTENDS}: {file} has no `base`; the file of a sweep is required")
+    if own.get("name", other.get("name")) == other.get("name"):
+        raise UserError(f"{path}: name: a sweep that extends {file} needs a name of its own")
+    if not isinstance(changes, Mapping):
+        raise UserError(f"{path}: base: found {truncate_repr(changes)}, which is not a mapping")
+    try:
+        return other | own | {"base": apply_draw(other["base"], changes)}
+    except UserError as error:
+        raise UserError(f"{path}: base: {error}") from None
+
+
+def _locate(path: Path, written: Any) -> Path:
+    """Return the file that `path` extends: one relative to it, or a shipped sweep."""
+    key = f"{path}: {EXTENDS}"
+    if not isinstance(written, str):
+        raise UserError(f"{key}: found {truncate_repr(written)}; a sweep's name or file is required")
+    file = locate(key, written)
+    if file.suffix in (".yaml", ".yml"):
+        return path.parent / file
+    try:
+        return locate_sweep(file)
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from None
