@@ -1,9 +1,14 @@
 """docs/leaderboard.md, generated from CSV files: `python -m docs.generate.leaderboard > docs/leaderboard.md`."""
 
+from collections.abc import Sequence
 from pathlib import Path
+
+import pandas as pd
+from scipy.stats import kendalltau
 
 from fedray.analysis.tables.leaderboard import (
     Board,
+    Standing,
     describe_power,
     find_ranking_metric,
     format_standings,
@@ -15,7 +20,11 @@ from fedray.analysis.tables.leaderboard import (
 )
 from fedray.common.errors import UserError
 
-BOARDS = ("leaderboard/global", "leaderboard/global_mild", "leaderboard/personalised")
+SETTINGS = {"leaderboard/global": "Dirichlet(0.1)", "leaderboard/global_mild": "Dirichlet(0.6)"}
+"""Boards of the same methods, and what differs."""
+BOARDS = (*SETTINGS, "leaderboard/personalised")
+MOVERS = 5
+"""Methods named at either end of the comparison of settings."""
 ACCURACIES = {
     "last10_test_accuracy": "Accuracy is the global model's on all test images, the mean of the last ten rounds.",
     "last10_personal_accuracy": """Accuracy is that of each client's model on its own test samples after the last round,
@@ -45,17 +54,18 @@ CONCLUSIONS = """
 - "Not told apart" does not mean equal: see the power above.
 - Ranks of methods that are not told apart may change with other seeds. The best method was found with the same
   seeds that its differences use, so they are a little too large.
-- One data set, one model and one partition say nothing about others. A value at the edge of its range may not be
-  the best.
-- Seconds depend on the machine and on what else it does; gradients do not. Other jobs ran during most of the global
-  board's training, and not always equally many, so its seconds say little about the cost of a method. The personalised
-  board's ten seeds ran two at a time on two cores that did nothing else.
+- One data set and one model, under one or two partitions, say nothing about others. A value at the edge of its
+  range may not be the best.
+- Seconds depend on the machine and on what else it does; gradients do not. Other jobs ran during most of the
+  training of the two global boards, and not always equally many, so their seconds say little about the cost of a
+  method. The personalised board's ten seeds ran two at a time on two cores that did nothing else.
 """
 
 
 def page() -> str:
     """Return the whole page in Markdown."""
-    return "\n".join([INTRODUCTION, *(line for name in BOARDS for line in describe_board(name))]) + CONCLUSIONS
+    lines = [*(line for name in BOARDS for line in describe_board(name)), *compare_settings()]
+    return "\n".join([INTRODUCTION, *lines]) + CONCLUSIONS
 
 
 def describe_board(name: str) -> list[str]:
@@ -73,6 +83,33 @@ def describe_board(name: str) -> list[str]:
     lines += [describe_power(standings), "", *_describe_machines(board)]
     choices = list_choices(board)
     return lines + ([*format_table(("method", "key", "chosen", "range", ""), choices), ""] if choices else [])
+
+
+def compare_settings() -> list[str]:
+    """Return a section on the methods that have a rank in both settings of the global board."""
+    ranks = pd.DataFrame({name: rank_methods(list_standings(read_board(name))) for name in SETTINGS}).dropna()
+    if len(ranks) < MOVERS:
+        return []
+    first, second = ranks.rank().astype(int).to_numpy().T
+    moved = pd.Series(first - second, index=ranks.index).sort_values(ascending=False, kind="stable")
+    sharp, mild = SETTINGS.values()
+    return [
+        "## Both settings of the global board",
+        "",
+        f"{len(ranks)} methods have a rank under {sharp} and under {mild}. Kendall's rank correlation τ of the two is "
+        f"{kendalltau(first, second).statistic:.2f}. Under {mild}, those that gain most places among them are "
+        f"{_list_moves(moved.head(MOVERS))}; those that lose most are {_list_moves(moved.tail(MOVERS)[::-1])}.",
+        "",
+    ]
+
+
+def rank_methods(standings: Sequence[Standing]) -> dict[str, int]:
+    """Return method -> rank, of those that have one."""
+    return {one.method: one.rank for one in standings if one.rank is not None}
+
+
+def _list_moves(moved: pd.Series) -> str:
+    return ", ".join(f"{method} ({by:+d})" for method, by in moved.items() if by)
 
 
 def _describe_machines(board: Board) -> list[str]:

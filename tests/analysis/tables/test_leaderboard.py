@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from docs.generate.leaderboard import describe_board, page
+from docs.generate.leaderboard import SETTINGS, compare_settings, describe_board, page
 from fedray.algorithms.fedavg import FedAvg
 from fedray.analysis.commands.rank import describe_cpus, join, make_sweep, parse_search
 from fedray.analysis.commands.tuned import main as print_tuned
@@ -15,6 +15,7 @@ from fedray.analysis.statistics.significance import POWER, compute_power, find_e
 from fedray.analysis.tables.leaderboard import (
     COLUMNS,
     Board,
+    Standing,
     find_ranking_metric,
     list_choices,
     list_standings,
@@ -120,6 +121,22 @@ def test_the_section_of_a_board(board: Board) -> None:
     assert "| 1 | fedprox | 75.00 ± 1.73 | +3.00 (+0.52 .. +5.48) | better |" in text
     assert "| - | scaffnew | needs everyone |" in text
     assert "Trained on: Z80." in text
+
+
+def test_the_section_on_both_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`a` and `f` change places: 9 of 15 pairs are reversed, so τ = (6 - 9) / 15. `g` has a rank in one only."""
+    ranked = dict(zip(SETTINGS, ("abcdef", "gfbcdea"), strict=True))
+    monkeypatch.setattr("docs.generate.leaderboard.read_board", ranked.get)
+    monkeypatch.setattr(
+        "docs.generate.leaderboard.list_standings",
+        lambda order: [Standing(name, (50.0,), place, "", 1, 1) for place, name in enumerate(order, 1)],
+    )
+    text = "\n".join(compare_settings())
+    assert "6 methods have a rank under Dirichlet(0.1) and under Dirichlet(0.6)." in text
+    assert "correlation τ of the two is -0.20. " in text
+    assert "those that gain most places among them are f (+5); those that lose most are a (-5)." in text
+    ranked["leaderboard/global_mild"] = ""
+    assert compare_settings() == []
 
 
 def test_the_page_is_current() -> None:
