@@ -74,6 +74,8 @@ def describe_board(name: str) -> list[str]:
         board = read_board(name)
     except UserError:
         return [f"## `{name}`", "", "This board has no sweep file yet.", ""]
+    if board.rows.empty:
+        return [f"## `{name}`", "", board.sweep.description, "", "Nothing is trained yet.", ""]
     standings = list_standings(board)
     picture = Path("images") / f"{name.replace('/', '-')}.png"
     drawn = (Path(__file__).parents[1] / picture).exists()
@@ -114,7 +116,7 @@ def _list_moves(moved: pd.Series) -> str:
 
 def _describe_machines(board: Board) -> list[str]:
     cpus = sorted(set(board.rows["cpu"]) - {""})
-    return [f"Trained on: {', '.join(cpus)}.", ""] if cpus else ["Nothing is trained yet.", ""]
+    return [f"Trained on: {', '.join(cpus)}.", ""]
 
 
 if __name__ == "__main__":

@@ -123,6 +123,11 @@ def test_the_section_of_a_board(board: Board) -> None:
     assert "Trained on: Z80." in text
 
 
+def test_the_section_of_a_board_without_any_run(board: Board, tmp_path: Path) -> None:
+    (tmp_path / "tiny.csv").unlink()
+    assert describe_board(board.name)[-2:] == ["Nothing is trained yet.", ""]
+
+
 def test_the_section_on_both_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """`a` and `f` change places: 9 of 15 pairs are reversed, so τ = (6 - 9) / 15. `g` has a rank in one only."""
     ranked = dict(zip(SETTINGS, ("abcdef", "gfbcdea"), strict=True))
