@@ -54,11 +54,11 @@ CONCLUSIONS = """
 - "Not told apart" does not mean equal: see the power above.
 - Ranks of methods that are not told apart may change with other seeds. The best method was found with the same
   seeds that its differences use, so they are a little too large.
-- One data set and one model, under one or two partitions, say nothing about others. A value at the edge of its
-  range may not be the best.
-- Seconds depend on the machine and on what else it does; gradients do not. Other jobs ran during most of the
-  training of the two global boards, and not always equally many, so their seconds say little about the cost of a
-  method. The personalised board's ten seeds ran two at a time on two cores that did nothing else.
+- One data set, one model and one partition say nothing about others. A value at the edge of its range may not be
+  the best.
+- Seconds depend on the machine and on what else it does; gradients do not. Other jobs ran during most of the global
+  board's training, and not always equally many, so its seconds say little about the cost of a method. The personalised
+  board's ten seeds ran two at a time on two cores that did nothing else.
 """
 
 
