@@ -7,7 +7,6 @@ import pandas as pd
 from scipy.stats import kendalltau
 
 from fedray.analysis.tables.leaderboard import (
-    Board,
     Standing,
     describe_power,
     find_ranking_metric,
@@ -74,7 +73,8 @@ def describe_board(name: str) -> list[str]:
         board = read_board(name)
     except UserError:
         return [f"## `{name}`", "", "This board has no sweep file yet.", ""]
-    if board.rows.empty:
+    cpus = sorted(set(board.rows["cpu"]) - {""})
+    if not cpus:
         return [f"## `{name}`", "", board.sweep.description, "", "Nothing is trained yet.", ""]
     standings = list_standings(board)
     picture = Path("images") / f"{name.replace('/', '-')}.png"
@@ -82,7 +82,7 @@ def describe_board(name: str) -> list[str]:
     lines = [f"## `{name}`", "", board.sweep.description, "", ACCURACIES[find_ranking_metric(board.sweep.select)], ""]
     lines += [f"![Accuracy of each method with intervals]({picture})", ""] if drawn else []
     lines += [*format_table(list_columns(standings), format_standings(standings)), ""]
-    lines += [describe_power(standings), "", *_describe_machines(board)]
+    lines += [describe_power(standings), "", f"Trained on: {', '.join(cpus)}.", ""]
     choices = list_choices(board)
     return lines + ([*format_table(("method", "key", "chosen", "range", ""), choices), ""] if choices else [])
 
@@ -112,11 +112,6 @@ def rank_methods(standings: Sequence[Standing]) -> dict[str, int]:
 
 def _list_moves(moved: pd.Series) -> str:
     return ", ".join(f"{method} ({by:+d})" for method, by in moved.items() if by)
-
-
-def _describe_machines(board: Board) -> list[str]:
-    cpus = sorted(set(board.rows["cpu"]) - {""})
-    return [f"Trained on: {', '.join(cpus)}.", ""]
 
 
 if __name__ == "__main__":

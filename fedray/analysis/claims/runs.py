@@ -39,8 +39,10 @@ def find_runs(name: str, file: Path | None) -> SweepTable:
             return replace(found, cells=found.cells.assign(config=found.cells["config"].map(CellConfig.without_names)))
     except (StoreNotFound, UnknownSweep):
         pass
-    if file is not None and "base" in load_document(file) and (own := Sweep.load(file)).name == name:
-        return list_expected(own)
+    if file is not None and "base" in (document := load_document(file)):
+        own = Sweep.parse(document, file=file)
+        if own.name == name:
+            return list_expected(own)
     return list_expected(Sweep.load(locate_sweep(Path(name))))
 
 
