@@ -53,11 +53,11 @@ CONCLUSIONS = """
 - "Not told apart" does not mean equal: see the power above.
 - Ranks of methods that are not told apart may change with other seeds. The best method was found with the same
   seeds that its differences use, so they are a little too large.
-- One data set, one model and one partition say nothing about others. A value at the edge of its range may not be
-  the best.
-- Seconds depend on the machine and on what else it does; gradients do not. Other jobs ran during most of the global
-  board's training, and not always equally many, so its seconds say little about the cost of a method. The personalised
-  board's ten seeds ran two at a time on two cores that did nothing else.
+- One data set, one model and two degrees of heterogeneity say nothing about others. A value at the edge of its range
+  may not be the best.
+- Seconds depend on the machine and on what else it does; gradients do not. Other jobs ran during most of the training
+  of both global boards, and not always equally many, so their seconds say little about the cost of a method. The
+  personalised board's ten seeds ran two at a time on two cores that did nothing else.
 """
 
 
@@ -99,8 +99,8 @@ def compare_settings() -> list[str]:
         "## Both settings of the global board",
         "",
         f"{len(ranks)} methods have a rank under {sharp} and under {mild}. Kendall's rank correlation τ of the two is "
-        f"{kendalltau(first, second).statistic:.2f}. Under {mild}, those that gain most places among them are "
-        f"{_list_moves(moved.head(MOVERS))}; those that lose most are {_list_moves(moved.tail(MOVERS)[::-1])}.",
+        f"{kendalltau(first, second).statistic:.2f}. From {sharp} to {mild}, "
+        f"{_list_moves(moved.head(MOVERS))} gain the most places and {_list_moves(moved.tail(MOVERS)[::-1])} lose the most.",
         "",
     ]
 

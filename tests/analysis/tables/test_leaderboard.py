@@ -139,7 +139,7 @@ def test_the_section_on_both_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n".join(compare_settings())
     assert "6 methods have a rank under Dirichlet(0.1) and under Dirichlet(0.6)." in text
     assert "correlation τ of the two is -0.20. " in text
-    assert "those that gain most places among them are f (+5); those that lose most are a (-5)." in text
+    assert "From Dirichlet(0.1) to Dirichlet(0.6), f (+5) gain the most places and a (-5) lose the most." in text
     ranked["leaderboard/global_mild"] = ""
     assert compare_settings() == []
 
