@@ -100,7 +100,8 @@ def compare_settings() -> list[str]:
         "",
         f"{len(ranks)} methods have a rank under {sharp} and under {mild}. Kendall's rank correlation τ of the two is "
         f"{kendalltau(first, second).statistic:.2f}. From {sharp} to {mild}, "
-        f"{_list_moves(moved.head(MOVERS))} gain the most places and {_list_moves(moved.tail(MOVERS)[::-1])} lose the most.",
+        f"{_list_moves(moved.head(MOVERS))} gain the most places and {_list_moves(moved.tail(MOVERS)[::-1])} "
+        "lose the most.",
         "",
     ]
 

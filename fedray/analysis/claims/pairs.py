@@ -255,9 +255,10 @@ def _collect_numbers(claim: Claim, cells: pd.DataFrame) -> Numbers:
     if not claim.average_over:
         rounds = pd.Series([config.get("training.rounds") for config in iter_configs(cells)], cells.index, dtype=float)
         cells = cells.assign(_value=cells["_value"].where(~cells["_never"], rounds))
-    settings = {str(column): group["_setting"].nunique() for column, group in cells.groupby("_column", sort=False)}
+    settings = {str(column): n for column, n in cells.groupby("_column", sort=False)["_setting"].nunique().items()}
     values, never, lost = dict[Entry, pd.Series](), dict[Entry, frozenset[str]](), dict[Entry, frozenset[str]]()
-    for (row, column), group in cells.groupby(["_row", "_column"], sort=False):
+    narrow = cells[["_row", "_column", "seed", "_value", "_never", "_lost"]]
+    for (row, column), group in narrow.groupby(["_row", "_column"], sort=False):
         by_seed = group.dropna(subset="_value").groupby("seed")["_value"]
         entry = str(row), str(column)
         values[entry] = by_seed.mean()[by_seed.count() == settings[entry[1]]]
@@ -302,7 +303,7 @@ def _find_printed(
         return {}
     groups = {
         (str(row), str(column)): list(iter_configs(group))
-        for (row, column), group in cells.groupby(["_row", "_column"], sort=False)
+        for (row, column), group in cells[["_row", "_column", "config"]].groupby(["_row", "_column"], sort=False)
     }
     values = find_printed_values(published, claim.metric, groups, bool(claim.average_over))
     if claim.minus:
@@ -312,7 +313,7 @@ def _find_printed(
     against_best = claim.against == "all" and claim.relation == "better" and not claim.minus
     found = {}
     for duel in duels:
-        known = {entry: pd.Series({"paper": value}) for entry, value in values.items()}
+        known = {entry: pd.Series({"paper": values[entry]}) for entry in duel.entries if entry in values}
         if against_best and duel.ours.entries[0] in others:
             known[duel.theirs.entries[0]] = pd.Series({"paper": others[duel.ours.entries[0]]})
         elif against_best:

@@ -88,12 +88,12 @@ def _join_labels(cells: pd.DataFrame, key: str, always: Sequence[str], names: Ma
 
 def find_columns(cells: pd.DataFrame, rows: pd.Series) -> str:
     """Return `partition` and all other keys that columns must name so that entries mix only runs of different seeds."""
-    keys = ["partition"]
+    keys, columns = ["partition"], label_cells(cells, "partition")
     sections = [name for name in COMPONENTS if _is_section(cells, name)]
     for key in (*sections, *list_varying_settings(cells)):
-        groups = [rows, label_cells(cells, ",".join(keys)), cells["seed"]]
-        if key not in keys and _label_by_key(cells, key).groupby(groups).nunique().max() > 1:
+        if key not in keys and _label_by_key(cells, key).groupby([rows, columns, cells["seed"]]).nunique().max() > 1:
             keys.append(key)
+            columns = label_cells(cells, ",".join(keys))
     return ",".join(sorted(keys, key=lambda key: COMPONENTS.index(key) if key in COMPONENTS else len(COMPONENTS)))
 
 
@@ -154,13 +154,14 @@ def _label_by_key(
         sections = {name.removesuffix(".name") for name in columns if name.endswith(".name")}
         raise unknown_key("--rows/--cols", key, cells, {*sections, "seed"})
     options = [name for name in columns if name.startswith(f"{key}.") and name != f"{key}.name"]
+    narrow = cells[[f"{key}.name", "config", *options]]
     named = {
         kind: [
             name
             for name in options
             if group[name].nunique(dropna=False) > 1 or name in {*next(iter_configs(group)).always_named, *always}
         ]
-        for kind, group in cells.groupby(f"{key}.name")
+        for kind, group in narrow.groupby(f"{key}.name")
     }
 
     def name(cell: Mapping[Any, Any]) -> str:
@@ -172,8 +173,7 @@ def _label_by_key(
         ]
         return " ".join(filter(None, [names.get(kind, kind), *values]))
 
-    records = cells[[f"{key}.name", "config", *options]].to_dict("records")
-    return pd.Series([name(one) for one in records], cells.index, dtype=object)
+    return pd.Series([name(one) for one in narrow.to_dict("records")], cells.index, dtype=object)
 
 
 def unknown_key(option: str, key: str, cells: pd.DataFrame, others: Iterable[str] = ()) -> UserError:
