@@ -30,7 +30,7 @@ from fedray.sweep.file.sweep import Sweep
 
 def main(
     method: Annotated[str, typer.Argument(help="your class, package.module:Class, or a method of fedray")],
-    on: Annotated[str, typer.Option(help="the board: leaderboard/global or leaderboard/personalised")],
+    on: Annotated[str, typer.Option(help="leaderboard/global, leaderboard/global_mild or leaderboard/personalised")],
     search: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=RANGE", help="'algorithm.mu={loguniform: [0.01, 1]}'; can be repeated"),

@@ -11,7 +11,7 @@ from fedray.sweep.file.dotted import apply_draw, get_dotted
 
 def main(
     method: Annotated[str, typer.Argument(help="a method of the board, e.g. fedtoga")],
-    on: Annotated[str, typer.Option(help="the board: leaderboard/global or leaderboard/personalised")],
+    on: Annotated[str, typer.Option(help="leaderboard/global, leaderboard/global_mild or leaderboard/personalised")],
 ) -> None:
     """Print the chosen options of a method as YAML for a run or for the base of a sweep."""
     board = read_board(on)
