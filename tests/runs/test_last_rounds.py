@@ -55,6 +55,8 @@ def test_rows_without_the_metric_are_left_out() -> None:
         history[t - 1]["personal_accuracy"] = 3.0 * t
     assert find_last_values(history, "personal_accuracy") == {20: 60}
     assert find_last_values(history, "test_accuracy") == {17: 34, 18: 36, 19: 38, 20: 40}
+    assert describe_accuracy(history) == "37.00 %, mean of rounds 17 to 20; personal 60.00 %, round 20"
+    del history[-1]["personal_accuracy"]
     assert describe_accuracy(history) == "37.00 %, mean of rounds 17 to 20"
 
 

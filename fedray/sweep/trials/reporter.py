@@ -89,7 +89,8 @@ class TuneReporter(tune.Callback):
         error = trial.get_error()
         reason = str(error or "the trial's process died").strip()
         died = isinstance(get_exception(trial), RayActorError | OutOfMemoryError)
-        message = f"its process died again and again; if memory ran out, {LESS_MEMORY}" if died else None
+        advice = f"if memory ran out, take a smaller --max-concurrent, {LESS_MEMORY}"
+        message = f"its process died again and again; {advice}" if died else None
         ending = Ending(Status.FAILED, message or reason.splitlines()[-1], reason)
         self._close(cell, RunRecord(ending, self._histories[cell.hash]))
 
