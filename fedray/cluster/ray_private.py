@@ -4,9 +4,11 @@ Ray may change any of them with a minor version, so requirements.txt caps ray be
 `tests/cluster/test_ray_private.py` names what is missing in a version.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray import cloudpickle
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.job_config import JobConfig
@@ -128,8 +130,13 @@ def drop_results(trial: "Trial") -> None:
 
 
 def get_exception(trial: "Trial") -> Any:
-    """Return the exception that ended a trial, or None."""
-    return trial.get_pickled_error()
+    """Return the exception that ended a trial, or its text if Tune kept nothing else; None for neither.
+
+    `Trial.get_error` and `Trial.get_pickled_error` look where Tune copies the files when the sweep ends.
+    """
+    if trial.pickled_error_file:
+        return cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+    return Path(trial.error_file).read_text(encoding="utf-8") if trial.error_file else None
 
 
 def make_median_rule(time: str, metric: str, grace: int) -> "MedianStoppingRule":

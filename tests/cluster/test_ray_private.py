@@ -11,10 +11,11 @@ from ray.air.execution._internal.actor_manager import RayActorManager
 from ray.air.execution._internal.tracked_actor import TrackedActor
 from ray.air.execution._internal.tracked_actor_task import TrackedActorTask
 from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.tune import TuneError
 from ray.tune.experiment import Trial
 
 import fedray
-from fedray.cluster.ray_private import restart_trials_killed_for_memory
+from fedray.cluster.ray_private import get_exception, restart_trials_killed_for_memory
 
 NAMES = [
     "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed",
@@ -29,7 +30,8 @@ NAMES = [
     "ray.experimental.internal_kv:_internal_kv_put",
     "ray.tune.execution.class_cache:DEFAULT_ENV_VARS.clear",
     "ray.tune.execution.class_cache:ENV_VARS_TO_PROPAGATE.clear",
-    "ray.tune.experiment:Trial.get_pickled_error",
+    "ray.tune.experiment:Trial.error_file",
+    "ray.tune.experiment:Trial.pickled_error_file",
     "ray.tune.experiment:Trial.update_resources",
     "ray.tune.schedulers:MedianStoppingRule._on_insufficient_samples",
 ]
@@ -41,7 +43,7 @@ OF_A_TRIAL = [
     "run_metadata.metric_n_steps.clear",
 ]
 PRIVATE = re.compile(
-    r"(?<![a-z])_private\b|_raylet|internal_kv|class_cache|run_metadata|temporary_state|get_pickled_error|_on_insufficient"
+    r"(?<![a-z])_private\b|_raylet|internal_kv|class_cache|run_metadata|temporary_state|error_file|_on_insufficient"
     r"|_runtime_env_has|_actor_task_failed"
 )
 FILE = "cluster/ray_private.py"
@@ -82,6 +84,18 @@ def test_a_process_that_ended_for_memory_is_one_that_died(monkeypatch: pytest.Mo
     RayActorManager._actor_task_failed(manager, TrackedActorTask(actor), OutOfMemoryError("2 workers were killed"))
     assert isinstance(seen[0], RayActorError)
     assert "2 workers were killed" in str(seen[0])
+
+
+def test_what_ended_a_trial_is_known_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune keeps the exceptions of processes and of their code; of all others it keeps the text."""
+    monkeypatch.setattr(Trial, "local_path", str(tmp_path))
+    trial = Trial("nothing", stub=True)
+    assert get_exception(trial) is None
+    trial.handle_error(TuneError("no process came up"))
+    assert str(get_exception(trial)).endswith("no process came up\n")
+    trial.handle_error(RayActorError(error_msg="it is gone"))
+    assert isinstance(get_exception(trial), RayActorError)
+    assert "it is gone" in str(get_exception(trial))
 
 
 def test_a_missing_name_is_told_in_one_line() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
-from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.exceptions import RayActorError
 from ray.tune.experiment import Trial
 
 from fedray.cluster.ray_private import drop_results, get_exception
@@ -86,11 +86,10 @@ class TuneReporter(tune.Callback):
         cell = self._get_cell(trial)
         if cell.hash not in self._runs:  # none of its processes ever started
             self._start(cell)
-        error = trial.get_error()
+        error = get_exception(trial)
         reason = str(error or "the trial's process died").strip()
-        died = isinstance(get_exception(trial), RayActorError | OutOfMemoryError)
         advice = f"if memory ran out, take a smaller --max-concurrent, {LESS_MEMORY}"
-        message = f"its process died again and again; {advice}" if died else None
+        message = f"its process died again and again; {advice}" if isinstance(error, RayActorError) else None
         ending = Ending(Status.FAILED, message or reason.splitlines()[-1], reason)
         self._close(cell, RunRecord(ending, self._histories[cell.hash]))
 

@@ -90,14 +90,13 @@ def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple
 
 
 def trial(cell: Cell) -> Any:
-    """The parts of a Tune trial that the reporter reads; its error, if it has one, is an actor's."""
+    """The parts of a Tune trial that the reporter reads."""
     metadata = SimpleNamespace(last_result={}, metric_analysis={}, metric_n_steps={})
-    error = RayActorError()
     return SimpleNamespace(
         config={"cell": SimpleNamespace(hash=cell.hash)},
         run_metadata=metadata,
-        get_error=lambda: error,
-        get_pickled_error=lambda: error,
+        pickled_error_file=None,
+        error_file=None,
     )
 
 
@@ -162,6 +161,30 @@ def test_a_trial_whose_process_never_came_up_fails_alone(tmp_path: Path, monkeyp
     assert told.calls == ["open with its split"] * 2 + ["close failed with 0 rows", "close finished with 1 rows"]
     assert sink.progress.outcomes == {listed[0].hash: "failed", listed[1].hash: "finished"}
     assert (get_cell_dir(listed[0].hash) / "traceback.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            RayActorError(error_msg="it is gone"),
+            "died again and again; if memory ran out, take a smaller --max-concurrent",
+        ),
+        ("Failure # 1\nno process came up\n", "s0: no process came up (traceback: "),
+        (None, "s0: the trial's process died (traceback: "),
+    ],
+)
+def test_what_is_said_of_a_trial_that_failed(
+    error: object, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+    monkeypatch.setattr("fedray.sweep.trials.reporter.get_exception", lambda trial: error)
+    told = Told()
+    told.gate.set()
+    sink, (first, _), _ = made(told, lambda _: None)
+    sink.on_trial_error(1, [], first)
+    sink.close_rest()
+    assert said in capsys.readouterr().out
 
 
 def test_a_traceback_that_cannot_be_written_ends_no_sweep(
