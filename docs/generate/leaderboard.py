@@ -1,12 +1,13 @@
 """docs/leaderboard.md, generated from CSV files: `python -m docs.generate.leaderboard > docs/leaderboard.md`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 from scipy.stats import kendalltau
 
 from fedray.analysis.tables.leaderboard import (
+    Board,
     Standing,
     describe_power,
     find_ranking_metric,
@@ -17,7 +18,6 @@ from fedray.analysis.tables.leaderboard import (
     list_standings,
     read_board,
 )
-from fedray.common.errors import UserError
 
 SETTINGS = {"leaderboard/global": "Dirichlet(0.1)", "leaderboard/global_mild": "Dirichlet(0.6)"}
 """Boards of the same methods, and what differs."""
@@ -63,23 +63,21 @@ CONCLUSIONS = """
 
 def page() -> str:
     """Return the whole page in Markdown."""
-    lines = [*(line for name in BOARDS for line in describe_board(name)), *compare_settings()]
-    return "\n".join([INTRODUCTION, *lines]) + CONCLUSIONS
+    boards = [read_board(name) for name in BOARDS]
+    standings = {board.name: list_standings(board) for board in boards}
+    lines = [line for board in boards for line in describe_board(board, standings[board.name])]
+    return "\n".join([INTRODUCTION, *lines, *compare_settings(standings)]) + CONCLUSIONS
 
 
-def describe_board(name: str) -> list[str]:
+def describe_board(board: Board, standings: Sequence[Standing]) -> list[str]:
     """Return a board's section."""
-    try:
-        board = read_board(name)
-    except UserError:
-        return [f"## `{name}`", "", "This board has no sweep file yet.", ""]
+    title = [f"## `{board.name}`", "", board.sweep.description, ""]
     cpus = sorted(set(board.rows["cpu"]) - {""})
     if not cpus:
-        return [f"## `{name}`", "", board.sweep.description, "", "Nothing is trained yet.", ""]
-    standings = list_standings(board)
-    picture = Path("images") / f"{name.replace('/', '-')}.png"
+        return [*title, "Nothing is trained yet.", ""]
+    picture = Path("images") / f"{board.name.replace('/', '-')}.png"
     drawn = (Path(__file__).parents[1] / picture).exists()
-    lines = [f"## `{name}`", "", board.sweep.description, "", ACCURACIES[find_ranking_metric(board.sweep.select)], ""]
+    lines = [*title, ACCURACIES[find_ranking_metric(board.sweep.select)], ""]
     lines += [f"![Accuracy of each method with intervals]({picture})", ""] if drawn else []
     lines += [*format_table(list_columns(standings), format_standings(standings)), ""]
     lines += [describe_power(standings), "", f"Trained on: {', '.join(cpus)}.", ""]
@@ -87,9 +85,13 @@ def describe_board(name: str) -> list[str]:
     return lines + ([*format_table(("method", "key", "chosen", "range", ""), choices), ""] if choices else [])
 
 
-def compare_settings() -> list[str]:
-    """Return a section on the methods that have a rank in both settings of the global board."""
-    ranks = pd.DataFrame({name: rank_methods(list_standings(read_board(name))) for name in SETTINGS}).dropna()
+def compare_settings(standings: Mapping[str, Sequence[Standing]]) -> list[str]:
+    """Return a section on the methods that have a rank in both settings of the global board.
+
+    Args:
+        standings: board -> its methods.
+    """
+    ranks = pd.DataFrame({name: rank_methods(standings[name]) for name in SETTINGS}).dropna()
     if len(ranks) < MOVERS:
         return []
     first, second = ranks.rank().astype(int).to_numpy().T

@@ -129,14 +129,15 @@ def drop_results(trial: "Trial") -> None:
     trial.run_metadata.metric_n_steps.clear()
 
 
-def get_exception(trial: "Trial") -> Any:
-    """Return the exception that ended a trial, or its text if Tune kept nothing else; None for neither.
+def read_error(trial: "Trial") -> Exception | str:
+    """Return the exception that ended a trial, or its text if Tune kept nothing else; empty for neither.
 
     `Trial.get_error` and `Trial.get_pickled_error` look where Tune copies the files when the sweep ends.
     """
     if trial.pickled_error_file:
-        return cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
-    return Path(trial.error_file).read_text(encoding="utf-8") if trial.error_file else None
+        error: Exception = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+        return error
+    return Path(trial.error_file).read_text(encoding="utf-8") if trial.error_file else ""
 
 
 def make_median_rule(time: str, metric: str, grace: int) -> "MedianStoppingRule":

@@ -15,7 +15,7 @@ from ray.tune import TuneError
 from ray.tune.experiment import Trial
 
 import fedray
-from fedray.cluster.ray_private import get_exception, restart_trials_killed_for_memory
+from fedray.cluster.ray_private import read_error, restart_trials_killed_for_memory
 
 NAMES = [
     "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed",
@@ -90,12 +90,12 @@ def test_what_ended_a_trial_is_known_when_it_ends(tmp_path: Path, monkeypatch: p
     """Tune keeps the exceptions of processes and of their code; of all others it keeps the text."""
     monkeypatch.setattr(Trial, "local_path", str(tmp_path))
     trial = Trial("nothing", stub=True)
-    assert get_exception(trial) is None
+    assert read_error(trial) == ""
     trial.handle_error(TuneError("no process came up"))
-    assert str(get_exception(trial)).endswith("no process came up\n")
+    assert str(read_error(trial)).endswith("no process came up\n")
     trial.handle_error(RayActorError(error_msg="it is gone"))
-    assert isinstance(get_exception(trial), RayActorError)
-    assert "it is gone" in str(get_exception(trial))
+    assert isinstance(read_error(trial), RayActorError)
+    assert "it is gone" in str(read_error(trial))
 
 
 def test_a_missing_name_is_told_in_one_line() -> None:

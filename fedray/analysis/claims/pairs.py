@@ -302,8 +302,8 @@ def _find_printed(
     if not published:
         return {}
     groups = {
-        (str(row), str(column)): list(iter_configs(group))
-        for (row, column), group in cells[["_row", "_column", "config"]].groupby(["_row", "_column"], sort=False)
+        (str(row), str(column)): list(configs)
+        for (row, column), configs in cells.groupby(["_row", "_column"], sort=False)["config"]
     }
     values = find_printed_values(published, claim.metric, groups, bool(claim.average_over))
     if claim.minus:

@@ -14,7 +14,7 @@ from ray import tune
 from ray.exceptions import RayActorError
 from ray.tune.experiment import Trial
 
-from fedray.cluster.ray_private import drop_results, get_exception
+from fedray.cluster.ray_private import drop_results, read_error
 from fedray.common.errors import UserError, redact
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import resolve_with
@@ -86,7 +86,7 @@ class TuneReporter(tune.Callback):
         cell = self._get_cell(trial)
         if cell.hash not in self._runs:  # none of its processes ever started
             self._start(cell)
-        error = get_exception(trial)
+        error = read_error(trial)
         reason = str(error or "the trial's process died").strip()
         advice = f"if memory ran out, take a smaller --max-concurrent, {LESS_MEMORY}"
         message = f"its process died again and again; {advice}" if isinstance(error, RayActorError) else None

@@ -171,14 +171,14 @@ def test_a_trial_whose_process_never_came_up_fails_alone(tmp_path: Path, monkeyp
             "died again and again; if memory ran out, take a smaller --max-concurrent",
         ),
         ("Failure # 1\nno process came up\n", "s0: no process came up (traceback: "),
-        (None, "s0: the trial's process died (traceback: "),
+        ("", "s0: the trial's process died (traceback: "),
     ],
 )
 def test_what_is_said_of_a_trial_that_failed(
     error: object, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
-    monkeypatch.setattr("fedray.sweep.trials.reporter.get_exception", lambda trial: error)
+    monkeypatch.setattr("fedray.sweep.trials.reporter.read_error", lambda trial: error)
     told = Told()
     told.gate.set()
     sink, (first, _), _ = made(told, lambda _: None)
