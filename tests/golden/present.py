@@ -1,0 +1,97 @@
+"""What must not change: the cells of every shipped sweep, and what every method computes. `python -m tests.golden.present`
+writes both files again; a changed line belongs into CHANGELOG's "Numbers"."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from fedray.algorithms import ALGORITHMS, algorithm
+from fedray.config import RunConfig
+from fedray.engine.loop import run
+from fedray.engine.process.backend import InlineBackend
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.draws import iter_points
+from tests import small
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[1]
+SWEEPS = REPOSITORY / "sweeps"
+NO_SWEEPS = ("claims", "mlflow", "kuberay", "ray-up", "ray-up-aws", "example")
+"""Other YAML files in the folder of the sweeps."""
+
+
+def list_sweeps() -> list[str]:
+    """Return the names of all shipped sweeps."""
+    paths = sorted(SWEEPS.rglob("*.yaml"))
+    return [str(path.relative_to(SWEEPS).with_suffix("")) for path in paths if path.stem not in NO_SWEEPS]
+
+
+def describe_cells(name: str) -> dict[str, Any]:
+    """Return how many points a shipped sweep and its smoke have, and a digest of the hashes of their cells, in order.
+
+    Data and files enter as they are written, not by their contents, which are not here.
+    """
+    found: dict[str, Any] = {}
+    with patch("fedray.common.components.base.digest_file", lambda key, path: path):
+        for smoke in (False, True):
+            sweep = Sweep.load(SWEEPS / f"{name}.yaml")
+            if smoke and sweep.smoke is None:
+                continue
+            if smoke:
+                sweep = Sweep.load(SWEEPS / f"{name}.yaml", smoke=True)
+            runs = [RunConfig.parse(point) for point in iter_points(sweep)]
+            cells = "\n".join(f"{r.hash_cell('')} {json.dumps(r.data.list_options(), sort_keys=True)}" for r in runs)
+            found["smoke" if smoke else "cells"] = [len(runs), hashlib.sha256(cells.encode()).hexdigest()[:16]]
+    return found
+
+
+def train(name: str) -> dict[str, Any]:
+    """Return what two rounds of a method with its defaults give: digits, Dirichlet(0.3), 8 clients, 4 a round.
+
+    theta's hash is that of one kind of CPU (`find_kernels`); the loss and the norm of the step hold on any.
+    """
+    everyone = algorithm(name).needs_everyone
+    training = {"rounds": 2, "local_steps": 3, "batch_size": 16, "lr": 0.02}
+    problem = small.problem(name, (8, 8 if everyone else 4), 12, 0.3, training=training)
+    result = run(problem, InlineBackend())
+    start = result.problem.build_network("cpu").theta
+    summary = result.summary()
+    return {
+        "theta": summary["theta_sha256"][:16],
+        "state": summary["state_sha256"][:16],
+        "moved": round(float((result.theta - start).norm()), 5),
+        "accuracy": round(result.history[-1].get("test_accuracy", 0.0), 2),
+    }
+
+
+def find_kernels() -> str:
+    """Return a fingerprint of this machine's arithmetic: matrix products, exponentials and sums of fixed numbers.
+
+    Two kinds of CPU, or two versions of PyTorch, may round them differently.
+    """
+    numbers = torch.linspace(-2, 2, 64 * 48).reshape(64, 48)
+    weights = torch.cos(torch.arange(48 * 12, dtype=torch.float32)).reshape(48, 12)
+    parts = [numbers @ weights, numbers.exp(), numbers.sum(0), (numbers @ weights).log_softmax(1), numbers.norm()]
+    joined = b"".join(part.contiguous().numpy().tobytes() for part in parts)
+    return f"torch {torch.__version__.partition('+')[0]} {hashlib.sha256(joined).hexdigest()[:8]}"
+
+
+def load(name: str) -> dict[str, Any]:
+    """Return one of the two files."""
+    found: dict[str, Any] = json.loads((HERE / f"{name}.json").read_text())
+    return found
+
+
+def _dump(name: str, entries: Iterator[tuple[str, Any]]) -> None:
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in entries)
+    (HERE / f"{name}.json").write_text(f"{{\n{lines}\n}}\n")
+
+
+if __name__ == "__main__":
+    _dump("cells", ((name, describe_cells(name)) for name in list_sweeps()))
+    _dump("methods", iter([("kernels", find_kernels()), *((name, train(name)) for name in sorted(ALGORITHMS))]))
