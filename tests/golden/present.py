@@ -1,5 +1,7 @@
-"""What must not change: the cells of every shipped sweep, and what every method computes. `python -m tests.golden.present`
-writes both files again; a changed line belongs into CHANGELOG's "Numbers"."""
+"""What must not change: the cells of every shipped sweep, and what every method computes.
+
+`python -m tests.golden.present` writes both files again; a changed line belongs in CHANGELOG's "Numbers".
+"""
 
 import hashlib
 import json
